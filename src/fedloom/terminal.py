@@ -214,6 +214,9 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
         f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB; "
         f"{n['flops'] / 1e9:,.1f} GFLOPs"
     )
+    for protocol in result.protocols[1:]:
+        further = result.in_protocol(protocol).numbers
+        console.print(f"  accuracy [bold]{100 * further['accuracy']:.2f} %[/] ({protocol}, {further['select']})")
     if metrics := n.get("metrics"):
         texts = (f"{name} {value_text(name, value)}" for name, value in metrics.items() if name != "accuracy")
         console.print("  " + ", ".join(texts), soft_wrap=True)
@@ -255,6 +258,10 @@ def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     table.add_column("method", no_wrap=True)
     table.add_column("preset")
+    named = sorted({(row["protocol"], row["select"]) for row in rows})
+    several = len({protocol for protocol, _ in named}) > 1
+    if several:
+        table.add_column("protocol", no_wrap=True)
     figures = figure_names(rows)
     for column in ("n", "accuracy %", "best val %", "up", "down", "time", *figures):
         table.add_column(column, justify="right", no_wrap=True)
@@ -265,6 +272,7 @@ def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
         table.add_row(
             Text(row["label"]),
             Text(row["preset"]),
+            *([row["protocol"]] if several else []),
             str(row["n"]),
             _in_ascii(console, plus_minus(row["accuracy"], row["std"])),
             "" if row["best_val"] is None else percent(row["best_val"]),
@@ -275,7 +283,6 @@ def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
             *(_in_ascii(console, text(row)) for _, _, text in optional),
         )
     _print_table(console, table)
-    named = sorted({(row["protocol"], row["select"]) for row in rows})
     protocols = "; ".join(f"protocol {protocol}, round selected: {select}" for protocol, select in named)
     console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
     console.print("  best val: test accuracy at the round of best validation accuracy; up, down, time: per run")

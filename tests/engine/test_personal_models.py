@@ -24,7 +24,7 @@ def found(name, protocol, engine, *, net=TinyBN, also=(), split="test"):
     if split == "val":
         val = Views.from_lists([np.arange(k, k + 2) for k in range(len(LABELS))])
         object.__setattr__(toy.scenario, "val", val)
-    toy.worker.evaluator = Evaluator(toy.scenario, protocol, batch=PASS_BATCH, also=also)
+    toy.worker.evaluators = {protocol: Evaluator(toy.scenario, protocol, batch=PASS_BATCH, also=also)}
     after(toy, 2)
     federation = toy.federation
     if engine == "processes":
@@ -48,7 +48,7 @@ def test_every_engine_finds_the_same_as_the_evaluator_alone(name, protocol, net)
         assert found(name, protocol, engine, net=net, also=also)[1] == serial
     assert [one.client for one in serial] == list(range(len(LABELS)))
     assert all(set(one.tested) == {"personal", *also} and one.samples == 0 for one in serial)
-    federation, evaluator = toy.federation, toy.worker.evaluator
+    federation, evaluator = toy.federation, toy.worker.evaluator_for(None)
     offered = (
         (
             k,
@@ -79,7 +79,7 @@ def test_training_goes_on_after_a_test_as_without(engine):
     plain, tested = (world(configured("fedco2"), LABELS, net=TinyBN) for _ in range(2))
     after(plain, 3)
     federation = tested.federation
-    tested.worker.evaluator = Evaluator(tested.scenario, "personal/local", batch=PASS_BATCH)
+    tested.worker.evaluators = {"personal/local": Evaluator(tested.scenario, "personal/local", batch=PASS_BATCH)}
     if engine == "processes":
         federation.engine = Processes(tested.worker, federation.tasks, workers=2)
     elif engine == "stacked":
@@ -98,7 +98,7 @@ def test_training_goes_on_after_a_test_as_without(engine):
 def test_many_clients_are_tested_some_at_a_time(monkeypatch):
     monkeypatch.setattr("fedloom.engine.processes.engine._TESTS_AT_ONCE", 2)
     toy = after(world(configured("fedbn"), LABELS * 5, net=TinyBN), 1)
-    toy.worker.evaluator = Evaluator(toy.scenario, "personal/local", batch=PASS_BATCH)
+    toy.worker.evaluators = {"personal/local": Evaluator(toy.scenario, "personal/local", batch=PASS_BATCH)}
     expected = sorted(map(toy.worker.test, toy.federation.tests("test")), key=lambda one: one.client)
     engine, made = Processes(toy.worker, toy.federation.tasks, workers=2), []
 
@@ -125,7 +125,7 @@ def test_a_test_that_fails_says_whose_it_was():
             return []
 
     toy = after(world(Fails(), LABELS, net=TinyBN), 1)
-    toy.worker.evaluator = Evaluator(toy.scenario, "personal/local", batch=PASS_BATCH)
+    toy.worker.evaluators = {"personal/local": Evaluator(toy.scenario, "personal/local", batch=PASS_BATCH)}
     engine = Processes(toy.worker, toy.federation.tasks, workers=2)
     try:
         with pytest.raises(ClientError, match=r"client 3 failed in round 1 \(adapt\)"):
@@ -162,7 +162,8 @@ def server_tests(protocol, engine, *, name="fedavg", net=TinyBN, split="test"):
     toy = after(world(configured(name), LABELS * 3, net=net), 2)
     if split == "val":
         object.__setattr__(toy.scenario, "val", Views.from_lists([np.arange(k, k + 2) for k in range(len(LABELS * 3))]))
-    evaluator = toy.worker.evaluator = Evaluator(toy.scenario, protocol, batch=2)
+    evaluator = Evaluator(toy.scenario, protocol, batch=2)
+    toy.worker.evaluators = {protocol: evaluator}
     federation = toy.federation
     if engine == "processes":
         federation.engine = Processes(toy.worker, federation.tasks, workers=2, client_seconds=60)
@@ -188,7 +189,7 @@ def test_every_engine_tests_the_server_s_model_alike(protocol, split, net):
     assert sorted(serial, key=abs) == ([-1 - n for n in range(slices)] if protocol == "global/global" else [*range(15)])
     assert slices > 3
     offered = toy.method.predictors(toy.federation.server, None, toy.federation.server_context())
-    evaluator = toy.worker.evaluator
+    evaluator = toy.worker.evaluator_for(None)
     scores = evaluator.scores(split, serial)
     assert scores == scores_of(evaluator, [(-1, offered)], toy.worker.net_of_client, split)
     assert scores.pooled.total == samples
@@ -206,7 +207,7 @@ def test_a_test_of_the_server_s_model_that_fails_says_so(engine):
             return super().forward(x)
 
     toy = after(world(configured("fedavg"), LABELS, net=Fails), 1)
-    toy.worker.evaluator = Evaluator(toy.scenario, "global/global", batch=PASS_BATCH)
+    toy.worker.evaluators = {"global/global": Evaluator(toy.scenario, "global/global", batch=PASS_BATCH)}
     federation = toy.federation
     if engine == "processes":
         federation.engine = Processes(toy.worker, federation.tasks, workers=2)

@@ -47,7 +47,7 @@ def after_tests(method, *, protocol="personal/local", engine="serial", net=Tiny,
     sizes = np.cumsum([0, 5, 4, 3, 4])
     views = Views.from_lists([np.arange(a, b) for a, b in itertools.pairwise(sizes)])
     scenario = dataclasses.replace(toy.scenario, test_set=apart, test=views)
-    toy.worker.evaluator = Evaluator(scenario, protocol, batch=PASS_BATCH)
+    toy.worker.evaluators = {protocol: Evaluator(scenario, protocol, batch=PASS_BATCH)}
     federation = toy.federation
     made = {
         "serial": lambda: Serial(toy.worker),
@@ -73,7 +73,7 @@ def test_every_engine_finds_the_same(protocol, engine, net):
 
 def test_the_model_is_tested_as_it_is_after_its_phases():
     toy, done = after_tests(Tuned())
-    scenario, x_test = toy.worker.evaluator.scenario, toy.worker.evaluator.scenario.test_set
+    scenario, x_test = toy.worker.evaluator_for(None).scenario, toy.worker.evaluator_for(None).scenario.test_set
     for client in (0, 1, 3):
         net, (x, y) = Tiny(), toy.samples(client)
         net.load_state_dict(toy.federation.server["model"])
@@ -130,7 +130,7 @@ def test_it_sees_training_data_alone():
     assert {who for who, _ in seen} == {"me"}
     assert len(rows) == sum(one.samples for one in done) == 3 * sum(map(len, LABELS))
     assert all((row == toy.data.x).all(1).any() for row in rows)
-    test_set = toy.worker.evaluator.scenario.test_set
+    test_set = toy.worker.evaluator_for(None).scenario.test_set
     assert not any((row == test_set.x).all(1).any() for row in rows)
 
 

@@ -54,7 +54,7 @@ def golden_tests(kind):
     rows = [np.array(GOLD[name]) + first_row for name in ("support", "test")]
     newcomers = replace(scenario, train=Views.from_lists(rows[:1]), test=Views.from_lists(rows[1:]))
     training = replace(scenario, train=scenario.train.of_clients(np.arange(2)), newcomers=newcomers, newcomer_ids=(2,))
-    worker.evaluator = Evaluator(training, "global/local", batch=9)
+    worker.evaluators = {"global/local": Evaluator(training, "global/local", batch=9)}
     federation.scenario = training
     tests = NewcomerTests(federation, worker, training, EvaluationConfig(newcomers={"epochs": 3}))
     (newcomer,) = tests._newcomers()

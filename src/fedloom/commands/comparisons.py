@@ -126,7 +126,7 @@ def show_comparison(console: Console, done: Comparison, page: Path) -> None:
 
     print_comparison(console, done.rows())
     console.print(done.verdict(), soft_wrap=True)
-    for note in done.tuned():
+    for note in (*done.not_offered(), *done.tuned()):
         console.print(note, markup=False, soft_wrap=True)
     console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
 

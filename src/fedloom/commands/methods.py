@@ -76,6 +76,7 @@ def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: st
         return
     print_catalogue(console, "method", [(name, method["facts"]) for name, method in matching.items()])
     wrapper_names = ", ".join(listed["wrappers"])
+    console.print("  yields: the models that the protocols model/data test, e.g. personal by personal/local")
     console.print(f"  down, up, client keeps: `fedloom methods NAME` explains the formulas; wrappers: {wrapper_names}")
 
 
@@ -104,6 +105,7 @@ def _listed_methods() -> tuple[dict[str, Any], bool]:
 
 
 def _show_method(name: str, as_json: bool) -> None:
+    from fedloom.evaluation.protocols import offered_protocols
     from fedloom.methods import METHODS
     from fedloom.methods.catalogue.descriptions import entry, our_choices, set_by
     from fedloom.methods.contract.citation import SYMBOLS
@@ -116,6 +118,7 @@ def _show_method(name: str, as_json: bool) -> None:
         print_json({"name": name, "text": text, **facts})
         return
     console, citation = console_of(as_json), description.citation
+    offered = offered_protocols(description.abilities.predicts)
     console.print(text, markup=False, soft_wrap=True)
     pairs = [(key, value) for key, value in description.facts().items() if value and key != "idea"]
     if citation:
@@ -123,6 +126,7 @@ def _show_method(name: str, as_json: bool) -> None:
         pairs += [(f"({symbol})", SYMBOLS[symbol]) for symbol in used]
         sources = [("source", citation.source), ("released code", citation.code or "none, or none read")]
         pairs = [pair for pair in sources if pair[1]] + pairs
+    pairs.append(("protocols", f"{', '.join(offered)} (evaluation.protocols)"))
     pairs += [(f"not +{wrapper}", why) for wrapper, why in description.wrappers.items() if why]
     pairs += [(f"+{wrapper}, batch norm", why) for wrapper, why in description.without_batch_norm.items()]
     pairs.append(("our choice", choices or "none is noted"))
@@ -148,6 +152,8 @@ def _preset(kind: Any, name: str) -> tuple[str, str, str]:
 
 def _summary(description: Entry) -> dict[str, Any]:
     """Facts of a method for programs."""
+    from fedloom.evaluation.protocols import offered_protocols
+
     citation = description.citation
     return {
         "summary": f"{description.title}: {description.idea}",
@@ -155,6 +161,7 @@ def _summary(description: Entry) -> dict[str, Any]:
         "code": citation.code if citation else None,
         "departures": citation.departures if citation else "",
         "released_code": citation.released_code if citation else "",
+        "protocols": list(offered_protocols(description.abilities.predicts)),
         **{key.replace(" ", "_"): value for key, value in description.facts().items()},
     }
 

@@ -27,11 +27,12 @@ def variants_with_references(
         seeds: the seeds, or how many from the config's on; None takes the config's.
     """
     configs = variants(values, methods, seeds)
-    protocols = {config.evaluation.protocol for config in configs}
+    protocols = {protocol for config in configs for protocol in config.evaluation.tested_protocols}
     names = dict.fromkeys(name for protocol in sorted(protocols) for name in _references(protocol))
     known = {config.fingerprint() for config in configs}
     for config in variants(values, list(names), seeds) if names else []:
-        is_reference = config.method in _references(config.evaluation.protocol)
+        tested = config.evaluation.tested_protocols
+        is_reference = any(config.method in _references(protocol) for protocol in tested)
         if is_reference and config.fingerprint() not in known:
             known.add(config.fingerprint())
             configs.append(config)

@@ -212,6 +212,8 @@ class RunConfig(Section):
         plain["scenario"] = self.scenario.resolved()
         if not self.evaluation.metrics:  # as well
             del plain["evaluation"]["metrics"]
+        if not self.evaluation.protocols:  # as well
+            del plain["evaluation"]["protocols"]
         for key in ("scores_mib", "select_by"):  # as well
             if getattr(self.evaluation, key) == EvaluationConfig.model_fields[key].default:
                 del plain["evaluation"][key]

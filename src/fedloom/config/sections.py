@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from collections.abc import Mapping
+from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, model_validator
 
 from fedloom.core.criterion import Criterion
-from fedloom.core.errors import ConfigError
-from fedloom.evaluation import METRICS, EpisodeShape
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.evaluation import METRICS, PROTOCOLS, EpisodeShape
 from fedloom.evaluation.metrics import ALWAYS
 
 
@@ -47,6 +48,13 @@ class EvaluationConfig(Section):
         description="Model that is tested and the data that it is tested on, as model/data. `global` is the "
         "server's model or the whole test set, `personal` and `local` are each client's own. `few-shot` tests the "
         "server's features on new classes.",
+    )
+    protocols: tuple[str, ...] = Field(
+        (),
+        description="Several protocols that one run is tested by, each with its own columns and its own selected "
+        "round. The first is the main one, by which a headline, a tuning and early stopping judge. A method is tested "
+        "in those that it offers. One alone is the same as `protocol`.",
+        examples=[["global/global", "global/local", "personal/local", "personal/global"]],
     )
     select: Literal["last", "best_val", "best_test", "mean_last_k"] = Field(
         "last",
@@ -115,6 +123,26 @@ class EvaluationConfig(Section):
         description="Number of episodes in a test of the protocol few-shot.",
     )
 
+    @model_validator(mode="before")
+    @classmethod
+    def _with_main_protocol(cls, values: Any) -> Any:
+        """Make the first of several protocols the main one; one alone is `protocol`."""
+        listed = values.get("protocols") if isinstance(values, Mapping) else None
+        if not isinstance(listed, list | tuple) or not listed:
+            return values
+        for name in listed:
+            if name not in PROTOCOLS:
+                raise ConfigError(f"evaluation.protocols = {short_repr(name)}: {_why_not_listed(name)}")
+        repeated = next((name for k, name in enumerate(listed) if name in listed[:k]), None)
+        if repeated is not None:
+            raise ConfigError(f"evaluation.protocols = {repeated!r} stands twice in its list; name each once")
+        if values.get("protocol", listed[0]) != listed[0]:
+            raise ConfigError(
+                f"evaluation.protocol = {short_repr(values['protocol'])}: the first of evaluation.protocols, "
+                f"{listed[0]!r}, is the main one; leave evaluation.protocol out"
+            )
+        return {**values, "protocol": listed[0], "protocols": listed if len(listed) > 1 else ()}
+
     @model_validator(mode="after")
     def _can_be_measured(self) -> EvaluationConfig:
         for name in self.metrics:
@@ -143,12 +171,23 @@ class EvaluationConfig(Section):
             )
         return self
 
+    @property
+    def tested_protocols(self) -> tuple[str, ...]:
+        """The protocols of the run, the main one first."""
+        return self.protocols or (self.protocol,)
+
     def criterion(self) -> Criterion:
         """Return the measure that selects a round."""
         return Criterion(self.select_by, 1 if METRICS.get(self.select_by).higher_is_better else -1)
 
     def episode_shape(self) -> EpisodeShape:
         return EpisodeShape(self.ways, self.shots, self.queries, self.episodes)
+
+
+def _why_not_listed(name: object) -> str:
+    if name == "few-shot":
+        return "its classes are new, so no other protocol can be tested beside it; take evaluation.protocol=few-shot"
+    return f"{suggest_name(str(name), PROTOCOLS)}; protocols are {', '.join(PROTOCOLS)}"
 
 
 class EarlyStoppingConfig(Section):

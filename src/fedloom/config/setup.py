@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 import torch
@@ -67,11 +68,12 @@ class Setup:
             for diagnostic in check_trains(net, x, data.num_classes, config.batch_size, blueprint.model)
         }
         diagnostics = [Diagnostic(code, text, 1.0) for code, text in by_code.values()]
-        protocol = config.evaluation.protocol
-        if protocol.startswith("global") and set(self.method.wrappers) & set(TUNING_WORDS):
+        protocols = config.evaluation.tested_protocols
+        tests_global = all(protocol.startswith("global") for protocol in protocols)
+        if tests_global and set(self.method.wrappers) & set(TUNING_WORDS):
             text = (
-                f"evaluation.protocol = '{protocol}' tests the global model, which {self.method.name()} does not tune; "
-                "take personal/local"
+                f"evaluation.protocol = '{', '.join(protocols)}' tests the global model, which {self.method.name()} "
+                "does not tune; take personal/local"
             )
             diagnostics.append(Diagnostic("untested_tuning", text, 1.0))
         return diagnostics
@@ -85,14 +87,19 @@ class Setup:
         half, speedups = config.precision == "bfloat16", Speedups(steps=config.engine.fast)
         return Worker(self.method, self.nets, data, local, device, bfloat16=half, speedups=speedups)
 
-    def evaluator(self, config: RunConfig, worker: Worker, scenario: Scenario) -> Evaluator | FewShotEvaluator:
-        """Build the evaluator of a scenario; the worker gets it, too, for tests of personal models."""
+    def evaluators(
+        self, config: RunConfig, worker: Worker, scenario: Scenario
+    ) -> Mapping[str, Evaluator | FewShotEvaluator]:
+        """Build the evaluators of a scenario, by protocol; the worker gets them, too, for tests on clients."""
         on_device = replace(scenario, train_set=worker.data, test_set=scenario.test_set.to(worker.device))
         evaluation = config.evaluation
         if evaluation.protocol == "few-shot":
             shape = evaluation.episode_shape()
-            return FewShotEvaluator(worker.loaded_nets[0], on_device, shape, self.streams, batch=PASS_BATCH)
-        protocol, also, metrics = evaluation.protocol, evaluation.also, evaluation.metrics
-        mib = evaluation.scores_mib
-        worker.evaluator = Evaluator(on_device, protocol, batch=PASS_BATCH, also=also, metrics=metrics, scores_mib=mib)
-        return worker.evaluator
+            few_shot = FewShotEvaluator(worker.loaded_nets[0], on_device, shape, self.streams, batch=PASS_BATCH)
+            return {evaluation.protocol: few_shot}
+        also, metrics, mib = evaluation.also, evaluation.metrics, evaluation.scores_mib
+        worker.evaluators = {
+            protocol: Evaluator(on_device, protocol, batch=PASS_BATCH, also=also, metrics=metrics, scores_mib=mib)
+            for protocol in evaluation.tested_protocols
+        }
+        return worker.evaluators

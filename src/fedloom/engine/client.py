@@ -78,7 +78,7 @@ class Worker:
             self.speedups.prepare(submodule)
         self.loaded_nets = [LoadedNet(net.to(device)) for net in nets]
         self.stepper = self.speedups.stepper(self.data)
-        self.evaluator: Evaluator | None = None
+        self.evaluators: dict[str, Evaluator] = {}  # by protocol, the main one first
         self.allocate: Callable[[Tensor], Tensor] | None = None  # memory for the weights of results
         self._mixed_modes: set[int] = set()  # ids of nets with modules in evaluation mode while they train
         skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
@@ -101,8 +101,15 @@ class Worker:
             bfloat16=self.bfloat16,
             speedups=speedups or self.speedups,
         )
-        worker.evaluator = self.evaluator
+        worker.evaluators = self.evaluators
         return worker
+
+    def evaluator_for(self, protocol: str | None) -> Evaluator:
+        """Return the evaluator of a protocol; of the main one for None. Raises `ConfigError` for one not tested."""
+        name = next(iter(self.evaluators), None) if protocol is None else protocol
+        if name not in self.evaluators:
+            raise ConfigError(f"evaluation.protocols has no {name}: it tests {', '.join(self.evaluators) or 'nothing'}")
+        return self.evaluators[name]
 
     def net_of_client(self, client: int) -> LoadedNet:
         """Return the net of a client's architecture; for client -1, the server's."""
@@ -212,14 +219,13 @@ class Worker:
             return self._test(test)
 
     def _test(self, test: EvalJob) -> EvalResult:
-        evaluator, ctx, split = self.evaluator, test.ctx, test.split
-        assert evaluator is not None, "a worker that tests needs an evaluator"
+        evaluator, ctx, split = self.evaluator_for(test.protocol), test.ctx, test.split
         of_server = evaluator.kind == "global"
         loaded_net = self.net_of_client(-1 if of_server else ctx.client)
         server_context = ServerContext(ctx.task, ctx.round, loaded_net.net.functional, evaluator.scenario.public)
         predictors = self.method.predictors(test.server, None if of_server else test.state, server_context)
         tested, samples = {}, 0
-        for name in evaluator.names:
+        for name in evaluator.names_in(predictors):
             predictor = evaluator.pick(predictors, name)
             if of_server:
                 loaded_net.load(predictor.tree)

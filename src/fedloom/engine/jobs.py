@@ -82,7 +82,7 @@ class EvalJob:
     """A test: of one client's personal model, or of the server's model on a client's samples or on a slice of all.
 
     ctx: of the client, or with client -1, -2, ... for the first, second, ... slice (`Evaluator.states`). indices [n_k]:
-    the client's training samples, for methods that adapt.
+    the client's training samples, for methods that adapt. protocol: None takes the run's main one.
     """
 
     ctx: ClientContext
@@ -90,6 +90,7 @@ class EvalJob:
     state: Record
     indices: Tensor
     split: Annotated[str, Field(pattern="^(test|val)$")]
+    protocol: str | None = None
 
 
 @dataclass(frozen=True, slots=True)

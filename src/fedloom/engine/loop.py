@@ -146,20 +146,25 @@ class Federation:
         payload = method.down(self.server, client, self._context(ctx.task, round_))
         return Job(ctx, payload, self._job_state(ctx), self.train.tensor(client), measured, closing)
 
-    def tests(self, split: str) -> Iterator[EvalJob]:
-        """Yield the tests of the personal models of all clients, participants or not, after the present round."""
+    def tests(self, split: str, protocol: str | None = None) -> Iterator[EvalJob]:
+        """Yield the tests of the personal models of all clients, participants or not, after the present round.
+
+        protocol: None takes the run's main one.
+        """
         for client in range(self.scenario.clients):
             ctx = self.client_context(client, self.round)
-            yield EvalJob(ctx, self.server, self._job_state(ctx), self.scenario.train.tensor(client), split)
+            yield EvalJob(ctx, self.server, self._job_state(ctx), self.scenario.train.tensor(client), split, protocol)
 
-    def server_tests(self, split: str, slices: int) -> Iterator[EvalJob]:
-        """Yield the tests of the server's model after the present round, in slices or (0) on each client's samples."""
+    def server_tests(self, split: str, slices: int, protocol: str | None = None) -> Iterator[EvalJob]:
+        """Yield the tests of the server's model after the present round, in slices or (0) on each client's samples.
+
+        protocol: as in `tests`.
+        """
         no_samples = torch.zeros(0, dtype=torch.int64)
         no_counts = torch.zeros(self.scenario.num_classes, dtype=torch.int64)
         for client in range(-1, -1 - slices, -1) if slices else range(self.scenario.clients):
-            yield EvalJob(
-                ClientContext(self.tasks[0], self.round, client, 0, no_counts), self.server, {}, no_samples, split
-            )
+            ctx = ClientContext(self.tasks[0], self.round, client, 0, no_counts)
+            yield EvalJob(ctx, self.server, {}, no_samples, split, protocol)
 
     def step(self) -> RoundReport:
         """Run the next round, and after the last one the method's closing round. Return its report.

@@ -19,7 +19,7 @@ taken for what the attack wants, on the data of the others where clients are tes
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -35,6 +35,11 @@ from fedloom.nets.loaded_net import LoadedNet
 
 PROTOCOLS = ("global/global", "global/local", "personal/global", "personal/local")
 _BATCHES_OF_SLICE = 4  # enough work to be worth a message to another process
+
+
+def offered_protocols(models: Collection[str]) -> tuple[str, ...]:
+    """Return the protocols that test one of these models, "global" or "personal"."""
+    return tuple(protocol for protocol in PROTOCOLS if protocol.partition("/")[0] in models)
 
 
 @dataclass(frozen=True, slots=True)
@@ -228,6 +233,15 @@ class Evaluator:
             return len(self.scenario.test_set) if split == "test" else len(self.scenario.val.order)
         views = self.scenario.test if split == "test" else self.scenario.val
         return len(views[client])
+
+    def names_in(self, offered: Collection[str]) -> list[str]:
+        """The predictors that are tested, without those of `also` that only the model of another protocol offers."""
+        return [name for name in self.names if name == self.kind or name in offered]
+
+    def leave_to_others(self, offered: Collection[str]) -> None:
+        """Leave out of `also` the predictors that are not offered here: another protocol of the run tests them."""
+        self.names = tuple(self.names_in(offered))
+        self.also = self.names[1:]
 
     def pick(self, offered: dict[str, Predictor], name: str) -> Predictor:
         """The predictor called `name`. Raises `ConfigError` if it is not among those offered."""

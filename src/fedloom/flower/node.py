@@ -108,7 +108,7 @@ class Node:
                 raise MessageError("a request to work before the nodes' columns are standardised")
             scenario = scale.apply_to_scenario(scenario, nodes)
         worker = self._setup.worker(self.config, scenario.train_set)
-        self._setup.evaluator(self.config, worker, scenario)
+        self._setup.evaluators(self.config, worker, scenario)
         return worker
 
     def answer(self, message: Message) -> Message:
@@ -188,11 +188,12 @@ class Node:
         request = read(message, request_type(EvalJob))
         ctx, store = self._context(request.round), StateStore(self._folder, request.run, self.client)
         state = self._state(store, request.state_round, ctx, [])
-        if self.config.evaluation.protocol.startswith("global/"):  # the server's model is of the first architecture
-            ctx = replace(ctx, task=self._setup.tasks[0])
+        worker = self._worker(request.scale)
         server, fields = from_bytes(message.body), restore_fields(request, EvalJob)
+        if worker.evaluator_for(fields["protocol"]).kind == "global":  # the server's model is of the first architecture
+            ctx = replace(ctx, task=self._setup.tasks[0])
         job = EvalJob(ctx=ctx, server=server, state=state, indices=self._indices, **fields)
-        result = self._worker(request.scale).test(job)
+        result = worker.test(job)
         result = replace(result, tested={name: states.portable() for name, states in result.tested.items()})
         return reply_with(result, run=request.run, round=request.round), b""
 

@@ -77,14 +77,14 @@ def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
 
     Raises `ConfigError` for a protocol that cannot be tested so.
     """
-    nodes, protocol = node_source(config), config.evaluation.protocol
+    nodes, protocols = node_source(config), config.evaluation.tested_protocols
     assert nodes is not None, "a config of nodes"
-    if protocol == "global/global" and tests is None:
+    if "global/global" in protocols and tests is None:
         raise ConfigError(
             "evaluation.protocol = 'global/global': the server has no test data; name its file (the app's key `test`), "
             "or take global/local, which nodes test on their own data"
         )
-    if protocol in ("personal/global", "few-shot"):
+    for protocol in {"personal/global", "few-shot"}.intersection(protocols):
         raise ConfigError(
             f"evaluation.protocol = '{protocol}': with source nodes take personal/local or global/local, which nodes "
             "test on their own data, or global/global"

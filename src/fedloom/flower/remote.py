@@ -108,8 +108,7 @@ class RemoteEngine:
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
         """Yield one result for each client that answers in time. Raises as `run` does."""
         requested = {test.ctx.client: test for test in tests}
-        evaluator = self._worker.evaluator
-        if evaluator is not None and not any(evaluator.tests_on_clients(test.split) for test in requested.values()):
+        if not any(self._worker.evaluator_for(t.protocol).tests_on_clients(t.split) for t in requested.values()):
             yield from map(self._worker.test, requested.values())
             return
         results: dict[int, EvalResult] = {}

@@ -26,13 +26,13 @@ class RemoteError(Exception):
 class ReplyReader:
     """Reads the replies to jobs.
 
-    run: name. uploads: reads and checks the bodies. worker: the server's own, whose evaluator says which results a test
+    run: name. uploads: reads and checks the bodies. worker: the server's own, whose evaluators say which results a test
     has. registry: of the clients' samples.
     """
 
     def __init__(self, run: str, uploads: UploadReader, worker: Worker, registry: NodeRegistry) -> None:
         self._run, self._uploads, self._worker, self._registry = run, uploads, worker, registry
-        self._test_sizes: dict[tuple[int, str], int] = {}  # by client and split
+        self._test_sizes: dict[tuple[int, str, str], int] = {}  # by client, split and whose samples
 
     def job_result(self, job: Job, message: Message | str) -> JobResult:
         """Read and check the result of a job. Raises `MessageError`, `UploadError` and `ClientError`."""
@@ -48,9 +48,8 @@ class ReplyReader:
         """Read and check the results of a test; the number of a client's test samples may not change."""
         _, reply = self._read(message, test, reply_type(EvalResult))
         result = EvalResult(**restore_fields(reply, EvalResult))
-        evaluator = self._worker.evaluator
-        assert evaluator is not None, "a worker whose clients are tested has an evaluator"
-        client, key = test.ctx.client, (test.ctx.client, test.split)
+        evaluator = self._worker.evaluator_for(test.protocol)
+        client, key = test.ctx.client, (test.ctx.client, test.split, evaluator.where)
         total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
         samples, example = self._registry.samples_of(client), evaluator.example_states()
         tested = check_scored(result.tested, result.samples, evaluator.names, example, total, samples)

@@ -103,7 +103,7 @@ class FedKD(Method):
         return super().server_init(ctx) | (last_rounds if self.options.compresses == "updates" else {})
 
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        is_current = "told" not in server or int(client_row(server, "told", client)) == ctx.round - 1
+        is_current = "told" not in server or 0 < int(client_row(server, "told", client)) == ctx.round - 1
         return {"factors": server["factors"]} if "factors" in server and is_current else {"model": server["model"]}
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:

@@ -11,13 +11,13 @@ from markupsafe import Markup
 from fedloom.report.bars import draw_bars, draw_dots
 from fedloom.report.holdings import as_bubbles, draw_holdings, owners
 from fedloom.report.markup import chart, chart_beside_facts, key, name_cell, table
-from fedloom.report.measures import Bar, Dots, all_clients, tones
+from fedloom.report.measures import Bar, Dots, all_clients, by_protocol
 from fedloom.report.svg import inline
 from fedloom.results.fairness import fairness_columns, fairness_rows, formatted_fairness
 from fedloom.results.formats import Format
 from fedloom.results.page_sections import Cell
 from fedloom.results.table import Group
-from fedloom.results.text import bytes_text, listed, percent, seconds_text
+from fedloom.results.text import bytes_text, percent, seconds_text
 
 _PER_RUN = "One run, all clients and rounds; mean over seeds."
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
@@ -47,22 +47,25 @@ def time_spent(groups: Sequence[Group]) -> Markup:
     return chart([svg], "Time by phase", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_PHASES)))
 
 
-def client_spread(groups: Sequence[Group]) -> Markup | None:
-    """Accuracy of single clients, where the protocol tests clients."""
-    pairs = zip(groups, tones([group.row for group in groups]), strict=True)
-    labelled_dots = [(Dots(g.row["label"], tone, all_clients(g.results)), g.row["protocol"]) for g, tone in pairs]
-    rows = [dots for dots, _ in labelled_dots if dots.values]
-    if not rows:
-        return None
+def client_spread(groups: Sequence[Group]) -> list[Markup]:
+    """Accuracy of single clients, a chart for each protocol that tests clients."""
+    charts = []
+    for k, (title, toned) in enumerate(by_protocol(groups)):
+        rows = [Dots(g.row["label"], tone, values) for g, tone in toned if (values := all_clients(g.results))]
+        if rows:
+            charts.append(_client_dots(rows, title, toned[0][0].row["protocol"], f"clients{k or ''}"))
+    return charts
+
+
+def _client_dots(rows: Sequence[Dots], title: str, protocol: str, name: str) -> Markup:
     words = "; ".join(f"{d.label} from {percent(min(d.values))} to {percent(max(d.values))} %" for d in rows)
-    label = f"Test accuracy of each client: {words}."
+    label = f"Test accuracy of each client, protocol {protocol}: {words}."
     svgs = [
-        inline(partial(draw_dots, rows, width), f"clients-{css}", "Accuracy of single clients", label, css)
+        inline(partial(draw_dots, rows, width), f"{name}-{css}", "Accuracy of single clients", label, css)
         for css, width in (("wide", 900.0), ("narrow", 360.0))
     ]
-    protocols = listed(dict.fromkeys(protocol for dots, protocol in labelled_dots if dots.values))
-    caption = f"One dot per client and seed at the last round, sorted, protocol {protocols}. Line: median."
-    return chart(svgs, "", caption)
+    caption = f"One dot per client and seed at the last round, sorted, protocol {protocol}. Line: median."
+    return chart(svgs, title, caption)
 
 
 def client_fairness(groups: Sequence[Group]) -> Markup | None:
@@ -72,7 +75,14 @@ def client_fairness(groups: Sequence[Group]) -> Markup | None:
         return None
     names, texts = fairness_columns(rows)
     body: list[list[Cell]] = [
-        [name_cell(cells[0]), *((text, _first_number(text)) for text in cells[1:])] for cells in texts
+        [
+            name_cell(cells[0]),
+            *(
+                text if name == "protocol" else (text, _first_number(text))
+                for name, text in zip(names[1:], cells[1:], strict=True)
+            ),
+        ]
+        for cells in texts
     ]
     caption = (
         "Accuracy over clients, means over seeds: std over all clients, means of the worst and best tenth, Jain's "
@@ -80,7 +90,7 @@ def client_fairness(groups: Sequence[Group]) -> Markup | None:
     )
     saved = {end: formatted_fairness(groups, form) for end, form in _SAVED.items()}
     headings = [f"{name[:1].upper()}{name[1:]}" for name in names]
-    return table("fairness-note", caption, headings, set(headings[1:]), body, saved)
+    return table("fairness-note", caption, headings, set(headings[1:]) - {"Protocol"}, body, saved)
 
 
 def _first_number(text: str) -> float | None:

@@ -19,10 +19,12 @@ _ROW, _WIDE, _NARROW = 46.0, 900.0, 360.0
 _RANK_ROW = 22.0
 
 
-def differences(pairs: Sequence[Paired], tones: Sequence[int]) -> Markup | None:
+def differences(
+    pairs: Sequence[Paired], tones: Sequence[int], name: str = "differences", title: str = ""
+) -> Markup | None:
     """Differences from the baseline in points with 95 % intervals, a row each; None where no pair has an interval.
 
-    tones: the colour number of each pair's method, which it has in all settings.
+    tones: the colour number of each pair's method, which it has in all settings. name: prefix of ids.
     """
     rows = [(pair, tone) for pair, tone in zip(pairs, tones, strict=True) if pair.outcome.low is not None]
     if not rows:
@@ -31,7 +33,7 @@ def differences(pairs: Sequence[Paired], tones: Sequence[int]) -> Markup | None:
     label = f"Differences in accuracy from {_reference(rows)}: {words}."
     svgs = [
         inline(
-            partial(_draw_differences, rows, width), f"differences-{css}", "Differences from the baseline", label, css
+            partial(_draw_differences, rows, width), f"{name}-{css}", "Differences from the baseline", label, css
         )
         for css, width in (("wide", _WIDE), ("narrow", _NARROW))
     ]
@@ -39,7 +41,7 @@ def differences(pairs: Sequence[Paired], tones: Sequence[int]) -> Markup | None:
         "Dot: mean difference over equal seeds; line: its 95 % t interval, not corrected. The word is that of the "
         "paired t test after Holm's correction. Hollow dots have fewer than three seeds."
     )
-    return chart(svgs, "", caption)
+    return chart(svgs, title, caption)
 
 
 def ranks(averages: Sequence[AverageRanks]) -> list[Markup]:

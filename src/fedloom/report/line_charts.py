@@ -10,48 +10,61 @@ from markupsafe import Markup
 from fedloom.plots.palette import tone_name
 from fedloom.report.curves import Size, draw_lines, shows_seeds
 from fedloom.report.markup import chart, key
-from fedloom.report.measures import Line, line, terms, tones
+from fedloom.report.measures import Line, by_protocol, line, terms, tones
 from fedloom.report.svg import inline
 from fedloom.results.table import Group
 from fedloom.results.text import percent
 
 _HERO, _FLAT, _HALF, _PHONE = Size(900, 380, 30), Size(900, 260, 30), Size(390, 260, 12), Size(360, 290, 9)
-_LOSS = "test loss (nats)"
+_LOSS, _LOSS_CAPTION = "test loss (nats)", "Cross-entropy in nats, mean over seeds."
 
 
-def learning_curves(groups: Sequence[Group]) -> Markup | None:
-    """Test accuracy by round of every group."""
-    lines = _by_group(groups, "accuracy")
-    if not lines:
-        return None
+def learning_curves(groups: Sequence[Group]) -> list[Markup]:
+    """Test accuracy by round of every group, a chart for each protocol."""
+    charts = []
+    for k, (title, toned) in enumerate(by_protocol(groups)):
+        if lines := _by_group(toned, "accuracy"):
+            charts.append(_learning_curve(lines, title, f"accuracy{k or ''}"))
+    return charts
+
+
+def _learning_curve(lines: Sequence[Line], title: str, name: str) -> Markup:
     ends = ", ".join(f"{ln.label} ends at {percent(ln.mean[-1])} %" for ln in lines)
-    label = f"Learning curves, test accuracy by round: {ends}."
-    svgs = _wide(lines, _HERO, "accuracy", "Learning curves", label, "test accuracy", share=True)
+    words = f", {title[:1].lower()}{title[1:]}" if title else ""
+    label = f"Learning curves, test accuracy by round{words}: {ends}."
+    svgs = _wide(lines, _HERO, name, "Learning curves", label, "test accuracy", share=True)
     caption = "Test accuracy by round."
     if any(ln.std for ln in lines):
         caption += " Mean over seeds; band: ± sample standard deviation"
         caption += "; thin lines: single seeds." if shows_seeds(lines) else "."
-    return chart(svgs, "", caption, _phone_key(lines))
+    return chart(svgs, title, caption, _phone_key(lines))
 
 
 def losses(groups: Sequence[Group]) -> list[Markup]:
     """Test loss of every group, and the loss terms of each method that logs several; an even number fills the rows."""
     parts: list[Markup] = []
     for k, (group, tone) in enumerate(zip(groups, tones([group.row for group in groups]), strict=True)):
+        if group.is_further:  # it trained once
+            continue
         maybe_lines = [line(name, tone, group.results, name, "train") for name in terms(group.results)]
         lines = [curve for curve in maybe_lines if curve is not None]
         if len(lines) > 1:
             parts.append(_terms(f"terms-{k}", group.row["label"], lines))
-    lines = _by_group(groups, "loss")
-    if not lines:
-        return parts
-    label = f"Test loss by round: {_ends(lines)}."
-    caption = "Cross-entropy in nats, mean over seeds."
-    if len(parts) % 2:
-        svg = inline(partial(draw_lines, lines, _HALF, _LOSS, share=False), "loss", "Test loss", label)
-        return [chart([svg], "Test loss", caption), *parts]
-    svgs = _wide(lines, _FLAT, "loss", "Test loss", label, _LOSS, share=False)
-    return [chart(svgs, "Test loss", caption, _phone_key(lines), wide=True), *parts]
+    by_title = {title: lines for title, toned in by_protocol(groups) if (lines := _by_group(toned, "loss"))}
+    if len(by_title) == 1 and len(parts) % 2:
+        (lines,) = by_title.values()
+        svg = inline(
+            partial(draw_lines, lines, _HALF, _LOSS, share=False), "loss", "Test loss", f"Test loss by round: {_ends(lines)}."
+        )
+        return [chart([svg], "Test loss", _LOSS_CAPTION), *parts]
+    return [*(_test_loss(lines, title, f"loss{k or ''}") for k, (title, lines) in enumerate(by_title.items())), *parts]
+
+
+def _test_loss(lines: Sequence[Line], title: str, name: str) -> Markup:
+    """The test loss by round in one protocol, across all columns."""
+    words = f", {title[:1].lower()}{title[1:]}" if title else ""
+    svgs = _wide(lines, _FLAT, name, "Test loss", f"Test loss by round{words}: {_ends(lines)}.", _LOSS, share=False)
+    return chart(svgs, f"Test loss{words}", _LOSS_CAPTION, _phone_key(lines), wide=True)
 
 
 def _terms(name: str, method: str, lines: Sequence[Line]) -> Markup:
@@ -71,9 +84,8 @@ def _wide(
     return [wide, narrow]
 
 
-def _by_group(groups: Sequence[Group], name: str) -> list[Line]:
-    pairs = zip(groups, tones([group.row for group in groups]), strict=True)
-    maybe_lines = [line(group.row["label"], tone, group.results, name, "test") for group, tone in pairs]
+def _by_group(toned: Sequence[tuple[Group, int]], name: str) -> list[Line]:
+    maybe_lines = [line(group.row["label"], tone, group.results, name, "test") for group, tone in toned]
     return [curve for curve in maybe_lines if curve is not None]
 
 

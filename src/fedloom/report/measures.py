@@ -8,7 +8,7 @@ from math import isfinite
 
 from fedloom.results.clients import client_accuracies
 from fedloom.results.mean_curves import mean_curve
-from fedloom.results.table import ResultRow
+from fedloom.results.table import Group, ResultRow, protocols_of
 from fedloom.results.verdict import BASELINE
 from fedloom.storage.log import CALLBACK_SPLIT
 from fedloom.storage.run_data import RunData
@@ -80,7 +80,21 @@ def all_clients(results: Sequence[RunData]) -> list[float]:
 
 
 def tones(rows: Sequence[ResultRow]) -> list[int]:
-    """A colour number per row: 0 for the baseline, 1, 2, ... for the others in order."""
-    baseline = next((k for k, row in enumerate(rows) if row["method"] == BASELINE), None)
+    """A colour number per row: 0 for the baseline, 1, 2, ... for the others in order, the same in all protocols."""
+    runs = [(row["cell"], row["method"], row["preset"], row["select"], str(row["setting"])) for row in rows]
+    baseline = next((run for run, row in zip(runs, rows, strict=True) if row["method"] == BASELINE), None)
     others = iter(range(1, len(rows) + 1))
-    return [0 if k == baseline else next(others) for k in range(len(rows))]
+    tone_of = {run: 0 if run == baseline else next(others) for run in dict.fromkeys(runs)}
+    return [tone_of[run] for run in runs]
+
+
+def by_protocol(groups: Sequence[Group]) -> list[tuple[str, list[tuple[Group, int]]]]:
+    """The groups of each protocol with their colour numbers, after a title that is empty if there is one protocol."""
+    toned, protocols = list(zip(groups, tones([group.row for group in groups]), strict=True)), protocols_of(groups)
+    return [
+        (
+            f"Protocol {protocol}" if len(protocols) > 1 else "",
+            [(group, tone) for group, tone in toned if group.row["protocol"] == protocol],
+        )
+        for protocol in protocols
+    ]

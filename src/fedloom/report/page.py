@@ -23,7 +23,7 @@ from fedloom.results.formats import Format, formatted
 from fedloom.results.page_sections import PageSection
 from fedloom.results.paired import all_paired
 from fedloom.results.ranks import average_ranks
-from fedloom.results.table import Group, attack_words, grouped
+from fedloom.results.table import Group, attack_words, grouped, not_offered_notes
 from fedloom.results.text import counted, listed
 from fedloom.results.tuning_record import tuned_notes
 from fedloom.results.verdict import BASELINE, scenario_words, verdicts
@@ -62,7 +62,7 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
         verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
         warnings=cautions(groups),
         overview=_facts(groups),
-        remarks=[*(limit for part in parts for limit in part.limits), *_notes(groups)],
+        remarks=[*(limit for part in parts for limit in part.limits), *_notes(groups, not_offered_notes(results))],
         table=numbers_table(rows, {end: formatted(results, form) for end, form in _SAVED.items()}),
         sections=[*map(render_section, parts), *_sections(groups)],
         version=__version__,
@@ -78,17 +78,18 @@ def _unbroken(sentence: str) -> str:
 
 
 def _sections(groups: Sequence[Group]) -> list[Markup]:
-    """Render the sections that have something to show."""
+    """Render the sections that have something to show. A run in several protocols trained once, and has one cost."""
+    runs = [group for group in groups if not group.is_further]
     blocks_by_section: dict[tuple[str, str], list[Markup | None]] = {
         ("Seed by seed", "paired"): _paired(groups),
         ("Classes", "classes"): [*class_blocks(groups)],
-        ("Learning curves", "curves"): [line_charts.learning_curves(groups)],
-        ("Single clients", "clients"): [charts.client_spread(groups), charts.client_fairness(groups)],
+        ("Learning curves", "curves"): [*line_charts.learning_curves(groups)],
+        ("Single clients", "clients"): [*charts.client_spread(groups), charts.client_fairness(groups)],
         ("Losses", "losses"): [grid(losses)] if (losses := line_charts.losses(groups)) else [],
-        ("Cost", "cost"): [grid([charts.traffic(groups), charts.time_spent(groups)])],
-        ("Data", "data"): [*_pictures(groups)],
-        ("Config", "config"): [*configs(groups)],
-        ("Environment and runs", "runs"): [*environments(groups), run_list(groups)],
+        ("Cost", "cost"): [grid([charts.traffic(runs), charts.time_spent(runs)])],
+        ("Data", "data"): [*_pictures(runs)],
+        ("Config", "config"): [*configs(runs)],
+        ("Environment and runs", "runs"): [*environments(runs), run_list(runs)],
     }
     return [
         section(title, anchor, blocks)
@@ -102,9 +103,19 @@ def _paired(groups: Sequence[Group]) -> list[Markup | None]:
     rows = [group.row for group in groups]
     pairs = [pair for pair in all_paired(rows, BASELINE) if pair.outcome.low is not None]
     tone_of = {row["label"]: tone for row, tone in zip(rows, tones(rows), strict=True)}
+    protocol_of = {row["label"]: row["protocol"] for row in rows}
     words = bullets([f"{_unbroken(pair.words())}." for pair in pairs]) if pairs else None
-    chart = comparison_charts.differences(pairs, [tone_of[pair.label] for pair in pairs])
-    return [chart, words, *comparison_charts.ranks(average_ranks(rows))]
+    compared = {pair.label: protocol_of[pair.label] for pair in pairs}
+    charts = [
+        comparison_charts.differences(
+            alike := [pair for pair in pairs if compared[pair.label] == protocol],
+            [tone_of[pair.label] for pair in alike],
+            f"differences{k or ''}",
+            f"Protocol {protocol}" if len({*compared.values()}) > 1 else "",
+        )
+        for k, protocol in enumerate(dict.fromkeys(compared.values()))
+    ]
+    return [*charts, words, *comparison_charts.ranks(average_ranks(rows))]
 
 
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
@@ -136,12 +147,15 @@ def _partition(config: dict[str, Any]) -> str:
     return ", ".join([str(scenario.get("partition", "own")), *extra])
 
 
-def _notes(groups: Sequence[Group]) -> list[str]:
-    """Everything that limits what the numbers mean."""
-    notes = tuned_notes([result for group in groups for result in group.results])
+def _notes(groups: Sequence[Group], not_offered: Sequence[str]) -> list[str]:
+    """Everything that limits what the numbers mean. not_offered: sentences on protocols that methods lack."""
+    notes = [f"{note}." for note in not_offered]
+    notes += tuned_notes([result for group in groups for result in group.results])
     for group in groups:
         row = group.row
         notes += [f"{row['label']}: {note}" for note in row["degenerate"] if _MAJORITY not in note]
+        if group.is_further:
+            continue
         notes += [f"{row['label']}: {reason}." for reason in row["stopped"]]
         for name, first in diverged(group.results).items():
             notes.append(f"{row['label']}: {name} is not finite from round {first} on; these rounds are not drawn.")

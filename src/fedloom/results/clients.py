@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 from statistics import fmean
 
+from fedloom.storage.curves import main_protocol
 from fedloom.storage.log import Row
 from fedloom.storage.run_data import RunData
 
@@ -13,11 +14,12 @@ _WORST = 0.1  # share of the clients
 
 
 def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, float]:
-    """Return each client's test accuracy at the last round that tested clients; empty if no round did.
+    """Return each client's test accuracy in the main protocol at the last round that tested; empty if it tests none.
 
     name: the measure, also of another predictor, e.g. "accuracy/online".
     """
-    client_rows = [r for r in rows if r["client"] is not None and (r["split"], r["name"]) == ("test", name)]
+    key = ("test", name, main_protocol(rows))
+    client_rows = [r for r in rows if r["client"] is not None and (r["split"], r["name"], r["protocol"]) == key]
     last = max((r["round"] for r in client_rows), default=0)
     return {r["client"]: r["value"] for r in client_rows if r["round"] == last and r["client"] is not None}
 

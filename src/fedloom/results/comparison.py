@@ -12,7 +12,7 @@ from fedloom.results.formats import formatted_costs, formatted_targets
 from fedloom.results.paired import Paired, all_paired
 from fedloom.results.result import Result
 from fedloom.results.summary_table import Summary, comparison_summary
-from fedloom.results.table import ResultRow, grouped, result_table
+from fedloom.results.table import ResultRow, grouped, not_offered_notes, result_table
 from fedloom.results.tabular import Tabular, frame
 from fedloom.results.text import counted
 from fedloom.results.tuning_record import tuned_notes
@@ -56,6 +56,10 @@ class Comparison(Tabular):
     def verdict(self) -> str:
         """Return which method leads, by how much, and whether seeds could explain the difference."""
         return verdict(self.rows())
+
+    def not_offered(self) -> list[str]:
+        """Return a sentence for each method that lacks a model which some protocol of its runs tests."""
+        return not_offered_notes(self.results)
 
     def tuned(self) -> list[str]:
         """Return a sentence for each study that tuned values on validation data before these runs."""
@@ -110,7 +114,8 @@ class Comparison(Tabular):
         return frame(rows)
 
     def to_pandas(self) -> pandas.DataFrame:
-        """Return one row a run: label, method, preset, seed, the settings in which runs differ, and results.
+        """Return one row for each run and protocol: label, method, preset, seed, the settings in which runs differ, and
+        results.
 
         Raises `ConfigError` if pandas is not installed.
         """

@@ -169,13 +169,28 @@ def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[
     """Return the names of the columns and the texts of the rows, for people: percent, clients as k of N."""
     references = [name for name in REFERENCES if any(name in row.against for row in rows)]
     sized = any(row.smallest is not None for row in rows)
-    names = ["method", "mean %", "std", "worst 10 %", "best 10 %", "best to worst", "Jain"]
+    several = len({row.protocol for row in rows}) > 1
+    names = [
+        "method",
+        *(["protocol"] if several else []),
+        "mean %",
+        "std",
+        "worst 10 %",
+        "best 10 %",
+        "best to worst",
+        "Jain",
+    ]
     names += [f"worse than {name}" for name in references] + (["test samples, least / median"] if sized else [])
     texts = []
     for row in rows:
         found = row.fairness
         shown = (found.mean, found.std, found.worst10, found.best10, found.gap)
-        cells = [row.label, *map(percent, shown), "–" if found.jain is None else f"{found.jain:.3f}"]
+        cells = [
+            row.label,
+            *([row.protocol] if several else []),
+            *map(percent, shown),
+            "–" if found.jain is None else f"{found.jain:.3f}",
+        ]
         for name in references:
             shares = row.against.get(name)
             cells.append("–" if shares is None else f"{shares.worse * found.clients:.3g} of {found.clients}")

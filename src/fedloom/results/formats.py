@@ -13,7 +13,16 @@ from tabulate import tabulate
 from fedloom.core.errors import ConfigError, suggest_name
 from fedloom.core.units import with_unit
 from fedloom.results.costs import costs
-from fedloom.results.table import ResultRow, figure_names, figure_text, grouped, metric_names, metric_text, result_table
+from fedloom.results.table import (
+    ResultRow,
+    figure_names,
+    figure_text,
+    grouped,
+    metric_names,
+    metric_text,
+    protocols_of,
+    result_table,
+)
 from fedloom.results.targets import reached_mean
 from fedloom.results.text import bytes_text, percent, plus_minus, seconds_text, seeds_text
 from fedloom.storage.run_data import RunData
@@ -83,31 +92,39 @@ def formatted_targets(results: Sequence[RunData], targets: Sequence[float], form
         format: "markdown", "latex", "csv" or "html".
     """
     groups = grouped(results)
+    several = len(protocols_of(groups)) > 1
     reached_targets = [
-        (group.row["label"], target, reached_mean(group.results, target)) for group in groups for target in targets
+        (group.row, target, reached_mean(group.results, target)) for group in groups for target in targets
     ]
     if format == "csv":
         return as_csv(
-            [{"label": label, "target": target} | asdict(reached) for label, target, reached in reached_targets]
+            [
+                {"label": row["label"], "protocol": row["protocol"], "target": target} | asdict(reached)
+                for row, target, reached in reached_targets
+            ]
         )
-    names = ("method", "target %", "seeds there", "round", "bytes", "FLOPs")
+    names = ["method", *(["protocol"] if several else []), "target %", "seeds there", "round", "bytes", "FLOPs"]
     cells = [
         [
-            label,
+            row["label"],
+            *([row["protocol"]] if several else []),
             percent(target),
             f"{reached.n} of {reached.of}",
             _or_dash(reached.round, lambda value: f"{value:.0f}"),
             _or_dash(reached.bytes, bytes_text),
             _or_dash(reached.flops, lambda value: f"{value:.3g}"),
         ]
-        for label, target, reached in reached_targets
+        for row, target, reached in reached_targets
     ]
-    return text_table(cells, names, (False, *(True,) * 5), format)
+    return text_table(cells, names, (*(False,) * (len(names) - 5), *(True,) * 5), format)
 
 
 def formatted_costs(results: Sequence[RunData], format: str) -> str:
-    """Return epoch times, also relative to FedAvg, FLOPs and bytes of a run, as `formatted`: means over seeds."""
-    groups = grouped(results)
+    """Return epoch times, also relative to FedAvg, FLOPs and bytes of a run, as `formatted`: means over seeds.
+
+    A run in several protocols has one row.
+    """
+    groups = [group for group in grouped(results) if not group.is_further]
     labelled_costs = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
     if format == "csv":
         return as_csv([{"label": label} | asdict(cost) for label, cost in labelled_costs])

@@ -76,9 +76,13 @@ class Result(RunData, Tabular):
 
     def __repr__(self) -> str:
         n = self.numbers
+        further = (
+            f"; {100 * self.in_protocol(protocol).numbers['accuracy']:.2f} % {protocol}"
+            for protocol in self.protocols[1:]
+        )
         return (
             f"Result({n['method']} ({n['preset']}) on {n['source']}: {100 * n['accuracy']:.2f} % accuracy, "
-            f"{n['protocol']}, {n['select']}, {n['rounds']} rounds, seed {n['seed']})"
+            f"{n['protocol']}, {n['select']}, {n['rounds']} rounds, seed {n['seed']}{''.join(further)})"
         )
 
     def _runs(self) -> list[Result]:

@@ -53,8 +53,10 @@ class Summary(list[Mapping[str, Any]]):
 
 
 def summary_rows(run: RunData) -> list[dict[str, Any]]:
-    """Return one row for a run: its setting, its accuracies as shares in [0, 1], and the method's figures."""
-    return [{key: run.numbers[key] for key in _KEYS} | run.numbers.get("figures", {})]
+    """Return a row for each protocol of a run: its setting, its accuracies as shares in [0, 1], and the method's
+    figures."""
+    views = [run.in_protocol(protocol).numbers for protocol in run.protocols]
+    return [{key: numbers[key] for key in _KEYS} | numbers.get("figures", {}) for numbers in views]
 
 
 def run_summary(run: RunData) -> Summary:
@@ -70,7 +72,8 @@ def run_summary(run: RunData) -> Summary:
 def comparison_summary(rows: Sequence[ResultRow], verdict: str) -> Summary:
     """Return the summary of a comparison: a row for each group of runs that differ in the seed only."""
     columns: dict[str, Callable[[ResultRow], str]] = {name: text for name, _, text in columns_for(rows)}
-    shown = {name: text for name, text in columns.items() if name in _COMPARED}
+    several = {"protocol"} if len({row["protocol"] for row in rows}) > 1 else set()
+    shown = {name: text for name, text in columns.items() if name in _COMPARED | several}
     cells = [[text(row) for text in shown.values()] for row in rows]
     measured = sorted({f"protocol {row['protocol']}, round selected: {row['select']}" for row in rows})
     notes = [f"accuracy: mean ± sample std over n seeds; {'; '.join(measured)}", verdict] if rows else []

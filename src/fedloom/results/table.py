@@ -15,12 +15,14 @@ from fedloom.config.execution_keys import EXECUTION
 from fedloom.core.units import number_text
 from fedloom.results.difference import STEP
 from fedloom.results.statistics import mean_std
+from fedloom.results.text import listed
 from fedloom.results.tuning_record import tuned_keys
 from fedloom.storage.run_data import SECONDS, RunData
 
 _NOT_COMPARED = {"seed", *EXECUTION}
 _DEALT = "scenario.seed"
 _OWN_COLUMN = {"method", "preset", "evaluation.protocol", "evaluation.select"}
+_SEVERAL = "evaluation.protocols"  # a run in several protocols compares with runs in one of them
 
 _Key = tuple[tuple[str, str], ...]
 
@@ -66,6 +68,11 @@ class Group:
     row: ResultRow
     results: list[RunData]
 
+    @property
+    def is_further(self) -> bool:
+        """Whether the runs have another protocol as their main one: their costs are in the row of that one."""
+        return any("main_protocol" in result.numbers for result in self.results)
+
 
 def result_table(results: Sequence[RunData]) -> list[ResultRow]:
     """Return one row per group of runs that differ in the seed only, in the order in which they first appear."""
@@ -73,7 +80,11 @@ def result_table(results: Sequence[RunData]) -> list[ResultRow]:
 
 
 def grouped(results: Sequence[RunData]) -> list[Group]:
-    """Group runs that differ in the seed only. Repeated seeds are left out: they shrink the std without evidence."""
+    """Group runs that differ in the seed only. Repeated seeds are left out: they shrink the std without evidence.
+
+    A run that was tested in several protocols is in a group of each, protocol by protocol.
+    """
+    results = by_protocol(results)
     runs_by_key: dict[_Key, list[RunData]] = {}
     for equal, result in zip(_keys(results), results, strict=True):
         runs_by_key.setdefault(equal, []).append(result)
@@ -81,17 +92,51 @@ def grouped(results: Sequence[RunData]) -> list[Group]:
     shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
     cells = [_cell(runs) for runs in runs_by_key.values()]
     several = len({cell and cell[0] for cell in cells}) > 1  # whether there are several settings
+    tested = [(cell, key["evaluation.protocol"]) for key, cell in zip(keys, cells, strict=True)]
     groups = []
     for key, cell, runs in zip(keys, cells, runs_by_key.values(), strict=True):
-        cell = cell if cells.count(cell) == 1 else None
+        protocol, occurrences = key["evaluation.protocol"], cells.count(cell)
+        cell = cell if tested.count((cell, protocol)) == 1 else None
         siblings = [sibling for sibling in keys if sibling["method"] == key["method"]]
         differing = {
             n: v for n, v in key.items() if n not in shared | _OWN_COLUMN and _belongs_in_label(n, key, siblings)
         }
         cell_name = "/".join(filter(None, cell if several else cell[1:])) if cell else ""
+        cell_name += f" ({protocol})" if cell_name and occurrences > 1 else ""
         label = cell_name or _label(key, siblings, differing)
         groups.append(_group(runs, label, cell, differing))
     return groups
+
+
+def by_protocol(results: Sequence[RunData]) -> list[RunData]:
+    """Return each run once for each protocol in which it was tested, protocol by protocol in the order of the lists."""
+    names = dict.fromkeys(name for result in results for name in _listed_protocols(result))
+    if all(len(result.protocols) == 1 for result in results):
+        return list(results)
+    return [result.in_protocol(name) for name in names for result in results if name in result.protocols]
+
+
+def _listed_protocols(result: RunData) -> Sequence[str]:
+    """The protocols of a run in the order of its config."""
+    listed = result.config.get("evaluation", {}).get("protocols") or ()
+    return [*(name for name in listed if name in result.protocols), *result.protocols]
+
+
+def not_offered_notes(results: Sequence[RunData]) -> list[str]:
+    """Return a sentence for each method that lacks a model which some protocol of its runs tests."""
+    protocols_by_reason: dict[str, list[str]] = {}
+    for result in results:
+        for protocol, reason in result.numbers.get("not_offered", {}).items():
+            protocols_by_reason.setdefault(reason, []).append(protocol)
+    return [
+        f"{reason}: not tested in {listed(dict.fromkeys(protocols))}"
+        for reason, protocols in protocols_by_reason.items()
+    ]
+
+
+def protocols_of(groups: Sequence[Group]) -> list[str]:
+    """Return the protocols of groups, each once, in their order."""
+    return list(dict.fromkeys(group.row["protocol"] for group in groups))
 
 
 def _cell(runs: Sequence[RunData]) -> tuple[str, str] | None:
@@ -114,8 +159,9 @@ def _keys(results: Sequence[RunData]) -> list[_Key]:
 def _settings(result: RunData) -> dict[str, str]:
     """Return all of a run's config except the seed, as flat key -> text."""
     config = {key: value for key, value in result.config.items() if key not in _NOT_COMPARED}
-    numbers = result.numbers
-    return dict(flat(config)) | {
+    numbers, settings = result.numbers, dict(flat(config))
+    settings.pop(_SEVERAL, None)
+    return settings | {
         "method": numbers["method"],
         "preset": numbers["preset"],
         "evaluation.protocol": numbers["protocol"],

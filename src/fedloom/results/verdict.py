@@ -31,10 +31,13 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
         contexts.setdefault(_context(row, axes), []).append(row)
     varying = [len(set(column)) > 1 for column in zip(*contexts, strict=True)]
     names = [_setting(members) if len(contexts) > 1 else "" for members in contexts.values()]
+    named = [(name, key[0]) for name, key in zip(names, contexts, strict=True)]
     sentences = []
     for name, (key, members) in zip(names, contexts.items(), strict=True):
         words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies and word)
         heading = name if name and names.count(name) == 1 else f"With {words}" if words else ""
+        if name and names.count(name) == len({protocol for setting, protocol in named if setting == name}) > 1:
+            heading = f"{name}, {key[0]}"
         sentence = "; ".join(filter(None, (_ranked(members), _pooled(members), _diverged(members))))
         sentences.append(f"{heading}: {sentence}." if heading else f"{sentence}.")
     return sentences

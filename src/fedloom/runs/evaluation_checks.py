@@ -41,6 +41,7 @@ def check_evaluation(
 
 def not_above_majority(
     config: RunConfig,
+    protocol: str,
     rows: Sequence[Row],
     details: Mapping[str, Any],
     baseline: Majority | None,
@@ -50,6 +51,7 @@ def not_above_majority(
 
     Args:
         config: config of the run.
+        protocol: the one that `rows` and `details` belong to, named in the text if the run is tested in several.
         rows: measures of all rounds.
         details: further values of metrics on the test data, such as recall by class.
         baseline: accuracies of the majority class; None makes no comparison.
@@ -59,7 +61,7 @@ def not_above_majority(
         return []
     evaluation = config.evaluation
     accuracy = accuracies(rows, evaluation.last_k, evaluation.criterion())[evaluation.select]
-    kind = evaluation.protocol.partition("/")[0]
+    kind = protocol.partition("/")[0]
     to_beat = baseline.to_beat(kind)
     if accuracy is None or not accuracy <= to_beat + 1e-9:
         return []
@@ -78,4 +80,7 @@ def not_above_majority(
     if missed:
         named = ", ".join(missed[:5]) + (", ..." if len(missed) > 5 else "")
         text += f"; no test sample of {len(missed)} of {len(recall)} classes is found ({named})"
-    return [Diagnostic("not_above_majority", text[:2000], accuracy - to_beat)]
+    code = "not_above_majority"
+    if evaluation.protocols:
+        code, text = f"{code}/{protocol}", f"{protocol}: {text}"
+    return [Diagnostic(code, text[:2000], accuracy - to_beat)]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, TypeAlias
 
@@ -18,18 +18,15 @@ from fedloom.data import Scenario, describe_input, describe_scenario
 from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose_engine
 from fedloom.engine.states import ClientStates
-from fedloom.evaluation import Evaluator
-from fedloom.evaluation.majority import majority
 from fedloom.export.run_at_checkpoint import Memory
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.methods.contract.phases import Predictor
 from fedloom.results.result import Result
 from fedloom.runs.callback_measures import CallbackMeasures, check_reason
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.early_stopping import EarlyStopping
-from fedloom.runs.evaluation_checks import check_evaluation, not_above_majority
 from fedloom.runs.newcomers import SPLIT, NewcomerTests
-from fedloom.runs.rows import score_rows, system_row, training_rows
+from fedloom.runs.protocol_tests import ProtocolTests
+from fedloom.runs.rows import system_row, training_rows
 from fedloom.runs.summary import degenerate, summarise
 from fedloom.runs.weights import copy_weights
 from fedloom.storage import checkpoint as checkpoint_store
@@ -154,13 +151,9 @@ class _Run:
         self.diagnostics = {
             diagnostic.code: diagnostic for diagnostic in [*self.federation.initial_diagnostics, *model_diagnostics]
         }
-        self.protocol = config.evaluation.protocol
-        self.evaluator = setup.evaluator(config, self.worker, scenario)
-        _, offered = next(self._predictors(0))
-        check_evaluation(config, self.evaluator, offered, self.method)
+        self.tests = ProtocolTests(config, setup, self.worker, self.federation)
         self.newcomer_tests = self._newcomer_tests()
         self.rows: list[Row] = []
-        self.details: dict[str, dict[str, Any]] | None = None  # further values of metrics after the last test
         self.best: tuple[int, float] | None = None  # round and validation value, where it selects the round
         self.checkpoint: Path | None = None  # this run's last checkpoint,
         self.checkpoint_sha256, self.checkpoint_round = "", 0  # the sha256 of what it holds, and its round
@@ -197,6 +190,7 @@ class _Run:
             notes = [
                 self.engine_warning,
                 *self.scenario.notes,
+                *self.tests.notes(),
                 *(diagnostic.message for diagnostic in self.diagnostics.values()),
             ]
             for text in filter(None, notes):
@@ -264,9 +258,8 @@ class _Run:
         return rows
 
     def _test_rows(self, round_: int) -> list[Row]:
-        """Return the rows of the tests on all splits, and in the last round of those on newcomers."""
-        rows = [row for split in self.evaluator.splits for row in self._rows_of_split(round_, split)]
-        return rows + (self._newcomer_rows(round_) if round_ == self.config.rounds else [])
+        """Return the rows of the tests in all protocols, and in the last round of those on newcomers."""
+        return self.tests.rows(round_) + (self._newcomer_rows(round_) if round_ == self.config.rounds else [])
 
     def _newcomer_rows(self, round_: int) -> list[Row]:
         tests, done = self.newcomer_tests, any(row["split"] == SPLIT for row in self.rows)  # before a resume
@@ -277,35 +270,6 @@ class _Run:
         if self.scenario.newcomers is None:
             return None
         return NewcomerTests(self.federation, self.worker, self.scenario, self.config.evaluation)
-
-    def _rows_of_split(self, round_: int, split: str) -> list[Row]:
-        """The rows of one split's test, which the engine runs, except few-shot tests."""
-        evaluator, federation = self.evaluator, self.federation
-        if not isinstance(evaluator, Evaluator):
-            with self.streams.isolated("test", round_, device=self.worker.device):
-                return score_rows(round_, evaluator.scores(split, self._predictors(round_)), self.protocol)
-        if evaluator.tests_on_clients(split):
-            tests = federation.tests(split)
-        else:
-            tests = federation.server_tests(split, evaluator.slices(split))
-        tested, adapted = {}, 0
-        for result in federation.engine.test(tests):
-            tested[result.client], adapted = result.tested, adapted + result.samples
-        scores = evaluator.scores(split, tested)
-        if split == "test":
-            self.details = scores.details()
-        rows = score_rows(round_, scores, self.protocol)
-        return [*rows, system_row(round_, "samples_adapted", adapted)] if adapted else rows
-
-    def _predictors(self, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
-        """The server's predictors, or those of all clients one by one, sampled or not."""
-        federation = self.federation
-        if self.evaluator.kind == "global":
-            yield -1, self.method.predictors(federation.server, None, federation.server_context())
-            return
-        for client in range(self.scenario.clients):
-            state = federation.state_of(federation.client_context(client, round_))
-            yield client, self.method.predictors(federation.server, state, federation.server_context(client))
 
     def _update_best(self, rows: Sequence[Row]) -> bool:
         """Return whether `rows` have the best validation value so far, which selects the round; remember it."""
@@ -363,12 +327,11 @@ class _Run:
     def _finish(self) -> Result:
         config, last = self.config, self.federation.round
         at_chance = None if self.newcomer_tests is None else self.newcomer_tests.why_at_chance()
-        if isinstance(self.evaluator, Evaluator) and self.details is None and self.engine_factory is None:
+        if self.tests.lacks_details and self.engine_factory is None:
             self._test_rows(last)  # the run ended before its summary was written
-        baseline = majority(self.scenario, self.protocol.partition("/")[2])
-        details, classes = self.details or {}, self.scenario.test_set.classes
-        self._note_once(not_above_majority(config, self.rows, details, baseline, classes))
-        numbers = summarise(config, self.federation, self.worker, self.rows, details, baseline, at_chance) | {
+        at_majority = self.tests.not_above_majority(self.rows)
+        self._note_once([diagnostic for diagnostics in at_majority.values() for diagnostic in diagnostics])
+        numbers = summarise(config, self.federation, self.worker, self.rows, self.tests, at_chance) | {
             "stopped": {"round": last, "reason": self.stop_reason} if last < config.rounds else None,
             "degenerate": degenerate(self.rows, self.diagnostics),
             "fingerprint": config.fingerprint(),

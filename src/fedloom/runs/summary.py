@@ -14,7 +14,8 @@ from fedloom.evaluation.majority import Majority
 from fedloom.evaluation.metrics import SHOWN
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.runs.newcomers import SPLIT
-from fedloom.storage.curves import accuracies, curve, total_over_rounds, value_at_selected_round
+from fedloom.runs.protocol_tests import ProtocolTests
+from fedloom.storage.curves import accuracies, curve, of_protocol, total_over_rounds, value_at_selected_round
 from fedloom.storage.environment import peak_memory_mb
 from fedloom.storage.run_data import SECONDS
 from fedloom.storage.run_folder import Row
@@ -25,29 +26,39 @@ def summarise(
     federation: Federation,
     worker: Worker,
     rows: Sequence[Row],
-    details: Mapping[str, Any],
-    baseline: Majority | None,
+    tests: ProtocolTests,
     at_chance: str | None = None,
 ) -> dict[str, Any]:
     """Return the summary: setting, scores, costs, the method's figures, attack, newcomers and engine.
+
+    Scores are those of the main protocol; where several were asked for, those of each are below "protocols".
 
     Args:
         config: config of the run.
         federation: the federation after its last round.
         worker: has counted and timed the training.
         rows: measures of all rounds.
-        details: further values of metrics on the test data after the last round.
-        baseline: that of the majority class.
+        tests: the run's tests, by protocol.
         at_chance: why a newcomer's own model predicts at chance before it tunes (`NewcomerTests.why_at_chance`).
     """
+    baselines = tests.baselines()
+    by_protocol = {
+        protocol: {
+            **_scores(config, of_protocol(rows, protocol)),
+            "metrics": _metrics(config, of_protocol(rows, protocol)) | _baselines(baseline),
+            "details": tests.details.get(protocol, {}),
+            **_attack(config, federation, of_protocol(rows, protocol)),
+        }
+        for protocol, baseline in baselines.items()
+    }
+    several = {"protocols": by_protocol, "not_offered": tests.not_offered} if config.evaluation.protocols else {}
     return {
         **_setting(config, federation),
-        **_scores(config, rows),
+        "protocol": tests.main,
+        **by_protocol[tests.main],
+        **several,
         **_costs(federation, worker, rows),
         "figures": dict(federation.method.figures(federation.server, federation.server_context())),
-        "metrics": _metrics(config, rows) | _baselines(baseline),
-        "details": details,
-        **_attack(config, federation, rows),
         **_newcomers(federation, rows, at_chance),
         "engine": engine_name(federation.engine, config.engine),
         "engine_reason": federation.engine.reason,
@@ -70,7 +81,6 @@ def _setting(config: RunConfig, federation: Federation) -> dict[str, Any]:
         "seed": config.seed,
         "rounds": federation.round,
         "clients": federation.scenario.clients,
-        "protocol": config.evaluation.protocol,
         "select": config.evaluation.select,
     }
 

@@ -10,10 +10,21 @@ from fedloom.core.criterion import ACCURACY, Criterion
 from fedloom.storage.run_folder import Row
 
 RoundSelection = Literal["last", "best_val"]
+TESTED_SPLITS = ("test", "val")  # on which a run is tested by its protocols
+
+
+def main_protocol(rows: Sequence[Row]) -> str | None:
+    """The protocol of the first test, which is a run's main one; None without a test."""
+    return next((r["protocol"] for r in rows if r["split"] in TESTED_SPLITS), None)
+
+
+def of_protocol(rows: Sequence[Row], protocol: str | None) -> list[Row]:
+    """The rows without the tests of other protocols."""
+    return [r for r in rows if r["split"] not in TESTED_SPLITS or r["protocol"] == protocol]
 
 
 def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[float]]:
-    """Return rounds and values of one measure, clients' own rows left out.
+    """Return rounds and values of one measure, of tests in the main protocol alone, clients' own rows left out.
 
     Args:
         rows: measures of a run.
@@ -21,6 +32,9 @@ def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[f
         split: "train", "val", "test", "system", "callback" or "newcomers".
     """
     picked = [r for r in rows if r["name"] == name and r["split"] == split and r["client"] is None]
+    if split in TESTED_SPLITS and picked:
+        main = main_protocol(rows)
+        picked = [r for r in picked if r["protocol"] == main]
     return [r["round"] for r in picked], [r["value"] for r in picked]
 
 

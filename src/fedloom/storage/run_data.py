@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from fedloom.core.errors import RunFolderError
-from fedloom.storage.curves import curve, total_over_rounds
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.storage.curves import curve, of_protocol, total_over_rounds
 from fedloom.storage.run_folder import Row, RunFolder
 
 SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
@@ -30,6 +30,34 @@ class RunData:
     folder: Path | None = None
     cell: tuple[str, str] | None = field(default=None, compare=False)
 
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols in which the run was tested, the main one first."""
+        main = self.numbers["protocol"]
+        return (main, *(name for name in self.numbers.get("protocols", {}) if name != main))
+
+    def in_protocol(self, protocol: str) -> Self:
+        """The same run as its tests in one protocol show it, as if it had been tested in that alone.
+
+        Raises `ConfigError` for a protocol in which it was not tested.
+        """
+        if protocol not in self.protocols:
+            why = self.numbers.get("not_offered", {}).get(protocol)
+            reason = f"{why}; it was tested in" if why else "not tested; this run has"
+            raise ConfigError(f"protocol = {protocol!r}: {reason} {', '.join(self.protocols)}")
+        if "protocols" not in self.numbers:
+            return self
+        numbers = {key: value for key, value in self.numbers.items() if key not in ("protocols", "not_offered")}
+        numbers |= self.numbers["protocols"][protocol] | {"protocol": protocol}
+        own, is_main = f"{protocol}: ", protocol == self.numbers["protocol"]
+        others = tuple(f"{name}: " for name in self.protocols if name != protocol)
+        numbers["degenerate"] = [
+            note for note in numbers["degenerate"] if note.startswith(own) or (is_main and not note.startswith(others))
+        ]
+        if not is_main:
+            numbers["main_protocol"] = self.numbers["protocol"]
+        return replace(self, numbers=numbers, rows=of_protocol(self.rows, protocol))
+
     @classmethod
     def read(cls, path: Path) -> Self | None:
         """The result in a run folder; None if the run there has not finished.
@@ -49,7 +77,7 @@ class RunData:
         return cls(numbers, rows, config, folder.read_scenario(), path)
 
     def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
-        """Rounds and values of one measure of the whole run."""
+        """Rounds and values of one measure of the whole run, in its main protocol."""
         return curve(self.rows, name, split)
 
 

@@ -55,7 +55,18 @@ class _Attack(_Plain):
     honest_accuracy: Share | None
 
 
-class _Numbers(_Plain):
+class _Scores(_Plain):
+    accuracy: Share
+    last_accuracy: Share
+    best_val_accuracy: Share | None
+    best_test_accuracy: Share
+    mean_last_k_accuracy: Share | None = None
+    test_loss: float | None = None
+    metrics: dict[Word, float | None] = {}
+    attack: _Attack | None = None
+
+
+class _Numbers(_Scores):
     method: Word
     preset: Word
     source: Word
@@ -65,23 +76,17 @@ class _Numbers(_Plain):
     protocol: Word
     select: Word
     degenerate: list[Word]
-    accuracy: Share
-    last_accuracy: Share
-    best_val_accuracy: Share | None
-    best_test_accuracy: Share
     bytes_up: Count
     bytes_down: Count
     seconds: _Seconds
     model: Word = ""
-    mean_last_k_accuracy: Share | None = None
-    test_loss: float | None = None
     samples: Count = 0
     flops: Amount | None = None
     samples_per_second: Amount = 0.0
     peak_memory_mb: Amount = 0.0
     figures: dict[Word, float | None] = {}
-    metrics: dict[Word, float | None] = {}
-    attack: _Attack | None = None
+    protocols: dict[Word, _Scores] = {}
+    not_offered: dict[Word, Word] = {}
     engine: Word = ""
     engine_reason: Word | None = None
     stopped: _Stopped | None = None

@@ -9,6 +9,7 @@ from fedloom.config.run_config import RunConfig
 from fedloom.results.result import Result
 from fedloom.results.text import counted
 from fedloom.runs.callbacks import Callback
+from fedloom.storage.curves import curve
 from fedloom.storage.run_folder import Row
 
 
@@ -35,7 +36,7 @@ class Forward(Callback):
         self._send(Event(self._position, first_round - 1))
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
-        tested = [r["value"] for r in rows if r["client"] is None and (r["split"], r["name"]) == ("test", "accuracy")]
+        _, tested = curve(rows, "accuracy", "test")
         self._send(Event(self._position, round_, tested[-1] if tested else None))
 
     def on_end(self, config: RunConfig, result: Result) -> None:

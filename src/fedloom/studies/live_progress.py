@@ -132,8 +132,11 @@ class ProgressDisplay:
         return [self._progress.make_tasks_table(self._progress.tasks), *notes]
 
     def _note(self, note: str) -> None:
+        """Say a note once: runs of several seeds have the same."""
+        if note in self._notes:
+            return
+        self._notes.append(note)
         if self._notebook is not None:
-            self._notes.append(note)
             self._next_picture = self._clock()
             self._notebook.show(self._picture())
         elif self._log is not None:

@@ -12,6 +12,7 @@ from fedloom.results.result import Result
 from fedloom.results.table import flat
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.newcomers import SPLIT
+from fedloom.storage.curves import TESTED_SPLITS, main_protocol
 from fedloom.storage.run_folder import Row
 
 
@@ -42,13 +43,18 @@ def import_tracker(module: str, extra: str) -> Any:
 def measures(rows: Sequence[Row]) -> dict[str, float]:
     """Return the measures of the whole run by split and name ("test/accuracy"), without those of single clients.
 
-    Those of newcomers also have the way of serving them ("newcomers/zero-shot/accuracy").
+    Those of newcomers also have the way of serving them ("newcomers/zero-shot/accuracy"), and those of other protocols
+    than the main one have their protocol ("test/personal/local/accuracy").
     """
-    of_run = [row for row in rows if row["client"] is None]
-    services = [f"/{row['protocol']}" if row["split"] == SPLIT else "" for row in of_run]
-    return {
-        f"{row['split']}{service}/{row['name']}": row["value"] for row, service in zip(of_run, services, strict=True)
-    }
+    of_run, main = [row for row in rows if row["client"] is None], main_protocol(rows)
+    names = ((row["split"], _protocol_to_name(row, main), row["name"]) for row in of_run)
+    return {"/".join(filter(None, parts)): row["value"] for parts, row in zip(names, of_run, strict=True)}
+
+
+def _protocol_to_name(row: Row, main: str | None) -> str | None:
+    """The protocol of a row that another protocol's row could be taken for."""
+    ambiguous = row["split"] == SPLIT or (row["split"] in TESTED_SPLITS and row["protocol"] != main)
+    return row["protocol"] if ambiguous else None
 
 
 def settings(config: RunConfig) -> dict[str, str]:

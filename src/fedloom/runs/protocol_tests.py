@@ -1,0 +1,147 @@
+"""The tests of a run: which protocols the method offers, and the rows of each."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from fedloom.config.run_config import RunConfig
+from fedloom.config.setup import Setup
+from fedloom.core.errors import ConfigError
+from fedloom.engine import Federation, Worker
+from fedloom.evaluation import Evaluator, FewShotEvaluator
+from fedloom.evaluation.majority import Majority, majority
+from fedloom.methods.contract.contexts import Diagnostic
+from fedloom.methods.contract.phases import Predictor
+from fedloom.results.text import listed
+from fedloom.runs.evaluation_checks import check_evaluation, not_above_majority
+from fedloom.runs.rows import score_rows, system_row
+from fedloom.storage.curves import of_protocol
+from fedloom.storage.log import Row
+
+
+class ProtocolTests:
+    """Tests a federation in each protocol that its method offers, the main one first.
+
+    Raises `ConfigError` if the method offers none of those that the config names, or not the only one, and for tests
+    that cannot be done.
+
+    Attributes:
+        evaluators: by protocol, without those that are not offered.
+        not_offered: by protocol, why the method is not tested in it.
+        details: by protocol, further values of metrics after the last test; empty before it.
+    """
+
+    def __init__(self, config: RunConfig, setup: Setup, worker: Worker, federation: Federation) -> None:
+        self.config, self.federation, self.worker = config, federation, worker
+        self.evaluators: dict[str, Evaluator | FewShotEvaluator] = {
+            **setup.evaluators(config, worker, federation.scenario)
+        }
+        self.not_offered: dict[str, str] = {}
+        self.details: dict[str, dict[str, dict[str, Any]]] = {}
+        offered_by_kind = {
+            kind: next(self._predictors(kind, 0))[1] for kind in {one.kind for one in self.evaluators.values()}
+        }
+        if len(self.evaluators) > 1:
+            self._leave_out_not_offered(offered_by_kind)
+        for evaluator in self.evaluators.values():
+            check_evaluation(config, evaluator, offered_by_kind[evaluator.kind], federation.method)
+
+    @property
+    def main(self) -> str:
+        """The protocol by which the run is judged: the first that the method offers."""
+        return next(iter(self.evaluators))
+
+    @property
+    def lacks_details(self) -> bool:
+        """Whether no test since the start has given details, which a resumed run may need."""
+        return not self.details and any(isinstance(evaluator, Evaluator) for evaluator in self.evaluators.values())
+
+    def notes(self) -> list[str]:
+        """Say once in which protocols the method is not tested."""
+        reasons: dict[str, list[str]] = {}
+        for protocol, reason in self.not_offered.items():
+            reasons.setdefault(reason, []).append(protocol)
+        return [f"{reason}, so it is not tested in {listed(protocols)}" for reason, protocols in reasons.items()]
+
+    def rows(self, round_: int) -> list[Row]:
+        """Return the rows of the tests after a round, in all protocols and on all splits."""
+        return [
+            row
+            for protocol, evaluator in self.evaluators.items()
+            for split in evaluator.splits
+            for row in self._rows_of_split(round_, protocol, split)
+        ]
+
+    def baselines(self) -> dict[str, Majority | None]:
+        """Return the majority baseline of each protocol."""
+        scenario = self.federation.scenario
+        return {protocol: majority(scenario, protocol.partition("/")[2]) for protocol in self.evaluators}
+
+    def not_above_majority(self, rows: Sequence[Row]) -> dict[str, list[Diagnostic]]:
+        """Return by protocol a diagnostic if the accuracy is not above that of the majority class."""
+        baselines, classes = self.baselines(), self.federation.scenario.test_set.classes
+        return {
+            protocol: not_above_majority(
+                self.config,
+                protocol,
+                of_protocol(rows, protocol),
+                self.details.get(protocol, {}),
+                baselines[protocol],
+                classes,
+            )
+            for protocol in self.evaluators
+        }
+
+    def _leave_out_not_offered(self, offered_by_kind: Mapping[str, Mapping[str, Predictor]]) -> None:
+        """Leave out protocols whose model the method lacks, and predictors that another protocol tests."""
+        method, also = self.federation.method.name(), self.config.evaluation.also
+        for protocol, evaluator in list(self.evaluators.items()):
+            if evaluator.kind not in offered_by_kind[evaluator.kind]:
+                self.not_offered[protocol] = f"{method} has no {evaluator.kind} model"
+                del self.evaluators[protocol]
+                self.worker.evaluators.pop(protocol, None)
+        if not self.evaluators:
+            asked = ", ".join(self.not_offered)
+            reasons = listed(dict.fromkeys(self.not_offered.values()))
+            raise ConfigError(
+                f"evaluation.protocols = [{asked}]: {reasons}; `fedloom methods {method}` says what it offers"
+            )
+        tested = [offered_by_kind[evaluator.kind] for evaluator in self.evaluators.values()]
+        unknown = next((name for name in also if not any(name in offered for offered in tested)), None)
+        if unknown is not None:
+            names = sorted({name for offered in tested for name in offered})
+            raise ConfigError(f"evaluation.also = '{unknown}': the method offers {', '.join(names)}")
+        for evaluator in self.evaluators.values():
+            if isinstance(evaluator, Evaluator):
+                evaluator.leave_to_others(offered_by_kind[evaluator.kind])
+
+    def _rows_of_split(self, round_: int, protocol: str, split: str) -> list[Row]:
+        """The rows of one split's test, which the engine runs, except few-shot tests."""
+        evaluator, federation = self.evaluators[protocol], self.federation
+        if not isinstance(evaluator, Evaluator):
+            with federation.tasks[0].streams.isolated("test", round_, device=self.worker.device):
+                predictors = self._predictors(evaluator.kind, round_)
+                return score_rows(round_, evaluator.scores(split, predictors), protocol)
+        if evaluator.tests_on_clients(split):
+            tests = federation.tests(split, protocol)
+        else:
+            tests = federation.server_tests(split, evaluator.slices(split), protocol)
+        tested, adapted = {}, 0
+        for result in federation.engine.test(tests):
+            tested[result.client], adapted = result.tested, adapted + result.samples
+        scores = evaluator.scores(split, tested)
+        if split == "test":
+            self.details[protocol] = scores.details()
+        rows = score_rows(round_, scores, protocol)
+        return [*rows, system_row(round_, "samples_adapted", adapted)] if adapted else rows
+
+    def _predictors(self, kind: str, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
+        """The server's predictors, or those of all clients one by one, sampled or not."""
+        federation = self.federation
+        if kind == "global":
+            yield -1, federation.method.predictors(federation.server, None, federation.server_context())
+            return
+        for client in range(federation.scenario.clients):
+            state = federation.state_of(federation.client_context(client, round_))
+            yield client, federation.method.predictors(federation.server, state, federation.server_context(client))
