@@ -99,7 +99,7 @@ def formatted_targets(results: Sequence[RunData], targets: Sequence[float], form
     if format == "csv":
         return as_csv(
             [
-                {"label": row["label"], "protocol": row["protocol"], "target": target} | asdict(reached)
+                {"label": row["label"], "target": target} | asdict(reached) | {"protocol": row["protocol"]}
                 for row, target, reached in reached_targets
             ]
         )

@@ -36,7 +36,11 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
     for name, (key, members) in zip(names, contexts.items(), strict=True):
         words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies and word)
         heading = name if name and names.count(name) == 1 else f"With {words}" if words else ""
-        if name and names.count(name) == len({protocol for setting, protocol in named if setting == name}) > 1:
+        if (
+            name
+            and len({*names}) > 1
+            and names.count(name) == len({protocol for setting, protocol in named if setting == name}) > 1
+        ):
             heading = f"{name}, {key[0]}"
         sentence = "; ".join(filter(None, (_ranked(members), _pooled(members), _diverged(members))))
         sentences.append(f"{heading}: {sentence}." if heading else f"{sentence}.")
