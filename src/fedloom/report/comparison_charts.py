@@ -32,9 +32,7 @@ def differences(
     words = "; ".join(f"{pair.label} {pair.figures()}: {pair.outcome.word}" for pair, _ in rows)
     label = f"Differences in accuracy from {_reference(rows)}: {words}."
     svgs = [
-        inline(
-            partial(_draw_differences, rows, width), f"{name}-{css}", "Differences from the baseline", label, css
-        )
+        inline(partial(_draw_differences, rows, width), f"{name}-{css}", "Differences from the baseline", label, css)
         for css, width in (("wide", _WIDE), ("narrow", _NARROW))
     ]
     caption = (

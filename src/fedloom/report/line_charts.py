@@ -54,7 +54,10 @@ def losses(groups: Sequence[Group]) -> list[Markup]:
     if len(by_title) == 1 and len(parts) % 2:
         (lines,) = by_title.values()
         svg = inline(
-            partial(draw_lines, lines, _HALF, _LOSS, share=False), "loss", "Test loss", f"Test loss by round: {_ends(lines)}."
+            partial(draw_lines, lines, _HALF, _LOSS, share=False),
+            "loss",
+            "Test loss",
+            f"Test loss by round: {_ends(lines)}.",
         )
         return [chart([svg], "Test loss", _LOSS_CAPTION), *parts]
     return [*(_test_loss(lines, title, f"loss{k or ''}") for k, (title, lines) in enumerate(by_title.items())), *parts]
