@@ -11,7 +11,9 @@ import difflib
 import pickle
 import traceback
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
+
+from fedloom._renamed import missing_attribute, tell_new_names
 
 _TYPOGRAPHIC_SPACES = "\u00a0\u2007\u2009\u202f\u3000"
 _JOINERS = "\u200c\u200d"  # Persian and Indic words need them, and some emoji
@@ -29,6 +31,7 @@ class ConfigError(FedloomError):
     """A setting that cannot be used: unknown, out of range, or contradicting another."""
 
 
+@tell_new_names("fedloom.core.errors.UnknownKeyError")
 class UnknownKeyError(ConfigError):
     """A key that its section does not have.
 
@@ -131,3 +134,9 @@ def suggest_name(name: str, known_names: Iterable[str]) -> str:
         return f"did you mean '{matches[0]}'?"
     more = f" and {len(choices) - _MAX_LISTED_NAMES} more" if len(choices) > _MAX_LISTED_NAMES else ""
     return "known: " + (", ".join(choices[:_MAX_LISTED_NAMES]) + more if choices else "none")
+
+
+if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
+
+    def __getattr__(name: str) -> object:
+        raise missing_attribute(__name__, name)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from fedloom._renamed import tell_new_names
 from fedloom.methods.contract.contexts import Diagnostic
 
 
@@ -21,6 +22,7 @@ class Seconds:
         return Seconds(self.train + seconds.train, self.aggregate + seconds.aggregate, self.move + seconds.move)
 
 
+@tell_new_names(f"{__name__}.RoundReport")
 @dataclass(frozen=True, slots=True)
 class RoundReport:
     """One finished round. A closing round is part of the report of the last round.

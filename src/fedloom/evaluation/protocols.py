@@ -26,6 +26,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
+from fedloom._renamed import tell_new_names
 from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metric import METRICS, MetricKinds, MetricStates, Predictions
@@ -151,6 +152,7 @@ def finite(values: Any) -> Any:
     return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
+@tell_new_names("fedloom.evaluation.protocols.Evaluator")
 class Evaluator:
     """Tests predictors on a scenario; `batch` samples at a time.
 

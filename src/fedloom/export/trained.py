@@ -6,13 +6,13 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Protocol, get_args
+from typing import Any, Protocol, get_args
 
 import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from fedloom._renamed import missing_attribute
+from fedloom._renamed import tell_new_names
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError
 from fedloom.core.files import expand_home
@@ -35,6 +35,7 @@ from fedloom.storage.run_folder import Row, RunFolder
 Note = Callable[[str], None]
 
 
+@tell_new_names("fedloom.export.trained.Trained")
 @dataclass(frozen=True, slots=True)
 class Trained:
     """A trained model.
@@ -47,11 +48,6 @@ class Trained:
     module: nn.Module
     metadata: ExportMetadata
     user_model: ModelSource | None = None
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing_attribute("fedloom.export.trained.Trained", name)
 
     def probabilities(self, x: Tensor) -> Tensor:
         """Return softmax of the class scores [n, C] float32 of samples as stored [n, *metadata.input.shape]."""

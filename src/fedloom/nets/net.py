@@ -5,12 +5,12 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable
 from contextlib import AbstractContextManager
-from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 import torch
 from torch import Tensor, nn
 
-from fedloom._renamed import RENAMED, missing_attribute
+from fedloom._renamed import tell_new_names
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree
@@ -21,6 +21,7 @@ N = TypeVar("N", bound="Net")
 MODELS: Registry[Callable[..., Net]] = Registry("model", home="fedloom.nets")
 
 
+@tell_new_names("fedloom.nets.Net")
 class Net(nn.Module):
     """A net in two parts: `features(x)` [B, d] is the input of the head, and `head(z)` gives logits [B, C].
 
@@ -55,13 +56,6 @@ class Net(nn.Module):
         super().__init_subclass__(**options)
         for name in cls.__dict__.keys() & {"features", "maps"}:
             setattr(cls, name, in_context(cls.__dict__[name]))
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            if name in RENAMED["fedloom.nets.Net"]:
-                raise missing_attribute("fedloom.nets.Net", name)
-            return super().__getattr__(name)
 
     def features(self, x: Tensor) -> Tensor:
         """Return the features [B, d] of x [B, *input_shape]. Every net defines its own."""

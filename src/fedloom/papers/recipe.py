@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, Literal
 
 from pydantic import Field
 
-from fedloom._renamed import missing_attribute
+from fedloom._renamed import missing_attribute, tell_new_names
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.run_config import load
 from fedloom.config.sections import Section
@@ -53,6 +53,7 @@ class Points(Section):
     samples: int = Field(1000, ge=2)
 
 
+@tell_new_names("fedloom.papers.recipe.Table")
 class Table(Section):
     """One table, or the runs of a figure.
 
@@ -139,6 +140,7 @@ class Paper(Section):
     figures: dict[str, Table] = Field(default_factory=dict)
 
 
+@tell_new_names("fedloom.papers.recipe.Recipe")
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """One table or figure of one paper."""

@@ -20,14 +20,28 @@ Tones = Mapping[str, int]
 
 
 def draw_panel(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
-    """Draw one panel of a figure. tones: the tone of each method, as `palette.tones_of` returns it."""
+    """Draw one panel of a figure.
+
+    Args:
+        axes: the axes to draw on.
+        panel: the values of the panel.
+        plot: the figure, with the order of its methods and the measure.
+        tones: the tone of each method, as `palette.tones_of` returns it.
+    """
     _DRAWINGS[plot.kind](axes, panel, plot, tones)
     if panel.title:
         axes.set_title(panel.title, loc="left", fontsize=8, color=LIGHT["ink"], pad=4 if axes.axison else 0)
 
 
 def draw_curves(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
-    """Draw the means by round as lines, and one sample standard deviation on both sides as bands."""
+    """Draw the means by round as lines, and one sample standard deviation on both sides as bands.
+
+    Args:
+        axes: the axes to draw on.
+        panel: curves.
+        plot: the figure, whose measure names the axis.
+        tones: the tone of each method.
+    """
     curves = _only(panel.series, Curve)
     for curve in curves:
         look: dict[str, Any] = {"color": LIGHT[tone_name(tones[curve.method])]}
@@ -56,7 +70,14 @@ def draw_curves(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> N
 
 
 def draw_dots(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
-    """Draw the means as dots with their intervals, a row for each method; hollow dots have none."""
+    """Draw the means as dots with their intervals, a row for each method; hollow dots have none.
+
+    Args:
+        axes: the axes to draw on.
+        panel: estimates.
+        plot: the figure, whose methods are the rows.
+        tones: the tone of each method.
+    """
     for estimate in _only(panel.series, Estimate):
         row = plot.methods.index(estimate.method)
         tint = LIGHT[tone_name(tones[estimate.method])]
@@ -69,7 +90,14 @@ def draw_dots(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> Non
 
 
 def draw_bars(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
-    """Draw the means as bars from zero on with their bounds, a row for each method, and each value in words."""
+    """Draw the means as bars from zero on with their bounds, a row for each method, and each value in words.
+
+    Args:
+        axes: the axes to draw on.
+        panel: estimates.
+        plot: the figure, whose methods are the rows.
+        tones: the tone of each method.
+    """
     estimates = _only(panel.series, Estimate)
     for estimate in estimates:
         row = plot.methods.index(estimate.method)
@@ -92,7 +120,14 @@ def draw_bars(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> Non
 
 
 def draw_ranks(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
-    """Draw mean ranks as Demsar's critical-difference diagram: bars join methods that the test does not tell apart."""
+    """Draw mean ranks as Demsar's critical-difference diagram: bars join methods that the test does not tell apart.
+
+    Args:
+        axes: the axes to draw on.
+        panel: one ranking.
+        plot: the figure.
+        tones: the tone of each method.
+    """
     (ranking,) = _only(panel.series, Ranking)
     methods = list(ranking.ranks)
     count, half = len(methods), (len(methods) + 1) // 2

@@ -66,6 +66,11 @@ def save_figure(plot: PlotData, path: Path, width: float) -> None:
     """Write a figure to a .pdf, .svg or .png, whole or not at all; the same values give the same bytes.
 
     Raises `OSError` if the file cannot be written.
+
+    Args:
+        plot: the values to draw.
+        path: the file, whose suffix tells its format.
+        width: width of the figure in inches.
     """
     figure, stream, ending = Figure(), io.BytesIO(), path.suffix.lower()[1:]
     draw_figure(plot, figure, width)

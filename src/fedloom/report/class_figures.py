@@ -25,7 +25,13 @@ _PERCENT = FuncFormatter(lambda value, _: f"{value:g} %")
 
 
 def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], width: float) -> Figure:
-    """Test samples by true class (rows) and predicted class (columns); opacity grows with the share of the row."""
+    """Test samples by true class (rows) and predicted class (columns); opacity grows with the share of the row.
+
+    Args:
+        confusion: test samples by true and predicted class [C, C].
+        classes: names of the C classes.
+        width: width of the figure in CSS pixels.
+    """
     room = 40 + CHARACTER * min(max(map(len, classes)), _LABEL)
     cell = (width - room - 4) / len(classes)
     height = min(cell, 44.0) * len(classes)
@@ -83,7 +89,13 @@ def draw_recall(
 
 
 def draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str) -> Figure:
-    """Share of correct predictions against confidence with the diagonal of perfect calibration, and samples by bin."""
+    """Share of correct predictions against confidence with the diagonal of perfect calibration, and samples by bin.
+
+    Args:
+        curve: samples, mean confidence and share of correct predictions by bin.
+        majority: accuracy of the majority baseline in [0, 1], drawn as a line; None draws none.
+        tone: the custom property of the curve's colour.
+    """
     figure = new_figure(HALF, 390)
     axes = place(figure, 62, 8, 12, 130)
     axes.set_xlim(0, 100)
@@ -115,7 +127,13 @@ def draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str)
 
 
 def draw_recalls(rows: Sequence[tuple[str, Sequence[float | None]]], classes: Sequence[str], width: float) -> Figure:
-    """Recall of every class (columns) by every row as a heat map; opacity grows with recall."""
+    """Recall of every class (columns) by every row as a heat map; opacity grows with recall.
+
+    Args:
+        rows: label of each row, and its recall in [0, 1] by class; None where a class has no test samples.
+        classes: names of the C classes.
+        width: width of the figure in CSS pixels.
+    """
     left = 10 + CHARACTER * min(max(len(label) for label, _ in rows), width / 30)
     top = 26 + CHARACTER * min(max(map(len, classes)), _LABEL)
     pitch = 22.0

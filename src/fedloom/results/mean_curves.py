@@ -22,7 +22,13 @@ class MeanCurve:
 
 
 def mean_curve(results: Sequence[RunData], name: str, split: str) -> MeanCurve | None:
-    """Average a measure over the rounds in which all runs have a finite value; None if there is no such round."""
+    """Average a measure over the rounds in which all runs have a finite value; None if there is no such round.
+
+    Args:
+        results: runs that differ in their seed.
+        name: name of the measure.
+        split: split of the measure, as in `fedloom.storage.curves.curve`.
+    """
     by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
     common = set.intersection(*(set(values) for values in by_run))
     rounds = sorted(r for r in common if all(isfinite(values[r]) for values in by_run))

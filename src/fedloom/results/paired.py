@@ -4,15 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
 
-from fedloom._renamed import missing_attribute
+from fedloom._renamed import tell_new_names
 from fedloom.core.errors import ConfigError
 from fedloom.results.difference import Difference, compare_family, paired_differences
 from fedloom.results.table import ResultRow
 from fedloom.results.text import counted
 
 
+@tell_new_names("fedloom.results.paired.Paired")
 @dataclass(frozen=True, slots=True)
 class Paired:
     """The accuracy of one row of a table minus that of another, over the seeds that both ran.
@@ -26,11 +26,6 @@ class Paired:
     seeds: list[int]
     outcome: Difference
     left_out: list[int]
-
-    if not TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any:
-            raise missing_attribute("fedloom.results.paired.Paired", name)
 
     def words(self) -> str:
         """Return the comparison in one sentence."""

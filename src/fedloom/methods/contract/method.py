@@ -17,7 +17,7 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, ValidationError
 from torch import Tensor
 
-from fedloom._renamed import RENAMED, missing_attribute
+from fedloom._renamed import refuse_old_hooks, tell_new_names
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, suggest_name
 from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
@@ -85,6 +85,7 @@ class Options(BaseModel):
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
 
+@tell_new_names("fedloom.methods.Method")
 class Method(OptionalHooks):
     """Base of all methods. Its hooks, whose order is in the module's docstring, are those of FedAvg."""
 
@@ -97,10 +98,9 @@ class Method(OptionalHooks):
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 
     def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a class that overrides a hook by a name that the hook no longer has: nobody would call it."""
+        """Refuse a class that overrides a hook by its old name."""
         super().__init_subclass__(**kwargs)
-        for name in RENAMED["fedloom.methods.Method"].keys() & vars(cls).keys():
-            raise TypeError(f"{cls.__name__}: {missing_attribute('fedloom.methods.Method', name)}")
+        refuse_old_hooks(cls)
 
     def __init__(self, options: BaseModel | None = None) -> None:
         self.options: Any = options if options is not None else self.Options()
