@@ -210,7 +210,13 @@ def say_left_out(left_out: Sequence[tuple[Path, str]]) -> None:
 
 
 def say_limits(runs: Sequence[Path], results: Sequence[Result], allow_mixed: bool) -> None:
-    """Print how many cells of the runs' studies failed or are not run yet."""
+    """Print how many cells of the runs' studies failed or are not run yet.
+
+    Args:
+        runs: the folders that the user named.
+        results: the finished runs below them.
+        allow_mixed: whether runs of different versions of fedloom may be put together.
+    """
     for part in sections_of_studies(_studies(runs, results, allow_mixed), with_paper_values=False):
         for limit in part.limits:
             say(limit)

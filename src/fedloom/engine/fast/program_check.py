@@ -35,7 +35,13 @@ class ProgramCheck:
     state_count: int
 
     def program(self, recording: Recording, results: StepResults, samples: Any) -> StepProgram:
-        """Return the recorded step as a program. Raises `UnrecordableError` if it gives other bits, played twice."""
+        """Return the recorded step as a program. Raises `UnrecordableError` if it gives other bits, played twice.
+
+        Args:
+            recording: the operators of one step.
+            results: the step's objective and, if it was the first, the optimiser's new state.
+            samples: the training set as C++ holds it.
+        """
         torch_state, *other_states = self.generators
         now, *other_now = generator_states()
         if other_now != other_states:

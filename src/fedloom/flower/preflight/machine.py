@@ -40,7 +40,13 @@ def disk_findings(folder: Path, needed: int, purpose: str) -> Iterator[Finding]:
 
 
 def require_disk(folder: Path, needed: int, purpose: str) -> None:
-    """Raise `ConfigError` for a folder that cannot be written, or has too little space."""
+    """Raise `ConfigError` for a folder that cannot be written, or has too little space.
+
+    Args:
+        folder: the folder.
+        needed: free space in bytes.
+        purpose: what will be written there, for the message.
+    """
     for finding in disk_findings(folder, needed, purpose):
         if finding.level == "error":
             raise ConfigError(finding.text)
