@@ -21,6 +21,7 @@ from fedloom.engine.states import ClientStates
 from fedloom.export.run_at_checkpoint import Memory
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.results.result import Result
+from fedloom.runs.bfloat16_advice import bfloat16_advice
 from fedloom.runs.callback_measures import CallbackMeasures, check_reason
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.early_stopping import EarlyStopping
@@ -246,6 +247,8 @@ class _Run:
         report = self.federation.step()
         trained = time.perf_counter()
         self._note_once(report.diagnostics)
+        if advice := bfloat16_advice(self.config, self.worker, report.round, trained - began):
+            self.note(advice)
         rows = training_rows(report)
         round_, every = report.round, self.config.evaluation.every
         if round_ % every == 0 or round_ == self.config.rounds:
