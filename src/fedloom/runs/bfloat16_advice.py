@@ -42,7 +42,7 @@ def bfloat16_advice(config: RunConfig, worker: Worker, round_: int, seconds: flo
 
 def has_bfloat16() -> bool:
     """Whether this processor multiplies in bfloat16; False where torch does not tell."""
-    capabilities = getattr(torch.cpu, "get_capabilities", dict)()
+    capabilities: dict[str, object] = getattr(torch.cpu, "get_capabilities", dict)()
     return any(capabilities.get(name, False) for name in _NATIVE)
 
 

@@ -6,7 +6,7 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.engine.fast import torch_library
 from fedloom.engine.fast.kernels import compiling
-from fedloom.engine.fast.kernels.compiling import compiler
+from fedloom.engine.fast.kernels.compiling import FLAGS, BackgroundCompilation, KernelError, compiler
 from fedloom.engine.fast.torch_library import TorchLibrary
 
 SOURCE = """#include <torch/library.h>
@@ -55,3 +55,52 @@ def test_a_cache_folder_that_nobody_knows_is_an_obstacle_of_one_line(source, mon
     library = TorchLibrary(source)
     assert not library.wait()
     assert library.obstacle == "no folder for the cache; set FEDLOOM_CACHE"
+
+
+COUNTING = """#!/bin/sh
+echo called >> "$CALLS"
+sleep 1
+exec {compiler} "$@"
+"""
+
+
+@pytest.fixture
+def calls(tmp_path, monkeypatch):
+    """The file in which a compiler notes its calls."""
+    program = tmp_path / "c++"
+    program.write_text(COUNTING.format(compiler=compiler()))
+    program.chmod(0o755)
+    monkeypatch.setattr(compiling, "compiler", lambda: str(program))
+    monkeypatch.setenv("CALLS", str(tmp_path / "calls"))
+    return tmp_path / "calls"
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+def test_two_runs_compile_it_once(source, calls):
+    source.write_text("int one() { return 1; }\n")
+    first, second = (BackgroundCompilation(source, FLAGS) for _ in range(2))
+    assert not second.finished()
+    assert first.finished(wait=True)
+    assert second.finished(wait=True)
+    assert calls.read_text().splitlines() == ["called"]
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+def test_a_run_that_waits_compiles_it_where_the_first_one_failed(source, calls):
+    source.write_text("no C++\n")
+    first, second = (BackgroundCompilation(source, FLAGS) for _ in range(2))
+    for compilation in (first, second):
+        with pytest.raises(KernelError, match="could not compile count"):
+            compilation.finished(wait=True)
+    assert calls.read_text().splitlines() == ["called"] * 2
+
+
+@pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+def test_a_cache_folder_that_cannot_be_written_is_named(source, monkeypatch):
+    source.write_text("int one() { return 1; }\n")
+    first = BackgroundCompilation(source, FLAGS)
+    assert first.finished(wait=True)
+    monkeypatch.setattr(compiling.FileLock, "acquire", lambda *a, **k: (_ for _ in ()).throw(OSError(30, "Read-only")))
+    first.path.unlink()
+    with pytest.raises(KernelError, match="cannot be written"):
+        BackgroundCompilation(source, FLAGS)

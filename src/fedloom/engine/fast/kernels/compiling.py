@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from filelock import FileLock, Timeout
+
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import cache_dir
 
 KERNELS_FOLDER = Path(__file__).parent
+_LOCK_SECONDS = 0.5  # between two looks whether another run has compiled a library
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fopenmp-simd")
 
 
@@ -88,7 +91,8 @@ def compiled(source: Path, flags: tuple[str, ...] | None = None, **macros: int) 
 class BackgroundCompilation:
     """A library that a process of its own compiles; that process continues if this one ends.
 
-    No pipe connects the two, because workers that are forked meanwhile would keep it open.
+    If another run compiles it already, this one waits for that. No pipe connects the two processes, because workers
+    that are forked meanwhile would keep it open.
 
     Raises `KernelError` as `library` does, for what is known before the compiler runs.
 
@@ -99,37 +103,60 @@ class BackgroundCompilation:
     def __init__(self, source: Path, flags: tuple[str, ...]) -> None:
         self._build, self.path = _planned(source, flags, {})
         self._process: subprocess.Popen[bytes] | None = None
-        self._owner = os.getpid()
-        if self.path.exists():
-            return
-        with _readable_errors(self.path.parent):
-            folder = Path(tempfile.mkdtemp(dir=self.path.parent, prefix="compiling-"))
-            command, output = _command(self._build, folder)
-            self._messages = tempfile.TemporaryFile()  # noqa: SIM115
-            script = '"$@" && mv -f "$OUTPUT" "$TARGET"; code=$?; rm -rf "$FOLDER"; exit $code'
-            names = {"OUTPUT": str(output), "TARGET": str(self.path), "FOLDER": str(folder)}
-            self._process = subprocess.Popen(
-                ["/bin/sh", "-c", script, "sh", *command],
-                env=os.environ | names,
-                stdin=subprocess.DEVNULL,
-                stdout=subprocess.DEVNULL,
-                stderr=self._messages,
-                start_new_session=True,  # Ctrl-C is not for it
-            )
+        self._owner, self._lock = os.getpid(), FileLock(f"{self.path}.lock", thread_local=False)
+        self._begin(0)
 
     def finished(self, *, wait: bool = False) -> bool:
         """Return whether the library is there. wait: until it is. Raises `KernelError` if it cannot be compiled."""
+        if os.getpid() != self._owner:  # a worker, forked meanwhile
+            return self.path.exists()
+        while self._process is None and not self._begin(_LOCK_SECONDS if wait else 0) and wait:
+            pass
         process = self._process
-        if process is not None and os.getpid() == self._owner:
-            code = process.wait() if wait else process.poll()
-            if code is not None:
-                self._process = None
-                with self._messages as file:
-                    file.seek(0)
-                    messages = file.read().decode(errors="replace")
-                if code:
-                    raise _failure(self._build, messages, code)
+        code = None if process is None else process.wait() if wait else process.poll()
+        if code is not None:
+            self._process = None
+            self._lock.release()
+            with self._messages as file:
+                file.seek(0)
+                messages = file.read().decode(errors="replace")
+            if code:
+                raise _failure(self._build, messages, code)
         return self.path.exists()
+
+    def _begin(self, seconds: float) -> bool:
+        """Begin to compile, unless the library is there; False if another run still compiles it after `seconds`."""
+        if self.path.exists():
+            return True
+        with _readable_errors(self.path.parent):
+            try:
+                self._lock.acquire(timeout=seconds)
+            except Timeout:
+                return False
+            if self.path.exists():
+                self._lock.release()
+                return True
+            try:
+                self._start_compiler()
+            except BaseException:
+                self._lock.release()
+                raise
+        return True
+
+    def _start_compiler(self) -> None:
+        folder = Path(tempfile.mkdtemp(dir=self.path.parent, prefix="compiling-"))
+        command, output = _command(self._build, folder)
+        self._messages = tempfile.TemporaryFile()  # noqa: SIM115
+        script = '"$@" && mv -f "$OUTPUT" "$TARGET"; code=$?; rm -rf "$FOLDER"; exit $code'
+        names = {"OUTPUT": str(output), "TARGET": str(self.path), "FOLDER": str(folder)}
+        self._process = subprocess.Popen(
+            ["/bin/sh", "-c", script, "sh", *command],
+            env=os.environ | names,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=self._messages,
+            start_new_session=True,  # Ctrl-C is not for it
+        )
 
 
 def _planned(source: Path, flags: tuple[str, ...], macros: dict[str, int]) -> tuple[_Build, Path]:
