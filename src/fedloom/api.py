@@ -42,10 +42,12 @@ def scenario(source: Any, **keys: Any) -> Scenario: ...
 def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     """Describe a scenario, e.g. `scenario("digits", partition="dirichlet", alpha=0.1, clients=10)`.
 
-    source: the name of a source, or data of your own: a pair of arrays (x, y), a torch Dataset of (sample, label), a
-    list of either (one a client), a Hugging Face `Dataset` or `DatasetDict`, or what `fedloom.data.from_arrays`,
-    `from_torch`, `from_clients` and `from_huggingface` give, which take options. Data of your own are dealt at once, by
-    `seed` (default 0): the same clients for every run.
+    Args:
+        source: the name of a source, or data of your own: a pair of arrays (x, y), a torch Dataset of (sample, label),
+            a list of either (one a client), a Hugging Face `Dataset` or `DatasetDict`, or what
+            `fedloom.data.from_arrays`, `from_torch`, `from_clients` and `from_huggingface` give, which take options.
+            Data of your own are dealt at once, by `seed` (default 0): the same clients for every run.
+        keys: keys of the config's section `scenario`, and of the source, the partition and the like that they name.
 
     Without `partition` and its keys, each owner becomes a client where samples have owners; other samples are dealt
     alike (`iid`). Raises `ConfigError` for unknown names or keys and for values out of range, `DataError` for data that
@@ -94,15 +96,24 @@ def run(
     progress: bool = True,
     **keys: Any,
 ) -> Result:
-    """Train and test one method; `keys` are those of a config (rounds, participation, seed, optimizer, ...).
+    """Train and test one method.
 
-    scenario: a description from `fedloom.scenario`, or a `Scenario` of your own; a name is `fedloom.scenario(name)`.
-    model: a name or a mapping as in a config; a module, of which every run trains a copy with its weights; or a
-    function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it names; a
-    list for clients that differ; None takes mlp for features [n, d] of your own, bilstm for token ids of your own, and
-    else what suits the source. out: run folder, None keeps nothing on disk. progress: show it, in a
-    terminal and a notebook as bars, elsewhere as lines of the logger "fedloom". Raises what `fedloom.runs.run.run`
-    raises.
+    Args:
+        method: name of the method; `base+wrapper` for a method in a wrapper.
+        scenario: a description from `fedloom.scenario`, or a `Scenario` of your own; a name is
+            `fedloom.scenario(name)`.
+        model: a name or a mapping as in a config; a module, of which every run trains a copy with its weights; or a
+            function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it
+            names; a list for clients that differ; None takes mlp for features [n, d] of your own, bilstm for token ids
+            of your own, and else what suits the source.
+        out: run folder; None keeps nothing on disk.
+        existing: what to do with a folder that holds an unfinished run of the same config: "refuse" it, "resume" it, or
+            start "fresh".
+        callbacks: objects that watch the run (`fedloom.runs.callbacks.Callback`).
+        progress: show it, in a terminal and a notebook as bars, elsewhere as lines of the logger "fedloom".
+        keys: those of a config (rounds, participation, seed, optimizer, ...).
+
+    Raises what `fedloom.runs.run.run` raises.
     """
     user_scenario = scenario if isinstance(scenario, Scenario) else None
     values = {"method": method, **keys, "scenario": _section(scenario)}
@@ -155,14 +166,22 @@ def compare(
 ) -> Comparison:
     """Train and test several methods with several seeds, on equal terms.
 
-    methods: None compares fedavg and fedsc. seeds: the seeds, or how many from 0 on (3). Every key of `keys` may be a
-    list of values, which are compared as well, e.g. `rounds=[10, 30]`, `fedsc={"tau": [0.1, 0.2]}`; so may `scenario`.
-    Where a key takes a list itself (`model`), a list is one value, and a list of lists compares several. out: folder of
-    the run folders; runs that have finished there are reused. jobs: processes at a time; more than one needs `out`,
-    and, as Python's `multiprocessing` does, a script whose work stands below `if __name__ == "__main__":`. callbacks:
-    every run gets copies of its own. references: add the rows that a gain has to beat, `REFERENCES` in
-    `fedloom.config.references`. progress: as in `run`. Raises what `fedloom.config.grid.variants`
-    and `fedloom.studies.compare.compare` raise.
+    Args:
+        methods: names of methods; None compares fedavg and fedsc.
+        scenario: a description or a `Scenario`, as for `run`; or a list of descriptions to compare.
+        seeds: the seeds, or how many from 0 on; None takes 3.
+        model: as for `run`; a list is one value, for clients that differ, and a list of lists compares several.
+        out: folder of the run folders; runs that have finished there are reused. None keeps nothing on disk.
+        existing: "resume" continues unfinished runs in `out`, "fresh" starts all again, "refuse" refuses them.
+        jobs: processes at a time; more than one needs `out`, and, as Python's `multiprocessing` does, a script whose
+            work stands below `if __name__ == "__main__":`.
+        callbacks: objects that watch the runs; every run gets copies of its own.
+        references: add the rows that a gain has to beat, `REFERENCES` in `fedloom.config.references`.
+        progress: as in `run`.
+        keys: those of a config. Each may be a list of values, which are compared as well, e.g. `rounds=[10, 30]`,
+            `fedsc={"tau": [0.1, 0.2]}`.
+
+    Raises what `fedloom.config.grid.variants` and `fedloom.studies.compare.compare` raise.
     """
     user_scenario = scenario if isinstance(scenario, Scenario) else None
     scenarios = list(scenario) if isinstance(scenario, list | tuple) else [scenario]

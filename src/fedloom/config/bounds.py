@@ -43,9 +43,12 @@ def refuse_absurd(values: Mapping[str, Any]) -> None:
 
 
 def refuse_many(subject: str, counts: Iterable[int], largest: int = MAX_RUNS) -> None:
-    """Raises `ConfigError` if the product of `counts` is more than `largest`.
+    """Raise `ConfigError` for too many combinations.
 
-    subject: name of what is counted, for the message.
+    Args:
+        subject: name of what is counted, for the message.
+        counts: numbers of values, whose product is the number of combinations.
+        largest: the largest product that is allowed.
     """
     count = math.prod(counts)
     if count > largest:

@@ -19,8 +19,14 @@ _MESSAGES = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _S
 def explain_validation_error(
     error: ValidationError, section: str, model: type[BaseModel], more_keys: Sequence[str] = ()
 ) -> ConfigError:
-    """Return the first problem that pydantic found as a `ConfigError`. `section`: path of `model` in the config, or "";
-    `more_keys`: keys that it accepts beside its fields."""
+    """Return the first problem that pydantic found as a `ConfigError`.
+
+    Args:
+        error: the error of pydantic.
+        section: path of `model` in the config, or "".
+        model: the class that was validated.
+        more_keys: keys that it accepts beside its fields.
+    """
     first = error.errors()[0]
     location = [str(part) for part in first["loc"] if part not in ("str", "ModelConfig")]  # of the union for models
     key = ".".join([*filter(None, [section]), *location])
@@ -37,7 +43,11 @@ def explain_validation_error(
 
 def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Sequence[str]]) -> ConfigError:
     """Add a hint to the error: sections that know the key, else sections that know a similar one, unless its own does.
-    `sections`: the sections that know a key, by its name, the likeliest first."""
+
+    Args:
+        error: the error for an unknown key.
+        sections: the sections that know a key, by its name, the likeliest first.
+    """
     near = (
         []
         if error.key in sections

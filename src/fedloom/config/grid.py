@@ -41,16 +41,21 @@ def variants(
 def grid_points(
     values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
 ) -> list[GridPoint]:
-    """One run for each combination of listed values, method and seed, the seed changing fastest.
+    """Return one run for each combination of listed values, method and seed, the seed changing fastest.
 
     A list is one value where its key takes it (e.g. `scenario.skews`, or `model` for groups of clients), otherwise its
-    elements are compared; so a list of such lists compares them. methods: None takes those of the key `method`, if it
-    is a list; else fedavg, and the one that `method` names, or fedsc. seeds: the seeds, or how many from the config's
-    on; None takes those of the key `seed`, if it is a list, else three.
+    elements are compared; so a list of such lists compares them. Where kinds are compared (`scenario.partition=[iid,
+    dirichlet]`), each gets the keys that it knows. A run that would come twice, because its method does not know an
+    option that is compared, comes once.
 
-    Where kinds are compared (`scenario.partition=[iid, dirichlet]`), each gets the keys that it knows. A run that would
-    come twice, because its method does not know an option that is compared, comes once. Raises
-    `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands twice in its list.
+    Args:
+        values: a config in which any key may be a list to compare.
+        methods: names of methods. None takes those of the key `method`, if it is a list; else fedavg, and the one that
+            `method` names, or fedsc.
+        seeds: the seeds, or how many from the config's on. None takes those of the key `seed`, if it is a list, else
+            three.
+
+    Raises `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands twice in its list.
     """
     plain = _copied(values)
     for key, argument in (("method", methods), ("seed", seeds)):

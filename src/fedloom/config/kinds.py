@@ -34,10 +34,13 @@ KIND_KEYS = ("scenario.source", "scenario.partition", "scenario.attack.name", "s
 
 
 def drop_keys_of_former_kinds(former: Mapping[str, Any], values: dict[str, Any], typed: Collection[str]) -> list[str]:
-    """Take the keys out of `values` that only the kinds of `former` know, and return one phrase for each change.
+    """Drop the keys that only former kinds know, and return one phrase for each change.
 
-    former: the values before the change. typed: dotted keys that somebody typed for the change; they and what is below
-    them stay, so that `parse` refuses them where they do not fit. Kinds that do not exist are left to `parse`, too.
+    Args:
+        former: the values before the change.
+        values: the values after it, from which keys are removed.
+        typed: dotted keys that somebody typed for the change; they and what is below them stay, so that `parse` refuses
+            them where they do not fit. Kinds that do not exist are left to `parse`, too.
     """
     phrases = []
     for path, (common, kinds) in _sections_with_kinds(values):
@@ -91,7 +94,12 @@ def is_dropped_by_null(values: Mapping[str, Any], path: Sequence[str]) -> bool:
 
 
 def fitted_to_kinds(values: Mapping[str, Any], compared: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return `values` without the keys that only other compared kinds know. compared: listed values by dotted key."""
+    """Return values without the keys that only other compared kinds know.
+
+    Args:
+        values: a config of one run.
+        compared: listed values by dotted key.
+    """
     fitted = {key: _copied(value) for key, value in values.items()}
     for key in KIND_KEYS:
         if key in compared:

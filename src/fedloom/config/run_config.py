@@ -187,7 +187,13 @@ class RunConfig(Section):
         return self.model if isinstance(self.model, str) else ", ".join(model.title for model in self.models())
 
     def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
-        """Return a blueprint for each model, with what the method needs. input_shape: of one sample."""
+        """Return a blueprint for each model, with what the method needs.
+
+        Args:
+            input_shape: shape of one sample.
+            num_classes: number of classes C.
+            method: the configured method.
+        """
         spec = method.spec
         needs: dict[str, Any] = {
             "head_bias": spec.head_bias,

@@ -113,7 +113,11 @@ def printable(text: str, *, keep_lines: bool = False) -> str:
     """Escape the characters of foreign text that a terminal, a log or a page must not interpret.
 
     These are control characters, marks that turn the direction of writing, invisible characters and line breaks, which
-    would forge lines of a log. keep_lines: keep line breaks and tabs, for a traceback.
+    would forge lines of a log.
+
+    Args:
+        text: foreign text, of any characters.
+        keep_lines: keep line breaks and tabs, for a traceback.
     """
     if text.isprintable():
         return text

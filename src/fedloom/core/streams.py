@@ -114,7 +114,8 @@ class GlobalGenerators:
     def active(self, *, once: bool = False) -> Iterator[None]:
         """Let the global generators continue from these states, and restore theirs after the block.
 
-        once: no other block follows, so that the states after this one need not be kept.
+        Args:
+            once: no other block follows, so that the states after this one need not be kept.
         """
         outer = _states_of(self._generators)
         if self._states is None:

@@ -53,5 +53,11 @@ def number_text(measure: str, value: float, decimals: int = 1) -> str:
 
 
 def value_text(measure: str, value: float | None, decimals: int = 2) -> str:
-    """Return a value with its unit, "97.74 %"; a dash for None. decimals: as in `number_text`."""
+    """Return a value with its unit, "97.74 %"; a dash for None.
+
+    Args:
+        measure: name of the measure, which has the unit.
+        value: the number, or None.
+        decimals: as in `number_text`.
+    """
     return "–" if value is None else f"{number_text(measure, value, decimals)} {unit(measure)}".rstrip()

@@ -84,15 +84,24 @@ def make_scenario(
 ) -> Scenario:
     """Deal the samples of a source to clients.
 
-    val: share of each client's training samples that is held out for validation. split: replaces `val`, and takes the
-    client's test samples from its own. tests: "shares" uses the partition's test views; "matched" draws test samples in
-    each client's label mix, see `matched_tests`. skews: applied in this order; those that thin the training set come
-    before the partition. public: share of the remaining samples that the server keeps, or other samples that it holds.
-    attack: applied after all skews. held_out: clients that never train, set apart before the attack.
+    Args:
+        name: name of the scenario.
+        splits: training and test samples.
+        partition: deals them.
+        clients: number of clients N.
+        val: share of each client's training samples, in [0, 1), that is held out for validation.
+        streams: the root of randomness. The result depends only on its seed; each step has its own stream.
+        split: replaces `val`, and takes the client's test samples from its own.
+        tests: "shares" uses the partition's test views; "matched" draws test samples in each client's label mix, see
+            `matched_tests`.
+        skews: applied in this order; those that thin the training set come before the partition.
+        public: share of the remaining samples that the server keeps, or other samples that it holds.
+        attack: applied after all skews.
+        held_out: clients that never train, set apart before the attack.
 
     Measured features of a table (`Splits.numeric_features`) are standardised last, by mean and deviation of clients'
-    training samples only. The result depends only on the seed of `streams`; each step has its own stream.
-    Raises `ConfigError` for more clients than samples, shares out of range, and partitions that cannot be made.
+    training samples only. Raises `ConfigError` for more clients than samples, shares out of range, and partitions that
+    cannot be made.
     """
     train, test = splits.train, splits.test
     skew_streams = derive_streams(skews, streams)

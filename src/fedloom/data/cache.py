@@ -80,12 +80,17 @@ class CacheWriter:
 def cached(
     label: str, keys: Mapping[str, Any], files: Sequence[Path], build: Callable[[CacheWriter], Any]
 ) -> CacheEntry:
-    """Return the cache entry for `keys`, made by `build` if there is none that can be trusted.
+    """Return a cache entry, made anew if there is none that can be trusted.
 
-    label, keys: name the entry; keys are JSON values. files: the sources; the entry is made again when one of them has
-    another size or modification time, when another version of fedloom made it, or when a checksum differs. build: gets
-    a `CacheWriter` and returns JSON values for `CacheEntry.meta`. Processes that need the same entry wait for the first
-    one to make it. A failed build leaves nothing behind.
+    Processes that need the same entry wait for the first one to make it. A failed build leaves nothing behind.
+
+    Args:
+        label: first part of the entry's name.
+        keys: JSON values that name the entry.
+        files: the sources; the entry is made again when one of them has another size or modification time, when another
+            version of fedloom made it, or when a checksum differs.
+        build: gets a `CacheWriter` and returns JSON values for `CacheEntry.meta`.
+
     Raises `DataError` for a missing file, a cache folder that cannot be written, and what `build` raises.
     """
     text = json.dumps(keys, sort_keys=True, default=str)

@@ -28,8 +28,15 @@ def split_three(
 ) -> tuple[Views, Views, Views]:
     """Split each client's samples by class into (train, val, test).
 
-    val, test: shares, of which a client gives floor(share * n_k) samples. In each split, a class has its share of the
-    client's samples up to one sample. labels: [n], of all samples.
+    In each split, a class has its share of the client's samples up to one sample.
+
+    Args:
+        views: rows of each client k, n_k of them.
+        labels: labels of all samples [n], int64.
+        num_classes: C.
+        val: share of validation samples; a client gives floor(val * n_k).
+        test: share of test samples; a client gives floor(test * n_k).
+        rng: shuffles.
     """
     groups = views.holders() * num_classes + labels[views.order]  # (client, class) of each sample
     shuffled = np.lexsort((rng.random(len(groups)), groups))

@@ -86,10 +86,12 @@ def class_ids(
 def named_ids(
     parts: Sequence[ArrayLike], origins: Sequence[str], classes: Sequence[str] | None = None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Return the ids [n] int64 of the words of each part, and the class names.
+    """Return the ids [n], int64, of the words of each part, and the class names.
 
-    Names are `classes`, or by default the words of the first part in the order of `sorted_words`. origins: name the
-    parts in messages.
+    Args:
+        parts: words of each part [n].
+        origins: name the parts in messages.
+        classes: names of the classes; None takes the words of the first part in the order of `sorted_words`.
 
     Raises `DataError` for missing words, too many different ones, and words of a later part that are none of them.
     """
@@ -116,7 +118,11 @@ def named_ids(
 def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[int], test: Sequence[int]) -> list[str]:
     """Return notes on unusual classes: similar names, a single class, and classes that only one part has.
 
-    train, test: samples of each class [C]. origins: names of the training and the test part, or of both in one.
+    Args:
+        origins: names of the training and the test part, or of both in one.
+        classes: names of the C classes.
+        train: training samples of each class [C].
+        test: test samples of each class [C].
     """
     notes = twins_note(origins[0], "classes", dict(zip(classes, train, strict=True)))
     if sum(count > 0 for count in train) == 1:

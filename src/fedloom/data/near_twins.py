@@ -39,7 +39,13 @@ def twin_of(name: str, names: Sequence[str]) -> str | None:
 
 
 def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:
-    """Return a note on similar names in `counts` (name -> samples), or nothing. role: "classes", ..."""
+    """Return a note on similar names, or nothing.
+
+    Args:
+        origin: name of the set in messages.
+        role: what the names are: "classes", ...
+        counts: samples by name.
+    """
     groups = near_twins(counts)
     if not groups:
         return []

@@ -88,7 +88,11 @@ def without_newcomers(scenario: Scenario, newcomers: Sequence[int]) -> Scenario:
     """Return a scenario of the other clients, numbered anew from 0, with the newcomers as `Scenario.newcomers`.
 
     A global test set that is the union of clients' own samples is split with them; the source's official one stays
-    whole. newcomers: ids in ascending order.
+    whole.
+
+    Args:
+        scenario: the scenario of all clients.
+        newcomers: ids in ascending order.
     """
     rest = np.setdiff1d(np.arange(scenario.clients), newcomers)
     held = np.asarray(newcomers, np.int64)

@@ -24,7 +24,11 @@ class Majority:
     own: float
 
     def to_beat(self, kind: str) -> float:
-        """The accuracy that a model has to exceed. kind: "personal", or "global" for the server's model."""
+        """The accuracy that a model has to exceed.
+
+        Args:
+            kind: "personal", or "global" for the server's model.
+        """
         return self.own if kind == "personal" and not math.isnan(self.own) else self.everywhere
 
 

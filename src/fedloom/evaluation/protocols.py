@@ -203,7 +203,11 @@ class Evaluator:
     def states(self, live: LoadedNet, predictor: Predictor, client: int, split: str) -> MetricStates:
         """The metric states of a predictor, whose weights `live` has, on what the protocol tests it on.
 
-        client: whose test it is; -1, -2, ... for the first, second, ... slice of a test of the server's model.
+        Args:
+            live: the net with the predictor's weights.
+            predictor: says how the net predicts.
+            client: whose test it is; -1, -2, ... for the first, second, ... slice of a test of the server's model.
+            split: "val" or "test".
         """
         if self.where == "local":
             views = self.scenario.test if split == "test" else self.scenario.val

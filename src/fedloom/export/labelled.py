@@ -25,11 +25,16 @@ def read_labelled(
     label: str | None = None,
     note: Callable[[str], None] = lambda _: None,
 ) -> tuple[Tensor, Tensor]:
-    """Return samples [n, *metadata.input.shape] as the run stored its own, and their class ids [n] int64.
+    """Return samples [n, *metadata.input.shape] as the run stored its own, and their class ids [n], int64.
 
-    data: a folder with a folder of files for each class, an .npz with x and y (or x_test and y_test), a .csv or
-    .parquet, or arrays (x, y). Labels are class names or ids. label: the column with the labels of a table. note:
-    called with a sentence on unusual files. Raises `DataError` for data that cannot be read, or do not fit the model.
+    Args:
+        data: a folder with a folder of files for each class, an .npz with x and y (or x_test and y_test), a .csv or
+            .parquet, or arrays (x, y). Labels are class names or ids.
+        metadata: says what the model takes.
+        label: the column with the labels of a table.
+        note: called with a sentence on unusual files.
+
+    Raises `DataError` for data that cannot be read, or do not fit the model.
     """
     classes = metadata.classes
     if isinstance(data, tuple):

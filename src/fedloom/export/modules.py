@@ -78,8 +78,13 @@ def module_of(
 def module_of_metadata(metadata: ExportMetadata, tree: Tree, user_model: OwnModel | None) -> nn.Module:
     """Return the module that `metadata` describes, with the weights `tree`, in evaluation mode.
 
-    user_model: the user's module or its factory, if the run was given one. Raises `ConfigError` if it is missing and
-    for models that are not registered, `RunFolderError` for weights that do not fit.
+    Args:
+        metadata: describes the module.
+        tree: the weights.
+        user_model: the user's module or its factory, if the run was given one.
+
+    Raises `ConfigError` if it is missing and for models that are not registered, `RunFolderError` for weights that do
+    not fit.
     """
     if user_model is not None and (isinstance(user_model, Sequence) or not metadata.architecture.given):
         raise ConfigError(

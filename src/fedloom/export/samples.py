@@ -29,8 +29,14 @@ def read_samples(
 
     An .npz holds samples in the format of the run's data: `x`, `x_test`, or its only array. Each row of a .csv or
     .parquet is a sample, counted from 1. Other files are one sample each: a picture, resized as training pictures are,
-    or a UTF-8 text. note: called with a sentence on unusual pictures or unknown words. Raises `DataError` for files
-    that cannot be read or have another kind or shape.
+    or a UTF-8 text.
+
+    Args:
+        paths: the files.
+        expected: the format of the run's samples.
+        note: called with a sentence on unusual pictures or unknown words.
+
+    Raises `DataError` for files that cannot be read or have another kind or shape.
     """
     names: list[str] = []
     pictures = PictureNotes()

@@ -58,7 +58,10 @@ def conv_bn(
 def dense(widths: Sequence[int], *, batch_norm: bool = False, last_relu: bool = True) -> nn.Sequential:
     """Return linear layers `widths[0] -> widths[1] -> ...`, each followed by batch norm (on demand) and a ReLU.
 
-    last_relu: whether the last layer has a ReLU too.
+    Args:
+        widths: widths of the input and of each layer's output.
+        batch_norm: whether batch norm follows each layer.
+        last_relu: whether the last layer has a ReLU too.
     """
     layers: list[nn.Module] = []
     for in_width, out_width in pairwise(widths):

@@ -8,7 +8,9 @@ from torch import Tensor, nn
 def freeze_as_buffers(net: nn.Module, *, persistent: bool) -> None:
     """Turn the parameters that need no gradient into buffers, so that loops over parameters leave them alone.
 
-    persistent: whether they stay in the net's state dict, and so in the tree that is loaded, sent and stored.
+    Args:
+        net: the net, which changes.
+        persistent: whether they stay in the net's state dict, and so in the tree that is loaded, sent and stored.
     """
     for module in net.modules():
         for name, parameter in list(module._parameters.items()):

@@ -72,7 +72,8 @@ class LoadedNet:
     def weights(self, allocate: Callable[[Tensor], Tensor] | None = None) -> Tree:
         """Return a copy of the net's tensors on the CPU, in the plain memory order.
 
-        allocate: makes memory for the copy of one tensor, of its shape and dtype; None takes new memory.
+        Args:
+            allocate: makes memory for the copy of one tensor, of its shape and dtype; None takes new memory.
         """
         self.restore_buffers()
         if self._device.type != "cpu":

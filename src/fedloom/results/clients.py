@@ -16,7 +16,9 @@ _WORST = 0.1  # share of the clients
 def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, float]:
     """Return each client's test accuracy in the main protocol at the last round that tested; empty if it tests none.
 
-    name: the measure, also of another predictor, e.g. "accuracy/online".
+    Args:
+        rows: measures of a run.
+        name: the measure, also of another predictor, e.g. "accuracy/online".
     """
     key = ("test", name, main_protocol(rows))
     client_rows = [r for r in rows if r["client"] is not None and (r["split"], r["name"], r["protocol"]) == key]

@@ -124,10 +124,16 @@ class Comparison(Tabular):
     def plot(self, kind: str = "curves", metric: str = "accuracy", width: float = 6.9) -> Axes:
         """Draw the comparison, and return the matplotlib Axes of its first setting; `axes.figure.axes` has all.
 
-        kind: "curves" by round, "dots" with 95 % intervals, "bars", or "critical-difference" over five settings or
-        more. metric: a measure of the test data. width: of the figure, in inches. Each setting has a panel, and a
-        method has its colour in all of them. A note below the panels says what bands and lines are. Raises
-        `ConfigError` for another kind or metric, and where there is nothing to draw.
+        Each setting has a panel, and a method has its colour in all of them. A note below the panels says what bands
+        and lines are.
+
+        Args:
+            kind: "curves" by round, "dots" with 95 % intervals, "bars", or "critical-difference" over five settings or
+                more.
+            metric: a measure of the test data.
+            width: width of the figure, in inches.
+
+        Raises `ConfigError` for another kind or metric, and where there is nothing to draw.
         """
         from fedloom.results.plot_values import plot_values
 

@@ -92,10 +92,11 @@ class Difference:
 def compare_family(differences: Sequence[Sequence[float]], step: float = STEP) -> list[Difference]:
     """Judge all comparisons of one family: methods with one baseline in one setting, protocol and measure.
 
-    - differences: of each comparison, one difference for each common seed. Those of fewer than three seeds are not
-      part of the family.
-    - step: the smallest step of the measure, in the unit of the differences. The standard deviation counts as at least
-      step / sqrt(12), because equal differences prove no certainty.
+    Args:
+        differences: of each comparison, one difference for each common seed. Those of fewer than three seeds are not
+            part of the family.
+        step: the smallest step of the measure, in the unit of the differences. The standard deviation counts as at
+            least step / sqrt(12), because equal differences prove no certainty.
 
     Example:
         >>> ahead, unclear = compare_family([[3.0, 2.6, 2.9], [2.1, 1.7, -2.6]], step=0.01)

@@ -31,10 +31,14 @@ class ExportedFiles:
 
 
 def export_model(trained: Trained, path: Path | str, run: RunData | None = None) -> ExportedFiles:
-    """Write a trained model to `path`, in the format of its suffix, with its metadata and its card beside it.
+    """Write a trained model, in the format of the file's suffix, with its metadata and its card beside it.
 
-    run: the finished run of the model, whose facts the card states; None leaves them out. Raises as
-    `fedloom.export.trained.Trained.save`, and `ConfigError` if the card was edited since fedloom wrote it.
+    Args:
+        trained: the model.
+        path: the file.
+        run: the finished run of the model, whose facts the card states; None leaves them out.
+
+    Raises as `fedloom.export.trained.Trained.save`, and `ConfigError` if the card was edited since fedloom wrote it.
     """
     from fedloom.export.metadata import ExportMetadata, check_place  # imports torch
 

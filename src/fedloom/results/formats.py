@@ -123,6 +123,10 @@ def formatted_costs(results: Sequence[RunData], format: str) -> str:
     """Return epoch times, also relative to FedAvg, FLOPs and bytes of a run, as `formatted`: means over seeds.
 
     A run in several protocols has one row.
+
+    Args:
+        results: the runs.
+        format: "markdown", "latex", "csv" or "html".
     """
     groups = [group for group in grouped(results) if not group.is_further]
     labelled_costs = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))

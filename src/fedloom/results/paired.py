@@ -46,6 +46,10 @@ def paired(row: ResultRow, reference: ResultRow) -> Paired:
     """Compare two rows alone, seed by seed.
 
     Raises `ConfigError` if they have no common seed, or different protocols.
+
+    Args:
+        row: the row of a table to compare.
+        reference: the row of the baseline.
     """
     for key in ("protocol", "select"):
         if row[key] != reference[key]:

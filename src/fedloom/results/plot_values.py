@@ -30,11 +30,14 @@ class _Row:
 
 
 def plot_values(results: Sequence[RunData], kind: str, metric: str = "accuracy") -> PlotData:
-    """Return the values of a figure: curves by round, dots with intervals, bars, or a critical-difference diagram.
+    """Return the values of a figure. Runs that differ in the seed only are one method in one setting.
 
-    metric: a measure of the test data; a critical-difference diagram ranks by accuracy. Runs that differ in the seed
-    only are one method in one setting. Raises `ConfigError` for an unknown kind or metric, and if there is nothing to
-    draw.
+    Args:
+        results: finished runs.
+        kind: "curves" by round, "dots" with intervals, "bars", or "critical-difference", which ranks by accuracy.
+        metric: a measure of the test data.
+
+    Raises `ConfigError` for an unknown kind or metric, and if there is nothing to draw.
     """
     check_kind(kind)
     if not results:

@@ -41,8 +41,11 @@ class Result(RunData, Tabular):
     def model(self, client: int | None = None, at: RoundSelection = "last") -> nn.Module:
         """Return the trained model as a plain module in evaluation mode: x [B, ...] normalised -> class scores [B, C].
 
-        client: number of the client whose personal model is returned; None for the server's. at: after the last round,
-        or after the best one on validation data. Raises as `fedloom.load` does.
+        Args:
+            client: number of the client whose personal model is returned; None for the server's.
+            at: after the last round, or "best_val" for the best one on validation data.
+
+        Raises as `fedloom.load` does.
         """
         from fedloom.export.trained import of_result
 
@@ -96,7 +99,12 @@ class Result(RunData, Tabular):
         return frame(self.rows)
 
     def plot(self, name: str = "accuracy", split: str = "test") -> Axes:
-        """Plot the learning curve of a measure, and return the matplotlib Axes."""
+        """Plot the learning curve of a measure, and return the matplotlib Axes.
+
+        Args:
+            name: name of the measure.
+            split: split of the measure, "test" or "val", say.
+        """
         import matplotlib.pyplot as plt
 
         axes: Axes = plt.figure().add_subplot()

@@ -19,12 +19,22 @@ def plus_minus(mean: float, std: float | None) -> str:
 
 
 def bytes_text(value: float, like: float | None = None) -> str:
-    """Return bytes with a decimal unit: 8385200 -> "8.39 MB". like: another value whose unit and decimals to use."""
+    """Return bytes with a decimal unit: 8385200 -> "8.39 MB".
+
+    Args:
+        value: number of bytes.
+        like: another value whose unit and decimals to use.
+    """
     return _with_unit(value, like, _BYTES)
 
 
 def seconds_text(value: float, like: float | None = None) -> str:
-    """Return seconds, minutes or hours: 1.798 -> "1.80 s", 754 -> "12.6 min". like: as in `bytes_text`."""
+    """Return seconds, minutes or hours: 1.798 -> "1.80 s", 754 -> "12.6 min".
+
+    Args:
+        value: seconds.
+        like: as in `bytes_text`.
+    """
     return _with_unit(value, like, _SECONDS)
 
 

@@ -38,8 +38,9 @@ def refuse_mixed_results(results: Iterable[RunData]) -> None:
 def refuse_mixed(versions: Mapping[str, str | None], more: bool = False) -> None:
     """Raise `ConfigError` for runs of different versions.
 
-    versions: the version of each run, by the name for messages; None if unknown. more: whether this version is about to
-    add runs.
+    Args:
+        versions: the version of each run, by the name for messages; None if unknown.
+        more: whether this version is about to add runs.
     """
     recorded = {run: version for run, version in versions.items() if version is not None}
     counts = Counter(recorded.values())

@@ -55,15 +55,19 @@ def run(
     callbacks: Sequence[Callback] = (),
     engine_factory: EngineFactory | None = None,
 ) -> Result:
-    """Train and test as `config` says.
+    """Train and test as a config says.
 
-    out: the run folder; None keeps nothing on disk. scenario: used instead of the one that the config describes.
-    existing: what to do with a folder that holds an unfinished run of the same config: refuse, resume it, or start
-    afresh. A finished run of the same config is returned as it is, unless "fresh".
-    engine_factory: builds the engine, which replaces that of the config.
+    Args:
+        config: the config of the run.
+        scenario: used instead of the one that the config describes.
+        out: the run folder; None keeps nothing on disk.
+        existing: what to do with a folder that holds an unfinished run of the same config: "refuse" it, "resume" it, or
+            start "fresh". A finished run of the same config is returned as it is, unless "fresh".
+        callbacks: objects that watch the run.
+        engine_factory: builds the engine, which replaces that of the config.
 
-    Raises `ConfigError`, `DataError`, `RunFolderError` and `CheckpointError` before any training, `ClientError`
-    if a client fails.
+    Raises `ConfigError`, `DataError`, `RunFolderError` and `CheckpointError` before any training, `ClientError` if a
+    client fails.
     """
     if out is None:
         with reproducible_settings():

@@ -57,12 +57,19 @@ def save(
     best_round: int | None = None,
     for_rewind: bool = False,
 ) -> SavedCheckpoint:
-    """Write a checkpoint beside the others and delete all but the newest `keep`, and that of the round `best_round`.
+    """Write a checkpoint beside the others, and delete older ones.
 
-    for_rewind: also keep some older ones (`is_kept_for_rewind`), so that a run can be taken back.
+    Args:
+        folder: the run folder.
+        checkpoint: the federation between two rounds.
+        fingerprint: fingerprint of the run's config.
+        keep: number of the newest checkpoints that stay.
+        previous: the checkpoint of this run that was saved or loaded before.
+        changed: clients whose state changed since; the states of others are shared with `previous`.
+        best_round: a round whose checkpoint stays.
+        for_rewind: also keep some older ones (`is_kept_for_rewind`), so that a run can be taken back.
 
-    previous: the checkpoint of this run that was saved or loaded before; states of clients that are not among those
-    `changed` since are shared with it. Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
+    Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
     """
     target = _folder_of(folder, checkpoint.round)
     partial = folder / f".{target.name}.partial"

@@ -69,8 +69,11 @@ def refuse_changed(run: Path, earlier: Any, record: Any) -> None:
 
 
 def refuse_mixed_data(records: Iterable[tuple[str, Any]]) -> None:
-    """Raises `OtherDataError` for runs of one source on different data. records: of each run, what messages call it,
-    and the record of its data, if it has one."""
+    """Raise `OtherDataError` for runs of one source on different data.
+
+    Args:
+        records: of each run, what messages call it, and the record of its data, if it has one.
+    """
     first: dict[str, tuple[str, Any]] = {}
     for run, record in records:
         for kind, key in (_keys(record) or {}).items():

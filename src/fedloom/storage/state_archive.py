@@ -42,11 +42,17 @@ def archive_name(number: int) -> str:
 def write(
     folder: Path, round_: int, states: Mapping[int, Record], changed: Collection[int], previous: Path | None
 ) -> Index:
-    """Write what `states` (by client, in the order of ids) hold to a new checkpoint's folder; its index.
+    """Write client states to a new checkpoint's folder, and return its index.
 
-    previous: the checkpoint before; its packs with states of clients that did not change since are linked. A pack is
-    written anew if it has no more states than are to be written, or mostly old ones: so packs stay few, and each state
-    is copied a few times at most. One state at a time is in memory.
+    A pack is written anew if it has no more states than are to be written, or mostly old ones: so packs stay few, and
+    each state is copied a few times at most. One state at a time is in memory.
+
+    Args:
+        folder: the checkpoint's folder.
+        round_: the finished round.
+        states: states by client, in the order of ids.
+        changed: clients whose state changed since the checkpoint before.
+        previous: the checkpoint before; its packs with states of clients that did not change since are linked.
     """
     clients = np.fromiter(states, np.int64, len(states))
     shared = _unchanged(previous, clients, changed)

@@ -64,8 +64,11 @@ def _gather(study_folder: StudyFolder, cell: Cell, results: dict[str, Result]) -
 def done_of(study: StudyPlan, ended: Outcome, allow_mixed: bool = False) -> dict[tuple[str, str], list[Result]]:
     """Return the results of finished cells by setting and row; other listed values share an entry.
 
-    ended: outcome of the cells of `study`. Raises `ConfigError` for results of different versions of fedloom, unless
-    `allow_mixed`.
+    Args:
+        study: the study.
+        ended: outcome of the cells of `study`.
+
+    Raises `ConfigError` for results of different versions of fedloom, unless `allow_mixed`.
     """
     if not allow_mixed:
         refuse_mixed_results(ended.results.values())

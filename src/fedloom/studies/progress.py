@@ -15,7 +15,12 @@ if TYPE_CHECKING:
 
 
 def progress(study: StudyPlan, ended: Outcome) -> PageSection:
-    """Return the section on done, failed and remaining seeds of each row. ended: outcome of all cells of `study`."""
+    """Return the section on done, failed and remaining seeds of each row.
+
+    Args:
+        study: the study.
+        ended: outcome of all cells of `study`.
+    """
     done, failed, remaining = ended.done.keys(), ended.failed.keys(), set(ended.remaining)
     summary = (
         f"{len(done)} of {counted(len(study.cells), 'cell')} done, {len(failed)} failed, {len(remaining)} not run yet"

@@ -15,11 +15,16 @@ from fedloom.studies.spawned import how_ended, spawned
 
 
 def run_jobs(runner: Runner, workers: int, setting: str, listener: Listener) -> None:
-    """Run all jobs of a runner in `workers` processes; in this process if it is one.
+    """Run all jobs of a runner.
 
-    setting: the setting that asks for processes, for messages ("jobs"). Raises the first error that a job raises, after
-    which the other processes stop between two rounds. A process that was killed is such an error, too; where errors are
-    recorded, it is reported, and its job is left to the others.
+    Args:
+        runner: has the jobs.
+        workers: number of processes; 1 runs the jobs in this process.
+        setting: the setting that asks for processes, for messages ("jobs").
+        listener: called with news of runs.
+
+    Raises the first error that a job raises, after which the other processes stop between two rounds. A process that
+    was killed is such an error, too; where errors are recorded, it is reported, and its job is left to the others.
     """
     if workers < 2:
         runner.in_turn(range(len(runner.jobs)), listener)

@@ -23,10 +23,17 @@ _WITHOUT_GUARD = 79  # exit code of a process in which the imported script start
 
 @contextlib.contextmanager
 def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[Mapping[Connection, BaseProcess]]:
-    """Start `count` processes that run `work(pipe, *arguments)`, and give them by the parent's ends of their pipes.
+    """Start processes that run `work(pipe, *arguments)`, and give them by the parent's ends of their pipes.
 
-    setting: the setting that asks for them, for messages ("jobs = 2"). The processes end with the block, or with this
-    process, however it ends. Raises `ConfigError` if this process may not start others.
+    The processes end with the block, or with this process, however it ends.
+
+    Args:
+        setting: the setting that asks for them, for messages ("jobs = 2").
+        count: number of processes.
+        work: a function at the top of a module, called in each process.
+        arguments: further arguments of `work`, which are pickled.
+
+    Raises `ConfigError` if this process may not start others.
     """
     _check_may_spawn(setting)
     context = multiprocessing.get_context("spawn")

@@ -53,15 +53,25 @@ class UploadAttack(Attack):
 
     @abstractmethod
     def forge_change(self, change: Tensor, colluding: Tensor, round_: AttackRound) -> Tensor:
-        """Return the change [n] that is sent instead of the honest `change` [n] float64.
+        """Return the change that is sent instead of the honest one.
 
-        colluding: [k, n], the honest changes of all bad participants with this entry, or only its own.
+        Args:
+            change: the honest change [n], float64.
+            colluding: [k, n], the honest changes of all bad participants with this entry, or only its own.
+            round_: the facts of the round that the client knows, and its random generator.
         """
 
     def forge_upload(
         self, honest: Record, received: Record, colluding: Sequence[Record], round_: AttackRound
     ) -> Record:
-        """Return the upload that is sent instead of the upload `honest`; `colluding` as in `forge_change`."""
+        """Return the upload that is sent instead of the honest one.
+
+        Args:
+            honest: the upload of the honest training.
+            received: the payload that the client got.
+            colluding: the honest uploads of all bad participants, or only its own.
+            round_: as for `forge_change`.
+        """
         return {
             name: self._forge_value(
                 value,

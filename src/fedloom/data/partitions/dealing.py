@@ -67,9 +67,14 @@ def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -
 def deal_alike(
     dealt: Views, labels: Indices, other_labels: Indices, num_classes: int, rng: np.random.Generator
 ) -> Views:
-    """Deal samples with `other_labels` [n'] so that each client has the share of each class that `dealt` gives it.
+    """Deal samples so that each client has the share of each class that another dealing gives it.
 
-    labels: [n], of the samples that `dealt` deals. Samples of a class of which it deals nothing go to nobody.
+    Args:
+        dealt: views that deal the first samples. Samples of a class of which it deals nothing go to nobody.
+        labels: labels of the samples that `dealt` deals [n], int64.
+        other_labels: labels of the samples to deal [n'], int64.
+        num_classes: C.
+        rng: shuffles the classes.
     """
     holders, held_labels = dealt.holders(), labels[dealt.order]
     owner = np.full(len(other_labels), -1, np.int64)

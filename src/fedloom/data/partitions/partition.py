@@ -49,14 +49,24 @@ class Partition(BaseModel):
     _home = field_validator("*")(expand_if_path)
 
     def count_clients(self, load: Callable[[], Dataset]) -> int | None:
-        """Return the number of clients that the data decide; None if the config does. load: reads the training set."""
+        """Return the number of clients that the data decide; None if the config does.
+
+        Args:
+            load: reads the training set.
+        """
         return None
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        """Deal the samples of `train` and `test` to `clients`.
+        """Deal samples to clients. No training sample goes to two clients.
 
-        Only labels, classes and domains are to be looked at: where a skew has thinned the set, `x` is [n, 0].
-        No training sample goes to two clients. Raises `ConfigError` if it cannot be done.
+        Args:
+            train: the training set. Only labels, classes and domains are to be looked at: where a skew has thinned the
+                set, `x` is [n, 0].
+            test: the official test set.
+            clients: number of clients N.
+            rng: draws everything that is random.
+
+        Raises `ConfigError` if it cannot be done.
         """
         raise TypeError(f"{type(self).__name__} defines no deal()")
 
@@ -72,9 +82,13 @@ def labels_only(
     domain: ArrayLike | None = None,
     domains: Sequence[str] = (),
 ) -> Dataset:
-    """Build a `Dataset` without pixels, x [n, 0], for a partition. labels: [n]. domain: [n] or None.
+    """Build a `Dataset` without pixels, x [n, 0], for a partition.
 
-    Without `classes` they are "0" .. the largest label.
+    Args:
+        labels: [n], whole numbers from 0.
+        classes: names of the classes; None takes "0" .. the largest label.
+        domain: origin of each sample [n], an index into `domains`; None if they have one origin.
+        domains: names of the origins.
     """
     y = torch.from_numpy(np.array(labels, dtype=np.int64))
     names = (

@@ -134,7 +134,14 @@ def _classes_below(
 def missing_classes(
     train: LabelledFiles, test: LabelledFiles, classes: Sequence[str], suffix: str = ""
 ) -> tuple[str, ...]:
-    """Return one note for each part that lacks pictures of some classes. suffix: words after the part's name."""
+    """Return one note for each part that lacks pictures of some classes.
+
+    Args:
+        train: names and labels of the training pictures.
+        test: names and labels of the test pictures.
+        classes: names of the C classes.
+        suffix: words after the part's name.
+    """
     notes = []
     for part, labelled in (("training", train), ("test", test)):
         present = {label for _, label in labelled}

@@ -33,7 +33,8 @@ class PictureNotes:
     def sentences(self, *, with_depth: bool = True) -> tuple[str, ...]:
         """One sentence for each kind that occurred among the pictures that were read.
 
-        with_depth: also how many levels they have, which decides how the pixels of a set are kept.
+        Args:
+            with_depth: also how many levels they have, which decides how the pixels of a set are kept.
         """
         counts = dict(self._counts)
         if not with_depth:

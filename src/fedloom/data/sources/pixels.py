@@ -91,14 +91,21 @@ def image_pixels(
     size: int | None = None,
     lower_bytes: Image.Image | None = None,
 ) -> np.ndarray:
-    """Pixels [h, w] or [h, w, 3] of a picture, turned as its EXIF orientation says.
+    """Return the pixels of a picture, [h, w] or [h, w, 3], turned as its EXIF orientation says.
 
-    channels: 1 for grey [h, w], 3 for colour; None keeps grey pictures grey and makes all others colour. size: resized
-    bilinearly to size x size. Pixels are uint8 from 0 to 255, or float32 from 0 to 255 where the picture has 12 or 16
-    bits, so that no level is lost. Palettes become their colours. Transparency is dropped, unless a picture is drawn in
-    it alone, in one colour: that is laid over white, or over black if its colour is light. lower_bytes: the lower bytes
-    of colours with 16 bits, where `image` has the upper ones. Raises `DataError` for 32-bit pictures, whose range no
-    format states.
+    Pixels are uint8 from 0 to 255, or float32 from 0 to 255 where the picture has 12 or 16 bits, so that no level is
+    lost. Palettes become their colours. Transparency is dropped, unless a picture is drawn in it alone, in one colour:
+    that is laid over white, or over black if its colour is light.
+
+    Args:
+        image: the opened picture.
+        label: name of the picture in messages.
+        channels: 1 for grey [h, w], 3 for colour; None keeps grey pictures grey and makes all others colour.
+        notes: counts what is unusual about pictures.
+        size: resized bilinearly to size x size; None keeps its size.
+        lower_bytes: the lower bytes of colours with 16 bits, where `image` has the upper ones.
+
+    Raises `DataError` for 32-bit pictures, whose range no format states.
     """
     from PIL import Image
 

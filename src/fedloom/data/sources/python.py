@@ -45,18 +45,29 @@ def from_arrays(
     standardise: bool = False,
     test_share: float = 0.2,
 ) -> Splits:
-    """Splits for `make_scenario` from samples x [n, ...] and labels y [n], whole numbers or words.
+    """Make splits for `make_scenario` from arrays in memory.
 
-    Images are [n, h, w], [n, h, w, c] or [n, c, h, w], uint8 or real, or a list of Pillow's; volumes [n, c, d, h, w];
-    features [n, d]; with `tokens` ids [n, length].
-    Labels 0 .. C-1 are class ids, in the order of `classes`; other labels name their class.
-    `owners` [n] says whose each sample is, by number or word: each owner becomes a client. Or `domain` [n] holds
-    indices into `domains`.
-    Without a test set, `test_share` of each class is held out (seed 0); with owners, of each owner's samples, rounded
-    down and spread over the owner's classes.
-    `normalise`: own (moments of the training set), unit or half, see `ImageSource`. `standardise`: features [n, d] get
-    mean 0 and deviation 1 over what clients train on, when the scenario is made. Images uint8 [n, c, h, w] in writable
-    memory are not copied. Raises `DataError` for arrays that do not fit.
+    Args:
+        x_train: samples: images [n, h, w], [n, h, w, c] or [n, c, h, w], uint8 or real, or a list of Pillow's; volumes
+            [n, c, d, h, w]; features [n, d]; with `tokens` ids [n, length]. Images uint8 [n, c, h, w] in writable
+            memory are not copied.
+        y_train: labels [n]. Whole numbers 0 .. C-1 are class ids, in the order of `classes`; other numbers and words
+            name their class.
+        x_test: test samples; None holds out `test_share` of the training samples.
+        y_test: labels of the test samples.
+        classes: names of the classes; None takes those that the labels have.
+        owners: whose each sample is [n], by number or word: each owner becomes a client.
+        owners_test: the same for the test samples.
+        domain: indices into `domains` [n], instead of owners.
+        domain_test: the same for the test samples.
+        domains: names of the domains.
+        tokens: whether samples are token ids.
+        normalise: "own" (moments of the training set), "unit" or "half", see `ImageSource`.
+        standardise: features [n, d] get mean 0 and deviation 1 over what clients train on, when the scenario is made.
+        test_share: share of each class, in (0, 1), that is held out without a test set (seed 0); with owners, of each
+            owner's samples, rounded down and spread over the owner's classes.
+
+    Raises `DataError` for arrays that do not fit.
     """
     return _splits(
         [x_train, y_train, x_test, y_test],
@@ -144,11 +155,16 @@ def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
 def from_clients(
     clients: Sequence[Any], tests: Any | None = None, *, names: Sequence[str] | None = None, **keys: Any
 ) -> Splits:
-    """Splits from one dataset a client: torch datasets of (sample, label), or pairs of arrays (x, y).
+    """Make splits from one dataset a client.
 
-    `tests`: a list with one a client, or one dataset for all; without it a share of each client's samples is held out.
-    `names` [N] of the clients, "0" .. by default. `keys` are those of `from_arrays`. Raises `DataError` for clients
-    without samples, and for samples or labels of different kinds.
+    Args:
+        clients: torch datasets of (sample, label), or pairs of arrays (x, y).
+        tests: a list with one a client, or one dataset for all; without it a share of each client's samples is held
+            out.
+        names: names of the clients [N]; "0" .. by default.
+        keys: those of `from_arrays`.
+
+    Raises `DataError` for clients without samples, and for samples or labels of different kinds.
     """
     if names is not None and len(set(names)) != len(clients):
         raise DataError(f"from_clients: {len(set(names))} different names for {len(clients)} clients; give one each")

@@ -10,7 +10,12 @@ from fedloom.nets.roles import Role
 
 
 def require_trained_head(task: Task, method: str) -> None:
-    """Raise `ConfigError` unless the net has a head, and it is not frozen."""
+    """Raise `ConfigError` unless the net has a head, and it is not frozen.
+
+    Args:
+        task: a group's task.
+        method: name of the method, for the message.
+    """
     if not task.names(frozenset({Role.HEAD})) - task.frozen:
         raise ConfigError(
             f"{method} treats the head apart from the rest; this model has none at its end, or a frozen one"
@@ -37,7 +42,12 @@ def require_linear_head(task: Task, method: str, *, bias: bool = True) -> None:
 
 
 def require_same_heads(tasks: Sequence[Task], method: str) -> None:
-    """Raise `ConfigError` unless the heads of all groups have entries of the same shapes."""
+    """Raise `ConfigError` unless the heads of all groups have entries of the same shapes.
+
+    Args:
+        tasks: one for each group.
+        method: name of the method, for the message.
+    """
     shapes_by_group = [
         [tuple(task.init[name].shape) for name in task.init if task.roles[name] is Role.HEAD] for task in tasks
     ]
@@ -50,7 +60,12 @@ def require_same_heads(tasks: Sequence[Task], method: str) -> None:
 
 
 def require_same_width(tasks: Sequence[Task], method: str) -> None:
-    """Raise `ConfigError` unless the features of all groups have one width."""
+    """Raise `ConfigError` unless the features of all groups have one width.
+
+    Args:
+        tasks: one for each group.
+        method: name of the method, for the message.
+    """
     for group, task in enumerate(tasks):
         if task.feature_dim != tasks[0].feature_dim:
             raise ConfigError(

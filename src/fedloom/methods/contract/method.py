@@ -135,8 +135,11 @@ class Method(OptionalHooks):
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         """Examine the run before it starts, and return diagnostics of what works, but not as meant.
 
-        tasks: one for each group of clients with the same net. participants: clients that take part in a round. Raises
-        `ConfigError` for a run that cannot work.
+        Args:
+            tasks: one for each group of clients with the same net.
+            participants: clients that take part in a round.
+
+        Raises `ConfigError` for a run that cannot work.
         """
         if len(tasks) > 1 and self.spec.architectures == "one":
             raise ConfigError(

@@ -67,7 +67,12 @@ class OptionalHooks:
         return uploads
 
     def figures(self, server: Record, ctx: ServerContext) -> Mapping[str, float]:
-        """Figures of the method's own after a round, by name, for the results: a privacy budget that is spent."""
+        """Return figures of the method's own after a round, by name, for the results: a privacy budget that is spent.
+
+        Args:
+            server: the server's state after the round.
+            ctx: the round and the task.
+        """
         return {}
 
     def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:

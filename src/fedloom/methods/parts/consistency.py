@@ -13,7 +13,11 @@ from fedloom.core.tables import ClassTable
 
 
 def class_relations(weight: Tensor, *, relu: bool = False) -> Tensor:
-    """softmax of the rows of w w^T (Eq. 11). relu: of its positive part (released code of the personal variant).
+    """Return the softmax of the rows of w w^T (Eq. 11): [C, C], rows sum to 1.
+
+    Args:
+        weight: rows of the classification layer [C, d].
+        relu: of the positive part of w w^T (released code of the personal variant).
 
     Example:
         >>> class_relations(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))

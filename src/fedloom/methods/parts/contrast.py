@@ -150,9 +150,13 @@ def _factors(lengths: Tensor, dots: Tensor, batch: Batch, consts: Consts, option
 
 
 def scaled_similarities(z: Tensor, batch: Batch, consts: Consts, options: Scaling) -> Tensor:
-    """s / tau [B, Q]: cosines of z [B, d] to every prototype, divided by that prototype's U and the temperature.
+    """Return s / tau [B, Q]: cosines of z to every prototype, divided by that prototype's U and the temperature.
 
-    consts: "prototypes" (`Prototypes`), and "scale" [Q] where U is the data set's.
+    Args:
+        z: features [B, d].
+        batch: the mask of the rows that count for U.
+        consts: "prototypes" (`Prototypes`), and "scale" [Q] where U is the data set's.
+        options: temperature tau and the scale U; with `detach_scale`, U has no gradient.
     """
     squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows_like(z).T
     with torch.set_grad_enabled(torch.is_grad_enabled() and not options.detach_scale):

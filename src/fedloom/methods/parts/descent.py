@@ -19,8 +19,13 @@ def descended(
 ) -> Tree:
     """Descend from `tree` by a number of steps of size `lr` on `loss`, a scalar that is called once a step.
 
-    adam: the steps of Adam (Kingma & Ba), from fresh moments, in place of plain ones. cosine: `lr` falls to 0 along
-    half a cosine.
+    Args:
+        loss: maps a tree to a scalar; called once a step.
+        tree: the weights to start from.
+        lr: size of a step.
+        steps: number of steps.
+        adam: the steps of Adam (Kingma & Ba), from fresh moments, in place of plain ones.
+        cosine: `lr` falls to 0 along half a cosine.
     """
     names, values = list(tree), [value.detach() for value in tree.values()]
     first, second = ([torch.zeros_like(value) for value in values if adam] for _ in range(2))

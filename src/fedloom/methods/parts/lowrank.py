@@ -27,6 +27,10 @@ def factored(tree: Tree, energy: float) -> Tree:
     An entry [a, b, c, ...] counts as one matrix [a, b c ...]. One that is not finite has no factors, and stays as it
     is: a run that diverged ends as those of other methods do. The largest number of each column of u is positive, so
     that factors are unique where singular values differ. Computed in float64, kept in the entry's dtype.
+
+    Args:
+        tree: weights by name.
+        energy: part of the squared singular values, in (0, 1], that the rank r has to keep.
     """
     parts: Tree = {}
     for name, value in tree.items():

@@ -9,7 +9,12 @@ from fedloom.core.tables import ClassTable
 
 
 def client_distances(table: ClassTable, p: float = 2.0) -> Tensor:
-    """|row_k - row_q|_p between the clients' rows of each class: [m, C, d] -> [C, m, m]."""
+    """Return |row_k - row_q|_p between the clients' rows of each class: [C, m, m].
+
+    Args:
+        table: rows of m clients [m, C, d].
+        p: order of the norm.
+    """
     rows = table.values.transpose(0, 1)
     return torch.cdist(rows, rows, p=p, compute_mode="donot_use_mm_for_euclid_dist")
 

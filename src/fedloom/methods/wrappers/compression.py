@@ -56,7 +56,13 @@ class Packed(Method):
 
     @abstractmethod
     def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Tree:
-        """A change [d], float64, as tensors to send. sizes: of the entries that it consists of, one after another."""
+        """Return a change as tensors to send.
+
+        Args:
+            change: [d], float64.
+            sizes: numbers of the entries that it consists of, one after another.
+            rng: for rounding and sampling at random.
+        """
 
     @abstractmethod
     def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:

@@ -80,9 +80,11 @@ def median(rows: Tensor) -> Tensor:
 
 
 def trimmed_mean(rows: Tensor, share: float) -> Tensor:
-    """Compute the mean of each coordinate without its largest and smallest values: rows [m, p] -> [p].
+    """Compute the mean of each coordinate without its largest and smallest values (Yin et al., ICML 2018, 1803.01498).
 
-    share: share of the rows that is left out at each end. Yin et al., ICML 2018, arXiv 1803.01498.
+    Args:
+        rows: uploads of m clients [m, p]; the result is [p].
+        share: share of the rows that is left out at each end.
 
     Example:
         >>> trimmed_mean(torch.tensor([[1.0], [2.0], [3.0], [90.0]]), share=0.25)
@@ -99,8 +101,11 @@ def krum_scores(rows: Tensor, faulty: int) -> Tensor:
 
 
 def krum(rows: Tensor, faulty: int) -> Tensor:
-    """Choose the row that is nearest to its neighbours: rows [m, p] -> [p]. Blanchard et al., NeurIPS 2017, arXiv
-    1703.02757. faulty: number of bad rows that it withstands.
+    """Choose the row that is nearest to its neighbours (Blanchard et al., NeurIPS 2017, arXiv 1703.02757).
+
+    Args:
+        rows: uploads of m clients [m, p]; the result is [p].
+        faulty: number of bad rows that it withstands.
 
     Example:
         >>> krum(torch.tensor([[1.0], [1.2], [1.1], [1.3], [90.0]]), faulty=1)
@@ -123,8 +128,11 @@ def multi_krum(rows: Tensor, faulty: int, count: int | None) -> Tensor:
 
 
 def geometric_median(rows: Tensor, steps: int) -> Tensor:
-    """Find the point with the least sum of distances to the rows: [m, p] -> [p]. Pillutla et al., IEEE TSP 2022,
-    arXiv 1912.13445. steps: steps of Weiszfeld's iteration.
+    """Find the point with the least sum of distances to the rows (Pillutla et al., IEEE TSP 2022, arXiv 1912.13445).
+
+    Args:
+        rows: uploads of m clients [m, p]; the result is [p].
+        steps: steps of Weiszfeld's iteration.
 
     Example:
         >>> geometric_median(torch.tensor([[0.0], [0.0], [90.0]]), steps=100).round(decimals=3)

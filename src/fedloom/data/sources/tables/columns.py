@@ -147,8 +147,13 @@ def read_column(values: pa.ChunkedArray, name: str, path: Path, cell_format: Cel
 
 
 def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
-    """Raises `DataError` for a column that lacks values: how many, and where the first is. `is_needed`: the column
-    cannot be left out."""
+    """Raise `DataError` for a column that lacks values: how many, and where the first is.
+
+    Args:
+        column: the column.
+        path: the file, for messages.
+        is_needed: the column cannot be left out.
+    """
     if column.missing is None:
         return
     count, row = int(column.missing.sum()), int(np.argmax(column.missing)) + 1

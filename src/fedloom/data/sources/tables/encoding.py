@@ -47,10 +47,17 @@ def encoded(
     origin: str,
     other_file: bool,
 ) -> tuple[np.ndarray, list[str]]:
-    """Features [n, d] float32 of `rows`, and notes on words that are not in the vocabulary.
+    """Return features [n, d], float32, and notes on words that are not in the vocabulary.
 
-    other_file: whether the rows are of another file than the vocabulary. Raises `DataError` for a column of another
-    kind than `words` says, and for one that another file spells otherwise.
+    Args:
+        columns: the columns by name.
+        rows: numbers of the rows [n], int64.
+        words: the vocabulary: words of each column, in the order of its features; [] for a column of numbers.
+        path: the file, for messages.
+        origin: name of the file in notes.
+        other_file: whether the rows are of another file than the vocabulary.
+
+    Raises `DataError` for a column of another kind than `words` says, and for one that another file spells otherwise.
     """
     width = sum(max(1, len(column_words)) for column_words in words.values())
     require_memory(4 * len(rows) * width, origin)

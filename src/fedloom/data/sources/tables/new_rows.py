@@ -19,12 +19,16 @@ from fedloom.data.sources.tables.words import refuse_misread
 def table_rows(
     path: Path, features: Sequence[str], reading: Mapping[str, Any] | None = None
 ) -> tuple[np.ndarray, list[str]]:
-    """Features [n, d] float32 of the rows of a CSV or Parquet file, as a run stored them that learned `features`; and
-    notes on words that the run did not know.
+    """Return the features [n, d], float32, of a CSV or Parquet file's rows, as a run stored its own; and notes.
 
-    features: the names that `TableSource` gives: a column, or "column=word". Columns beside these are left out, so a
-    label is not needed. reading: how the run's own files are written (`Source.reading_keys`). Raises `DataError` for
-    what cannot be read, for missing values, and for columns that are missing or of another kind.
+    Args:
+        path: the file, whose suffix tells the format.
+        features: the names that `TableSource` gives: a column, or "column=word". Columns beside these are left out, so
+            a label is not needed.
+        reading: how the run's own files are written (`Source.reading_keys`).
+
+    Notes are on words that the run did not know. Raises `DataError` for what cannot be read, for missing values, and
+    for columns that are missing or of another kind.
     """
     require_file(path, "a table with the columns that the model learned from")
     kind = Parquet if path.suffix == ".parquet" else Csv
