@@ -31,10 +31,10 @@ FLOORS: dict[str, float] = {
     "runs": 6.4,
     "studies": 6.5,
     "report": 7,
-    "api": 7,
     "flower": 7.5,  # it ends with a report
     "trackers": 7,
     "papers": 7,
+    "api": 7.2,
     "commands": 8,
     "terminal": 8,
     "cli": 9,

@@ -9,7 +9,8 @@ import pytest
 from rich.console import Console
 
 from fedloom.commands.shared import make_printable
-from fedloom.terminal import print_comparison, print_holdings, print_listing
+from fedloom.report.holdings_table import print_holdings
+from fedloom.terminal import print_comparison, print_listing
 
 ROW: dict[str, Any] = {
     "label": "fedprox+dw, model=[mlp]",

@@ -16,6 +16,9 @@ from fedloom._version import __version__
 
 if TYPE_CHECKING:
     from fedloom.api import compare, run, scenario
+    from fedloom.api.inspection import inspect
+    from fedloom.api.reading import read
+    from fedloom.api.study import Study
     from fedloom.core.errors import FedloomError
     from fedloom.core.tables import ClassTable
     from fedloom.data.scenario import Scenario
@@ -35,6 +38,9 @@ _HOMES = {
     "compare": "fedloom.api",
     "run": "fedloom.api",
     "scenario": "fedloom.api",
+    "inspect": "fedloom.api.inspection",
+    "read": "fedloom.api.reading",
+    "Study": "fedloom.api.study",
     "FedloomError": "fedloom.core.errors",
     "ClassTable": "fedloom.core.tables",
     "Scenario": "fedloom.data.scenario",
@@ -68,10 +74,13 @@ __all__ = [
     "Result",
     "Scenario",
     "Spec",
+    "Study",
     "__version__",
     "compare",
     "evaluate",
+    "inspect",
     "load",
+    "read",
     "register",
     "run",
     "scenario",

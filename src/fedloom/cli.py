@@ -101,7 +101,7 @@ def demo(
     with output_folder(out):
         if not as_json and not quiet:
             from fedloom.data import describe_scenario
-            from fedloom.terminal import print_holdings
+            from fedloom.report.holdings_table import print_holdings
 
             first_seed = configs[0].seed
             console.print(
@@ -165,7 +165,7 @@ def inspect(
     """Who holds what: clients x classes and skew figures, before any training."""
     from fedloom.config.run_config import load, parse
     from fedloom.data import describe_scenario
-    from fedloom.terminal import print_holdings
+    from fedloom.report.holdings_table import print_holdings
 
     if out is not None:
         from fedloom.report import check_picture

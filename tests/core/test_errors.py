@@ -1,6 +1,8 @@
 """Messages that a person can act on."""
 
 import pickle
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -83,3 +85,28 @@ def test_an_error_crosses_to_another_process_with_its_traceback(error, words):
     assert words in str(there)
     assert isinstance(there, type(error) if isinstance(error, FedloomError) else RuntimeError)
     assert "in raised" in there.__notes__[-1]
+
+
+def test_a_notebook_shows_one_line_and_the_trace_where_it_is_asked_again():
+    with pytest.raises(ConfigError) as caught:
+        raise ConfigError("rounds = 0: need 1 or more\x1b[2J")
+    assert caught.value._render_traceback_() == [r"ConfigError: rounds = 0: need 1 or more\x1b[2J"]
+    again = caught.value._render_traceback_()  # what `%tb` calls
+    assert again[0] == "Traceback (most recent call last):"
+    assert any("raise ConfigError" in line for line in again)
+
+
+def test_the_line_of_a_failure_inside_a_client_says_how_to_see_the_trace():
+    error = ClientError(3, 2, "phase 0", ValueError("shapes"))
+    (line,) = error._render_traceback_()
+    assert line.endswith("client 3 failed in round 2 (phase 0): ValueError: shapes (%tb shows where)")
+    assert any("ValueError: shapes" in line for line in error._render_traceback_())
+
+
+def test_an_error_in_a_script_is_unchanged(tmp_path):
+    script = tmp_path / "script.py"
+    script.write_text('import fedloom as fl\nfl.run("fedsk", scenario="digits")\n')
+    ended = subprocess.run([sys.executable, str(script)], capture_output=True, text=True)
+    lines = ended.stderr.splitlines()
+    assert lines[0] == "Traceback (most recent call last):"
+    assert lines[-1] == "fedloom.core.errors.ConfigError: unknown method 'fedsk': did you mean 'fedskc'?"

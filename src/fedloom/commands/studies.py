@@ -13,7 +13,7 @@ from fedloom.commands.comparisons import show_comparison
 from fedloom.commands.shared import AsJson, Quiet, output_folder, print_json, say
 from fedloom.commands.study_sections import sections_of_studies
 from fedloom.core.console import console_of
-from fedloom.core.errors import ConfigError, FedloomError
+from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
     from fedloom.studies.plan import Cell, StudyPlan
@@ -149,40 +149,28 @@ def show_plan(
         jobs: these cells and the trials that they need.
         as_json: print JSON instead of text.
     """
+    from fedloom.papers.cost import seconds_left
     from fedloom.results.text import counted, seconds_text
-    from fedloom.studies.tuning import Choices, Trial
+    from fedloom.studies.job_states import job_states
 
-    choices = Choices(study, study_folder)
-    states = {}
-    for cell in cells:
-        tuned, why = choices.of(cell)
-        states[cell.name] = study_folder.state(tuned.folder, tuned.config) if tuned else "failed" if why else "left"
-    counts = Counter(states.values())
-    trials = {job.name: study_folder.state(job.folder, job.config) for job in jobs if isinstance(job, Trial)}
-    seconds = _seconds_left([job for job in jobs if (trials if isinstance(job, Trial) else states)[job.name] != "done"])
+    states = job_states(study, study_folder, cells, jobs)
+    counts = Counter(states.cells.values())
+    seconds = seconds_left([job for job in jobs if states.of(job) != "done"])
     if as_json:
-        plan = {"study": study.hash, "cells": states, "trials": trials, "runs": len(jobs), "counts": counts}
+        plan = {
+            "study": study.hash,
+            "cells": states.cells,
+            "trials": states.trials,
+            "runs": len(jobs),
+            "counts": counts,
+        }
         print_json(plan | {"seconds_left": seconds})
         return
     console = console_of(as_json)
-    for name, state in (trials | states).items():
+    for name, state in (states.trials | states.cells).items():
         console.print(f"{state:>9}  {name}", markup=False, soft_wrap=True)
     totals = ", ".join(f"{n} {state}" for state, n in counts.items())
-    with_trials = f" and {counted(len(trials), 'trial')} of tuning" if trials else ""
+    with_trials = f" and {counted(len(states.trials), 'trial')} of tuning" if states.trials else ""
     console.print(f"{len(cells)} cells{with_trials} in {len(jobs)} runs: {totals}", soft_wrap=True)
     if seconds:
         console.print(f"about {seconds_text(seconds)} on one core of this machine, if every method took FedAvg's time")
-
-
-def _seconds_left(jobs: Sequence[Job]) -> float | None:
-    """Foresee the time of runs on one core; None if that of a run cannot be foreseen."""
-    from fedloom.papers.cost import run_cost
-
-    by_group: dict[tuple[type[Job], str], float] = {}
-    try:
-        for job in jobs:
-            if (group := (type(job), job.group)) not in by_group:  # seeds cost the same
-                by_group[group] = run_cost(job.config, by_method=False).seconds
-    except FedloomError:
-        return None
-    return sum(by_group[type(job), job.group] for job in jobs)

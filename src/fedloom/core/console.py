@@ -1,15 +1,25 @@
-"""Where tables and progress are printed: a console on which no foreign text acts."""
+"""Where tables and progress are printed: a console on which no foreign text acts.
+
+No cell of a table is cut: one that is wider than the console is printed as one line for each cell.
+"""
 
 from __future__ import annotations
 
+import io
 import os
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from rich.console import Console, ConsoleOptions, RenderableType
+from rich.measure import Measurement
 from rich.segment import Segment
+from rich.table import Table
 
 from fedloom.core.errors import printable
 
+_RECORDED_COLUMNS = 90
+_STYLE = "white-space:pre;overflow-x:auto;line-height:normal;font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace"
+_HTML = f'<pre style="{_STYLE}">{{code}}</pre>'
+_UNBOUNDED = 10_000
 _FILE_COLUMNS = 10_000  # columns of what is no terminal: a file or a pipe has no edge
 
 
@@ -28,3 +38,40 @@ def console_of(as_json: bool) -> Console:
     if not console.is_terminal and "COLUMNS" not in os.environ:
         console.width = _FILE_COLUMNS
     return console
+
+
+def fits(console: Console, table: Table, wraps: bool) -> bool:
+    """Whether a table can be printed without cutting a cell, or a word if its texts may be wrapped."""
+    needed = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table)
+    return (needed.minimum if wraps else needed.maximum) <= console.width
+
+
+def print_table(console: Console, table: Table, wraps: bool = False) -> None:
+    """Print a table, or one line for each cell where it is too wide. wraps: its texts may be wrapped."""
+    if fits(console, table, wraps):
+        console.print(table)
+        return
+    if table.title:
+        console.print(table.title, soft_wrap=True)
+    for row in zip(*(column.cells for column in table.columns), strict=True):
+        for column, cell in zip(table.columns, row, strict=True):
+            console.print(f"[bold]{column.header}[/]", cell, soft_wrap=True)
+        console.print()
+
+
+def recorded(print_on: Callable[[Console], None]) -> dict[str, str]:
+    """Return what a function prints on a console, as "text/html" and as "text/plain", for notebooks."""
+    console = PlainConsole(
+        file=io.StringIO(),
+        record=True,
+        width=_RECORDED_COLUMNS,
+        force_jupyter=False,
+        force_terminal=True,
+        color_system="truecolor",
+        highlight=False,
+        legacy_windows=False,
+    )
+    print_on(console)
+    markup = console.export_html(code_format=_HTML, inline_styles=True, clear=False)
+    lines = (line.rstrip() for line in console.export_text().splitlines())
+    return {"text/html": markup, "text/plain": "\n".join(lines).strip("\n")}

@@ -25,6 +25,14 @@ class FedloomError(Exception):
     """Base of all expected failures: the message is one line for a person."""
 
     exit_code = 2
+    _shown_in_notebook = False
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows: the message; where it is asked again, as by `%tb`, the whole trace."""
+        if self._shown_in_notebook:
+            return "".join(traceback.format_exception(self)).splitlines()
+        self._shown_in_notebook = True
+        return [f"{type(self).__name__}: {printable(str(self))}"]
 
 
 class ConfigError(FedloomError):
@@ -78,6 +86,11 @@ class ClientError(FedloomError):
         self._cause = self.__cause__ = cause  # set here, because unpickling runs no `raise ... from`
         work = f"client {client}" if client >= 0 else "the server's model"
         super().__init__(f"{work} failed in round {round_} ({stage}): {type(cause).__name__}: {cause}")
+
+    def _render_traceback_(self) -> list[str]:
+        """Return the lines that IPython shows. The failure may lie in the user's code, so the first one names `%tb`."""
+        lines = super()._render_traceback_()
+        return [f"{lines[0]} (%tb shows where)"] if len(lines) == 1 else lines
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the cause and the notes when the error is pickled."""

@@ -15,6 +15,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.papers.shapes import shape_of, stand_in
 from fedloom.papers.speed_trial import method_trial, network_trial
 from fedloom.studies.plan import Cell
+from fedloom.studies.tuning import Job
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,6 +62,18 @@ def study_cost(
         if cost is not None:
             by_cell[cell.name] = cost
     return by_cell
+
+
+def seconds_left(jobs: Sequence[Job]) -> float | None:
+    """Foresee the time of cells and trials on one core, each as one of FedAvg; None if one cannot be foreseen."""
+    by_group: dict[tuple[type[Job], str], float] = {}
+    try:
+        for job in jobs:
+            if (group := (type(job), job.group)) not in by_group:  # seeds cost the same
+                by_group[group] = run_cost(job.config, by_method=False).seconds
+    except FedloomError:
+        return None
+    return sum(by_group[type(job), job.group] for job in jobs)
 
 
 @dataclass(frozen=True, slots=True)

@@ -57,7 +57,7 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
 
 
 def write_report(
-    results: Sequence[RunData], path: Path, title: str | None = None, parts: Sequence[PageSection] = ()
+    results: Sequence[RunData], path: Path | str, title: str | None = None, parts: Sequence[PageSection] = ()
 ) -> Path:
     """Write one self-contained HTML page about finished runs to `path`, whole or not at all; returns `path`.
 

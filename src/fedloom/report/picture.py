@@ -18,12 +18,18 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
 
     Raises `ConfigError` if the file cannot be written.
     """
-    stream = io.BytesIO()
-    with in_light_theme() as page:
-        figure = draw_holdings(scenario["class_counts"], scenario["classes"], owners(scenario))
-        figure.savefig(stream, format=path.suffix.lower()[1:], dpi=160, facecolor=page)
+    content = holdings_picture(scenario, path.suffix.lower()[1:])
     try:
-        write_atomic(path, stream.getvalue())
+        write_atomic(path, content)
     except OSError as error:
         raise ConfigError(f"{path}: the picture cannot be written there ({error.strerror})") from None
     return path
+
+
+def holdings_picture(scenario: Mapping[str, Any], format: str, dpi: int = 160) -> bytes:
+    """Return the picture of `save_holdings` as a file's content: png, svg or pdf."""
+    stream = io.BytesIO()
+    with in_light_theme() as page:
+        figure = draw_holdings(scenario["class_counts"], scenario["classes"], owners(scenario))
+        figure.savefig(stream, format=format, dpi=dpi, facecolor=page)
+    return stream.getvalue()

@@ -2,12 +2,17 @@
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from fedloom.core.errors import ConfigError
+from fedloom.core.files import expand_home
 from fedloom.results.clients import client_accuracies
 from fedloom.results.fairness import formatted_fairness
+from fedloom.results.finished_runs import STUDY_FILE, refuse_none, search_runs
 from fedloom.results.formats import formatted_costs, formatted_targets
 from fedloom.results.paired import Paired, all_paired
 from fedloom.results.result import Result
@@ -17,12 +22,14 @@ from fedloom.results.tabular import Tabular, frame
 from fedloom.results.text import counted
 from fedloom.results.tuning_record import tuned_notes
 from fedloom.results.verdict import BASELINE, verdict
+from fedloom.results.versions import refuse_mixed_results
 from fedloom.storage.run_data import RunData
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
+_log = logging.getLogger(__name__)
 _COLUMNS = ("accuracy", "best_val_accuracy", "rounds", "bytes_up", "bytes_down", "peak_memory_mb")
 
 
@@ -31,6 +38,24 @@ class Comparison(Tabular):
     """Finished runs of several methods, seeds and settings: `results`, in the order of the configs."""
 
     results: list[Result]
+
+    @classmethod
+    def read(cls, folder: Path | str, allow_mixed: bool = False) -> Comparison:
+        """Read all finished runs in and below a folder, such as the `out` of `fedloom.compare`.
+
+        Folders that are left out are warnings of the log. allow_mixed: join runs of different versions of fedloom.
+        Raises `ConfigError` for a folder without a finished run, and for a study, whose rows `fedloom.read` knows.
+        """
+        path = expand_home(folder)
+        collected = search_runs([path])
+        refuse_none(collected)
+        if any(result.folder and (result.folder.parent / STUDY_FILE).exists() for result in collected.results):
+            raise ConfigError(f"{path}: the runs of a study; fl.read({str(path)!r}) reads them with their rows")
+        if not allow_mixed:
+            refuse_mixed_results(collected.results)
+        for left_out, why in collected.left_out:
+            _log.warning("note: %s is left out: %s", left_out, why)
+        return cls(collected.results)
 
     def __iter__(self) -> Iterator[Result]:
         return iter(self.results)

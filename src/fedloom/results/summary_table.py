@@ -16,7 +16,7 @@ from fedloom.storage.run_data import RunData
 
 _KEYS = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
 _SHARES = {"accuracy": "accuracy %", "best_val_accuracy": "best val %"}
-_LEFT_ALIGNED = {"method", "preset", "protocol", "select"}
+_LEFT_ALIGNED = {"method", "preset", "protocol", "select", "cell", "state"}
 _COMPARED = {"method", "preset", "n", "up", "down", "time", "diverged", "attack", "success %", *_SHARES.values()}
 
 

@@ -116,7 +116,7 @@ def run(
     Raises what `fedloom.runs.run.run` raises.
     """
     user_scenario = scenario if isinstance(scenario, Scenario) else None
-    values = {"method": method, **keys, "scenario": _section(scenario)}
+    values = {"method": method, **keys, "scenario": scenario_section(scenario)}
     if is_python_object(model):
         config = parse(values)
         with reproducible_settings():
@@ -187,7 +187,7 @@ def compare(
     scenarios = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
     if len(scenarios) > 1 and any(isinstance(entry, Scenario) for entry in scenarios):
         raise ConfigError("scenario: of scenarios that are objects, one at a time can be compared")
-    sections = [_section(entry) for entry in scenarios]
+    sections = [scenario_section(entry) for entry in scenarios]
     if is_python_object(model):
         with reproducible_settings():
             data = user_scenario or parse({"scenario": sections[0]}).scenario.build(run_seed=0)
@@ -209,7 +209,7 @@ def _suited(model: Any, user_scenario: Scenario | None) -> Any:
     return "mlp" if train_set.x.is_floating_point() else "bilstm"
 
 
-def _section(scenario: Any) -> dict[str, Any]:
+def scenario_section(scenario: Any) -> dict[str, Any]:
     """The section of a config that stands for a scenario. Raises `ConfigError` for what is none."""
     if isinstance(scenario, str):
         scenario = describe(scenario)

@@ -1,0 +1,207 @@
+"""A study from Python: a grid of runs that is planned, run and read without a YAML file."""
+
+from __future__ import annotations
+
+import logging
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Unpack, overload
+
+import numpy as np
+
+from fedloom.api import scenario_section
+from fedloom.config.keywords import CompareKeywords
+from fedloom.config.scenario_config import ScenarioConfig
+from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.files import expand_home
+from fedloom.papers.cost import seconds_left
+from fedloom.results.comparison import Comparison
+from fedloom.results.summary_table import Summary
+from fedloom.results.text import counted, seconds_text
+from fedloom.results.versions import refuse_mixed_results
+from fedloom.runs.callbacks import Callback
+from fedloom.storage.resources import stopped_by_full_disk
+from fedloom.studies.job_states import job_states
+from fedloom.studies.live_progress import progress_listener
+from fedloom.studies.outcome import Outcome, outcome
+from fedloom.studies.plan import Cell, parse_study
+from fedloom.studies.run_study import run_study
+from fedloom.studies.study_folder import StudyFolder
+from fedloom.studies.study_folder import read as read_plan
+from fedloom.studies.tuning import jobs_of
+
+_log = logging.getLogger(__name__)
+_Described = str | ScenarioConfig
+
+
+class Study:
+    """A grid of runs over settings, methods and seeds, in a folder that `fedloom study` shares and resumes.
+
+    Every run is a *cell*. `plan` shows them, `run` runs those that are left, `results` reads those that have finished.
+    """
+
+    @overload
+    def __init__(
+        self,
+        methods: str | Sequence[str] | Mapping[str, Mapping[str, Any] | None] | None = ...,
+        *,
+        out: Path | str,
+        scenario: _Described | Sequence[_Described] | None = ...,
+        settings: Mapping[str, _Described | Mapping[str, Any]] | Sequence[str] | None = ...,
+        seeds: int | Sequence[int] | None = ...,
+        config: str | None = ...,
+        model: str | Mapping[str, Any] | Sequence[Any] | None = ...,
+        tune: Mapping[str, Any] | None = ...,
+        tries: int | None = ...,
+        trials: Mapping[str, Any] | None = ...,
+        **keys: Unpack[CompareKeywords],
+    ) -> None: ...
+    @overload
+    def __init__(self, methods: Any = ..., *, out: Path | str, **keys: Any) -> None: ...
+    def __init__(self, methods: Any = None, *, out: Path | str, **keys: Any) -> None:
+        """Plan a study; nothing is written, and no data are read.
+
+        Args:
+            methods: names, or a mapping of labels to keys (`method`, `preset`, options); None takes the config's own.
+            out: folder of the study.
+            scenario: a description from `fedloom.scenario`, or a list of them.
+            settings: a mapping of names to scenarios, or to keys of a config on top of the shared ones.
+            seeds: the seeds, or how many from 0 on; three if None.
+            config: a YAML config, or the name of a ready one, below all other keys.
+            model: name or section of a network.
+            tune: keys with the values that every method tries on validation data, as in a study file.
+            tries: number of points that a range in `tune` gives.
+            trials: keys for these trials alone.
+            keys: keys of a config, as `fedloom.compare` takes them; lists are compared.
+
+        Raises `ConfigError` for the first mistake in any cell, and for objects that a file cannot hold.
+        """
+        if methods is not None and not methods:
+            raise ConfigError(f"methods = {methods!r}: need one; leave methods out for the config's own")
+        values = {key: _plain(key, value) for key, value in keys.items() if value is not None}
+        if methods is not None:
+            values["methods"] = [methods] if isinstance(methods, str) else _plain("methods", methods)
+        self._plan, self.folder = parse_study(values), expand_home(out)
+
+    @classmethod
+    def read(cls, folder: Path | str) -> Study:
+        """Return the study of a folder, whoever began it. Raises `ConfigError` if there is none."""
+        path = expand_home(folder)
+        plan = read_plan(path)
+        if plan is None:
+            raise ConfigError(f"{path}: no study in it; fl.read reads runs and comparisons")
+        study = cls.__new__(cls)
+        study._plan, study.folder = plan, path
+        return study
+
+    @property
+    def cells(self) -> list[str]:
+        """The names of all cells: setting/method/listed values/seed."""
+        return [cell.name for cell in self._plan.cells]
+
+    @property
+    def failed(self) -> dict[str, str]:
+        """Why cells failed, by name. `run` tries them again."""
+        return self._outcome().failed
+
+    def plan(self, only: str | Sequence[str] = ()) -> Summary:
+        """Return cells and trials with their states, and the time of those left; prints as a table.
+
+        only: names of cells, or patterns such as "hard/*" and "fedavg".
+        """
+        cells = self._chosen(only)
+        folder = StudyFolder(self.folder)
+        folder.check(self._plan)
+        jobs = jobs_of(self._plan, cells)
+        states = job_states(self._plan, folder, cells, jobs)
+        names = states.trials | states.cells
+        totals = ", ".join(f"{number} {state}" for state, number in Counter(states.cells.values()).items())
+        notes = [f"{counted(len(cells), 'cell')} in {counted(len(jobs), 'run')}: {totals}"]
+        if seconds := seconds_left([job for job in jobs if states.of(job) != "done"]):
+            notes.append(f"about {seconds_text(seconds)} on one core, if every method took FedAvg's time")
+        rows = [{"cell": name, "state": state} for name, state in names.items()]
+        return Summary(rows, ("cell", "state"), [(name, state) for name, state in names.items()], notes)
+
+    def run(
+        self,
+        only: str | Sequence[str] = (),
+        *,
+        jobs: int = 1,
+        progress: bool = True,
+        callbacks: Sequence[Callback] = (),
+        allow_mixed: bool = False,
+    ) -> Comparison:
+        """Run the cells that are left, and return all chosen cells that have finished.
+
+        A cell that fails does not stop the others: `failed` says why, and the next call tries it again. A call that was
+        interrupted is resumed by the same call.
+
+        Args:
+            only: as in `plan`.
+            jobs: processes at a time; more than one needs a script with `if __name__ == "__main__":`.
+            progress: as in `fedloom.run`.
+            callbacks: every run gets copies of its own.
+            allow_mixed: join cells that other versions of fedloom made.
+
+        Raises `ConfigError` and `RunFolderError` as `fedloom.studies.run_study.run_study`.
+        """
+        if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
+            raise ConfigError(f"jobs = {short_repr(jobs)}: need the number of processes, 1 or more")
+        cells = self._chosen(only)
+        configs = [job.config for job in jobs_of(self._plan, cells)]
+        how: dict[str, Any] = {"workers": jobs, "callbacks": callbacks, "allow_mixed": allow_mixed}
+        with stopped_by_full_disk(self.folder), progress_listener(configs, progress) as listener:
+            ended = run_study(self._plan, StudyFolder(self.folder), cells, listener=listener, **how)
+        return self._comparison(ended, allow_mixed)
+
+    def results(self, allow_mixed: bool = False) -> Comparison:
+        """Return all cells that have finished. allow_mixed: also those of several versions of fedloom."""
+        return self._comparison(self._outcome(), allow_mixed)
+
+    def __repr__(self) -> str:
+        cells = self.cells
+        return f"Study({counted(len(cells), 'cell')}, such as {cells[0]!r}, in {self.folder})"
+
+    def _chosen(self, only: str | Sequence[str]) -> list[Cell]:
+        return self._plan.chosen([only] if isinstance(only, str) else only)
+
+    def _outcome(self) -> Outcome:
+        return outcome(self._plan, StudyFolder(self.folder), self._plan.cells)
+
+    def _comparison(self, ended: Outcome, allow_mixed: bool) -> Comparison:
+        results = list(ended.results.values())
+        if not allow_mixed:
+            refuse_mixed_results(results)
+        counts = {"failed": len(ended.failed), "not run yet": len(ended.remaining)}
+        if texts := [f"{count} {state}" for state, count in counts.items() if count]:
+            _log.warning("note: %s: %d cells done, %s", self.folder, len(ended.done), ", ".join(texts))
+        return Comparison(results)
+
+
+def _setting(name: str, value: Any) -> Any:
+    """Return a named block of keys; a scenario alone is a block with this key."""
+    is_scenario = isinstance(value, str | ScenarioConfig)
+    return _plain(f"settings.{name}", {"scenario": value} if is_scenario else value)
+
+
+def _plain(key: str, value: Any) -> Any:
+    """Return a value as a study file holds it. Raises `ConfigError` for an object that no file holds."""
+    if key == "settings" and isinstance(value, Mapping):
+        return {str(name): _setting(name, entry) for name, entry in value.items()}
+    if isinstance(value, ScenarioConfig) or (isinstance(value, str) and key.rpartition(".")[2] == "scenario"):
+        return scenario_section(value)
+    if isinstance(value, Mapping):
+        return {str(name): _plain(f"{key}.{name}", entry) for name, entry in value.items()}
+    if isinstance(value, list | tuple):
+        return [_plain(key, entry) for entry in value]
+    if isinstance(value, np.generic):
+        return value.item()
+    if isinstance(value, Path):
+        return str(value)
+    if value is None or isinstance(value, str | int | float):
+        return value
+    raise ConfigError(
+        f"{key} is a {type(value).__name__}: a study is kept as a file, which holds names and numbers only; save such "
+        "data or networks and name them, or take fl.compare"
+    )

@@ -1,0 +1,105 @@
+"""Who holds what as text: clients by classes in shades, with the skew figures."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from fedloom.core.console import fits, print_table
+
+_SHADES = " ·░▒▓█"
+_SEPARATE_CLASSES, _MAX_CELLS = 12, 50  # classes with a column each; cells for more of them
+_SHORTEST_NAME = 3  # characters of a class name, as many as its shades
+_OTHER_COLUMNS = 24  # columns of the terminal for what stands beside the cells
+
+
+def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: int = 20) -> None:
+    """Print clients x classes as shades, with the skew figures.
+
+    Args:
+        console: where to print.
+        picture: the contents of scenario.json.
+        shown_clients: clients that get a line, at most.
+    """
+    longest = max((len(str(label)) for label in picture["classes"]), default=0)
+    for name_length in range(max(longest, _SHORTEST_NAME), _SHORTEST_NAME - 1, -1):
+        table = _holdings_table(picture, shown_clients, _SEPARATE_CLASSES, name_length=name_length)
+        if fits(console, table, wraps=False):
+            break
+    if not fits(console, table, wraps=False):
+        table = _holdings_table(picture, shown_clients, 0, console.width - _OTHER_COLUMNS)
+    print_table(console, table, wraps=True)
+    if picture["clients"] > shown_clients:
+        console.print(f"  … and {picture['clients'] - shown_clients} more clients")
+    console.print(
+        f"  {picture['clients']} clients hold {picture['classes_per_client']:.1f} of {len(picture['classes'])} classes "
+        f"on average; label mixes differ by {picture['total_variation']:.2f} "
+        "(mean total variation: 0 equal, 1 disjoint)"
+    )
+    ratio = "without bound" if picture["size_ratio"] is None else f"{picture['size_ratio']:.1f} times"
+    console.print(
+        f"  the largest client holds {ratio} as many samples as the smallest; the partition kept "
+        f"{100 * picture['acceptance']:.3g} % of {picture['draws']} draws"
+    )
+    if picture["feature_shift"] is not None:
+        console.print(
+            f"  domains look {picture['feature_shift']:.2f} standard deviations apart "
+            "(mean over pairs, RMS over inputs)"
+        )
+    if picture["empty_classes"]:
+        names = ", ".join(str(picture["classes"][c]) for c in picture["empty_classes"])
+        console.print(f"  nobody holds: {escape(names)}")
+    if attack := picture.get("attack"):
+        clients = ", ".join(map(str, attack["clients"])) or "none"
+        console.print(f"  attack {attack['name']}: clients that misbehave: {clients}", soft_wrap=True)
+    if picture["empty_clients"]:
+        console.print(f"  {picture['empty_clients']} clients hold nothing")
+    for note in picture.get("notes", ()):
+        console.print(f"  [yellow]note:[/] {escape(note)}", soft_wrap=True)
+
+
+def _holdings_table(
+    picture: Mapping[str, Any],
+    shown_clients: int,
+    apart_up_to: int,
+    cells: int = _MAX_CELLS,
+    name_length: int = _SHORTEST_NAME,
+) -> Table:
+    """A row for each of the first clients. Up to `apart_up_to` classes have a column each; more of them share one, with
+    at most `cells` cells. Names of classes are cut after `name_length` characters."""
+    counts: list[list[int]] = picture["class_counts"]
+    largest = max((n for row in counts for n in row), default=0) or 1
+    table = Table(
+        box=SIMPLE_HEAD, header_style="bold", title=f"{escape(picture['name'])}: who holds what", title_justify="left"
+    )
+    table.add_column("client", justify="right", no_wrap=True)
+    classes = [str(label) for label in picture["classes"]]
+    apart = len(classes) <= apart_up_to
+    if apart:
+        for label in classes:
+            table.add_column(escape(label[:name_length]), justify="center", no_wrap=True)
+    else:
+        merged = -(-len(classes) // max(1, min(cells, _MAX_CELLS)))
+        counts = [[max(row[c : c + merged]) for c in range(0, len(row), merged)] for row in counts]
+        many = f"{len(classes)} classes" + (f", {merged} a cell" if merged > 1 else "")
+        table.add_column(many, min_width=len(counts[0]), no_wrap=True)
+    if picture["domains"]:
+        table.add_column("domain")
+    table.add_column("samples", justify="right", no_wrap=True)
+    for client, row in enumerate(counts[:shown_clients]):
+        shades = [_SHADES[0] if n == 0 else _SHADES[1 + min(4, int(4 * n / largest))] for n in row]
+        shown = [Text(shade * 3) for shade in shades] if apart else [Text("".join(shades))]
+        domain = [Text(", ".join(_domains_of(picture, client)))] if picture["domains"] else []
+        table.add_row(str(client), *shown, *domain, str(sum(picture["class_counts"][client])))
+    return table
+
+
+def _domains_of(picture: Mapping[str, Any], client: int) -> list[str]:
+    """Names of the domains of which a client holds samples."""
+    return [name for name, n in zip(picture["domains"], picture["domain_counts"][client], strict=True) if n]
