@@ -171,7 +171,7 @@ def test_the_page_says_what_is_done_failed_and_not_run(capsys: Any) -> None:
     call(capsys, "study", "mine.yaml", "seeds=2", "--out", "s", "--only", "mild/fedavg", "--only", "mild/fedprox/seed1")
     assert call(capsys, "study", "mine.yaml", "seeds=2", "--out", "s", "--only", "hard/fedavg/seed0")[0] == 1
     page = Path("s/report.html").read_text()
-    notes = page.partition("</aside>")[0]
+    notes = page.rpartition("</aside>")[0]
     limit = "3 of 8 cells done, 1 failed, 4 not run yet: the report names them in Cells of the study."
     assert limit in notes
     assert "Rows are means over unequal seeds: 0 and 1 for fedavg; 1 for fedprox." in notes
