@@ -38,6 +38,19 @@ def test_arrays_of_your_own_run_and_resume_only_with_the_same_data(tmp_path) -> 
         fl.run(scenario=again, model="mlp", out=tmp_path, **QUICK)
 
 
+def test_a_scenario_may_be_a_mapping_of_its_keys() -> None:
+    keys = {"partition": "dirichlet", "alpha": 0.5, "clients": 4}
+    mapped = fl.run(scenario={"source": "digits", **keys}, rounds=1)
+    described = fl.run(scenario=fl.scenario("digits", **keys), rounds=1)
+    assert mapped.config == described.config
+    compared = fl.compare(
+        ["fedavg"], scenario=[{"source": "digits", **keys}, {"source": "digits", "clients": 3}], seeds=1, rounds=1
+    )
+    assert len(compared.runs) == 2
+    with pytest.raises(ConfigError, match="alpah"):
+        fl.run(scenario={"source": "digits", "partition": "dirichlet", "alpah": 0.5})
+
+
 def test_a_name_alone_is_dealt_alike() -> None:
     assert fl.scenario("digits").partition == "iid"
     assert fl.scenario("digits", alpha=0.1).partition == "dirichlet"

@@ -75,7 +75,7 @@ describe = scenario  # `run` has a parameter of that name
 def run(
     method: str = ...,
     *,
-    scenario: str | ScenarioConfig | Scenario,
+    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any],
     model: Model | Sequence[Model] | None = ...,
     out: Path | str | None = ...,
     existing: Existing = ...,
@@ -88,7 +88,7 @@ def run(method: str = ..., *, scenario: Any, **keys: Any) -> Result: ...
 def run(
     method: str = "fedavg",
     *,
-    scenario: str | ScenarioConfig | Scenario,
+    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any],
     model: Model | Sequence[Model] | None = None,
     out: Path | str | None = None,
     existing: Existing = "refuse",
@@ -100,8 +100,8 @@ def run(
 
     Args:
         method: name of the method; `base+wrapper` for a method in a wrapper.
-        scenario: a description from `fedloom.scenario`, or a `Scenario` of your own; a name is
-            `fedloom.scenario(name)`.
+        scenario: a description from `fedloom.scenario`, its arguments as a mapping, or a `Scenario` of your own; a name
+            is `fedloom.scenario(name)`.
         model: a name or a mapping as in a config; a module, of which every run trains a copy with its weights; or a
             function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it
             names; a list for clients that differ; None takes mlp for features [n, d] of your own, bilstm for token ids
@@ -137,7 +137,7 @@ def run(
 def compare(
     methods: str | Sequence[str] | None = ...,
     *,
-    scenario: str | ScenarioConfig | Scenario | Sequence[str | ScenarioConfig],
+    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any] | Sequence[str | ScenarioConfig | Mapping[str, Any]],
     seeds: int | Sequence[int] | None = ...,
     model: Model | Sequence[Any] | None = ...,
     out: Path | str | None = ...,
@@ -153,7 +153,7 @@ def compare(methods: str | Sequence[str] | None = ..., *, scenario: Any, **keys:
 def compare(
     methods: str | Sequence[str] | None = None,
     *,
-    scenario: str | ScenarioConfig | Scenario | Sequence[str | ScenarioConfig],
+    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any] | Sequence[str | ScenarioConfig | Mapping[str, Any]],
     seeds: int | Sequence[int] | None = None,
     model: Model | Sequence[Any] | None = None,
     out: Path | str | None = None,
@@ -213,10 +213,14 @@ def scenario_section(scenario: Any) -> dict[str, Any]:
     """The section of a config that stands for a scenario. Raises `ConfigError` for what is none."""
     if isinstance(scenario, str):
         scenario = describe(scenario)
+    if isinstance(scenario, Mapping) and isinstance(scenario.get("source"), str):
+        scenario = describe(**scenario)
     if isinstance(scenario, Scenario):
         partition = "natural" if scenario.by_owners else "iid"
         return {"source": "given", "digest": scenario.digest(), "partition": partition, "clients": scenario.clients}
     if not isinstance(scenario, ScenarioConfig):
         kind = type(scenario).__name__
-        raise ConfigError(f"scenario is a {kind}; need the name of a source, or what fl.scenario(...) gives")
+        raise ConfigError(
+            f"scenario is a {kind}; need the name of a source, its keys as a mapping, or what fl.scenario(...) gives"
+        )
     return scenario.resolved()
