@@ -46,7 +46,7 @@ def test_a_scenario_may_be_a_mapping_of_its_keys() -> None:
     compared = fl.compare(
         ["fedavg"], scenario=[{"source": "digits", **keys}, {"source": "digits", "clients": 3}], seeds=1, rounds=1
     )
-    assert len(compared.runs) == 2
+    assert len(compared.summary()) == 2
     with pytest.raises(ConfigError, match="alpah"):
         fl.run(scenario={"source": "digits", "partition": "dirichlet", "alpah": 0.5})
 
