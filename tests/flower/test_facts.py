@@ -119,7 +119,7 @@ def test_records_and_private_states_are_no_facts():
     assert restore_fields(reply, JobResult) == {
         "client": 1, "terms": {"ce": 0.5}, "steps": 2, "samples": 3, "seconds": 0.25, "norms": {}, "notes": []
     }  # fmt: skip
-    assert request_type(EvalJob).model_fields.keys() - request_type(Job).model_fields.keys() == {"split"}
+    assert request_type(EvalJob).model_fields.keys() - request_type(Job).model_fields.keys() == {"split", "protocol"}
 
 
 @pytest.mark.parametrize(

@@ -17,7 +17,9 @@ from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
 from fedloom.report import write_report
+from fedloom.results.clients import client_accuracies
 from fedloom.results.comparison import Comparison
+from fedloom.results.fairness import fairness_rows
 from fedloom.results.result import Result
 from fedloom.results.table import grouped
 from fedloom.runs.callbacks import Callback
@@ -182,14 +184,16 @@ def test_nothing_mixes_protocols(ditto, tmp_path):
         assert row["protocol"] in row["label"]
     assert {pair.label.partition(" (")[2] for pair in done.paired()} == {"global/global)", "global/local)"}
     assert "With protocol personal/local" in done.verdict()
-    assert done.not_offered() == ["fedavg has no personal model: not tested in personal/global and personal/local"]
+    assert done.not_offered() == [
+        "fedavg has no personal model: not tested in personal/global, personal/local and personal/others"
+    ]
     assert "protocol" in done.fairness_table()
     assert "protocol" in done.target_table(0.1)
     assert done.cost_table().count("ditto") == 1  # it trained once
     pandas = done.to_pandas()
     assert len(pandas) == len(rows)
     assert set(pandas["protocol"]) == set(ALL)
-    assert len(ditto.to_pandas().query("name == 'accuracy' and split == 'test' and round == 2 and client.isna()")) == 4
+    assert len(ditto.to_pandas().query("name == 'accuracy' and split == 'test' and round == 2 and client.isna()")) == 5
     assert [row["protocol"] for row in ditto.summary()] == list(ditto.protocols)
     page = write_report([fedavg, ditto], tmp_path / "report.html").read_text()
     assert all(f"Protocol {protocol}" in page for protocol in ALL)
@@ -220,6 +224,20 @@ def test_a_run_in_several_protocols_compares_with_runs_in_one(ditto):
     single = run(config("fedavg", {"protocol": "global/local"}))
     rows = [group.row for group in grouped([single, ditto])]
     assert all("evaluation.protocols" not in row["setting"] for row in rows)
+
+
+def test_foreign_accuracy_and_clients_hurt_come_from_one_run(ditto):
+    by_protocol = {protocol: client_accuracies(ditto.in_protocol(protocol).rows) for protocol in ditto.protocols}
+    own, foreign, before = (by_protocol[name] for name in ("personal/local", "personal/others", "global/local"))
+    (row,) = [row for row in fairness_rows(grouped([ditto])) if row.protocol == "personal/local"]
+    assert row.foreign == pytest.approx(sum(foreign.values()) / len(foreign))
+    assert row.drop == pytest.approx(sum(own[k] - foreign[k] for k in own) / len(own))
+    assert row.against["its global model"].worse == sum(own[k] < before[k] for k in own) / len(own)
+    table = Comparison([ditto]).fairness_table("csv")
+    assert "worse_than_its_global_model" in table.splitlines()[0]
+    assert "on others' data" in Comparison([ditto]).fairness_table()
+    alone = fairness_rows(grouped([run(config("ditto", {"protocol": "personal/local"}))]))
+    assert (alone[0].foreign, alone[0].against) == (None, {})
 
 
 # -- studies -----------------------------------------------------------------------------------------------------

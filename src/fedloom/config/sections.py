@@ -43,10 +43,13 @@ class NewcomersConfig(Section):
 class EvaluationConfig(Section):
     """Tests: the protocol, their rounds, and the round whose accuracy counts."""
 
-    protocol: Literal["global/global", "global/local", "personal/global", "personal/local", "few-shot"] = Field(
+    protocol: Literal[
+        "global/global", "global/local", "personal/global", "personal/local", "personal/others", "few-shot"
+    ] = Field(
         "global/global",
         description="Model that is tested and the data that it is tested on, as model/data. `global` is the "
-        "server's model or the whole test set, `personal` and `local` are each client's own. `few-shot` tests the "
+        "server's model or the whole test set, `personal` and `local` are each client's own, and `others` are the test "
+        "samples of all other clients. `few-shot` tests the "
         "server's features on new classes.",
     )
     protocols: tuple[str, ...] = Field(
@@ -86,8 +89,8 @@ class EvaluationConfig(Section):
     metrics: tuple[str, ...] = Field(
         (),
         description="Names of further metrics: average_precision, auroc, adaptive_ece, brier, nll, precision, recall, "
-        "weighted_f1, and those of plug-ins. Accuracy, loss, balanced_accuracy, macro_f1, ece and the success of an "
-        "attack are always recorded.",
+        "weighted_f1, domain_accuracy, and those of plug-ins. Accuracy, loss, balanced_accuracy, macro_f1, ece and the "
+        "success of an attack are always recorded.",
         examples=[["auroc", "brier"]],
     )
     scores_mib: float = Field(

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING
 from fedloom._renamed import missing_attribute
 from fedloom.evaluation.fewshot import EpisodeShape, FewShot, FewShotEvaluator, FewShotScores
 from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions
-from fedloom.evaluation.protocols import PROTOCOLS, Evaluator, Scores
+from fedloom.evaluation.protocols import PROTOCOLS, Evaluator
+from fedloom.evaluation.scores import Scores
 
 __all__ = [
     "METRICS",

@@ -26,19 +26,30 @@ MetricKinds = Mapping[str, "type[Metric]"]
 _LARGEST = 2**53  # of a count from another machine; a float64 holds it exactly
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class Groups:
+    """The group of each sample of a batch, indices [B] int64 in 0 .. count - 1."""
+
+    indices: Tensor
+    count: int
+
+
 @dataclass(frozen=True, eq=False)
 class Predictions:
     """The class scores of a model for a batch, with the true labels. Metrics share what is computed from them.
 
     logits: class scores [B, C] float. labels: true classes [B] int64. targets: [C] int64, the class for which an attack
     wants each class to be taken, -1 for none; None if there is no such attack. scores_bytes: memory that the scores of
-    a metric may take before they are counted in bins.
+    a metric may take before they are counted in bins. owners, domains: the client that holds each sample, where a model
+    is tested on other clients' data, and the sample's domain, where a metric asks for it; else None.
     """
 
     logits: Tensor
     labels: Tensor
     targets: Tensor | None = None
     scores_bytes: int = 64 << 20
+    owners: Groups | None = None
+    domains: Groups | None = None
 
     @cached_property
     def predicted(self) -> Tensor:

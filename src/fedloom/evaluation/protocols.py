@@ -1,4 +1,4 @@
-"""The four evaluation protocols: which model is tested, on whose data. None of them is "the" accuracy.
+"""The evaluation protocols: which model is tested, on whose data. None of them is "the" accuracy.
 
 | protocol | model | data | reported accuracy |
 |---|---|---|---|
@@ -6,8 +6,13 @@
 | global/local | the server's | each client's own test view | unweighted mean over clients |
 | personal/global | each client's | the whole global test set | unweighted mean over clients |
 | personal/local | each client's | each client's own test view | unweighted mean over clients |
+| personal/others | each client's | the test views of all other clients | mean over these, then over clients |
 
-A fifth, `few-shot` (`evaluation/fewshot.py`), tests the server's features on classes that may be new.
+`personal/others` is the foreign accuracy. The model of client k has an accuracy on the samples of each other client,
+whose unweighted mean is that of client k; `accuracy_by_sample` has every sample weighing the same. With more than 100
+clients, they are tested on 2,000 of all test samples, drawn once.
+
+A further one, `few-shot` (`evaluation/fewshot.py`), tests the server's features on classes that may be new.
 
 All N clients are tested, sampled or not, after aggregation; a client without samples in the split is left out of the
 mean, and `clients` says how many were in it. A metric that is not defined for some of them is averaged over the others,
@@ -18,138 +23,33 @@ taken for what the attack wants, on the data of the others where clients are tes
 
 from __future__ import annotations
 
-import math
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, field
-from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from fedloom._renamed import tell_new_names
 from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
+from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
-from fedloom.evaluation.metric import METRICS, MetricKinds, MetricStates, Predictions
-from fedloom.evaluation.metrics import ALWAYS
+from fedloom.data.views import Views
+from fedloom.evaluation.metric import METRICS, Groups, Metric, MetricStates, Predictions
+from fedloom.evaluation.metrics import ALWAYS, Accuracy
+from fedloom.evaluation.metrics.by_group import DomainAccuracy, OwnerAccuracy
+from fedloom.evaluation.scores import Scores
 from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 
-PROTOCOLS = ("global/global", "global/local", "personal/global", "personal/local")
+PROTOCOLS = ("global/global", "global/local", "personal/global", "personal/local", "personal/others")
+_ALL_OTHERS, _SAMPLED_OTHERS = 100, 2000  # clients whose test samples are all used; samples for more clients
 _BATCHES_OF_SLICE = 4  # enough work to be worth a message to another process
 
 
 def offered_protocols(models: Collection[str]) -> tuple[str, ...]:
     """Return the protocols that test one of these models, "global" or "personal"."""
     return tuple(protocol for protocol in PROTOCOLS if protocol.partition("/")[0] in models)
-
-
-@dataclass(frozen=True, slots=True)
-class Scores:
-    """Results on one split ("test" or "val"): of all, and of each client where the protocol tests clients.
-
-    kinds: the metrics, by name. also: scores of the method's other predictors, by name, where they were asked for. bad:
-    clients that misbehave in this scenario; all data here are clean.
-    """
-
-    split: str
-    pooled: MetricStates
-    clients: Mapping[int, MetricStates]
-    kinds: MetricKinds
-    also: Mapping[str, Scores] = field(default_factory=dict)
-    bad: tuple[int, ...] = ()
-
-    def value(self, name: str) -> float:
-        """A metric as the protocol reports it: the mean over clients, or its value where there is one test.
-
-        NaN where it is not defined, for example for no client.
-        """
-        over = self.kinds[name].over
-        if over == "honest samples":
-            honest = self._honest()
-            return (MetricStates.merged(honest.values()) if honest else self.pooled).value(name)
-        if over == "samples" or not self.clients:
-            return self.pooled.value(name)
-        values = self._defined(name)
-        return sum(values) / len(values) if values else math.nan
-
-    def _defined(self, name: str) -> list[float]:
-        """The values of the clients where a metric is defined. NaN that says that a model diverged is a value."""
-        values = [states.value(name) for states in self.clients.values() if states.total]
-        return [value for value in values if self._is_measured(name, value)]
-
-    def _is_measured(self, name: str, value: float) -> bool:
-        return self.kinds[name].may_diverge or not math.isnan(value)
-
-    @property
-    def accuracy(self) -> float:
-        """The protocol's accuracy in [0, 1]."""
-        return self.value("accuracy")
-
-    @property
-    def loss(self) -> float:
-        """The protocol's cross-entropy in nats."""
-        return self.value("loss")
-
-    def values(self) -> dict[str, float]:
-        """Measures of the whole run by name; a metric that is not defined on these samples is left out."""
-        usual = [name for name, kind in self.kinds.items() if kind.over != "honest samples"]
-        detailed = [name for name in usual if self.kinds[name].detailed]
-        values = self._measured({name: self.value(name) for name in usual})
-        if self.clients:
-            pooled = {name: self.pooled.value(name) for name in detailed if self._is_pooled(name)}
-            values |= self._measured(pooled, "_pooled")
-            values["clients"] = sum(1 for states in self.clients.values() if states.total)
-            defined = {name: len(self._defined(name)) for name in usual if self.kinds[name].over == "clients"}
-            values |= {f"{name}_clients": count for name, count in defined.items() if count != values["clients"]}
-        honest = self._honest()
-        if self.bad and any(states.total for states in honest.values()):
-            honest_scores = Scores(self.split, self.pooled, honest, self.kinds)
-            values |= self._measured({name: honest_scores.value(name) for name in detailed}, "_honest")
-        others = {name: self.value(name) for name in self.kinds if name not in usual}
-        values |= {name: value for name, value in others.items() if not math.isnan(value)}
-        for predictor, scores in self.also.items():
-            values |= self._measured({name: scores.value(name) for name in detailed}, f"/{predictor}")
-        return values
-
-    def _measured(self, values: Mapping[str, float], suffix: str = "") -> dict[str, float]:
-        """The values by name and suffix, without those of metrics that are not defined on these samples."""
-        without_samples = not self.pooled.total
-        measured = [name for name, value in values.items() if without_samples or self._is_measured(name, value)]
-        return {f"{name}{suffix}": values[name] for name in measured}
-
-    def _is_pooled(self, name: str) -> bool:
-        return (self.kinds[name].shared or name) in self.pooled.states
-
-    def details(self) -> dict[str, dict[str, Any]]:
-        """Further values of the metrics on all samples together, as JSON values: lists by class, bounds, notes."""
-        by_name = {name: dict(self.pooled.details(name)) for name in METRICS.names()}
-        return {name: finite(values) for name, values in by_name.items() if values}
-
-    def client_values(self) -> dict[str, dict[int, float]]:
-        """Each client's value of each detailed metric, by name and client, with each predictor in turn."""
-        detailed = [name for name, kind in self.kinds.items() if kind.detailed]
-        by_name = dict.fromkeys(detailed, self.clients)
-        by_name |= {f"{name}/{other}": scores.clients for other, scores in self.also.items() for name in detailed}
-        values: dict[str, dict[int, float]] = {name: {} for name in by_name}
-        for name, clients in by_name.items():
-            metric = name.partition("/")[0]
-            for client, states in clients.items():
-                value = states.value(metric)
-                if states.total and self._is_measured(metric, value):
-                    values[name][client] = value
-        return values
-
-    def _honest(self) -> dict[int, MetricStates]:
-        return {client: states for client, states in self.clients.items() if client not in self.bad}
-
-
-def finite(values: Any) -> Any:
-    """The same JSON values with None for each number that is not finite."""
-    if isinstance(values, dict):
-        return {name: finite(value) for name, value in values.items()}
-    if isinstance(values, list):
-        return [finite(value) for value in values]
-    return None if isinstance(values, float) and not math.isfinite(values) else values
 
 
 @tell_new_names("fedloom.evaluation.protocols.Evaluator")
@@ -187,10 +87,16 @@ class Evaluator:
         attack = scenario.attack if scenario.bad else None
         targets = None if attack is None else attack.target_classes(scenario.num_classes)
         self.targets = None if targets is None else targets.to(scenario.test_set.y.device)
-        self.kinds = {name: METRICS.get(name) for name in dict.fromkeys((*ALWAYS, *metrics))}
+        self.kinds: dict[str, type[Metric]] = {name: METRICS.get(name) for name in dict.fromkeys((*ALWAYS, *metrics))}
+        if self.where == "others":
+            self.kinds |= {"accuracy": OwnerAccuracy, "accuracy_by_sample": Accuracy}
+        self._by_domain = DomainAccuracy in self.kinds.values()
+        if self._by_domain and scenario.test_set.domain is None:
+            raise ConfigError(f"evaluation.metrics = {list(metrics)}: {scenario.name} has no domains; leave it out")
         self._scores_bytes = int(scores_mib * 2**20)
         self._of_scores = [name for name in metrics if self.kinds[name].needs_scores]
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
+        self._samples_of_all: dict[str, tuple[Tensor, Tensor]] = {}
 
     def slices(self, split: str) -> int:
         """The number of slices in which the server's model is tested; 0 if it is tested on each client's samples."""
@@ -210,8 +116,10 @@ class Evaluator:
             split: "val" or "test".
         """
         if self.where == "local":
-            views = self.scenario.test if split == "test" else self.scenario.val
-            return self._test(live, predictor, split, views.tensor(client))
+            return self._test(live, predictor, split, self._views(split).tensor(client))
+        if self.where == "others":
+            indices, owners = self._of_others(client, split)
+            return self._test(live, predictor, split, indices, owners)
         indices, slices = self._all_indices(split), self.slices(split)
         if client < 0 and slices > 1:
             first = (-1 - client) * self.batch * _BATCHES_OF_SLICE
@@ -237,8 +145,7 @@ class Evaluator:
         """Samples on which the personal models of a client are tested."""
         if self.where == "global":
             return len(self.scenario.test_set) if split == "test" else len(self.scenario.val.order)
-        views = self.scenario.test if split == "test" else self.scenario.val
-        return len(views[client])
+        return len(self._of_others(client, split)[0]) if self.where == "others" else len(self._views(split)[client])
 
     def names_in(self, offered: Collection[str]) -> list[str]:
         """The predictors that are tested, without those of `also` that only the model of another protocol offers."""
@@ -266,7 +173,9 @@ class Evaluator:
         device = self.scenario.test_set.y.device
         logits = torch.zeros(1, self.scenario.num_classes, device=device)
         labels = torch.zeros(1, dtype=torch.int64, device=device)
-        states = MetricStates.new(Predictions(logits, labels, self.targets, self._scores_bytes), self.kinds)
+        owners, domains = Groups(labels, self.scenario.clients), self._domains(self.scenario.test_set, labels)
+        predictions = Predictions(logits, labels, self.targets, self._scores_bytes, owners, domains)
+        states = MetricStates.new(predictions, self.kinds)
         return (states if self.kind == "global" else states.of_one_model()).portable()
 
     def check(self, offered: dict[str, Predictor]) -> None:
@@ -278,6 +187,30 @@ class Evaluator:
                     f"evaluation.metrics = {self._of_scores}: need scores, and the method's {name} predictor gives "
                     "classes alone; leave them out"
                 )
+
+    def _views(self, split: str) -> Views:
+        return self.scenario.test if split == "test" else self.scenario.val
+
+    def _of_others(self, client: int, split: str) -> tuple[Tensor, Tensor]:
+        """The indices [n] of the samples of all other clients, and the client that holds each [n]."""
+        indices, owners = self._of_all_clients(split)
+        foreign = owners != client
+        return indices[foreign], owners[foreign]
+
+    def _of_all_clients(self, split: str) -> tuple[Tensor, Tensor]:
+        """The samples of all clients and their holders, the same for all methods and seeds of a scenario."""
+        if split not in self._samples_of_all:
+            views = self._views(split)
+            order, holders = views.order, views.holders()
+            if len(views) > _ALL_OTHERS and len(order) > _SAMPLED_OTHERS:
+                chosen = Streams(0).numpy("others").choice(len(order), _SAMPLED_OTHERS, replace=False)
+                order, holders = order[np.sort(chosen)], holders[np.sort(chosen)]
+            self._samples_of_all[split] = torch.from_numpy(order), torch.from_numpy(holders)
+        return self._samples_of_all[split]
+
+    def _domains(self, data: Dataset, indices: Tensor) -> Groups | None:
+        """The domains of samples, where a metric asks for them."""
+        return Groups(data.domain[indices], len(data.domains)) if self._by_domain and data.domain is not None else None
 
     def _all_indices(self, split: str) -> Tensor:
         return (
@@ -291,12 +224,19 @@ class Evaluator:
         return Scores(split, pooled, {client: s.reduced() for client, s in states.items()}, self.kinds)
 
     @torch.no_grad()
-    def _test(self, live: LoadedNet, predictor: Predictor, split: str, indices: Tensor) -> MetricStates:
+    def _test(
+        self, live: LoadedNet, predictor: Predictor, split: str, indices: Tensor, owners: Tensor | None = None
+    ) -> MetricStates:
+        """The metric states of the samples `indices` [n]. owners: the client that holds each [n]."""
         live.net.eval()
         data = self.scenario.test_set if split == "test" else self.scenario.train_set
         states = MetricStates(0)
-        for part in torch.split(indices, self.batch) if len(indices) else ():
+        batches = torch.split(indices, self.batch) if len(indices) else ()
+        for k, part in enumerate(batches):
             logits = predictor.logits(live.net, data.gather(part))
-            predictions = Predictions(logits, data.y[part], self.targets, self._scores_bytes)
+            batch_owners = None if owners is None else owners[k * self.batch : (k + 1) * self.batch]
+            holders = None if batch_owners is None else Groups(batch_owners, self.scenario.clients)
+            domains = self._domains(data, part)
+            predictions = Predictions(logits, data.y[part], self.targets, self._scores_bytes, holders, domains)
             states = MetricStates.merged([states, MetricStates.new(predictions, self.kinds)])
         return states if self.kind == "global" else states.of_one_model()

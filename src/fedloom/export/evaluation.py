@@ -14,7 +14,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_home
 from fedloom.core.units import value_text
 from fedloom.evaluation import METRICS, MetricStates, Predictions
-from fedloom.evaluation.protocols import finite
+from fedloom.evaluation.scores import finite
 from fedloom.export.labelled import read_labelled
 from fedloom.export.modules import OwnModel
 from fedloom.export.trained import FinishedRun, Note, Trained, of_result, read

@@ -84,7 +84,7 @@ def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
             "evaluation.protocol = 'global/global': the server has no test data; name its file (the app's key `test`), "
             "or take global/local, which nodes test on their own data"
         )
-    for protocol in {"personal/global", "few-shot"}.intersection(protocols):
+    for protocol in (name for name in ("personal/global", "personal/others", "few-shot") if name in protocols):
         raise ConfigError(
             f"evaluation.protocol = '{protocol}': with source nodes take personal/local or global/local, which nodes "
             "test on their own data, or global/global"

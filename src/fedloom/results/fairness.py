@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
 from statistics import fmean, pstdev
-from typing import Any
+from typing import Any, TypeAlias
 
 from fedloom.results.clients import client_accuracies
 from fedloom.results.formats import as_csv, text_table
@@ -14,8 +14,11 @@ from fedloom.results.paired import same_setting
 from fedloom.results.table import Group
 from fedloom.results.text import percent
 
+_BySeed: TypeAlias = Mapping[int, Mapping[int, float]]  # accuracy by seed and client
 _EDGE = 0.1  # share of the clients that are the worst, or the best
 REFERENCES = {"Local": ("local", "personal/local"), "FedAvg": ("fedavg", "global/local")}
+ITS_GLOBAL = "its global model"  # before personalisation, from the same run: Motley's "hurt" (Wu et al. 2022)
+_PERSONAL, _GLOBAL, _FOREIGN = "personal/local", "global/local", "personal/others"
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,7 +54,9 @@ class FairnessRow:
     """Means over seeds of one group of runs.
 
     against: by reference, the shares over the seeds that both ran. smallest, median: test samples of a client, whose
-    accuracy moves in steps of one sample; None where the run did not record them.
+    accuracy moves in steps of one sample; None where the run did not record them. foreign: accuracy of personal models
+    on the other clients' data. drop: mean over clients of own minus foreign accuracy. Both are None where the run was
+    not tested in personal/others too.
     """
 
     label: str
@@ -61,6 +66,8 @@ class FairnessRow:
     against: dict[str, ClientShares]
     smallest: int | None
     median: float | None
+    foreign: float | None = None
+    drop: float | None = None
 
 
 def fairness(accuracies: Sequence[float]) -> Fairness | None:
@@ -97,7 +104,8 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
     """Return a row for each group whose protocol tests single clients, in their order.
 
     Each is compared with local training, and with FedAvg's global model on the clients' data, where these ran in the
-    same setting with the same rule of selecting rounds.
+    same setting with the same rule of selecting rounds. Personal models are compared with the global model of the same
+    runs, and have their accuracy on the other clients' data, where the runs were tested in these protocols too.
     """
     by_seed = [
         {run.numbers["seed"]: client_accuracies(run.rows) for run in group.results if client_accuracies(run.rows)}
@@ -114,16 +122,43 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
                 if (other.row["method"], other.row["protocol"]) == (method, protocol) and _comparable(group, other):
                     shares = _mean_shares(accuracies, other_accuracies)
                     against |= {name: shares} if shares else {}
+        foreign: tuple[float | None, float | None] = None, None
+        for other, other_accuracies in zip(groups, by_seed, strict=True):
+            if group.row["protocol"] == _PERSONAL and _of_same_runs(group, other):
+                if other.row["protocol"] == _GLOBAL and (shares := _mean_shares(accuracies, other_accuracies)):
+                    against[ITS_GLOBAL] = shares
+                if other.row["protocol"] == _FOREIGN:
+                    foreign = _foreign(accuracies, other_accuracies)
         scenario = group.results[0].scenario
         samples = scenario.get("client_test_smallest"), scenario.get("client_test_median")
         row = group.row
-        rows.append(FairnessRow(row["label"], row["protocol"], len(measured), _mean(measured), against, *samples))
+        mean = _mean(measured)
+        rows.append(FairnessRow(row["label"], row["protocol"], len(measured), mean, against, *samples, *foreign))
     return rows
 
 
 def _comparable(group: Group, other: Group) -> bool:
     alike = group.row["select"] == other.row["select"] and same_setting(group.row, other.row)
     return group is not other and alike
+
+
+def _of_same_runs(group: Group, other: Group) -> bool:
+    """Whether two groups are the same runs in two protocols."""
+    rows = group.row, other.row
+    mine, theirs = ((row["method"], row["preset"], row["select"], row["setting"], row["cell"]) for row in rows)
+    return mine == theirs
+
+
+def _foreign(own: _BySeed, others: _BySeed) -> tuple[float | None, float | None]:
+    """The mean accuracy on other clients' data, and the mean drop of a client from its own data to theirs."""
+    common = sorted(own.keys() & others.keys())
+    drops = [
+        fmean(own[seed][client] - others[seed][client] for client in both)
+        for seed in common
+        if (both := own[seed].keys() & others[seed].keys())
+    ]
+    means = [fmean(others[seed].values()) for seed in common]
+    return fmean(means) if means else None, fmean(drops) if drops else None
 
 
 def _mean(measured: Sequence[Fairness]) -> Fairness:
@@ -144,9 +179,7 @@ def _mean(measured: Sequence[Fairness]) -> Fairness:
     )
 
 
-def _mean_shares(
-    ours: Mapping[int, Mapping[int, float]], theirs: Mapping[int, Mapping[int, float]]
-) -> ClientShares | None:
+def _mean_shares(ours: _BySeed, theirs: _BySeed) -> ClientShares | None:
     by_seed = [client_shares(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
     shares = [found for found in by_seed if found is not None]
     if not shares:
@@ -161,13 +194,15 @@ def fairness_numbers(row: FairnessRow) -> dict[str, Any]:
     numbers |= {name: getattr(found, name) for name in Fairness.__slots__}
     for name, shares in row.against.items():
         kinds = ("worse", "equal", "better")
-        numbers |= {f"{kind}_than_{name.lower()}": getattr(shares, kind) for kind in kinds}
+        numbers |= {f"{kind}_than_{name.lower().replace(' ', '_')}": getattr(shares, kind) for kind in kinds}
+    numbers |= {} if row.foreign is None else {"foreign": row.foreign, "drop": row.drop}
     return numbers | {"smallest_test": row.smallest, "median_test": row.median}
 
 
 def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[str]]]:
     """Return the names of the columns and the texts of the rows, for people: percent, clients as k of N."""
-    references = [name for name in REFERENCES if any(name in row.against for row in rows)]
+    references = [name for name in (*REFERENCES, ITS_GLOBAL) if any(name in row.against for row in rows)]
+    has_foreign = any(row.foreign is not None for row in rows)
     sized = any(row.smallest is not None for row in rows)
     several = len({row.protocol for row in rows}) > 1
     names = [
@@ -180,6 +215,7 @@ def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[
         "best to worst",
         "Jain",
     ]
+    names += ["on others' data %", "drop"] if has_foreign else []
     names += [f"worse than {name}" for name in references] + (["test samples, least / median"] if sized else [])
     texts = []
     for row in rows:
@@ -191,6 +227,8 @@ def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[
             *map(percent, shown),
             "–" if found.jain is None else f"{found.jain:.3f}",
         ]
+        if has_foreign:
+            cells += ["–" if value is None else percent(value) for value in (row.foreign, row.drop)]
         for name in references:
             shares = row.against.get(name)
             cells.append("–" if shares is None else f"{shares.worse * found.clients:.3g} of {found.clients}")
