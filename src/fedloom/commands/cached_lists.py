@@ -24,12 +24,16 @@ _GROUPS = ("fedloom.methods", "fedloom.models", "fedloom.sources", "fedloom.wrap
 
 
 def cached_list(noun: str, build: Callable[[], tuple[Any, bool]]) -> Any:
-    """Return a list of the entries of a registry as JSON values, kept from an earlier process or made by `build`.
+    """Return a list of the entries of a registry as JSON values, kept from an earlier process or made anew.
 
-    build: returns the list, and whether it is complete; one that lacks a broken plug-in is not kept, so that every call
-    warns. A kept list is used if no file of fedloom or of a plug-in has changed and its checksum is right. In a process
-    that has imported torch, `build` is called: it is quick there, and others may have registered entries.
-    A cache folder that cannot be written costs time alone.
+    A kept list is used if no file of fedloom or of a plug-in has changed and its checksum is right. In a process that
+    has imported torch, `build` is called: it is quick there, and others may have registered entries. A cache folder
+    that cannot be written costs time alone.
+
+    Args:
+        noun: what the list is of, which names its file.
+        build: returns the list, and whether it is complete; one that lacks a broken plug-in is not kept, so that every
+            call warns.
     """
     if "torch" in sys.modules:
         return _plain(build()[0])

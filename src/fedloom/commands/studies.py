@@ -77,9 +77,21 @@ def run_and_report(
 ) -> None:
     """Show the plan of a study, or run it, show what was run, and write the report of all its finished cells.
 
-    on, allow_mixed, one_core: as in `run_study`. after_cells: writes files that the report reads; called once all cells
-    have ended, also after failures. Exits with 1 if a cell failed or is left. Raises `ConfigError` for cells of
-    different versions of fedloom, before any runs, unless `allow_mixed`.
+    Args:
+        study: the study.
+        out: its folder.
+        only: patterns of cells to run; none runs all.
+        plan: show the plan alone.
+        workers: processes of this call.
+        quiet: show no progress.
+        as_json: print JSON instead of tables.
+        on: "ray" runs the cells on a Ray cluster.
+        allow_mixed: the folder may have cells of other versions of fedloom, which else raise `ConfigError` before any
+            runs.
+        one_core: as in `run_study`.
+        after_cells: writes files that the report reads; called once all cells have ended, also after failures.
+
+    Exits with 1 if a cell failed or is left.
     """
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison

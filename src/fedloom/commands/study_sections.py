@@ -24,7 +24,11 @@ def save_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
 
 
 def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True) -> list[PageSection]:
-    """Return the sections of the studies in `folders`. with_paper_values: also ours beside a paper's values.
+    """Return the sections of studies.
+
+    Args:
+        folders: folders of the studies.
+        with_paper_values: also ours beside a paper's values.
 
     Raises `RunFolderError` for a study that cannot be read.
     """

@@ -35,7 +35,12 @@ class BatchSampler:
         self.batches_per_block = max(1, _BLOCK_NUMBERS // (local_training.batch_size * max(1, data.x[:1].numel())))
 
     def generators(self, job: Job, prefix: str = "") -> Draws:
-        """Return the client's generators of this round. prefix: of the streams' names."""
+        """Return the client's generators of this round.
+
+        Args:
+            job: the client's job.
+            prefix: first part of the streams' names.
+        """
         streams, ctx = job.ctx.task.streams, job.ctx
         augmented = self.local_training.augment.active
         return Draws(

@@ -92,7 +92,11 @@ class Worker:
         return self.sampler.local_training
 
     def copy(self, speedups: Speedups | None = None) -> Worker:
-        """Return a worker with copies of the nets and the same data. speedups: None takes this worker's."""
+        """Return a worker with copies of the nets and the same data.
+
+        Args:
+            speedups: None takes this worker's.
+        """
         nets = [deep_copy(loaded_net.net) for loaded_net in self.loaded_nets]
         worker = Worker(
             self.method,

@@ -110,9 +110,13 @@ BODY_FIELDS = ("payload", "server")  # of the classes above: the record that tra
 
 @functools.cache
 def field_types(kind: Any, bounds: bool = False) -> Mapping[str, Any]:
-    """Return the types of a dataclass's fields by name. bounds: with the pydantic `Field` in their annotations.
+    """Return the types of a dataclass's fields by name.
 
     All engines make their messages from these fields, so that a field which is added above reaches every client.
+
+    Args:
+        kind: the dataclass.
+        bounds: with the pydantic `Field` in their annotations.
     """
     types = get_type_hints(kind, include_extras=bounds)
     return {field.name: types[field.name] for field in fields(kind)}

@@ -139,7 +139,13 @@ class Federation:
         return self.state_of(ctx) if state is None else state
 
     def job(self, client: int, round_: int, *, measured: bool = False) -> Job:
-        """Return one client's job in a round, from the present states. measured: also measure gradients of terms."""
+        """Return one client's job in a round, from the present states.
+
+        Args:
+            client: id of the client.
+            round_: the round, which counts from 1.
+            measured: also measure gradients of terms.
+        """
         ctx = self.client_context(client, round_)
         closing = round_ > ctx.task.rounds and self._closing_method is not None
         method = self._closing_method if closing and self._closing_method is not None else self.method
@@ -149,16 +155,21 @@ class Federation:
     def tests(self, split: str, protocol: str | None = None) -> Iterator[EvalJob]:
         """Yield the tests of the personal models of all clients, participants or not, after the present round.
 
-        protocol: None takes the run's main one.
+        Args:
+            split: "val" or "test".
+            protocol: None takes the run's main one.
         """
         for client in range(self.scenario.clients):
             ctx = self.client_context(client, self.round)
             yield EvalJob(ctx, self.server, self._job_state(ctx), self.scenario.train.tensor(client), split, protocol)
 
     def server_tests(self, split: str, slices: int, protocol: str | None = None) -> Iterator[EvalJob]:
-        """Yield the tests of the server's model after the present round, in slices or (0) on each client's samples.
+        """Yield the tests of the server's model after the present round.
 
-        protocol: as in `tests`.
+        Args:
+            split: "val" or "test".
+            slices: number of slices; 0 tests on each client's samples.
+            protocol: None takes the run's main one.
         """
         no_samples = torch.zeros(0, dtype=torch.int64)
         no_counts = torch.zeros(self.scenario.num_classes, dtype=torch.int64)

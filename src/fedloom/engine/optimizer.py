@@ -90,7 +90,12 @@ class Optimizer:
         return [number for group in self._groups if group.spec.name == "adam" for number in group.corrections(step)]
 
     def advance(self, steps: int, new_state: Sequence[Tensor]) -> None:
-        """Count steps that were taken elsewhere on the same tensors. new_state: the state, if these steps made it."""
+        """Count steps that were taken elsewhere on the same tensors.
+
+        Args:
+            steps: number of steps.
+            new_state: the optimiser's state, if these steps made it.
+        """
         self.steps += steps
         tensors = iter(new_state)
         for group in self._groups if new_state else ():

@@ -130,7 +130,15 @@ def add_statistics(
     batch: Batch,
     classes: int,
 ) -> dict[str, Tree]:
-    """Return the sums of statistics with a batch added. values: what each statistic is taken of, [B, ...]."""
+    """Return the sums of statistics with a batch added.
+
+    Args:
+        statistics: the statistics by name.
+        sums: their sums so far, empty before the first batch.
+        values: returns what a statistic is taken of, [B, ...].
+        batch: labels and mask.
+        classes: number of classes C.
+    """
     return {
         name: statistic.add(sums[name], values(name, statistic), batch, classes)
         for name, statistic in statistics.items()

@@ -32,7 +32,12 @@ class JudgedClaim:
 
 
 def judge_claims(claims: Sequence[Claim], tables: Mapping[str, Sequence[ComparedValue]]) -> list[JudgedClaim]:
-    """Judge claims by compared values. tables: by its name, the values of each table that was run."""
+    """Judge claims by compared values.
+
+    Args:
+        claims: the claims of the papers.
+        tables: by its name, the values of each table that was run.
+    """
     judged = []
     for claim in claims:
         ours, reason = _ours(claim, tables.get(claim.table or "", []))

@@ -30,7 +30,10 @@ class Cost:
 def run_cost(config: RunConfig, by_method: bool = True) -> Cost:
     """Estimate the cost of a run.
 
-    by_method: try the method itself, for about a second; else it counts as FedAvg, and a network has a shorter trial.
+    Args:
+        config: config of the run.
+        by_method: try the method itself, for about a second; else it counts as FedAvg, and a network has a shorter
+            trial.
 
     Trials are kept in the cache folder: a machine tries a network once for each version of fedloom and of torch.
     """

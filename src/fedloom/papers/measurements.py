@@ -70,7 +70,12 @@ def measure(
 ) -> list[Measurement]:
     """Take from the finished cells what they give for printed values.
 
-    estimates: seconds by "column/row". changed, comparable: as in `Measurement`.
+    Args:
+        recipe: has the printed values.
+        results: finished runs by column and row.
+        estimates: seconds by "column/row".
+        changed: what differs from the recipe, in words.
+        comparable: whether the setting is within what the paper itself ran.
     """
     measurements = []
     for value, column, row in printed_rows(recipe):
@@ -179,10 +184,14 @@ def accuracy(recipe: Recipe, result: Result, predictor: str = "") -> float | Non
 
 
 def client_accuracy(client: int, result: Result, name: str = "accuracy") -> float | None:
-    """Test accuracy of one client in percent: in the round of best validation accuracy if the run selects by it, else
-    in the last one. Returns None where the client has none.
+    """Return the test accuracy of one client in percent; None where the client has none.
 
-    name: the measure; that of another predictor is e.g. "accuracy/online".
+    It is that of the round of best validation accuracy if the run selects by it, else of the last one.
+
+    Args:
+        client: id of the client.
+        result: a finished run.
+        name: the measure; that of another predictor is e.g. "accuracy/online".
     """
     best = best_val(result.rows) if result.numbers["select"] == "best_val" else None
     selected_round = best[0] if best else result.curve()[0][-1]

@@ -98,10 +98,15 @@ def judge_pairs(
 
 
 def judge_order(agreement: RankAgreement | None, pairs: Sequence[PairWord], reason: str | None = None) -> Verdict:
-    """Judge the order of rows. reason: why orders cannot be compared, whatever the agreement is.
+    """Judge the order of rows.
 
     "order differs" if a pair contradicts. "order reproduced" if none does, at least half of the pairs agree, and at
     most 2.5 % of all orders correlate as well. "undecided" otherwise, and for fewer than five rows.
+
+    Args:
+        agreement: rank correlation of ours and theirs; None for too few rows.
+        pairs: the verdict on each pair of rows.
+        reason: why orders cannot be compared, whatever the agreement is.
     """
     if reason is not None:
         return Verdict("not comparable", reason)

@@ -42,10 +42,13 @@ def points(
 ) -> Rows:
     """Embed test samples in the plane by t-SNE (van der Maaten and Hinton 2008).
 
-    - space: embed the input of the head, or the class scores. unit: scale vectors to length 1 before.
-    - marks: also embed the head's weight vectors, or the mean of each class over the training samples. They are rows
-      whose `kind` is this word.
-    - samples: at most so many of all clients together, evenly spread over the test data.
+    Args:
+        result: a finished run.
+        space: embed the input of the head, or the class scores.
+        unit: scale vectors to length 1 before.
+        marks: also embed the head's weight vectors, or the mean of each class over the training samples. They are rows
+            whose `kind` is this word.
+        samples: at most so many of all clients together, evenly spread over the test data.
 
     Returns rows of client, kind, class, name, x, y. The perplexity is 30, or a third of the number of vectors if that
     is lower. The run's seed fixes the picture.
@@ -132,9 +135,12 @@ def surface(
 ) -> Rows:
     """Compute the training loss on a plane through the weights.
 
-    - client: whose personal model; None is the server's.
-    - reach: x and y go from -reach to reach in `steps` steps each; 0, 0 is the trained model.
-    - samples: at most so many, evenly spread over the training data.
+    Args:
+        result: a finished run.
+        client: whose personal model; None is the server's.
+        reach: x and y go from -reach to reach; 0, 0 is the trained model.
+        steps: steps from -reach to reach.
+        samples: at most so many, evenly spread over the training data.
 
     Returns rows of x, y, loss (cross-entropy in nats). The two directions are filter-normalised (Li et al. 2018, arXiv
     1712.09913): random normal numbers, each filter scaled to the length of the net's. Biases and batch norm stay.

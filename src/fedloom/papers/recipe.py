@@ -244,8 +244,10 @@ class Recipe:
     ) -> StudyPlan:
         """Make the study of the table.
 
-        - seeds: how many seeds, from 0 on; None takes the recipe's number.
-        - keys: config keys on top of all cells.
+        Args:
+            scale: "full" or "small".
+            seeds: how many seeds, from 0 on; None takes the recipe's number.
+            keys: config keys on top of all cells.
 
         Raises `ConfigError` for a table in which nothing is run, for keys that are none of a cell's, and for more than
         10,000 seeds.

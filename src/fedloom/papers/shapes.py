@@ -117,7 +117,9 @@ def _domain_size(part: str | Mapping[str, Any]) -> tuple[int, int]:
 def stand_in(config: RunConfig, splits: Splits | None = None) -> Scenario:
     """Deal a config's scenario from black samples, without the skews that change pixels alone.
 
-    splits: the samples; one pixel each by default, because only their labels are dealt.
+    Args:
+        config: config of the run.
+        splits: the samples; one pixel each by default, because only their labels are dealt.
     """
     skews = tuple(skew for skew in config.scenario.skews if skew["name"] not in _PIXEL_SKEWS)
     without_pixels = config.scenario.model_copy(update={"skews": skews})

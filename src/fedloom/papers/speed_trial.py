@@ -52,8 +52,10 @@ class Speed:
 def method_trial(config: RunConfig, train_size: float) -> Speed:
     """Measure the speed of the config's own method, once for each kind of config.
 
-    train_size: samples of a client. Clients of about one size have one trial, because they share what a method does
-    once a round.
+    Args:
+        config: config of the run.
+        train_size: samples of a client. Clients of about one size have one trial, because they share what a method does
+            once a round.
     """
     shape, keys = shape_of(config), json.dumps(_method_keys(config), sort_keys=True)
     size = int(2 ** round(log2(max(1.0, train_size))))

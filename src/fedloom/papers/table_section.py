@@ -67,9 +67,12 @@ def table_blocks(
 
     A figure has no verdicts, so only its setting and its choices are shown.
 
-    - setting: the setting in which the cells ran, in words.
-    - failures: why cells of the study failed.
-    - choices: what the paper leaves open, and what was chosen.
+    Args:
+        recipe: has the printed values.
+        measurements: ours, by cell and seed.
+        setting: the setting in which the cells ran, in words.
+        failures: why cells of the study failed.
+        choices: what the paper leaves open, and what was chosen.
     """
     blocks: list[Block] = [f"Setting: {setting}."]
     if recipe.table.kind == "table":

@@ -80,8 +80,13 @@ def equivalence(
 ) -> Equivalence | None:
     """Compare at least three of our values with the printed one; None for fewer.
 
-    margin, step: the largest difference that counts as none, and the measure's smallest step, in its unit. theirs_std,
-    theirs_runs: the printed sample standard deviation over so many runs; it counts only with both (Welch).
+    Args:
+        ours: one value for each seed.
+        theirs: the printed value.
+        margin: the largest difference that counts as none, in the unit of the measure.
+        step: the measure's smallest step, in its unit.
+        theirs_std: the printed sample standard deviation; it counts only with `theirs_runs` (Welch).
+        theirs_runs: the number of runs that it is over.
     """
     if len(ours) < MIN_SEEDS:
         return None
@@ -131,15 +136,18 @@ def judge_value(
     missed: int = 0,
     reason: str | None = None,
 ) -> Verdict:
-    """Compare our values with the printed one.
+    """Compare our values with the printed one. Fewer than three seeds decide nothing.
 
-    - ours: one value for each seed, in the unit of `theirs`.
-    - theirs: the printed value, None if the paper prints none.
-    - margin, step, theirs_std, theirs_runs: as in `equivalence`.
-    - missed: seeds that never had the value, e.g. a target accuracy that they did not reach, so that there is no mean.
-    - reason: why the values cannot be compared, whatever they are.
-
-    Fewer than three seeds decide nothing.
+    Args:
+        ours: one value for each seed, in the unit of `theirs`.
+        theirs: the printed value; None if the paper prints none.
+        margin: the largest difference that counts as none, as in `equivalence`.
+        step: the measure's smallest step.
+        theirs_std: the printed sample standard deviation.
+        theirs_runs: the number of runs that it is over.
+        missed: seeds that never had the value, e.g. a target accuracy that they did not reach, so that there is no
+            mean.
+        reason: why the values cannot be compared, whatever they are.
 
     Example:
         >>> judge_value([70.1, 69.8, 70.3], 70.0).word

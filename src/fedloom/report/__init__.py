@@ -59,11 +59,18 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
 def write_report(
     results: Sequence[RunData], path: Path | str, title: str | None = None, parts: Sequence[PageSection] = ()
 ) -> Path:
-    """Write one self-contained HTML page about finished runs to `path`, whole or not at all; returns `path`.
+    """Write one self-contained HTML page about finished runs, whole or not at all, and return its path.
 
-    The same results give the same bytes. title: None names the methods and the data. parts: sections about what the
-    runs do not know, such as their study. Raises `ConfigError` if there are no results, and for a path that does not
-    end in .html or holds something else; `OSError` if it cannot be written.
+    The same results give the same bytes.
+
+    Args:
+        results: finished runs.
+        path: the page, which ends in .html.
+        title: the title; None names the methods and the data.
+        parts: sections about what the runs do not know, such as their study.
+
+    Raises `ConfigError` if there are no results, and for a path that does not end in .html or holds something else;
+    `OSError` if it cannot be written.
     """
     if not results:
         raise ConfigError("a report needs at least one finished run, got none")

@@ -208,7 +208,14 @@ def strokes(rows: Rows) -> dict[str, dict[str, Any]]:
 
 
 def dressed(ax: Axes, x: str, y: str, grid: Any = "y") -> None:
-    """Names of the axes, ticks and grid as the report has them. grid: of "x", of "y", or None."""
+    """Set the names of the axes, ticks and grid as the report has them.
+
+    Args:
+        ax: the axes.
+        x: name of the x axis.
+        y: name of the y axis.
+        grid: of "x", of "y", or None.
+    """
     ax.set_xlabel(x, color=color("muted"))
     ax.set_ylabel(y, color=color("muted"))
     for side in ax.spines.values():

@@ -64,7 +64,11 @@ def draw_recall(
 ) -> Figure:
     """Recall of each class as a bar, with its test samples; lines at the accuracy and at the majority baseline.
 
-    rows: name, recall in [0, 1] and test samples of a class. tone: the custom property of the bars' colour.
+    Args:
+        rows: name, recall in [0, 1] and test samples of a class.
+        accuracy: accuracy of the run in [0, 1], drawn as a line.
+        majority: accuracy of the majority baseline in [0, 1]; None draws no line.
+        tone: the custom property of the bars' colour.
     """
     pitch = 24.0 if len(rows) <= 20 else 17.0
     left = 10 + CHARACTER * min(max(len(name) for name, *_ in rows), 16)

@@ -24,7 +24,11 @@ def differences(
 ) -> Markup | None:
     """Differences from the baseline in points with 95 % intervals, a row each; None where no pair has an interval.
 
-    tones: the colour number of each pair's method, which it has in all settings. name: prefix of ids.
+    Args:
+        pairs: the comparisons with the baseline.
+        tones: the colour number of each pair's method, which it has in all settings.
+        name: prefix of ids.
+        title: heading of the chart.
     """
     rows = [(pair, tone) for pair, tone in zip(pairs, tones, strict=True) if pair.outcome.low is not None]
     if not rows:

@@ -32,10 +32,14 @@ class Size:
 
 
 def draw_lines(lines: Sequence[Line], size: Size, quantity: str, *, share: bool, marked: bool = False) -> Figure:
-    """Mean over seeds as a line, ± sample std as a band, single seeds thin behind it.
+    """Draw means over seeds as lines, ± sample std as bands, single seeds thin behind them.
 
-    quantity: what the y axis shows, with its unit. share: values are shares in [0, 1] and shown as percent. marked:
-    lines of one colour (terms of one method), told apart by marks that stand beside their names too.
+    Args:
+        lines: the measures by round.
+        size: size of the figure.
+        quantity: what the y axis shows, with its unit.
+        share: values are shares in [0, 1] and shown as percent.
+        marked: lines of one colour (terms of one method), told apart by marks that stand beside their names too.
     """
     figure = new_figure(size.width, size.height)
     names = [elided(line.label, size.characters) for line in lines]

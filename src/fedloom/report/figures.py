@@ -67,10 +67,12 @@ _KINDS = {
 
 
 def figure(kind: str, rows: Rows, axis: str = "") -> Figure:
-    """A figure of one of the kinds, in the report's colours: a panel for each value of the keys that tell them apart.
+    """Return a figure in the report's colours: a panel for each value of the keys that tell them apart.
 
-    kind: curves, sweep, clients, bars, costs, points, relations, norms or surface. Needs one row at least. axis: the
-    name of a sweep's axis. Of models, those of the lowest seed are drawn.
+    Args:
+        kind: curves, sweep, clients, bars, costs, points, relations, norms or surface.
+        rows: the rows to draw, at least one. Of models, those of the lowest seed are drawn.
+        axis: the name of a sweep's axis.
     """
     how = _KINDS[kind]
     if how.one_seed:

@@ -33,9 +33,12 @@ def owners(scenario: Mapping[str, Any]) -> list[str]:
 
 
 def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owners: Sequence[str] = ()) -> Figure:
-    """Class counts [clients, classes]: area (bubbles) or opacity (heat) grows with the number of samples.
+    """Draw class counts: area (bubbles) or opacity (heat) grows with the number of samples.
 
-    owners: what stands beside each client's number, e.g. its domain; only bubbles have room for it.
+    Args:
+        counts: samples by client and class [clients, classes].
+        classes: names of the classes.
+        owners: what stands beside each client's number, e.g. its domain; only bubbles have room for it.
     """
     bubbles = as_bubbles(counts)
     left = _LEFT + (min(max(map(len, owners)), _OWNER) * CHARACTER if owners and bubbles else 0)

@@ -12,24 +12,49 @@ from fedloom.results.page_sections import Cell
 
 
 def section(title: str, anchor: str, blocks: Sequence[Markup], css: str = "") -> Markup:
-    """Render a section. anchor: the id of its heading; css: its class."""
+    """Render a section.
+
+    Args:
+        title: its heading.
+        anchor: the id of its heading.
+        blocks: its contents.
+        css: its class.
+    """
     return render_macro("elements.html", "section", title, anchor, blocks, css)
 
 
 def bullets(texts: Iterable[str], css: str = "") -> Markup:
-    """Render a list. css: its class."""
+    """Render a list.
+
+    Args:
+        texts: its entries.
+        css: its class.
+    """
     return render_macro("elements.html", "bullets", texts, css)
 
 
 def chart(
     svgs: Sequence[Markup], title: str, caption: str = "", key: Markup | None = None, *, wide: bool = False
 ) -> Markup:
-    """Render a figure under its title, caption and key. wide: across all columns of a grid."""
+    """Render a figure under its title, caption and key.
+
+    Args:
+        svgs: drawings side by side.
+        title: its title.
+        caption: its caption.
+        key: its legend.
+        wide: across all columns of a grid.
+    """
     return render_macro("elements.html", "chart", Markup("\n").join(svgs), title, caption, key or "", wide)
 
 
 def key(entries: Iterable[tuple[str, str]], css: str = "") -> Markup:
-    """Render a legend. entries: the custom property of a colour, and its label."""
+    """Render a legend.
+
+    Args:
+        entries: the custom property of a colour, and its label.
+        css: its class.
+    """
     return render_macro("elements.html", "key", entries, css)
 
 
@@ -67,8 +92,14 @@ def table(
 ) -> Markup:
     """Render a table with its caption and the links that save it.
 
-    anchor: its id; numeric: columns of numbers, whose cells have the number to sort by; saved: the table as text, by
-    the ends of file names (csv, md, tex); heads: how many cells, from the first on, name a row.
+    Args:
+        anchor: its id.
+        caption: its caption.
+        columns: its headings.
+        numeric: columns of numbers, whose cells have the number to sort by.
+        rows: its cells.
+        saved: the table as text, by the ends of file names (csv, md, tex).
+        heads: how many cells, from the first on, name a row.
     """
     name = anchor.removesuffix("-note")
     downloads = [Download(f"{name}.{end}", *_KINDS[end], text) for end, text in saved.items()]
@@ -81,7 +112,13 @@ def details(summary: str, text: str) -> Markup:
 
 
 def fold(summary: str, blocks: Sequence[Markup], css: str = "") -> Markup:
-    """Render blocks that open on a click. css: its class."""
+    """Render blocks that open on a click.
+
+    Args:
+        summary: the text to click on.
+        blocks: the blocks.
+        css: their class.
+    """
     return render_macro("elements.html", "fold", summary, blocks, css)
 
 
@@ -107,13 +144,26 @@ def chart_beside_facts(picture: Markup, title: str, pairs: Iterable[tuple[str, s
 
 
 def svg(name: str, view_box: str, title: str, description: str, content: Markup, css: str = "") -> Markup:
-    """Render a drawing. name: prefix of its ids, and of the files it is saved as; view_box: its four numbers; title and
-    description: what it shows, for people who do not see it."""
+    """Render a drawing.
+
+    Args:
+        name: prefix of its ids, and of the files it is saved as.
+        view_box: its four numbers.
+        title: short text for people who do not see it.
+        description: longer text for people who do not see it.
+        content: its elements.
+        css: its class.
+    """
     return render_macro("elements.html", "svg", name, css, view_box, title, description, content)
 
 
 def name_cell(label: str, tone: str = "") -> Markup:
-    """Render the cell that names a row. tone: the custom property of its colour."""
+    """Render the cell that names a row.
+
+    Args:
+        label: the name.
+        tone: the custom property of its colour.
+    """
     return render_macro("cells.html", "name", label, tone)
 
 

@@ -113,10 +113,12 @@ def draw_norms(ax: Axes, rows: Rows) -> None:
 
 
 def draw_surface(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappable:
-    """The loss (`loss`, nats) on a grid of steps along two directions (`x`, `y`); gives what a colour bar needs.
+    """Draw the loss on a grid of steps along two directions; return what a colour bar needs.
 
-    among: all rows of the figure, so that its panels share one scale of colours, which is logarithmic. A grid point
-    whose loss is not finite stays blank.
+    Args:
+        ax: the axes to draw on.
+        rows: rows of one panel, with `x`, `y` and `loss` in nats. A grid point whose loss is not finite stays blank.
+        among: all rows of the figure, so that its panels share one scale of colours, which is logarithmic.
     """
     xs, ys = (sorted({row[key] for row in rows}) for key in ("x", "y"))
     at = {(row["x"], row["y"]): row["loss"] for row in rows}

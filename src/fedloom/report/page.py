@@ -50,7 +50,13 @@ _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
 
 
 def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[PageSection] = ()) -> str:
-    """The whole page as HTML. parts: sections of others, after the results."""
+    """Return the whole page as HTML.
+
+    Args:
+        results: finished runs.
+        title: the title; None names the methods and the data.
+        parts: sections of others, after the results.
+    """
     groups = grouped(results)
     rows = [group.row for group in groups]
     methods = list(dict.fromkeys(row["method"] for row in rows))

@@ -66,8 +66,12 @@ def new_figure(width: float, height: float) -> Figure:
 def inline(draw: Callable[[], Figure], name: str, title: str, description: str, css: str = "") -> Markup:
     """Draw a figure and return it as an `<svg>` element.
 
-    name: prefix of its ids, unique in the page; title and description: what it shows, for people who do not see it;
-    css: its classes.
+    Args:
+        draw: makes the figure.
+        name: prefix of its ids, unique in the page.
+        title: short text for people who do not see it.
+        description: longer text for people who do not see it.
+        css: its classes.
     """
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the page's fonts have it

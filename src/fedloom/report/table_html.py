@@ -19,7 +19,12 @@ _WORDS = ("Preset", "Protocol", "Select")
 
 
 def numbers_table(rows: Sequence[ResultRow], saved: Mapping[str, str]) -> Markup:
-    """Render the results, a row a group; bytes and seconds are those of a run. saved: as `markup.table` takes it."""
+    """Render the results, a row a group; bytes and seconds are those of a run.
+
+    Args:
+        rows: rows of the table of results.
+        saved: as `markup.table` takes it.
+    """
     up, down = max(row["bytes_up"] for row in rows), max(row["bytes_down"] for row in rows)
     time, figures = max(row["seconds"] for row in rows), figure_names(rows)
     optional = optional_columns(rows)

@@ -1,4 +1,4 @@
-"""What `precision: bfloat16` would buy a long run on this machine: measured, and said once."""
+"""Measure what `precision: bfloat16` would buy a long run on this machine, and say it once."""
 
 from __future__ import annotations
 

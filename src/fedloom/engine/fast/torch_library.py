@@ -57,7 +57,11 @@ class TorchLibrary:
                 self.obstacle = str(error)
 
     def ready(self, *, wait: bool = False) -> bool:
-        """Load it if it has been compiled; return whether it can be used now. wait: until it has been compiled."""
+        """Load it if it has been compiled; return whether it can be used now.
+
+        Args:
+            wait: wait until it has been compiled.
+        """
         if self._loaded or self._compilation is None or self.obstacle is not None:
             return self._loaded
         try:

@@ -63,7 +63,13 @@ def packed(content: Request | Reply, packer: Packer) -> PackedMessage:
 def unpacked(
     message: PackedMessage, view: Callable[[SharedTensor | InlineTensor], Tensor], tasks: Sequence[Task] = ()
 ) -> Any:
-    """Return the job or result of a message, with views of the memory as tensors. tasks: one a group, for jobs."""
+    """Return the job or result of a message, with views of the memory as tensors.
+
+    Args:
+        message: the message.
+        view: returns a tensor for its location.
+        tasks: one a group, for jobs.
+    """
     arguments: dict[str, Any] = {}
     for name, type_ in field_types(cast(Any, message.kind)).items():
         if name in BODY_FIELDS:

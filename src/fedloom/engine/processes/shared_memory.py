@@ -176,7 +176,12 @@ class Packer:
         self._memory.clear()
 
     def pack(self, record: Record, *, shared: bool = True) -> Packed:
-        """Return a record with locations instead of tensors. shared: whether other records may share its tensors."""
+        """Return a record with locations instead of tensors.
+
+        Args:
+            record: the record.
+            shared: whether other records may share its tensors.
+        """
         if not shared:
             return {name: _packed(value, self._memory.put) for name, value in record.items()}
         return {name: self._shared(value) for name, value in record.items()}
@@ -206,7 +211,12 @@ def _packed(value: Value, locate: Callable[[Tensor], SharedTensor | InlineTensor
 
 
 def unpack(packed: Packed, view: Callable[[SharedTensor | InlineTensor], Tensor]) -> Record:
-    """Return the packed record with views as tensors. view: `SharedMemory.view`, or a cached version of it."""
+    """Return the packed record with views as tensors.
+
+    Args:
+        packed: the record with locations.
+        view: `SharedMemory.view`, or a cached version of it.
+    """
     return {name: _unpacked(value, view) for name, value in packed.items()}
 
 

@@ -59,8 +59,15 @@ def start_worker(
 ) -> WorkerHandle:
     """Start a process that answers messages until its pipe closes.
 
-    results: memory of the worker that it replaces, if any. siblings: the parent's pipes to other workers. Raises
-    `OSError` if the system allows no more descriptors or processes, after closing all that was opened.
+    Args:
+        worker: trains and tests in the process.
+        tasks: one for each architecture group.
+        orders: memory with the tensors of jobs.
+        results: memory of the worker that it replaces, if any.
+        stack: clients that train side by side.
+        siblings: the parent's pipes to other workers.
+
+    Raises `OSError` if the system allows no more descriptors or processes, after closing all that was opened.
     """
     context = _context()
     memory = results or SharedMemory()

@@ -57,8 +57,13 @@ class Cluster:
     ) -> Iterator[tuple[T, Any]]:
         """Yield each call's label and result as calls end; the result is a `Lost` if Ray gave up the call.
 
-        limit: calls that run at a time. late: called with the labels of running calls whenever none has ended for
-        `patience` seconds. Raises the `FedloomError` that a call raised.
+        Args:
+            calls: label and reference of each call, which starts when it is read.
+            limit: calls that run at a time; None for no limit.
+            patience: seconds until calls count as late; None for ever.
+            late: called with the labels of running calls whenever none has ended for `patience` seconds.
+
+        Raises the `FedloomError` that a call raised.
         """
         out: dict[Ref, T] = {}
         try:
@@ -93,7 +98,10 @@ class Cluster:
 def connected(asks: str) -> Iterator[Cluster]:
     """Give the Ray cluster, connecting this process to it until the context ends if it is not connected yet.
 
-    asks: the setting that needs Ray, for messages. Raises `ConfigError` if Ray is not installed or no cluster is found.
+    Args:
+        asks: the setting that needs Ray, for messages.
+
+    Raises `ConfigError` if Ray is not installed or no cluster is found.
     """
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # keeps Ray's messages about lost workers out of stdout
     try:

@@ -20,8 +20,11 @@ from fedloom.methods.contract.contexts import Task
 def work(run: Sequence[Ref], message: PackedMessage, names: Sequence[str], *values: Any) -> PackedMessage | ClientError:
     """Run the job of a message, and return its result or the error of the client.
 
-    run: a reference to `(worker, tasks)`, in a list so that Ray does not fetch it for each client. names, values: the
-    record that clients of the round share.
+    Args:
+        run: a reference to `(worker, tasks)`, in a list so that Ray does not fetch it for each client.
+        message: the message of the job.
+        names: names of the record's values that clients of the round share.
+        values: these values.
     """
     with reproducible_settings():
         engine, tasks = _ready(run[0])

@@ -107,7 +107,11 @@ class BackgroundCompilation:
         self._begin(0)
 
     def finished(self, *, wait: bool = False) -> bool:
-        """Return whether the library is there. wait: until it is. Raises `KernelError` if it cannot be compiled."""
+        """Return whether the library is there. Raises `KernelError` if it cannot be compiled.
+
+        Args:
+            wait: wait until it is there.
+        """
         if os.getpid() != self._owner:  # a worker, forked meanwhile
             return self.path.exists()
         while self._process is None and not self._begin(_LOCK_SECONDS if wait else 0) and wait:

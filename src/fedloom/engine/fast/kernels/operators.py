@@ -16,9 +16,13 @@ _CALLS = torch.ops.fedloom
 
 
 def convolution(x: Tensor, weight: Tensor, bias: Tensor | None, padding: tuple[int, int]) -> Tensor:
-    """Compute `torch.conv2d` at stride 1 of x [n, c_in, h, w], weight [c_out, c_in, kh, kw] and bias [c_out].
+    """Compute `torch.conv2d` at stride 1, in float32 on the CPU.
 
-    All are float32 on the CPU. padding: rows and columns, in pixels.
+    Args:
+        x: images [n, c_in, h, w].
+        weight: kernels [c_out, c_in, kh, kw].
+        bias: [c_out].
+        padding: rows and columns, in pixels.
     """
     _prepared_convolution(*x.shape[1:2], len(weight), *x.shape[2:], *weight.shape[2:], *padding)
     result: Tensor = _Convolution.apply(x, weight, bias, padding)  # type: ignore[no-untyped-call]
