@@ -187,7 +187,7 @@ def inspect(
 
 
 app.command()(comparisons.report)
-app.command()(comparisons.table)
+app.command()(publication.table)
 app.command()(publication.figure)
 for command in (methods, catalogue.models, catalogue.datasets, catalogue.scenarios, config_command):
     app.command()(command)

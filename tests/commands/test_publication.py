@@ -1,4 +1,4 @@
-"""The commands for a paper: figures from a study's folder, and the mistakes in calling them."""
+"""The commands for a paper: figures and tables from a study's folder, and the mistakes in calling them."""
 
 from __future__ import annotations
 
@@ -94,3 +94,38 @@ def test_cells_that_are_not_finished_are_counted_on_stderr(capsys: Any, finished
     assert code == 0
     assert "2 to 3 seeds" in out
     assert "1" in err
+
+
+def test_a_study_becomes_a_pivot_in_every_format(capsys: Any, finished: Path) -> None:
+    words = ("table", str(finished), "--rows", "method", "--columns", "alpha", "--cells", "accuracy,balanced_accuracy")
+    code, out, err = call(capsys, *words)
+    assert (code, err) == (0, "")
+    assert "| alpha = 0.1, accuracy (%) | " in " ".join(out.splitlines()[0].split())
+    latex = call(capsys, *words, "--format", "latex", "--caption", "Ours", "--p-value")[1]
+    assert r"\multicolumn{4}{c}{alpha = 0.1} & \multicolumn{4}{c}{alpha = 1.0}" in latex
+    assert r"\caption{Ours.}" in latex
+    assert r"\label{tab:study}" in latex
+    assert call(capsys, *words, "--format", "csv", "--units", "share")[1].startswith(
+        'method,"alpha = 0.1, accuracy (share)"'
+    )
+    text = call(capsys, "table", str(finished), "--interval", "--format", "text")[1]
+    assert "alpha=0.1, over fedavg [95 %]" in text
+    assert call(capsys, "table", str(finished), "--format", "text")[1].startswith("method ")
+
+
+@pytest.mark.parametrize(
+    ("words", "says"),
+    [
+        (["--rows", "method"], "two values in a cell (method fedavg): scenario.alpha still varies (0.1 and 1.0)"),
+        (["--columns", "alfa"], "'alfa': no run has this key; did you mean 'alpha'?"),
+        (["--rows", "alpha,method", "--cells", "acc"], "--cells 'acc': no run has it; did you mean 'accuracy'?"),
+        (["--columns", "seed"], "seed: each cell is a mean over seeds"),
+        (["--p-value", "--against", "moon"], "--against 'moon': no finished row of it"),
+        (["--rows", "method", "--costs"], "are tables of their own"),
+        (["--format", "latx"], "format = 'latx': did you mean 'latex'?"),
+    ],
+)
+def test_pivots_that_cannot_be_are_one_line(capsys: Any, finished: Path, words: list[str], says: str) -> None:
+    code, out, err = call(capsys, "table", str(finished), *words)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert says in err

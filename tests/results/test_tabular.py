@@ -30,8 +30,9 @@ def test_signs_of_the_formats_are_escaped(make_result):
     row = Comparison([make_result("a|b_c%", best_val=None)])
     assert r"a\|b_c%" in row.table("markdown")
     latex = row.table("latex")
-    assert r"a|b\_c\%" in latex
-    assert latex.startswith(r"\begin{tabular}{llllrrrrrr}")
+    assert r"a\textbar{}b\_c\%" in latex
+    assert r"\begin{tabular}{@{}llllrrrrrr@{}}" in latex
+    assert r"\caption{Results of the finished runs.}" in latex
     assert " -- " in latex
     assert r"$\pm$" in Comparison([make_result(seed=0), make_result(seed=1)]).table("latex")
     assert "&lt;b&gt;" in Comparison([make_result("<b>")])._repr_html_()

@@ -1,4 +1,4 @@
-"""Commands about several runs: `compare`, `report`, `table`."""
+"""Commands about several runs: `compare`, `report`."""
 
 from __future__ import annotations
 
@@ -26,7 +26,6 @@ from fedloom.commands.shared import (
 )
 from fedloom.commands.study_sections import sections_of_studies
 from fedloom.core.console import console_of
-from fedloom.core.errors import ConfigError, printable
 
 if TYPE_CHECKING:
     from fedloom.config.run_config import RunConfig
@@ -158,42 +157,6 @@ def report(
     for text in limits:
         say(text)
     console_of(as_json).print(f"{counted(len(done), 'run')}: {page}", markup=False, soft_wrap=True)
-
-
-def table(
-    runs: Runs,
-    format: Annotated[str, typer.Option(help="markdown, latex or csv.")] = "markdown",
-    target: Annotated[
-        list[float] | None,
-        typer.Option(help="What it took to reach this accuracy, from 0 to 1: rounds, bytes, FLOPs. May come often."),
-    ] = None,
-    costs: Annotated[
-        bool, typer.Option("--costs", help="Time of a local epoch beside FedAvg's, FLOPs and bytes of a run.")
-    ] = False,
-    fairness: Annotated[
-        bool, typer.Option("--fairness", help="Spread of accuracy over clients, and clients that are worse off.")
-    ] = False,
-    allow_mixed: AllowMixed = False,
-) -> None:
-    """The table of finished runs as text for a paper or a program."""
-    from fedloom.results.comparison import Comparison
-    from fedloom.studies.collect import collect
-
-    collected = collect(runs, allow_mixed)
-    done = Comparison(collected.results)
-    if bool(target) + costs + fairness > 1:
-        raise ConfigError("--target, --costs and --fairness are tables of their own: ask for one of them")
-    if target:
-        text = done.target_table(target, format)
-    elif costs:
-        text = done.cost_table(format)
-    else:
-        text = done.fairness_table(format) if fairness else done.table(format)
-    say_left_out(collected.left_out)
-    say_limits(runs, collected.results, allow_mixed)
-    print(printable(text, keep_lines=True))
-    for note in done.tuned():
-        say(note)
 
 
 def _studies(runs: Sequence[Path], results: Sequence[Result], allow_mixed: bool) -> list[Path]:

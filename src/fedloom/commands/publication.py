@@ -1,16 +1,16 @@
-"""Commands for a paper: `figure`."""
+"""Commands for a paper: `figure`, `table`."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Literal
 
 import typer
 
 from fedloom.commands.comparisons import AllowMixed, say_left_out, say_limits
-from fedloom.commands.shared import AsJson, Runs, print_json
+from fedloom.commands.shared import AsJson, Runs, print_json, say
 from fedloom.core.console import console_of
-from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.errors import ConfigError, printable, short_repr
 from fedloom.plots.plot_data import COLUMN, PAGE, check_kind
 
 _WIDTHS = {"column": COLUMN, "page": PAGE}
@@ -66,6 +66,82 @@ def figure(
     console = console_of(as_json)
     console.print(f"figure: {path}", markup=False, soft_wrap=True)
     console.print(plot.note, markup=False, soft_wrap=True)
+
+
+def table(
+    runs: Runs,
+    format: Annotated[str, typer.Option(help="markdown, latex, csv or text.")] = "markdown",
+    rows: Annotated[
+        str | None, typer.Option(help="Keys that name the rows: method, setting, protocol or any config key.")
+    ] = None,
+    columns: Annotated[str | None, typer.Option(help="Keys whose values stand above the columns, e.g. alpha.")] = None,
+    cells: Annotated[
+        str | None, typer.Option(help="Measures, e.g. accuracy,auroc,worst10,up,down,time,n; accuracy unless given.")
+    ] = None,
+    units: Annotated[Literal["percent", "share"], typer.Option(help="The unit of shares.")] = "percent",
+    interval: Annotated[
+        bool, typer.Option("--interval", help="Add the difference from --against with its 95 % interval.")
+    ] = False,
+    p_value: Annotated[
+        bool, typer.Option("--p-value", help="Add the p of that difference, after Holm's correction.")
+    ] = False,
+    against: Annotated[str, typer.Option(help="The method from which differences are taken.")] = "fedavg",
+    caption: Annotated[str, typer.Option(help="The caption in LaTeX; it names measures and keys unless given.")] = "",
+    label: Annotated[str, typer.Option(help="The label in LaTeX; that of the first folder unless given.")] = "",
+    target: Annotated[
+        list[float] | None,
+        typer.Option(help="What it took to reach this accuracy, from 0 to 1: rounds, bytes, FLOPs. May come often."),
+    ] = None,
+    costs: Annotated[
+        bool, typer.Option("--costs", help="Time of a local epoch beside FedAvg's, FLOPs and bytes of a run.")
+    ] = False,
+    fairness: Annotated[
+        bool, typer.Option("--fairness", help="Spread of accuracy over clients, and clients that are worse off.")
+    ] = False,
+    allow_mixed: AllowMixed = False,
+) -> None:
+    """The table of finished runs as text for a paper or a program; with --rows, --columns or --cells a pivot."""
+    from fedloom.results.comparison import Comparison
+    from fedloom.results.formats import check_format
+    from fedloom.studies.collect import collect
+
+    pivots = any(option is not None for option in (rows, columns, cells)) or interval or p_value
+    if bool(target) + costs + fairness > 1:
+        raise ConfigError("--target, --costs and --fairness are tables of their own: ask for one of them")
+    if pivots and (target or costs or fairness):
+        raise ConfigError(
+            "--target, --costs and --fairness are tables of their own, without --rows, --columns, --cells, --interval "
+            "and --p-value: leave out these or those"
+        )
+    check_format(format)
+    collected = collect(runs, allow_mixed)
+    done = Comparison(collected.results)
+    if target:
+        text = done.target_table(target, format)
+    elif costs:
+        text = done.cost_table(format)
+    elif fairness:
+        text = done.fairness_table(format)
+    elif pivots:
+        text = done.pivot(
+            rows,
+            columns,
+            cells or "accuracy",
+            format,
+            units=units,
+            against=against,
+            interval=interval,
+            p_value=p_value,
+            caption=caption,
+            label=label or runs[0].resolve().name,
+        )
+    else:
+        text = done.table(format)
+    say_left_out(collected.left_out)
+    say_limits(runs, collected.results, allow_mixed)
+    print(printable(text, keep_lines=True))
+    for note in done.tuned():
+        say(note)
 
 
 def _inches(text: str) -> float:

@@ -29,6 +29,8 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
+    from fedloom.results.table_measures import Units
+
 _log = logging.getLogger(__name__)
 _COLUMNS = ("accuracy", "best_val_accuracy", "rounds", "bytes_up", "bytes_down", "peak_memory_mb")
 
@@ -145,6 +147,55 @@ class Comparison(Tabular):
         Raises `ConfigError` if pandas is not installed.
         """
         return frame([self._row(group.row, result) for group in grouped(self.results) for result in group.results])
+
+    def pivot(
+        self,
+        rows: str | Sequence[str] | None = None,
+        columns: str | Sequence[str] | None = None,
+        cells: str | Sequence[str] = "accuracy",
+        format: str = "text",
+        *,
+        units: Units = "percent",
+        against: str = BASELINE,
+        interval: bool = False,
+        p_value: bool = False,
+        caption: str = "",
+        label: str = "",
+    ) -> str:
+        """Return means over seeds as a table for a paper: one key down, another across, measures in the cells.
+
+        Bold are the best method of each setting and those that the one rule does not tell apart from it; the notes say
+        so, with seeds and protocol.
+
+        Args:
+            rows: keys whose values name the rows: method, setting, preset, protocol, select or any config key, such as
+                "alpha". Methods, if neither rows nor columns are given.
+            columns: keys whose values stand above the columns.
+            cells: measures: accuracy, any metric of the runs, best_val, worst10, up, down, time, n.
+            format: "text", "markdown", "latex" or "csv".
+            units: "percent" or "share", for measures that are shares.
+            against: the method from which differences are taken.
+            interval: whether to add the difference with its 95 % interval, seed by seed.
+            p_value: whether to add its p after Holm's correction.
+            caption: the caption; it names measures and keys unless given.
+            label: the LaTeX label.
+
+        Raises:
+            ConfigError: for an unknown name, and for two values in a cell, which names the key that still varies.
+        """
+        from fedloom.results.pivot import PivotLayout, default_columns, pivot, split_names
+
+        automatic = rows is None and columns is None
+        layout = PivotLayout(
+            split_names("method" if rows is None else rows),
+            default_columns(self.results) if automatic else split_names(columns or ()),
+            split_names(cells),
+            units,
+            against,
+            interval,
+            p_value,
+        )
+        return pivot(self.results, layout, caption, label).formatted(format)
 
     def plot(self, kind: str = "curves", metric: str = "accuracy", width: float = 6.9) -> Axes:
         """Draw the comparison, and return the matplotlib Axes of its first setting; `axes.figure.axes` has all.

@@ -244,4 +244,4 @@ def formatted_fairness(groups: Sequence[Group], format: str) -> str:
     if format == "csv":
         return as_csv([fairness_numbers(row) for row in rows])
     names, texts = fairness_columns(rows)
-    return text_table(texts, names, (False, *(True,) * (len(names) - 1)), format)
+    return text_table(texts, names, (False, *(True,) * (len(names) - 1)), format, "Accuracy over clients")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import csv
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict
 from typing import Any, Literal, get_args
 
@@ -12,7 +12,10 @@ from tabulate import tabulate
 
 from fedloom.core.errors import ConfigError, suggest_name
 from fedloom.core.units import with_unit
+from fedloom.results.best_rows import best_rows
 from fedloom.results.costs import costs
+from fedloom.results.latex import bold, escaped, latex_float, table_row
+from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.table import (
     ResultRow,
     figure_names,
@@ -23,11 +26,13 @@ from fedloom.results.table import (
     protocols_of,
     result_table,
 )
+from fedloom.results.table_measures import table_measure
+from fedloom.results.table_notes import notes_of
 from fedloom.results.targets import reached_mean
 from fedloom.results.text import bytes_text, percent, plus_minus, seconds_text, seeds_text
 from fedloom.storage.run_data import RunData
 
-Format = Literal["markdown", "latex", "csv"]
+Format = Literal["markdown", "latex", "csv", "text"]
 
 # Columns for people: name, whether it is a number, and a row's text.
 COLUMNS: tuple[tuple[str, bool, Callable[[ResultRow], str]], ...] = (
@@ -80,7 +85,20 @@ def formatted(results: Sequence[RunData], format: str) -> str:
     if format == "csv":
         return rows_csv(rows)
     names, numeric, texts = zip(*columns_for(rows), strict=True)
-    return text_table([[text(row) for text in texts] for row in rows], names, numeric, format)
+    cells = [[text(row) for text in texts] for row in rows]
+    if format != "latex":
+        return text_table(cells, names, numeric, format)
+    groups = grouped(results)
+    titles = panel_titles(rows, row_names(rows))
+    measures = [table_measure(name, groups, "percent") for name in ("accuracy", *metric_names(rows))]
+    best = [best_rows(groups, titles, measure.values, measure.lower) for measure in measures]
+    bold_cells = {
+        (index, names.index(with_unit(measure.name)))
+        for measure, indices in zip(measures, best, strict=True)
+        for index in indices
+    }
+    notes = notes_of(groups, measures, best, "")
+    return text_table(cells, names, numeric, format, "Results of the finished runs", notes, bold_cells)
 
 
 def formatted_targets(results: Sequence[RunData], targets: Sequence[float], format: str) -> str:
@@ -116,7 +134,8 @@ def formatted_targets(results: Sequence[RunData], targets: Sequence[float], form
         ]
         for row, target, reached in reached_targets
     ]
-    return text_table(cells, names, (*(False,) * (len(names) - 5), *(True,) * 5), format)
+    numeric = (*(False,) * (len(names) - 5), *(True,) * 5)
+    return text_table(cells, names, numeric, format, "Cost of reaching an accuracy")
 
 
 def formatted_costs(results: Sequence[RunData], format: str) -> str:
@@ -143,7 +162,7 @@ def formatted_costs(results: Sequence[RunData], format: str) -> str:
         ]
         for label, cost in labelled_costs
     ]
-    return text_table(cells, names, (False, *(True,) * 4), format)
+    return text_table(cells, names, (False, *(True,) * 4), format, "Cost of a run")
 
 
 def _ms(mean: float, std: float | None) -> str:
@@ -154,25 +173,53 @@ def _or_dash(value: float | None, text: Callable[[float], str]) -> str:
     return "–" if value is None else text(value)
 
 
-def text_table(cells: list[list[str]], names: Sequence[str], numeric: Sequence[bool], format: str) -> str:
-    """Format cells as a markdown, latex or html table. Raises `ConfigError` for another format."""
+def text_table(
+    cells: list[list[str]],
+    names: Sequence[str],
+    numeric: Sequence[bool],
+    format: str,
+    caption: str = "",
+    notes: Sequence[str] = (),
+    bold_cells: Collection[tuple[int, int]] = (),
+) -> str:
+    """Format cells as a markdown, latex, text or html table.
+
+    Args:
+        cells: the texts, line by line.
+        names: the headings.
+        numeric: of each column, whether its cells are numbers.
+        format: "markdown", "latex", "text" or "html".
+        caption: of a table in LaTeX.
+        notes: sentences below a table in LaTeX.
+        bold_cells: line and column of cells that are bold in LaTeX.
+
+    Raises:
+        ConfigError: for another format.
+    """
     align = ["right" if number else "left" for number in numeric]
     how: dict[str, Any] = {"headers": names, "disable_numparse": True, "colalign": align if cells else None}
     match format:
         case "markdown":
             cells = [[cell.replace("|", r"\|") for cell in line] for line in cells]
             return tabulate(cells, tablefmt="pipe", **how)
-        case "latex":
-            return (
-                tabulate(cells, tablefmt="latex", **how)
-                .replace("±", r"$\pm$")
-                .replace("–", "--")
-                .replace("×", r"$\times$")
-            )
+        case "text":
+            return tabulate(cells, tablefmt="simple", **how)
         case "html":
             return tabulate(cells, tablefmt="html", **how)
+    check_format(format)
+    body = [
+        table_row([bold(escaped(cell)) if (k, c) in bold_cells else escaped(cell) for c, cell in enumerate(line)])
+        for k, line in enumerate(cells)
+    ]
+    alignment = "".join(side[0] for side in align)
+    return latex_float(alignment, [table_row([*map(escaped, names)])], body, caption, "tab:results", notes)
+
+
+def check_format(format: str) -> None:
+    """Raise `ConfigError` for a format that tables do not have."""
     formats = get_args(Format)
-    raise ConfigError(f"format = '{format}': {suggest_name(format, formats)}; tables come as {', '.join(formats)}")
+    if format not in formats:
+        raise ConfigError(f"format = '{format}': {suggest_name(format, formats)}; tables come as {', '.join(formats)}")
 
 
 def _figure(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:

@@ -11,9 +11,14 @@ from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group
 
 
+def display_name(measure: str) -> str:
+    """Return the name of a measure for people, "balanced accuracy"."""
+    return _NAMES.get(measure, measure.replace("_", " "))
+
+
 def words_of(measure: str) -> str:
     """Return a measure for the label of an axis, with its unit: "test accuracy (%)"."""
-    name = _NAMES.get(measure, measure.replace("_", " "))
+    name = display_name(measure)
     return f"test {name} ({unit(measure)})" if unit(measure) else f"test {name}"
 
 
@@ -48,6 +53,7 @@ def check_measure(measure: str, names: Sequence[str]) -> None:
 
 
 _NAMES = {"auroc": "AUROC", "macro_f1": "macro F1", "weighted_f1": "weighted F1", "ece": "ECE", "nll": "NLL"}
+_NAMES |= {"best_val": "best val", "worst10": "worst 10 % of clients"}
 
 
 def _value(numbers: Mapping[str, Any], measure: str) -> float | None:

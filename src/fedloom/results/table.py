@@ -147,7 +147,7 @@ def _cell(runs: Sequence[RunData]) -> tuple[str, str] | None:
 
 def _keys(results: Sequence[RunData]) -> list[_Key]:
     """Return the settings that define each run's group; the scenario's seed unless it follows the run's seed."""
-    settings = [_settings(result) for result in results]
+    settings = [settings_of(result) for result in results]
     dealt = [setting.pop(_DEALT, "None") for setting in settings]
     alike = [tuple(sorted(setting.items())) for setting in settings]
     seeds = [("None", str(result.numbers["seed"])) for result in results]
@@ -156,7 +156,7 @@ def _keys(results: Sequence[RunData]) -> list[_Key]:
     return [tuple(sorted((*key, (_DEALT, seed)))) for key, seed in zip(alike, dealt_seeds, strict=True)]
 
 
-def _settings(result: RunData) -> dict[str, str]:
+def settings_of(result: RunData) -> dict[str, str]:
     """Return all of a run's config except the seed, as flat key -> text."""
     config = {key: value for key, value in result.config.items() if key not in _NOT_COMPARED}
     numbers, settings = result.numbers, dict(flat(config))

@@ -1,0 +1,75 @@
+"""The best row of a setting, the rows that are not told apart from it, and differences from one row: by the one rule.
+
+Needs no torch.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from statistics import fmean
+
+from fedloom.results.difference import MIN_SEEDS, STEP, Difference, compare_family, paired_differences
+from fedloom.results.table import Group
+from fedloom.results.verdict import POOLED
+
+
+def best_rows(
+    groups: Sequence[Group], contexts: Sequence[str], values: Sequence[Sequence[float] | None], lower: bool = False
+) -> set[int]:
+    """Return the indices of the best group of each context, and of those that are not behind it.
+
+    Nothing is best among fewer than two groups, and none with fewer than three seeds. Groups with a diverged run, those
+    without values, and training on pooled data do not take part.
+
+    Args:
+        groups: the groups of runs.
+        contexts: of each group, the setting and protocol in which methods compare.
+        values: of each group, one value for each of its seeds; None where it has none.
+        lower: whether the lowest mean is the best.
+    """
+    best: set[int] = set()
+    for context in dict.fromkeys(contexts):
+        members = [
+            index
+            for index, group in enumerate(groups)
+            if contexts[index] == context and _takes_part(group) and values[index] is not None
+        ]
+        if len(members) < 2:
+            continue
+        leader = (min if lower else max)(members, key=lambda index: fmean(values[index] or ()))
+        if groups[leader].row["n"] < MIN_SEEDS:
+            continue
+        others = [index for index in members if index != leader]
+        worse = "ahead" if lower else "behind"
+        outcomes = differences_from(groups, values, leader, others)
+        best |= {leader, *(i for i, outcome in outcomes.items() if outcome.word not in (worse, "too few seeds"))}
+    return best
+
+
+def differences_from(
+    groups: Sequence[Group], values: Sequence[Sequence[float] | None], reference: int, others: Sequence[int]
+) -> dict[int, Difference]:
+    """Compare groups with one of them, seed by seed, as one family; by index, without those that lack a common seed."""
+    reference_values, reference_row = values[reference], groups[reference].row
+    by_index: dict[int, list[float]] = {}
+    for index in others:
+        own_values, row = values[index], groups[index].row
+        if own_values is not None and reference_values is not None:
+            paired = paired_differences(row["seeds"], own_values, reference_row["seeds"], reference_values)
+            if paired:
+                by_index[index] = list(paired.values())
+    step = reference_row["step"] if values[reference] is reference_row["by_seed"] else STEP
+    return dict(zip(by_index, compare_family(list(by_index.values()), step), strict=True))
+
+
+def comparable(groups: Sequence[Group], contexts: Sequence[str], reference: int) -> list[int]:
+    """Return the indices of the groups that compare with one of them: its context, and no diverged run."""
+    return [
+        index
+        for index, group in enumerate(groups)
+        if index != reference and contexts[index] == contexts[reference] and not group.row["diverged"]
+    ]
+
+
+def _takes_part(group: Group) -> bool:
+    return not group.row["diverged"] and group.row["method"] != POOLED

@@ -1,0 +1,130 @@
+"""A table for a paper as plain values, and its text in LaTeX, markdown, plain text and CSV."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Any
+
+from tabulate import tabulate
+
+from fedloom.results.formats import as_csv, check_format
+from fedloom.results.latex import bold, escaped, latex_float, table_row
+
+
+@dataclass(frozen=True, slots=True)
+class ValueCell:
+    """A cell with a value: as text, and as numbers for programs, by the ending of their column's name."""
+
+    text: str
+    numbers: dict[str, float | int | None]
+    bold: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class ValueColumn:
+    """A column of values: the setting that stands above it, empty for the only one, and the measure with its unit."""
+
+    setting: str
+    measure: str
+
+    @property
+    def words(self) -> str:
+        """Return the heading in one line."""
+        return ", ".join(filter(None, (self.setting, self.measure)))
+
+
+@dataclass(frozen=True, slots=True)
+class PaperTable:
+    """A table with named rows.
+
+    Attributes:
+        keys: headings of the leading columns, which name a row.
+        columns: the columns of values.
+        rows: the names of each row, and its cells; None where there is no run.
+        caption: a title, without a full stop.
+        label: the LaTeX label.
+        notes: sentences below the table.
+    """
+
+    keys: list[str]
+    columns: list[ValueColumn]
+    rows: list[tuple[list[str], list[ValueCell | None]]]
+    caption: str
+    label: str
+    notes: list[str]
+
+    def markdown(self) -> str:
+        """Return the table in markdown, with its notes below."""
+        return self._tabulated("pipe", "**{}**")
+
+    def plain_text(self) -> str:
+        """Return the table for a terminal, with a star for bold."""
+        return self._tabulated("simple", "{} *").replace("Bold:", "Star:")
+
+    def formatted(self, format: str) -> str:
+        """Return the table as text. Raises `ConfigError` for an unknown format."""
+        check_format(format)
+        match format:
+            case "latex":
+                return self.latex()
+            case "csv":
+                return self.csv()
+            case "text":
+                return self.plain_text()
+            case _:
+                return self.markdown()
+
+    def csv(self) -> str:
+        """Return plain numbers: mean, spread, number of seeds, whether a cell is bold."""
+        lines: list[dict[str, Any]] = []
+        for names, cells in self.rows:
+            line: dict[str, Any] = dict(zip(self.keys, names, strict=True))
+            for column, cell in zip(self.columns, cells, strict=True):
+                for ending, number in (cell.numbers if cell else {}).items():
+                    line[f"{column.words} {ending}".rstrip()] = number
+            lines.append(line)
+        return as_csv(lines)
+
+    def latex(self) -> str:
+        """Return the table as a LaTeX float with caption, label and notes.
+
+        Settings and measures stand in two lines above the columns where there are several settings.
+        """
+        body = [table_row([*map(escaped, names), *map(_latex_cell, cells)]) for names, cells in self.rows]
+        alignment = "l" * len(self.keys) + "r" * len(self.columns)
+        return latex_float(alignment, self._latex_headings(), body, self.caption, self.label, self.notes)
+
+    def _latex_headings(self) -> list[str]:
+        keys, columns = [escaped(key) for key in self.keys], self.columns
+        if not any(column.setting for column in columns):
+            return [table_row([*keys, *(escaped(column.measure) for column in columns)])]
+        swapped = len({column.measure for column in columns}) == 1  # the one measure stands above all settings
+        upper = [column.measure if swapped else column.setting for column in columns]
+        lower = [column.setting if swapped else column.measure for column in columns]
+        spans, rules, first = [], [], len(keys) + 1
+        for words, members in groupby(upper):
+            count = len(list(members))
+            spans.append(rf"\multicolumn{{{count}}}{{c}}{{{escaped(words)}}}")
+            rules.append(rf"\cmidrule(lr){{{first}-{first + count - 1}}}")
+            first += count
+        return [table_row([*[""] * len(keys), *spans]), " ".join(rules), table_row([*keys, *map(escaped, lower)])]
+
+    def _tabulated(self, style: str, emphasis: str) -> str:
+        def text(cell: ValueCell | None) -> str:
+            shown = "–" if cell is None else emphasis.format(cell.text) if cell.bold else cell.text
+            return shown.replace("|", r"\|") if style == "pipe" else shown
+
+        body = [[*names, *map(text, cells)] for names, cells in self.rows]
+        headings = [*self.keys, *(column.words for column in self.columns)]
+        align = ["left"] * len(self.keys) + ["right"] * len(self.columns)
+        table = tabulate(body, headings, tablefmt=style, disable_numparse=True, colalign=align if body else None)
+        return f"{table}\n\n{' '.join(self.notes)}"
+
+
+def _latex_cell(cell: ValueCell | None) -> str:
+    if cell is None:
+        return "--"
+    text = escaped(re.sub(r"-(?=\d)", "−", cell.text))  # a hyphen before a number is a minus sign
+    return bold(text) if cell.bold else text

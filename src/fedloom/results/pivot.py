@@ -1,0 +1,269 @@
+"""A pivot of finished runs: one config key down, another across, measures in the cells. Needs no torch."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.results.best_rows import best_rows, comparable, differences_from
+from fedloom.results.difference import LEVEL, Difference
+from fedloom.results.paper_table import PaperTable, ValueCell, ValueColumn
+from fedloom.results.row_names import panel_titles, row_names
+from fedloom.results.statistics import mean_std
+from fedloom.results.table import Group, grouped, settings_of
+from fedloom.results.table_measures import TableMeasure, Units, table_measure
+from fedloom.results.table_notes import notes_of
+from fedloom.results.text import listed
+from fedloom.storage.run_data import RunData
+
+_NAMED = ("method", "setting", "preset", "protocol", "select")
+_SEED = ("seed", "seeds")
+
+
+@dataclass(frozen=True, slots=True)
+class PivotLayout:
+    """The shape of a pivot.
+
+    Attributes:
+        rows: keys whose values name the rows: method, setting, preset, protocol, select, or any config key.
+        columns: keys whose values stand above the columns; empty for columns of measures alone.
+        cells: measures, e.g. accuracy, auroc, worst10, up, down, time, n.
+        units: of shares.
+        against: the method from which differences are taken.
+        interval: whether each score has a column with its difference and 95 % interval.
+        p_value: whether each score has a column with its p after Holm's correction.
+    """
+
+    rows: tuple[str, ...] = ("method",)
+    columns: tuple[str, ...] = ()
+    cells: tuple[str, ...] = ("accuracy",)
+    units: Units = "percent"
+    against: str = "fedavg"
+    interval: bool = False
+    p_value: bool = False
+
+
+def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", label: str = "") -> PaperTable:
+    """Return the means over seeds as a table of rows and columns.
+
+    Bold are the best method of each setting and those that the one rule does not tell apart from it.
+
+    Raises:
+        ConfigError: for an unknown key or measure, and for two values in a cell, which names the key that still varies.
+    """
+    groups = grouped(results)
+    keys = _Keys(groups)
+    row_keys, column_keys = ([keys.find(key) for key in names] for names in (layout.rows, layout.columns))
+    if not row_keys or not layout.cells:
+        raise ConfigError(f"--{'rows' if not row_keys else 'cells'}: need at least one name")
+    repeated = next((key for key in column_keys if key in row_keys), None)
+    if repeated is not None:
+        raise ConfigError(f"--columns {repeated}: it names the rows already; choose another key")
+    at = keys.arranged(row_keys, column_keys)
+    measures = [table_measure(name, groups, layout.units) for name in dict.fromkeys(layout.cells)]
+    titles = panel_titles([group.row for group in groups], row_names([group.row for group in groups]))
+    blocks = [_Block(measure, groups, titles, layout, keys) for measure in measures]
+    upper, rows = _ordered(key for _, key in at), _ordered(key for key, _ in at)
+    settings = [", ".join(map(_heading, column_keys, key)) for key in upper]
+    columns = [ValueColumn(setting, words) for setting in settings for block in blocks for words in block.headings()]
+    body: list[tuple[list[str], list[ValueCell | None]]] = []
+    for row in rows:
+        cells: list[ValueCell | None] = []
+        for key in upper:
+            for block in blocks:
+                cells += block.cells(at.get((row, key)))
+        body.append((list(row), cells))
+    scores = listed(measure.words for measure in measures)
+    named = " and ".join(map(_short, (*row_keys, *column_keys)))
+    title = caption or f"{scores[:1].upper()}{scores[1:]} by {named}"
+    notes = notes_of(groups, measures, [block.best for block in blocks], layout.against if _differs(layout) else "")
+    return PaperTable([_short(key) for key in row_keys], columns, body, title, label_of(label or "results"), notes)
+
+
+def default_columns(results: Sequence[RunData]) -> tuple[str, ...]:
+    """Return the key that tells settings apart; nothing where there is one setting."""
+    names = row_names([group.row for group in grouped(results)])
+    return ("setting",) if len({name.setting for name in names}) > 1 else ()
+
+
+def split_names(names: str | Sequence[str]) -> tuple[str, ...]:
+    """Return names that may be written as one text with commas.
+
+    Example:
+        >>> split_names("accuracy, auroc")
+        ('accuracy', 'auroc')
+    """
+    parts = names.split(",") if isinstance(names, str) else names
+    return tuple(name.strip() for name in parts if name.strip())
+
+
+def label_of(name: str) -> str:
+    """Return a LaTeX label from any name: "tab:mine"."""
+    plain = re.sub(r"[^A-Za-z0-9:.-]+", "-", name).strip("-") or "results"
+    return plain if ":" in plain else f"tab:{plain}"
+
+
+class _Keys:
+    """The values of all keys by which groups may be arranged."""
+
+    def __init__(self, groups: Sequence[Group]) -> None:
+        names = row_names([group.row for group in groups])
+        self.methods = [name.method for name in names]
+        self.values: list[dict[str, str]] = []
+        for group, name in zip(groups, names, strict=True):
+            row = group.row
+            named = {"method": name.method, "setting": name.setting or "–", "preset": row["preset"]}
+            named |= {"protocol": row["protocol"], "select": row["select"]}
+            self.values.append({**settings_of(group.results[0]), **named})
+        self._own = [f"{group.row['method']}." for group in groups]
+        self._tuned = [set(group.row["tuned"]) for group in groups]
+
+    def find(self, name: str) -> str:
+        """Return the whole name of a key. Raises `ConfigError` for an unknown or ambiguous one."""
+        if name in _SEED:
+            raise ConfigError("seed: each cell is a mean over seeds; n in --cells says over how many")
+        every = dict.fromkeys(key for values in self.values for key in values)
+        if name in every:
+            return name
+        whole = [key for key in every if key.rpartition(".")[2] == name]
+        if len(whole) > 1:
+            whole = [key for key in whole if len(self._values_of(key)) > 1] or whole
+        if len(whole) > 1:
+            raise ConfigError(f"{short_repr(name)}: say which key is meant: {', '.join(whole)}")
+        if whole:
+            return whole[0]
+        varying = {key for key in every if len(self._values_of(key)) > 1}
+        known = {*_NAMED, *varying, *(key.rpartition(".")[2] for key in varying)}
+        raise ConfigError(f"{short_repr(name)}: no run has this key; {suggest_name(name, known)}")
+
+    def arranged(
+        self, rows: Sequence[str], columns: Sequence[str]
+    ) -> dict[tuple[tuple[str, ...], tuple[str, ...]], int]:
+        """Return the group of each pair of row and column. Raises `ConfigError` for two groups in one cell."""
+        at: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
+        for index, values in enumerate(self.values):
+            pair = tuple(values.get(key, "–") for key in rows), tuple(values.get(key, "–") for key in columns)
+            first = at.setdefault(pair, index)
+            if first != index:
+                where = ", ".join(f"{_short(key)} {values.get(key, '–')}" for key in (*rows, *columns))
+                key = self._varying(first, index)
+                both = f"{self.values[first].get(key, '–')} and {values.get(key, '–')}"
+                raise ConfigError(
+                    f"two values in a cell ({where}): {key} still varies ({both}); add it to --rows or --columns, or "
+                    "name fewer folders"
+                )
+        return at
+
+    def _varying(self, first: int, second: int) -> str:
+        """Return the key that best says how two groups differ: no option of a method, if another key differs."""
+        ours, theirs = self.values[first], self.values[second]
+        apart = ("optimizer.", self._own[first], self._own[second])
+        keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
+        named = [key for key in ("method", "protocol", "select", "preset") if key in keys]
+        tuned = self._tuned[first] | self._tuned[second]
+        plain = [key for key in keys if key not in _NAMED and not key.startswith((*apart, "evaluation."))]
+        return next(iter([*named, *(key for key in plain if key not in tuned), *keys]), "setting")
+
+    def _values_of(self, key: str) -> set[str | None]:
+        return {values.get(key) for values in self.values}
+
+
+class _Block:
+    """The columns of one measure in one setting: its means, and the differences that are wanted."""
+
+    def __init__(
+        self, measure: TableMeasure, groups: Sequence[Group], titles: Sequence[str], layout: PivotLayout, keys: _Keys
+    ) -> None:
+        self._measure, self._groups, self._layout = measure, groups, layout
+        self.best = best_rows(groups, titles, measure.values, measure.lower) if measure.tested else set[int]()
+        self._differences: dict[int, Difference] = {}
+        if _differs(layout) and measure.tested:
+            references = [
+                index
+                for index, group in enumerate(groups)
+                if layout.against in (keys.methods[index], group.row["method"]) and not group.row["diverged"]
+            ]
+            if not references:
+                hint = suggest_name(layout.against, set(keys.methods))
+                raise ConfigError(f"--against {short_repr(layout.against)}: no finished row of it; {hint}")
+            for index in references:
+                others = comparable(groups, titles, index)
+                self._differences |= differences_from(groups, measure.values, index, others)
+
+    def headings(self) -> list[str]:
+        """Return the headings of the block's columns."""
+        words = [self._measure.words]
+        if self._measure.tested:
+            if self._layout.interval:
+                words.append(f"over {self._layout.against} [{100 * LEVEL:.0f} %]")
+            if self._layout.p_value:
+                words.append("p")
+        return words
+
+    def cells(self, index: int | None) -> list[ValueCell | None]:
+        """Return the block's cells of a group; None for no run."""
+        count = len(self.headings())
+        if index is None or self._measure.values[index] is None:
+            return [None] * count
+        outcome = self._differences.get(index)
+        cells: list[ValueCell | None] = [self._mean(index)]
+        if count > 1 and self._layout.interval:
+            cells.append(None if outcome is None else self._interval(outcome))
+        if count > 1 and self._layout.p_value:
+            holm = None if outcome is None else outcome.holm
+            cells.append(None if holm is None else ValueCell(_p_text(holm), {"": holm}))
+        return cells
+
+    def _mean(self, index: int) -> ValueCell:
+        values, row = self._measure.values[index] or [], self._groups[index].row
+        if row["diverged"] and self._measure.tested:
+            return ValueCell("diverged", {"mean": None})
+        mean, std = mean_std([self._measure.scale * value for value in values])
+        numbers: dict[str, float | int | None] = {"": mean}
+        if self._measure.tested:
+            numbers |= {"std": std, "n": row["n"], "bold": int(index in self.best)}
+        return ValueCell(self._measure.text(index), numbers, index in self.best)
+
+    def _interval(self, outcome: Difference) -> ValueCell:
+        scale, decimals = self._measure.scale, self._measure.decimals
+        numbers: dict[str, float | int | None] = {"": scale * outcome.mean}
+        for ending, bound in (("low", outcome.low), ("high", outcome.high)):
+            numbers[ending] = None if bound is None else scale * bound
+        mean = f"{scale * outcome.mean:+.{decimals}f}"
+        if outcome.low is None:
+            return ValueCell(mean, numbers)
+        return ValueCell(f"{mean} [{outcome.interval_text(scale, decimals)}]", numbers)
+
+
+def _differs(layout: PivotLayout) -> bool:
+    return layout.interval or layout.p_value
+
+
+def _p_text(p: float) -> str:
+    return "<0.001" if p < 0.001 else f"{p:.3f}"
+
+
+def _heading(key: str, value: str) -> str:
+    """Return the words above a column; names of methods and settings need no key."""
+    return value if key in _NAMED else f"{_short(key)} = {value}"
+
+
+def _short(key: str) -> str:
+    return key.rpartition(".")[2]
+
+
+def _ordered(keys: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
+    """Return keys in the order of their parts: by size where all of a key are numbers, else by appearance."""
+    distinct = list(dict.fromkeys(keys))
+    ranks = [_ranks(list(dict.fromkeys(parts))) for parts in zip(*distinct, strict=True)]
+    return sorted(distinct, key=lambda key: [rank[part] for rank, part in zip(ranks, key, strict=True)])
+
+
+def _ranks(parts: list[str]) -> dict[str, int]:
+    try:
+        parts = sorted(parts, key=float)
+    except ValueError:
+        return {part: rank for rank, part in enumerate(parts)}
+    return {part: rank for rank, part in enumerate(parts)}

@@ -1,0 +1,101 @@
+"""Columns of a table for a paper: how a measure is read from runs, its unit, and its decimals. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Literal
+
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.core.units import LOWER_IS_BETTER, is_share, unit
+from fedloom.results.clients import client_accuracies, worst
+from fedloom.results.measured import display_name, measures_of, values_by_seed
+from fedloom.results.statistics import mean_std
+from fedloom.results.table import Group
+
+Units = Literal["percent", "share"]
+_BYTES = {"up": "bytes_up", "down": "bytes_down"}
+_OF_RUNS = ("best_val", "worst10", "up", "down", "time", "n")
+_STEPS = {
+    "bytes": ((1e9, "GB"), (1e6, "MB"), (1e3, "kB"), (1.0, "B")),
+    "time": ((3600.0, "h"), (60.0, "min"), (1.0, "s")),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class TableMeasure:
+    """A measure as a column.
+
+    Attributes:
+        name: of the measure.
+        words: its heading, with the unit.
+        values: of each group, one value a seed, as stored; None where a seed lacks it.
+        scale: by what a value is multiplied to be read.
+        decimals: of the number that is read.
+        tested: whether it is a score, with a spread over seeds and a best row.
+    """
+
+    name: str
+    words: str
+    values: list[list[float] | None]
+    scale: float
+    decimals: int
+    tested: bool = True
+
+    @property
+    def lower(self) -> bool:
+        """Whether the lowest value is the best."""
+        return self.name.partition("/")[0] in LOWER_IS_BETTER
+
+    def text(self, index: int) -> str:
+        """Return the mean of a group over its seeds, with its spread for a score."""
+        values = self.values[index]
+        if values is None:
+            return "–"
+        mean, std = mean_std([self.scale * value for value in values])
+        text = f"{mean:,.{self.decimals}f}"
+        return text if std is None or not self.tested else f"{text} ± {std:.{self.decimals}f}"
+
+
+def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeasure:
+    """Return a measure as a column. Raises `ConfigError` if no run has it."""
+    known = [*measures_of(groups), *_OF_RUNS]
+    if name not in known:
+        raise ConfigError(f"--cells {short_repr(name)}: no run has it; {suggest_name(name, known)}")
+    values = [_values(group, name) for group in groups]
+    if name in _BYTES or name == "time":
+        size, words = _step("time" if name == "time" else "bytes", values)
+        return TableMeasure(name, f"{name} ({words})", values, 1 / size, 2 if words in ("GB", "MB", "h") else 1, False)
+    if name == "n":
+        return TableMeasure(name, "n", values, 1.0, 0, False)
+    words = display_name(name)
+    if is_share(name):
+        scale, decimals, unit_words = (100.0, 1, "%") if units == "percent" else (1.0, 3, "share")
+        return TableMeasure(name, f"{words} ({unit_words})", values, scale, decimals)
+    return TableMeasure(name, f"{words} ({unit(name)})" if unit(name) else words, values, 1.0, 3)
+
+
+def _values(group: Group, name: str) -> list[float] | None:
+    runs = [run.numbers for run in group.results]
+    match name:
+        case "n":
+            return [float(group.row["n"])]
+        case "time":
+            return [float(numbers["seconds"]["total"]) for numbers in runs]
+        case "up" | "down":
+            return [float(numbers[_BYTES[name]]) for numbers in runs]
+        case "best_val":
+            maybe = [numbers["best_val_accuracy"] for numbers in runs]
+        case "worst10":
+            maybe = [worst(list(client_accuracies(run.rows).values())) for run in group.results]
+        case _:
+            return values_by_seed(group, name)
+    return None if None in maybe else [float(value) for value in maybe]
+
+
+def _step(kind: str, values: Sequence[list[float] | None]) -> tuple[float, str]:
+    """Return the unit in which the largest mean of a column is at least one."""
+    largest = max((fmean(of_group) for of_group in values if of_group), default=0.0)
+    steps = _STEPS[kind]
+    return next((step for step in steps if largest >= step[0]), steps[-1])

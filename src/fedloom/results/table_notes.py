@@ -1,0 +1,59 @@
+"""The sentences below a table for a paper: seeds, protocol, what bold means, and what is not ranked. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+
+from fedloom.results.difference import LEVEL, MIN_SEEDS
+from fedloom.results.table import Group
+from fedloom.results.table_measures import TableMeasure
+from fedloom.results.text import counted, listed, percent
+from fedloom.results.verdict import POOLED
+
+
+def notes_of(
+    groups: Sequence[Group], measures: Sequence[TableMeasure], best: Sequence[Collection[int]], against: str
+) -> list[str]:
+    """Return the notes of a table.
+
+    Args:
+        groups: the groups of runs in it.
+        measures: its columns.
+        best: of each measure, the indices of the groups that are bold.
+        against: the method from which differences are shown; empty for none.
+    """
+    counts = sorted({group.row["n"] for group in groups})
+    seeds = counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    protocols = sorted({(group.row["protocol"], group.row["select"]) for group in groups})
+    spread = "Mean ± sample standard deviation" if counts[-1] > 1 else "Values"
+    notes = [f"{spread} over {seeds}; {'; '.join(f'protocol {p}, selected round: {s}' for p, s in protocols)}."]
+    if any(best):
+        notes.append(
+            f"Bold: the best mean of its setting{' and protocol' if len(protocols) > 1 else ''}, and methods that the "
+            f"paired t test with Holm's correction does not tell apart from it ({100 * (1 - LEVEL):.0f} %)."
+        )
+    elif any(measure.tested for measure in measures) and len(groups) > 1:
+        notes.append(f"Nothing is bold: a comparison needs {MIN_SEEDS} seeds of two methods in one setting.")
+    if against:
+        notes.append(
+            f"Differences from {against} over common seeds; the {100 * LEVEL:.0f} % t intervals are not corrected, "
+            "the p values are (Holm, over the methods of the setting)."
+        )
+    notes += _majority(groups)
+    pooled = dict.fromkeys(group.row["label"] for group in groups if group.row["method"] == POOLED)
+    if pooled:
+        notes.append(f"{listed(pooled)}: trained on pooled data, not ranked.")
+    return notes
+
+
+def _majority(groups: Sequence[Group]) -> list[str]:
+    """Return what always predicting the most frequent class reaches, in the data on which the groups are tested."""
+    shares = []
+    for group in groups:
+        name = "majority_own" if group.row["protocol"].startswith("personal/") else "majority_global"
+        if name not in group.row["metrics"]:
+            return []
+        shares.append(group.row["metrics"][name])
+    low, high = percent(min(shares)), percent(max(shares))
+    reached = low if low == high else f"{low} to {high}"
+    return [f"Always predicting the most frequent class reaches {reached} % accuracy."]

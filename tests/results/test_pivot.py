@@ -1,0 +1,242 @@
+"""Pivots of finished runs: which value stands where, what is bold, what is refused."""
+
+from __future__ import annotations
+
+import csv
+import shutil
+import subprocess
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from fedloom.core.errors import ConfigError
+from fedloom.results.comparison import Comparison
+from fedloom.results.latex import escaped
+from fedloom.results.result import Result
+from toy_results import MakeResult, toy_scenario
+
+WORLD = toy_scenario() | {"test_samples": 10_000}
+# By method: its accuracy in each setting, and what each seed adds. FedSC is ahead of both, MOON is not told apart.
+SCORES = {"fedavg": (0.60, (0, 0.01, 0.02)), "fedsc": (0.70, (0.001, 0.01, 0.019)), "moon": (0.69, (0.05, 0, 0.001))}
+
+
+def runs_of(
+    make_result: MakeResult, alphas: tuple[float, ...] = (0.1, 1.0), seeds: int = 3, **config: Any
+) -> list[Result]:
+    return [
+        make_result(
+            method,
+            seed,
+            (0.1, score + added[seed] + alpha / 100),
+            config={"scenario": {"source": "toy", "alpha": alpha, "seed": None, "shards": 2}} | config,
+            metrics={"auroc": 0.9 + seed / 100, "brier": 0.3 - score / 10, "majority_global": 0.1},
+            world=WORLD,
+        )
+        for alpha in alphas
+        for method, (score, added) in SCORES.items()
+        for seed in range(seeds)
+    ]
+
+
+@pytest.fixture
+def grid(make_result: MakeResult) -> Comparison:
+    return Comparison(runs_of(make_result))
+
+
+def cells_of(markdown: str) -> list[list[str]]:
+    lines = [line for line in markdown.splitlines() if line.startswith("|")]
+    return [[cell.strip() for cell in line.strip("|").split("|")] for k, line in enumerate(lines) if k != 1]
+
+
+def test_one_key_goes_down_another_across_and_measures_fill_the_cells(grid: Comparison) -> None:
+    table = grid.pivot("method", "alpha", "accuracy,auroc", "markdown")
+    head, fedavg, fedsc, moon = cells_of(table)
+    assert head == [
+        *("method", "alpha = 0.1, accuracy (%)", "alpha = 0.1, AUROC (%)"),
+        *("alpha = 1.0, accuracy (%)", "alpha = 1.0, AUROC (%)"),
+    ]
+    assert [row[:2] for row in (fedavg, fedsc, moon)] == [
+        ["fedavg", "61.1 ± 1.0"],
+        ["fedsc", "**71.1 ± 0.9**"],
+        ["moon", "**70.8 ± 2.9**"],  # not told apart from the best
+    ]
+    assert fedavg[2] == "**91.0 ± 1.0**"  # all alike
+    turned = cells_of(grid.pivot("scenario.alpha", "method", "accuracy", "markdown"))
+    assert turned[0] == ["alpha", *(f"{method}, accuracy (%)" for method in SCORES)]
+    assert turned[1] == ["0.1", "61.1 ± 1.0", "**71.1 ± 0.9**", "**70.8 ± 2.9**"]  # methods compare, not alphas
+
+
+def test_notes_say_seeds_protocol_what_bold_means_and_the_majority(grid: Comparison) -> None:
+    note = grid.pivot("method", "alpha", format="markdown").splitlines()[-1]
+    assert note.startswith(
+        "Mean ± sample standard deviation over 3 seeds; protocol global/global, selected round: last."
+    )
+    assert "Bold: the best mean of its setting, and methods that the paired t test with Holm's correction does" in note
+    assert note.endswith("Always predicting the most frequent class reaches 10.0 % accuracy.")
+    assert "Star: the best mean" in grid.pivot("method", "alpha", format="text")
+
+
+def test_nothing_is_bold_without_three_seeds(make_result: MakeResult) -> None:
+    table = Comparison(runs_of(make_result, seeds=2)).pivot("method", "alpha", format="markdown")
+    assert "**" not in table
+    assert "Nothing is bold: a comparison needs 3 seeds of two methods in one setting." in table
+
+
+def test_the_lowest_is_best_where_a_metric_says_so_and_costs_have_units(grid: Comparison) -> None:
+    rows = cells_of(grid.pivot("alpha,method", None, "brier,up,time,n", "markdown", units="share"))
+    assert rows[0] == ["alpha", "method", "brier", "up (kB)", "time (s)", "n"]
+    assert rows[1] == ["0.1", "fedavg", "0.240 ± 0.000", "1.0", "4.0", "3"]
+    assert rows[2][2] == "**0.230 ± 0.000**"
+    assert "accuracy (share)" in grid.pivot("method", "alpha", units="share")
+
+
+def test_intervals_and_p_values_are_of_one_family_a_setting(grid: Comparison) -> None:
+    head, fedavg, fedsc, moon = cells_of(grid.pivot(format="markdown", interval=True, p_value=True))
+    assert head[:4] == ["method", "alpha=0.1, accuracy (%)", "alpha=0.1, over fedavg [95 %]", "alpha=0.1, p"]
+    assert fedavg[2:4] == ["–", "–"]
+    pairs = {pair.label: pair.outcome for pair in grid.paired() if "alpha=0.1" in pair.label}
+    outcome = pairs["fedsc (alpha=0.1)"]
+    assert fedsc[2] == f"+10.0 [{outcome.interval_text(100)}]"
+    assert (fedsc[3], moon[3]) == ("<0.001", f"{pairs['moon (alpha=0.1)'].holm:.3f}")
+    other = grid.pivot(format="markdown", interval=True, against="fedsc")
+    assert "over fedsc [95 %]" in other
+
+
+def test_csv_has_plain_numbers_with_spread_seeds_and_bold(grid: Comparison) -> None:
+    rows = list(csv.DictReader(grid.pivot("method", "alpha", format="csv", interval=True).splitlines()))
+    name = "alpha = 0.1, accuracy (%)"
+    assert float(rows[1][name]) == pytest.approx(71.1)
+    assert [rows[1][f"{name} {ending}"] for ending in ("n", "bold")] == ["3", "1"]
+    assert (
+        float(rows[1]["alpha = 0.1, over fedavg [95 %] low"])
+        < 10
+        < float(rows[1]["alpha = 0.1, over fedavg [95 %] high"])
+    )
+
+
+def test_diverged_and_pooled_runs_are_never_best(make_result: MakeResult) -> None:
+    runs = runs_of(make_result, alphas=(0.1,))
+    runs += [make_result("central", seed, (0.99,), world=WORLD, config=runs[0].config) for seed in range(3)]
+    runs += [
+        make_result("local", seed, (0.999,), world=WORLD, config=runs[0].config, test_loss=None) for seed in range(3)
+    ]
+    table = Comparison(runs).pivot(format="markdown")
+    assert "**99.0" not in table
+    assert ["local", "diverged"] in cells_of(table)
+    assert "central: trained on pooled data, not ranked." in table
+
+
+def test_methods_of_two_protocols_are_not_ranked_together(make_result: MakeResult) -> None:
+    runs = runs_of(make_result, alphas=(0.1,))
+    runs += [
+        make_result("ditto", seed, (0.9,), protocol="personal/local", world=WORLD, config=runs[0].config)
+        for seed in range(3)
+    ]
+    table = Comparison(runs).pivot("method", format="markdown")
+    assert "**71.1 ± 0.9**" in table
+    assert "Bold: the best mean of its setting and protocol" in table
+
+
+def test_names_of_settings_stand_alone_above_columns(make_result: MakeResult) -> None:
+    runs = [
+        replace(run, cell=("mild" if run.config["scenario"]["alpha"] == 1 else "hard", run.numbers["method"].upper()))
+        for run in runs_of(make_result)
+    ]
+    rows = cells_of(Comparison(runs).pivot("method", "setting", format="markdown"))
+    assert rows[0] == ["method", "hard, accuracy (%)", "mild, accuracy (%)"]
+    assert rows[1][0] == "FEDAVG"
+
+
+@pytest.mark.parametrize(
+    ("rows", "columns", "cells", "says"),
+    [
+        (
+            "method",
+            None,
+            "accuracy",
+            "two values in a cell (method fedavg): scenario.alpha still varies (0.1 and 1.0); add",
+        ),
+        (
+            "alpha",
+            "protocol",
+            "accuracy",
+            "protocol global/global): method still varies (fedavg and fedsc)",
+        ),
+        ("method", "shards", "accuracy", "two values in a cell (method fedavg, shards 2): scenario.alpha still varies"),
+        ("method", "alfa", "accuracy", "'alfa': no run has this key; did you mean 'alpha'?"),
+        ("metod", "alpha", "accuracy", "'metod': no run has this key; did you mean 'method'?"),
+        ("method", "alpha", "acuracy", "--cells 'acuracy': no run has it; did you mean 'accuracy'?"),
+        ("method,seed", "alpha", "accuracy", "seed: each cell is a mean over seeds"),
+        ("method", "method", "accuracy", "--columns method: it names the rows already"),
+        ("", "alpha", "accuracy", "--rows: need at least one name"),
+        ("method", "alpha", " , ", "--cells: need at least one name"),
+    ],
+)
+def test_what_cannot_be_is_one_line(grid: Comparison, rows: str, columns: str | None, cells: str, says: str) -> None:
+    with pytest.raises(ConfigError) as error:
+        grid.pivot(rows, columns, cells)
+    assert says in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_other_wrong_words_are_one_line(grid: Comparison) -> None:
+    with pytest.raises(ConfigError, match="--against 'fedavgg': no finished row of it; did you mean 'fedavg'"):
+        grid.pivot(interval=True, against="fedavgg")
+    with pytest.raises(ConfigError, match="format = 'latx': did you mean 'latex'"):
+        grid.pivot(format="latx")
+
+
+def test_a_seed_of_the_scenario_that_is_fixed_is_named(make_result: MakeResult) -> None:
+    runs = [
+        make_result(seed=seed, config={"scenario": {"source": "toy", "seed": dealt}})
+        for dealt in (7, 8)
+        for seed in (0, 1)
+    ]
+    with pytest.raises(ConfigError, match=r"scenario\.seed still varies \(7 and 8\)"):
+        Comparison(runs).pivot("method")
+
+
+def test_latex_has_rules_caption_label_and_two_lines_of_headings(grid: Comparison) -> None:
+    text = grid.pivot("method", "alpha", "accuracy,auroc", "latex", label="mine study_1")
+    assert r"\begin{tabular}{@{}lrrrr@{}}" in text
+    assert r"\toprule" in text
+    assert r" & \multicolumn{2}{c}{alpha = 0.1} & \multicolumn{2}{c}{alpha = 1.0} \\" in text
+    assert r"\cmidrule(lr){2-3} \cmidrule(lr){4-5}" in text
+    assert r"fedsc & \textbf{71.1 $\pm$ 0.9} & " in text
+    assert r"\caption{Accuracy (\%) and AUROC (\%) by method and alpha.}" in text
+    assert r"\label{tab:mine-study-1}" in text
+    single = grid.pivot("method", "alpha", format="latex", caption="A & B", label="fig:x")
+    assert r" & \multicolumn{2}{c}{accuracy (\%)} \\" in single
+    assert r"\caption{A \& B.}" in single
+    assert r"\label{fig:x}" in single
+    assert r"$-$" in grid.pivot(format="latex", interval=True, against="fedsc")
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
+def test_latex_compiles_with_every_sign_in_the_names(grid: Comparison, make_result: MakeResult, tmp_path: Path) -> None:
+    odd = make_result(r"a_b%&#$~^{}\<>|", 0, (0.5,), world=WORLD)
+    tables = [
+        grid.pivot("method", "alpha", "accuracy,auroc,brier", "latex", interval=True, p_value=True),
+        Comparison([*runs_of(make_result), odd]).table("latex"),
+        grid.cost_table("latex"),
+        grid.target_table(0.5, "latex"),
+    ]
+    source = "\n".join(
+        (
+            r"\documentclass{article}\usepackage{booktabs}\begin{document}",
+            *tables,
+            r"See \ref{tab:results}.\end{document}",
+        )
+    )
+    (tmp_path / "paper.tex").write_text(source, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stdout.decode(errors="replace")[-2000:]
+    assert (tmp_path / "paper.pdf").read_bytes().startswith(b"%PDF")
+
+
+def test_every_sign_of_latex_is_escaped() -> None:
+    assert escaped("50 % of a_b & c") == r"50 \% of a\_b \& c"
+    assert escaped("x\n\ny") == "x y"  # a blank line would end a caption
