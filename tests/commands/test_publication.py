@@ -105,9 +105,8 @@ def test_a_study_becomes_a_pivot_in_every_format(capsys: Any, finished: Path) ->
     assert r"\multicolumn{4}{c}{alpha = 0.1} & \multicolumn{4}{c}{alpha = 1.0}" in latex
     assert r"\caption{Ours.}" in latex
     assert r"\label{tab:study}" in latex
-    assert call(capsys, *words, "--format", "csv", "--units", "share")[1].startswith(
-        'method,"alpha = 0.1, accuracy (share)"'
-    )
+    shares = call(capsys, *words, "--format", "csv", "--units", "share")[1]
+    assert shares.startswith('method,"alpha = 0.1, accuracy (share)"')
     text = call(capsys, "table", str(finished), "--interval", "--format", "text")[1]
     assert "alpha=0.1, over fedavg [95 %]" in text
     assert call(capsys, "table", str(finished), "--format", "text")[1].startswith("method ")
