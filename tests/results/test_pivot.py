@@ -139,6 +139,18 @@ def test_methods_of_two_protocols_are_not_ranked_together(make_result: MakeResul
     assert "Bold: the best mean of its setting and protocol" in table
 
 
+def test_protocols_of_one_method_are_columns_unless_keys_are_named(make_result: MakeResult) -> None:
+    runs = [
+        make_result("ditto", seed, (0.9,), protocol=protocol, world=WORLD)
+        for protocol in ("global/global", "personal/local")
+        for seed in range(2)
+    ]
+    head, _ = cells_of(Comparison(runs).pivot(format="markdown"))
+    assert head == ["method", "global/global, accuracy (%)", "personal/local, accuracy (%)"]
+    with pytest.raises(ConfigError, match=r"protocol still varies \(global/global and personal/local\)"):
+        Comparison(runs).pivot("method")
+
+
 def test_names_of_settings_stand_alone_above_columns(make_result: MakeResult) -> None:
     runs = [
         replace(run, cell=("mild" if run.config["scenario"]["alpha"] == 1 else "hard", run.numbers["method"].upper()))

@@ -83,9 +83,12 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
 
 
 def default_columns(results: Sequence[RunData]) -> tuple[str, ...]:
-    """Return the key that tells settings apart; nothing where there is one setting."""
-    names = row_names([group.row for group in grouped(results)])
-    return ("setting",) if len({name.setting for name in names}) > 1 else ()
+    """Return the keys that tell apart settings, and protocols where a method has several; nothing if there are none."""
+    groups = grouped(results)
+    names = row_names([group.row for group in groups])
+    settings = ("setting",) if len({name.setting for name in names}) > 1 else ()
+    protocols = ("protocol",) if len(set(names)) < len(groups) else ()
+    return settings + protocols
 
 
 def split_names(names: str | Sequence[str]) -> tuple[str, ...]:
