@@ -20,8 +20,13 @@ def read(folder: Path | str, allow_mixed: bool = False) -> Result | Comparison:
     """Read finished runs: the folder of a run gives its `Result`, that of a comparison or a study a `Comparison`.
 
     A folder with several of them gives one comparison of all runs. Runs that have not finished are left out, and a
-    warning of the log counts them. allow_mixed: join runs of different versions of fedloom. Raises `ConfigError` for a
-    folder without a finished run, and `RunFolderError` for damaged files.
+    warning of the log counts them.
+
+    Args:
+        folder: the folder.
+        allow_mixed: join runs of different versions of fedloom.
+
+    Raises `ConfigError` for a folder without a finished run, and `RunFolderError` for damaged files.
     """
     path = expand_home(folder)
     if path.is_file():

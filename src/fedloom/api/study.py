@@ -108,7 +108,8 @@ class Study:
     def plan(self, only: str | Sequence[str] = ()) -> Summary:
         """Return cells and trials with their states, and the time of those left; prints as a table.
 
-        only: names of cells, or patterns such as "hard/*" and "fedavg".
+        Args:
+            only: names of cells, or patterns such as "hard/*" and "fedavg".
         """
         cells = self._chosen(only)
         folder = StudyFolder(self.folder)
@@ -156,7 +157,11 @@ class Study:
         return self._comparison(ended, allow_mixed)
 
     def results(self, allow_mixed: bool = False) -> Comparison:
-        """Return all cells that have finished. allow_mixed: also those of several versions of fedloom."""
+        """Return all cells that have finished.
+
+        Args:
+            allow_mixed: also those of several versions of fedloom, together.
+        """
         return self._comparison(self._outcome(), allow_mixed)
 
     def __repr__(self) -> str:

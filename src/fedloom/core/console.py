@@ -41,13 +41,25 @@ def console_of(as_json: bool) -> Console:
 
 
 def fits(console: Console, table: Table, wraps: bool) -> bool:
-    """Whether a table can be printed without cutting a cell, or a word if its texts may be wrapped."""
+    """Tell whether a table can be printed without cutting a cell, or a word if its texts may be wrapped.
+
+    Args:
+        console: where it would be printed.
+        table: the table.
+        wraps: whether its texts may be wrapped.
+    """
     needed = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table)
     return (needed.minimum if wraps else needed.maximum) <= console.width
 
 
 def print_table(console: Console, table: Table, wraps: bool = False) -> None:
-    """Print a table, or one line for each cell where it is too wide. wraps: its texts may be wrapped."""
+    """Print a table, or one line for each cell where it is too wide.
+
+    Args:
+        console: where to print.
+        table: the table.
+        wraps: whether its texts may be wrapped.
+    """
     if fits(console, table, wraps):
         console.print(table)
         return

@@ -34,9 +34,13 @@ class Absences:
         self._entries: dict[int, _AbsentNode] = {}
 
     def add(self, node: int, reason: str, last_request: float, client: int | None) -> bool:
-        """Add a node that was asked in vain at `last_request` (monotonic seconds); return whether the reason is new.
+        """Add a node that was asked in vain; return whether the reason is new.
 
-        client: None if unknown.
+        Args:
+            node: id of the node.
+            reason: why there was no answer.
+            last_request: when it was asked, in monotonic seconds.
+            client: its client; None if unknown.
         """
         previous = self._entries.get(node)
         self._entries[node] = _AbsentNode(
@@ -51,9 +55,12 @@ class Absences:
         self._entries.pop(node, None)
 
     def due(self, now: float, admitted: bool, refused: Container[int | None]) -> set[int]:
-        """Return the nodes to ask again at `now`.
+        """Return the nodes to ask again.
 
-        admitted: the administrator has changed who may join, so no node waits. refused: clients never asked again.
+        Args:
+            now: the time in monotonic seconds.
+            admitted: the administrator has changed who may join, so no node waits.
+            refused: clients never asked again.
         """
         return {
             node

@@ -82,9 +82,14 @@ class NodeBindings:
         self.flush()
 
     def check(self, client: int, key: str, token: str) -> None:
-        """Check the key's fingerprint and the disk's token of a client that joins.
+        """Check the key and the disk of a client that joins.
 
-        key: empty if keys are not checked. Raises `MessageError` for another key or disk, with the command to admit it.
+        Args:
+            client: id of the client.
+            key: fingerprint of the node's key; empty if keys are not checked.
+            token: secret of the node's disk.
+
+        Raises `MessageError` for another key or disk, with the command to admit it.
         """
         if not _TOKEN.fullmatch(token):
             raise MessageError(
@@ -175,11 +180,15 @@ def read_bindings(out: Path) -> dict[int, Binding]:
 
 
 def admit(out: Path, client: int, key: str | None = None) -> None:
-    """Let another key or another disk join as `client` in the run in `out`, also while its server runs.
+    """Let another key or another disk join as a client of a run, also while its server runs.
 
-    key: the only key that may join, as the fingerprint that `ssh-keygen -lf` prints, or the file of the public key;
-    None admits the next node that joins as this client. Raises `ConfigError` for an invalid key or another client's,
-    and `RunFolderError` for a folder without a federation.
+    Args:
+        out: the run's folder.
+        client: id of the client.
+        key: the only key that may join, as the fingerprint that `ssh-keygen -lf` prints, or the file of the public key;
+            None admits the next node that joins as this client.
+
+    Raises `ConfigError` for an invalid key or another client's, and `RunFolderError` for a folder without a federation.
     """
     if not (out / FILE).is_file():
         raise RunFolderError(f"{out}: it has no {FILE}; name the folder of a run over Flower, on its server")

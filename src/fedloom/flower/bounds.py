@@ -55,8 +55,11 @@ def upload_norms(
 ) -> Iterator[UploadNorm]:
     """Yield the L2 norms of an upload that are compared with those of other clients.
 
-    payload: the record that the client trained from. sends: the method's declaration of uploads. roles: of the entries
-    of trees.
+    Args:
+        upload: the client's upload.
+        payload: the record that the client trained from.
+        sends: the method's declaration of uploads.
+        roles: roles of the entries of trees.
     """
     for name, value in upload.items():
         if isinstance(value, dict):
@@ -103,8 +106,12 @@ class NormBounds:
     ) -> dict[int, Excess]:
         """Return the worst norm of each client whose upload is too large.
 
-        norms: of every upload of the round. samples: training samples of every client. A norm that fewer than `FEWEST`
-        clients have is compared with the largest median so far, if there is one.
+        A norm that fewer than `FEWEST` clients have is compared with the largest median so far, if there is one.
+
+        Args:
+            norms: norms of every upload of the round, by client.
+            samples: training samples of every client.
+            sends: the method's declaration of uploads.
         """
         excesses: dict[int, Excess] = {}
         median_samples = statistics.median(samples[client] for client in norms) if norms else 1

@@ -10,8 +10,10 @@ AHEAD_SECONDS, BEHIND_SECONDS = 5.0, 300.0  # beyond which Flower refuses a node
 def clock_difference(node_time: float, earliest: float, latest: float) -> str:
     """Say in one line how far a node's clock is from the server's; nothing if it may be right to five seconds.
 
-    node_time: what the node's clock said, at some instant between `earliest` and `latest` by the server's. All are
-    seconds since 1970.
+    Args:
+        node_time: what the node's clock said, in seconds since 1970 as the others.
+        earliest: a time of the server's clock before that.
+        latest: a time of the server's clock after that.
 
     >>> clock_difference(1000.0, 570.0, 580.0)[:54]
     "its node's clock is 7.00 min ahead of the server's; se"

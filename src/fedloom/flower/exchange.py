@@ -45,9 +45,12 @@ class Exchange:
     def replies(self, jobs: Mapping[int, AnyJob], upload_limit: int) -> Iterator[tuple[int, Message | str]]:
         """Yield the clients' replies as they arrive, until all possible ones are there or the time is over.
 
-        jobs: by client. upload_limit: bytes that a reply's body may have. Text instead of a message says why a reply is
-        lost; its request was sent twice. Clients that did not answer in time lately are skipped, unless too few would
-        remain.
+        Text instead of a message says why a reply is lost; its request was sent twice. Clients that did not answer in
+        time lately are skipped, unless too few would remain.
+
+        Args:
+            jobs: the jobs by client.
+            upload_limit: bytes that a reply's body may have.
         """
         if not jobs:
             return

@@ -45,8 +45,13 @@ class Facts(BaseModel):
 def derive_model(kind: Any, base: type[Facts], without: Collection[str] = (), /, **more: Any) -> type[Any]:
     """Return a subclass of `base` with the fields of a dataclass.
 
-    without: names of fields that are left out. more: further fields, as `pydantic.create_model` takes them. Raises
-    `TypeError` for a field that has no bound, or the name of another fact.
+    Args:
+        kind: the dataclass.
+        base: class of the facts of one kind of message.
+        without: names of fields that are left out.
+        more: further fields, as `pydantic.create_model` takes them.
+
+    Raises `TypeError` for a field that has no bound, or the name of another fact.
     """
     derived: dict[str, Any] = {}
     for name, type_ in field_types(kind, bounds=True).items():

@@ -25,11 +25,19 @@ def run_in_process(
     data: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Run `config` with one node for each client, without a network and without Flower.
+    """Run a config with one node for each client, without a network and without Flower.
 
-    The result has the bits of the simulation. states: folder of the nodes' private states; None takes a temporary one.
-    data: folder with a file for each node's data (`node_data.py`), for `source: nodes`. Raises what `serve` raises, and
-    before it begins `ConfigError` and `DataError` of a node whose data cannot be used.
+    The result has the bits of the simulation.
+
+    Args:
+        config: the config of the run.
+        scenario: used instead of the one that the config describes.
+        out: the run folder; None keeps nothing on disk.
+        states: folder of the nodes' private states; None takes a temporary one.
+        data: folder with a file for each node's data (`node_data.py`), for `source: nodes`.
+        callbacks: objects that watch the run.
+
+    Raises what `serve` raises, and before it begins `ConfigError` and `DataError` of a node whose data cannot be used.
     """
     if data is None:
         scenario = scenario or config.scenario.build(config.seed)

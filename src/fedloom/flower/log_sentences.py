@@ -12,7 +12,11 @@ from fedloom.results.text import bytes_text, percent, seconds_text
 
 
 def log_sentence(line: str, zone: tzinfo | None = None) -> str:
-    """Return a line of `JsonFormatter` as a sentence; any other line as it is. zone: of the time, None: local.
+    """Return a line of `JsonFormatter` as a sentence; any other line as it is.
+
+    Args:
+        line: the line.
+        zone: time zone of the sentence; None is the local one.
 
     >>> from datetime import UTC
     >>> log_sentence('{"time": 0, "event": "round", "round": 2, "rounds": 9, "accuracy": 0.5, "bytes_up": 2000}', UTC)

@@ -61,7 +61,13 @@ class ClientMoments:
 
 
 def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int]) -> Moments:
-    """Return the moments of the samples `rows` [n] of `data`, computed in float64. measured: feature indices."""
+    """Return the moments of samples, computed in float64.
+
+    Args:
+        data: a node's data.
+        rows: row numbers of its training samples [n], int64.
+        measured: indices of the measured features.
+    """
     mean, squares = [], []
     for feature in measured:
         values = data.x[torch.from_numpy(rows), feature].numpy().astype(np.float64)

@@ -73,7 +73,11 @@ def refuse_newcomers(config: RunConfig) -> None:
 
 
 def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
-    """Return the server's scenario if nodes have data of their own. tests: the only samples that the server has.
+    """Return the server's scenario if nodes have data of their own.
+
+    Args:
+        config: config of the run.
+        tests: the only samples that the server has.
 
     Raises `ConfigError` for a protocol that cannot be tested so.
     """

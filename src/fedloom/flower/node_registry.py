@@ -182,9 +182,15 @@ class NodeRegistry:
         return [client for client in clients if self.node_of(client) is None]
 
     def wait(self, clients: Sequence[int], minimum: int, seconds: float, key: str) -> None:
-        """Wait until all `clients` are online, or `seconds` are over and at least `minimum` are.
+        """Wait until all clients are online, or enough of them after a time.
 
-        Raises `FederationError` if they are fewer. key: the config key of `seconds`.
+        Args:
+            clients: ids of the clients to wait for.
+            minimum: clients that suffice when the time is over.
+            seconds: time to wait for all.
+            key: the config key of `seconds`, for messages.
+
+        Raises `FederationError` if they are fewer.
         """
         began = last_report = time.monotonic()
         while True:

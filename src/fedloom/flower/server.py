@@ -42,12 +42,22 @@ def serve(
     keys: Path | None = None,
     callbacks: Sequence[Callback] = (),
 ) -> Result:
-    """Run `config` over the nodes of a transport; an unfinished run in `out` continues after its last finished round.
+    """Run a config over the nodes of a transport; an unfinished run continues after its last finished round.
 
-    tests: the file that names the server's test data, if nodes have data of their own. keys: folder with the clients'
-    public keys (`bindings.py`); without it each client is bound to the key that it first joins with. Events are logged
-    (`logs.py`), and the status is written to the run's folder (`status.py`). Raises what `fedloom.runs.run.run` raises,
-    `ConfigError` for a disk without space for checkpoints, and `FederationError` if too few clients are online.
+    Events are logged (`logs.py`), and the status is written to the run's folder (`status.py`).
+
+    Args:
+        config: the config of the run.
+        transport: reaches the nodes.
+        scenario: used instead of the one that the config describes.
+        tests: the file that names the server's test data, if nodes have data of their own.
+        out: the run folder; None keeps nothing on disk.
+        keys: folder with the clients' public keys (`bindings.py`); without it each client is bound to the key that it
+            first joins with.
+        callbacks: objects that watch the run.
+
+    Raises what `fedloom.runs.run.run` raises, `ConfigError` for a disk without space for checkpoints, and
+    `FederationError` if too few clients are online.
     """
     if config.build_method().spec.pooled:
         raise ConfigError(

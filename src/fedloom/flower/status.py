@@ -119,7 +119,12 @@ class StatusWriter(Callback):
         self.status = Status(run="", method=config.method, rounds=config.rounds, started=now, written=now)
 
     def begin(self, name: str, round_: int) -> None:
-        """Start writing. name: of the run among nodes. round_: rounds that were finished before."""
+        """Start writing.
+
+        Args:
+            name: name of the run among nodes.
+            round_: rounds that were finished before.
+        """
         self._begun, self.status.run, self.status.round = True, name, round_
         self._write()
 

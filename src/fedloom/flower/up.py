@@ -119,7 +119,13 @@ class LocalFederation:
             time.sleep(0.2)
 
     def start_node(self, client: int, key: Path | None = None, name: str | None = None) -> subprocess.Popen[bytes]:
-        """Start the node of a client. key: a private key instead of the registered one. name: of the process."""
+        """Start the node of a client.
+
+        Args:
+            client: id of the client.
+            key: a private key instead of the registered one.
+            name: name of the process.
+        """
         state = self.folder / "states" / f"node-{client:06d}"
         command = [executable("flower-supernode"), "--superlink", f"{HOST}:{self.port}"]
         command += ["--host", HOST, "--port", str(self._node_ports[client])]
@@ -163,10 +169,17 @@ def up(
     data: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> Result:
-    """Run `config` on processes of this machine, and end them all afterwards; an unfinished run in `out` continues.
+    """Run a config on processes of this machine, and end them all afterwards; an unfinished run continues.
 
-    data: as in `LocalFederation`. Raises `ConfigError` before anything starts, and `FederationError` or the run's error
-    if there is no result.
+    Args:
+        config: the config of the run.
+        out: the run folder.
+        insecure: without TLS and node keys.
+        port: the SuperLink's port; None takes a free one.
+        data: folder with the files of the nodes' data and the server's (`node_data.py`).
+        say: called with a sentence on what starts.
+
+    Raises `ConfigError` before anything starts, and `FederationError` or the run's error if there is no result.
     """
     with (
         _sigterm_as_interrupt(),

@@ -27,7 +27,13 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
 
 
 def holdings_picture(scenario: Mapping[str, Any], format: str, dpi: int = 160) -> bytes:
-    """Return the picture of `save_holdings` as a file's content: png, svg or pdf."""
+    """Return the picture of `save_holdings` as a file's content.
+
+    Args:
+        scenario: the contents of scenario.json.
+        format: "png", "svg" or "pdf".
+        dpi: pixels of a png for each inch.
+    """
     stream = io.BytesIO()
     with in_light_theme() as page:
         figure = draw_holdings(scenario["class_counts"], scenario["classes"], owners(scenario))

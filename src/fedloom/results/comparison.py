@@ -45,7 +45,12 @@ class Comparison(Tabular):
     def read(cls, folder: Path | str, allow_mixed: bool = False) -> Comparison:
         """Read all finished runs in and below a folder, such as the `out` of `fedloom.compare`.
 
-        Folders that are left out are warnings of the log. allow_mixed: join runs of different versions of fedloom.
+        Folders that are left out are warnings of the log.
+
+        Args:
+            folder: the folder.
+            allow_mixed: join runs of different versions of fedloom.
+
         Raises `ConfigError` for a folder without a finished run, and for a study, whose rows `fedloom.read` knows.
         """
         path = expand_home(folder)

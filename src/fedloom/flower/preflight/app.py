@@ -31,7 +31,14 @@ def read_app(path: Path) -> RunConfig:
 
 
 def fingerprint_findings(app: Path, config: RunConfig, other: str | None, origin: str) -> list[Finding]:
-    """Compare the app's config with another fingerprint. origin: where that one is from."""
+    """Compare the app's config with another fingerprint.
+
+    Args:
+        app: folder of the app.
+        config: its config.
+        other: the other fingerprint; None if there is none to compare with.
+        origin: where the other one is from.
+    """
     own = config.fingerprint()
     if other is not None and other != own:
         text = f"{app} has the config {own}, and {origin} {other}; export the app again, and give all the same one"

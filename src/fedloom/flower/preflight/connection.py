@@ -29,10 +29,12 @@ _ASK_ADMINISTRATOR = "ask the server's administrator for a new one"
 def connection_findings(
     address: str, authority: Path | None, clock: Callable[[], float] = time.time
 ) -> Iterator[Finding]:
-    """Check the way to the SuperLink at `address` (host:port) as a node goes it, up to the first error.
+    """Check the way to the SuperLink as a node goes it, up to the first error.
 
-    authority: the file of the server's ca.crt; None for a SuperLink without TLS. clock: this machine's, in seconds
-    since 1970.
+    Args:
+        address: host:port of the SuperLink.
+        authority: the file of the server's ca.crt; None for a SuperLink without TLS.
+        clock: this machine's, in seconds since 1970.
     """
     try:
         host, port = parse_address(address)
@@ -98,8 +100,10 @@ def clock_findings(connection: socket.socket, host: str, clock: Callable[[], flo
 def clock_finding(seconds: float, node_time: float, server_time: float) -> Finding:
     """Say how far a node's clock is from the server's.
 
-    seconds: that the answer took. node_time: seconds since 1970 in the middle of that. server_time: the date of the
-    answer, which leaves out parts of a second.
+    Args:
+        seconds: time that the answer took.
+        node_time: seconds since 1970 in the middle of that.
+        server_time: the date of the answer, which leaves out parts of a second.
     """
     ahead = node_time - (server_time + _DATE_RESOLUTION / 2)
     uncertainty = (seconds + _DATE_RESOLUTION) / 2

@@ -55,7 +55,9 @@ def require_disk(folder: Path, needed: int, purpose: str) -> None:
 def kept_checkpoints(rounds: int, keep: int) -> int:
     """Return how many checkpoints, or private states, of a run lie on the disk at most.
 
-    keep: the newest ones that are kept.
+    Args:
+        rounds: rounds of the run.
+        keep: the newest ones that are kept.
 
     >>> kept_checkpoints(2, 3), kept_checkpoints(1000, 3)
     (3, 13)

@@ -55,9 +55,14 @@ def check_server(
 ) -> list[Finding]:
     """Check a server before its SuperLink starts.
 
-    config: None checks neither disk nor number of keys. keys: folder with the certificates and the nodes' public keys;
-    None for a SuperLink without TLS. hosts: at which nodes reach it. port: None if it is certainly free; `listen` is
-    where it is tried. out: the run's folder.
+    Args:
+        config: config of the run; None checks neither disk nor number of keys.
+        keys: folder with the certificates and the nodes' public keys; None for a SuperLink without TLS.
+        hosts: names and addresses at which nodes reach it.
+        port: port of the SuperLink; None if it is certainly free.
+        listen: address at which the port is tried.
+        out: the run's folder.
+        clock: this machine's, in seconds since 1970.
     """
     findings = version_findings()
     if keys is not None:
@@ -76,7 +81,14 @@ def requirements(config: RunConfig | None) -> dict[str, str]:
 def check_node(
     address: str, files: NodeFiles, *, port: int | None = None, clock: Callable[[], float] = time.time
 ) -> list[Finding]:
-    """Check a node before its SuperNode starts. address: of the SuperLink. port: that the SuperNode listens on."""
+    """Check a node before its SuperNode starts.
+
+    Args:
+        address: host:port of the SuperLink.
+        files: the node's files: app, keys, state and data.
+        port: port that the SuperNode listens on.
+        clock: this machine's, in seconds since 1970.
+    """
     required, findings = dict[str, str](), list[Finding]()
     if files.server_report is not None:
         try:

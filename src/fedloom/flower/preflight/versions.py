@@ -23,7 +23,11 @@ def versions() -> dict[str, str]:
 
 
 def version_findings(required: Mapping[str, str] | None = None) -> list[Finding]:
-    """Check the versions here. required: those of the server."""
+    """Check the versions of the packages of this machine.
+
+    Args:
+        required: the server's versions by package; None compares with none.
+    """
     try:
         here = versions()
     except ConfigError as problem:
