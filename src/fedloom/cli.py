@@ -23,6 +23,7 @@ import typer
 from fedloom._version import __version__
 from fedloom.commands import catalogue, comparisons, flower, model, publication, reproduce, studies
 from fedloom.commands.config import config as config_command
+from fedloom.commands.init import init
 from fedloom.commands.methods import methods
 from fedloom.commands.shared import (
     AsJson,
@@ -149,6 +150,7 @@ def run(
         print_result(console_of(as_json), result, brief=quiet)
 
 
+app.command()(init)
 app.command()(comparisons.compare)
 app.command()(studies.study)
 app.command()(reproduce.reproduce)

@@ -1,0 +1,265 @@
+"""The keys that read a table: separator, spelling of numbers, label, owner, and the columns that teach nothing."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from fedloom.core.errors import ConfigError, DataError, suggest_name
+from fedloom.data.labels import MISSING_MARKS, missing_marks
+from fedloom.data.sources.source import SOURCES, configure_source
+from fedloom.data.sources.tables.columns import Column
+from fedloom.data.sources.tables.source import TableSource
+from fedloom.data.sources.tables.table_files import TableFile, looks_like_a_row
+from fedloom.data.sources.tables.words import refuse_misread
+
+_SEPARATORS = (",", ";", "\t", "|")
+_LABELS = re.compile(
+    r"(y|label|labels|class|target|outcome|diagnosis|category|species|result|response|ill|disease|readmitted|churn"
+    r"|default|status|sentiment|survived|quality)",
+    re.IGNORECASE,
+)
+_OWNERS = re.compile(
+    r"(owner|client|hospital|clinic|site|cent(er|re)|institution|ward|user|device|writer|subject|station|region|branch"
+    r"|bank|school|store|shop|plant|city|country|state|operator|doctor|patient|machine)s?([ _-]?(id|no|nr|name|code))?",
+    re.IGNORECASE,
+)
+_MAX_CLASSES = 100
+_MIN_ROWS_OF_OWNER = 10
+_ID = re.compile(r"(?i:(.*[ _-])?(id|uuid|guid|index|row|number|nr|no))|.*[a-z]I[dD]")
+Ask = Callable[[str, Sequence[str], str], str]
+
+
+def table_keys(
+    path: Path, source: str, label: str | None, owner: str | None, ask: Ask | None
+) -> tuple[dict[str, Any], dict[str, str]]:
+    """Return the keys of the source `csv` or `parquet` for a file, and the reasons for them by key.
+
+    Args:
+        path: the file.
+        source: "csv" or "parquet".
+        label: the column of the class; None chooses one.
+        owner: the column of the rows' owner; None chooses one, "none" takes none.
+        ask: asks about label and owner; None asks nobody.
+
+    Raises `ConfigError` or `DataError` for a file that cannot be read, or without a column of classes.
+    """
+    keys: dict[str, Any] = {"source": source, "path": str(path)}
+    reasons: dict[str, str] = {}
+    if source == "csv":
+        keys |= _separator(path, reasons)
+    file = _reader(keys, label or "label").opened(path)
+    names = [name for name in file.columns if name not in file.index]
+    if len(names) < 2:
+        first = f" ('{names[0]}')" if names else ""
+        raise DataError(f"{path}: has {len(names)} column{first}; need a label and at least one column to learn from")
+    if source == "csv" and looks_like_a_row(names):
+        raise DataError(f"{path}: its first line looks like a row; put a line with the columns' names there")
+    keys |= _spelling(keys, path, names, reasons)
+    reader = _reader(keys, label or "label")
+    file = reader.opened(path)
+    columns = {name: column for name in names if (column := _column_or_none(reader, file, name)) is not None}
+    keys["label"] = _label(path, columns, names, label, ask, reasons)
+    if source == "csv" and "missing" not in keys and (marks := missing_marks(columns[keys["label"]].counts())):
+        keys["missing"] = sorted(marks)
+        reasons["missing"] = f"cells of {keys['label']} that stand for a missing value"
+        reader = _reader(keys, keys["label"])
+        file = reader.opened(path)
+        columns = {name: column for name in names if (column := _column_or_none(reader, file, name)) is not None}
+    chosen_owner = _owner(path, columns, names, keys["label"], owner, ask, reasons)
+    if chosen_owner is not None:
+        keys["owner"] = chosen_owner
+    dropped = _teaching_nothing(reader, file, [name for name in names if name not in (keys["label"], chosen_owner)])
+    if dropped:
+        keys["drop"] = list(dropped)
+        reasons["drop"] = "; ".join(f"{name}: {reason}" for name, reason in dropped.items())
+    used = [column for name, column in columns.items() if name not in dropped]
+    incomplete = np.zeros(file.rows, bool)
+    for column in used:
+        incomplete |= False if column.missing is None else column.missing
+    if incomplete.any():
+        keys["incomplete"] = "drop"
+        reasons["incomplete"] = f"{int(incomplete.sum()):,} of {file.rows:,} rows lack a value"
+    return keys, reasons
+
+
+def _reader(keys: Mapping[str, Any], label: str) -> TableSource:
+    fields = {name: value for name, value in keys.items() if name != "source"}
+    reader = configure_source(SOURCES.get(keys["source"]), **{"label": label, **fields})
+    if not isinstance(reader, TableSource):
+        raise TypeError(f"{keys['source']} is no table")
+    return reader
+
+
+def _column_or_none(reader: TableSource, file: TableFile, name: str) -> Column | None:
+    try:
+        return reader.column(file, name)
+    except DataError:  # dates, lists or texts, which no key but `drop` reads
+        return None
+
+
+# -- how the file is written -------------------------------------------------------------------------------------------
+def _separator(path: Path, reasons: dict[str, str]) -> dict[str, Any]:
+    """Return the keys `separator` and `encoding`, where the file needs them."""
+    with path.open("rb") as stream:
+        raw = stream.read(2**20)
+    header = raw.splitlines()[0].decode("latin-1") if raw.strip() else ""
+    keys: dict[str, Any] = {}
+    separator = max(_SEPARATORS, key=header.count)
+    if header.count(separator) and separator != ",":
+        keys["separator"] = separator
+        reasons["separator"] = "the character between cells"
+    if not raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b", b"BZh")) and not _is_utf8(raw):
+        keys["encoding"] = "latin-1"
+        reasons["encoding"] = "the file is not UTF-8; look at its accents, they may need cp1252 or another encoding"
+    return keys
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start > len(raw) - 4  # a character that the end of the sample has cut
+    return True
+
+
+def _spelling(keys: Mapping[str, Any], path: Path, names: Sequence[str], reasons: dict[str, str]) -> dict[str, Any]:
+    """Return the keys `decimal` and `missing` with which the fewest columns have to be left out."""
+    reader = _reader(keys, "label")
+    file = reader.opened(path)
+    words = [column.counts() for name in names if (column := _column_or_none(reader, file, name)) is not None]
+    marks = sorted({word for counts in words for word in counts if word in MISSING_MARKS})
+    spellings: list[dict[str, Any]] = [{}, *([{"missing": marks}] if marks else [])]
+    spellings += [{"decimal": ",", **spelling} for spelling in spellings if keys.get("separator") != ","]
+    unread = {}
+    for number, spelling in enumerate(spellings):
+        other_reader = _reader({**keys, **spelling}, "label")
+        unread[number] = len(_teaching_nothing(other_reader, other_reader.opened(path), names))
+    best = spellings[min(unread, key=lambda number: (unread[number], number))]
+    if "decimal" in best:
+        reasons["decimal"] = "numbers are written as 1,5"
+    if "missing" in best:
+        reasons["missing"] = "these cells stand for a missing value"
+    return best
+
+
+def _teaching_nothing(reader: TableSource, file: TableFile, names: Sequence[str]) -> dict[str, str]:
+    """Return the columns that cannot be learned from, with the reason: dates, ids, free text, mostly empty ones."""
+    reasons: dict[str, str] = {}
+    for name in names:
+        try:
+            column = reader.column(file, name)
+            if column.words is None:
+                column.as_numbers(file.path)
+            else:
+                refuse_misread(column, file.path, reader.cell_format)
+        except DataError as error:
+            reasons[name] = _short(str(error), file.path, name)
+            continue
+        missing = 0 if column.missing is None else int(column.missing.sum())
+        values = column.values if column.missing is None else column.values[~column.missing]
+        different = len(np.unique(values))
+        if 2 * missing > file.rows:
+            reasons[name] = f"{missing:,} of {file.rows:,} cells are empty"
+        elif different < 2:
+            reasons[name] = "all its values are the same"
+        elif different == len(values) and column.is_whole() and (_ID.fullmatch(name) or _counts_rows(values)):
+            reasons[name] = "a number for each row"
+    return reasons
+
+
+def _counts_rows(values: np.ndarray) -> bool:
+    """Return whether values are consecutive numbers, as a row index is."""
+    return len(values) > 2 and bool((np.diff(values.astype(np.float64)) == 1).all())
+
+
+def _short(message: str, path: Path, name: str) -> str:
+    """Return the reason in a message of the source, without the file, the column and the advice."""
+    text = message.removeprefix(f"{path}: ").removeprefix(f"column '{name}' ")
+    return text.partition(";")[0].partition(": ")[0].partition(", the first")[0][:120]  # no cells of the data
+
+
+# -- label and owner ---------------------------------------------------------------------------------------------------
+def _label(
+    path: Path,
+    columns: Mapping[str, Column],
+    names: Sequence[str],
+    label: str | None,
+    ask: Ask | None,
+    reasons: dict[str, str],
+) -> str:
+    candidates = [name for name, column in columns.items() if _is_label(column)]
+    if label is not None:
+        if label not in names:
+            raise ConfigError(f"--label {label}: {path} has no such column: {suggest_name(label, names)[:300]}")
+        return label
+    if not candidates:
+        raise DataError(
+            f"{path}: no column looks like a class (2 to {_MAX_CLASSES} words or whole numbers); name it with --label, "
+            "or bin the values that are to be predicted"
+        )
+    named = [name for name in candidates if _LABELS.fullmatch(name)]
+    last = names[-1] if names[-1] in candidates else None
+    guess = named[0] if named else last
+    if ask is not None:
+        answer = ask("Which column is the class?", candidates, guess or candidates[0])
+        if answer not in names:
+            raise ConfigError(f"{answer}: {path} has no such column: {suggest_name(answer, names)[:300]}")
+        return answer
+    if guess is None:
+        raise DataError(f"{path}: name the column of the class with --label: {', '.join(candidates)[:300]}")
+    reasons["label"] = "the column of the class, by its name" if named else "the last column; name another with --label"
+    return guess
+
+
+def _is_label(column: Column) -> bool:
+    if column.words is None and not column.is_whole() and column.values.dtype.kind != "b":
+        return False
+    values = column.values if column.missing is None else column.values[~column.missing]
+    different = len(np.unique(values))
+    return 2 <= different <= min(_MAX_CLASSES, max(2, len(values) // 5))
+
+
+def _owner(
+    path: Path,
+    columns: Mapping[str, Column],
+    names: Sequence[str],
+    label: str,
+    owner: str | None,
+    ask: Ask | None,
+    reasons: dict[str, str],
+) -> str | None:
+    if owner == "none":
+        return None
+    if owner is not None:
+        if owner not in names or owner == label:
+            raise ConfigError(
+                f"--owner {owner}: {path} has no such column beside the label: {suggest_name(owner, names)[:300]}"
+            )
+        return owner
+    candidates = [
+        name
+        for name, column in columns.items()
+        if name != label and (column.words is not None or column.is_whole()) and _rows_of_owner(column)
+    ]
+    named = [name for name in candidates if _OWNERS.fullmatch(name)]
+    if ask is not None and candidates:
+        answer = ask("Which column is the owner of a row?", ["none", *candidates], named[0] if named else "none")
+        if answer != "none" and (answer not in names or answer == label):
+            raise ConfigError(f"{answer}: {path} has no such column: {suggest_name(answer, names)[:300]}")
+        return None if answer == "none" else answer
+    if not named:
+        return None
+    reasons["owner"] = "the owner of a row, by the column's name; it is no feature (--owner none changes that)"
+    return named[0]
+
+
+def _rows_of_owner(column: Column) -> bool:
+    """Return whether a column's values could be owners: two or more, with enough rows each."""
+    values = column.values if column.missing is None else column.values[~column.missing]
+    counts = np.unique(values, return_counts=True)[1]
+    return len(counts) >= 2 and bool(np.median(counts) >= _MIN_ROWS_OF_OWNER)

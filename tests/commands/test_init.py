@@ -1,0 +1,91 @@
+"""`fedloom init`: a commented config for a user's data, which other commands take as it is."""
+
+from __future__ import annotations
+
+import json
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import typer
+
+from command_line import call
+
+
+@pytest.fixture(autouse=True)
+def _folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    rows = "\n".join(f"{row % 7 + row / 100},{'NS'[row % 2]},{'yes' if row % 3 else 'no'}" for row in range(120))
+    Path("my patients.csv").write_text(f"age,ward,ill\n{rows}\n")
+
+
+def test_the_written_config_is_inspected_and_run(capsys: Any) -> None:
+    code, out, err = call(capsys, "init", "--from", "my patients.csv", "--out", "configs/first.yaml")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "configs/first.yaml: csv, 2 classes, 2 clients (natural)",
+        "next: fedloom inspect configs/first.yaml, then fedloom run configs/first.yaml",
+    ]
+    code, out, _ = call(capsys, "inspect", "configs/first.yaml", "--json")
+    assert code == 0
+    assert json.loads(out)["clients"] == 2
+    assert call(capsys, "run", "configs/first.yaml", "rounds=1", "--quiet")[0] == 0
+
+
+def test_names_with_spaces_are_quoted_in_the_comments(capsys: Any) -> None:
+    code, out, _ = call(capsys, "init", "--from", "my patients.csv", "--json")
+    assert code == 0
+    assert json.loads(out) == {"config": "my patients.yaml", "clients": 2, "classes": ["no", "yes"]}
+    assert "#   fedloom run 'my patients.yaml'" in Path("my patients.yaml").read_text()
+    assert call(capsys, "inspect", "my patients.yaml")[0] == 0
+
+
+@pytest.mark.parametrize("existing", ["file", "folder", "link"])
+def test_nothing_is_overwritten(capsys: Any, existing: str) -> None:
+    path = Path("my patients.yaml")
+    if existing == "link":
+        path.symlink_to("nowhere.yaml")
+    elif existing == "folder":
+        path.mkdir()
+    else:
+        path.write_text("rounds: 7\n")
+    for words in (["--from", "my patients.csv"], ["--from", "digits", "--out", str(path)]):
+        code, out, err = call(capsys, "init", *words)
+        assert (code, out) == (2, "")
+        assert err == "error: my patients.yaml: exists, and is never overwritten; name another file with --out\n"
+    assert existing != "file" or path.read_text() == "rounds: 7\n"
+    assert not Path("nowhere.yaml").exists()
+
+
+def test_without_data_and_terminal_it_says_what_to_name(capsys: Any) -> None:
+    code, out, err = call(capsys, "init")
+    assert (code, out) == (2, "")
+    assert err.startswith("error: name your data: fedloom init --from FILE.csv")
+    assert err.count("\n") == 1
+
+
+def test_in_a_terminal_it_asks(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    asked = list[str]()
+
+    def prompt(text: str, default: str | None = None, **_: Any) -> str:
+        asked.append(text)
+        return default or "my patients.csv"
+
+    monkeypatch.setattr(sys.stdin, "isatty", lambda: True, raising=False)
+    monkeypatch.setattr(typer, "prompt", prompt)
+    code, out, _ = call(capsys, "init")
+    assert code == 0
+    assert [text.partition(" (")[0] for text in asked] == [
+        "Your data",
+        "Which column is the class?",
+        "Which column is the owner of a row?",
+    ]
+    assert out.startswith("my patients.yaml: csv, 2 classes, 2 clients (natural)")
+
+
+@pytest.mark.parametrize("out", ["/proc/first.yaml", "my patients.csv/first.yaml"])
+def test_a_place_that_cannot_be_written_is_one_line(capsys: Any, out: str) -> None:
+    code, _, err = call(capsys, "init", "--from", "digits", "--out", out)
+    assert code == 2
+    assert err.count("\n") == 1
