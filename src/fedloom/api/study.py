@@ -65,15 +65,16 @@ class Study:
         Args:
             methods: names, or a mapping of labels to keys (`method`, `preset`, options); None takes the config's own.
             out: folder of the study.
-            scenario: a description from `fedloom.scenario`, or a list of them.
-            settings: a mapping of names to scenarios, or to keys of a config on top of the shared ones.
-            seeds: the seeds, or how many from 0 on; three if None.
-            config: a YAML config, or the name of a ready one, below all other keys.
-            model: name or section of a network.
-            tune: keys with the values that every method tries on validation data, as in a study file.
-            tries: number of points that a range in `tune` gives.
-            trials: keys for these trials alone.
-            keys: keys of a config, as `fedloom.compare` takes them; lists are compared.
+            keys: keys of a config, as `fedloom.compare` takes them, whose lists are compared; and these of a study:
+
+        - `scenario`: a description from `fedloom.scenario`, or a list of them.
+        - `settings`: a mapping of names to scenarios, or to keys of a config on top of the shared ones.
+        - `seeds`: the seeds, or how many from 0 on; three if None.
+        - `config`: a YAML config, or the name of a ready one, below all other keys.
+        - `model`: name or section of a network.
+        - `tune`: keys with the values that every method tries on validation data, as in a study file.
+        - `tries`: number of points that a range in `tune` gives.
+        - `trials`: keys for these trials alone.
 
         Raises `ConfigError` for the first mistake in any cell, and for objects that a file cannot hold.
         """

@@ -50,6 +50,10 @@ class HeldOut(BaseModel):
 
         Raises `ConfigError` for ids that do not exist, occur twice or have no data to test, and if fewer than two
         clients with training data would remain.
+
+        Args:
+            scenario: the scenario of all clients.
+            rng: draws the clients where their number is given.
         """
         eligible = np.flatnonzero((scenario.train.sizes > 0) & (scenario.test.sizes > 0))
         if self.clients is not None:

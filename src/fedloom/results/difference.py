@@ -136,7 +136,12 @@ def spread(values: Sequence[float], step: float) -> float:
 
 
 def t_quantile(share: float, degrees: float) -> float:
-    """Return the quantile of Student's t distribution."""
+    """Return the quantile of Student's t distribution.
+
+    Args:
+        share: probability below the quantile, in (0, 1).
+        degrees: degrees of freedom.
+    """
     from scipy.stats import t  # imports numpy
 
     return float(t.ppf(share, degrees))

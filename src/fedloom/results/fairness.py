@@ -90,7 +90,12 @@ def fairness(accuracies: Sequence[float]) -> Fairness | None:
 
 
 def client_shares(ours: Mapping[int, float], theirs: Mapping[int, float]) -> ClientShares | None:
-    """Compare accuracies client by client; None without a common client."""
+    """Compare accuracies client by client; None without a common client.
+
+    Args:
+        ours: accuracy in [0, 1] by client.
+        theirs: the baseline's.
+    """
     common = ours.keys() & theirs.keys()
     if not common:
         return None

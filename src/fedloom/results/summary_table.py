@@ -70,7 +70,12 @@ def run_summary(run: RunData) -> Summary:
 
 
 def comparison_summary(rows: Sequence[ResultRow], verdict: str) -> Summary:
-    """Return the summary of a comparison: a row for each group of runs that differ in the seed only."""
+    """Return the summary of a comparison: a row for each group of runs that differ in the seed only.
+
+    Args:
+        rows: the rows of its table.
+        verdict: what the comparison shows, in words.
+    """
     columns: dict[str, Callable[[ResultRow], str]] = {name: text for name, _, text in columns_for(rows)}
     several = {"protocol"} if len({row["protocol"] for row in rows}) > 1 else set()
     shown = {name: text for name, text in columns.items() if name in _COMPARED | several}

@@ -55,7 +55,12 @@ def _deal(domain_ids: Indices, per_domain: int, clients: int, rng: np.random.Gen
 
 
 def domains_of(name: str, data: Dataset) -> Indices:
-    """The domain of each sample [n]. Raises `ConfigError` if the source knows none."""
+    """Return the domain of each sample [n], int64. Raises `ConfigError` if the source knows none.
+
+    Args:
+        name: name of the partition, for the message.
+        data: the training set.
+    """
     if data.domain is None or not data.domains:
         raise ConfigError(
             f"partition {name}: this source has no domains; use one that does, such as office-caltech10, or deal by "

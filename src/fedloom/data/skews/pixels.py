@@ -42,7 +42,12 @@ def change_samples(name: str, scenario: Scenario, change: Change) -> Scenario:
 
 
 def require_images(name: str, data: Dataset) -> None:
-    """Raise `ConfigError` unless samples are images [c, h, w] of uint8 or float32."""
+    """Raise `ConfigError` unless samples are images [c, h, w] of uint8 or float32.
+
+    Args:
+        name: name of the skew, for the message.
+        data: the set.
+    """
     if data.x.dim() != 4 or data.x.dtype not in (torch.uint8, torch.float32):
         kind = str(data.x.dtype).removeprefix("torch.")
         raise ConfigError(
@@ -52,7 +57,12 @@ def require_images(name: str, data: Dataset) -> None:
 
 
 def full_range(name: str, data: Dataset) -> float:
-    """Return the largest stored value, taken for white; black is 0. Raises `ConfigError` for negative values."""
+    """Return the largest stored value, taken for white; black is 0. Raises `ConfigError` for negative values.
+
+    Args:
+        name: name of the skew, for the message.
+        data: the set.
+    """
     if float(data.x.min()) < 0:
         raise ConfigError(f"skew {name}: needs pixels from 0 up; the smallest here is {float(data.x.min()):g}")
     return float(data.x.max()) or 1.0

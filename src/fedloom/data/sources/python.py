@@ -138,11 +138,17 @@ def _splits(
 
 
 def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
-    """Splits from torch datasets whose items are (sample, label): each item is read once, in order.
+    """Make splits from torch datasets whose items are (sample, label): each item is read once, in order.
 
-    Samples are tensors, arrays or PIL images of one shape; labels whole numbers or words. `keys` are those of
-    `from_arrays`; class names are taken from the dataset's own `classes` if it has them. Raises `DataError` for items
-    that are no such pairs.
+    Samples are tensors, arrays or PIL images of one shape; labels whole numbers or words. Class names are taken from
+    the dataset's own `classes` if it has them.
+
+    Args:
+        train: the training set.
+        test: the test set; without it, a share of the training set is held out.
+        keys: those of `from_arrays`.
+
+    Raises `DataError` for items that are no such pairs.
     """
     names = getattr(train, "classes", None)
     if names is not None:

@@ -118,7 +118,12 @@ def refuse_unspaced(texts: Sequence[str], origin: str) -> None:
 
 
 def token_notes(ids: np.ndarray, origin: str) -> list[str]:
-    """Sentences on texts [n, length] that hold no token, and on many unknown tokens; nothing if all is well."""
+    """Return sentences on texts that hold no token, and on many unknown tokens; nothing if all is well.
+
+    Args:
+        ids: token ids [n, length]; 0 pads, 1 is unknown.
+        origin: name of the texts in messages.
+    """
     notes, empty = [], int((ids == PADDING).all(1).sum())
     total, unknown = int((ids != PADDING).sum()), int((ids == UNKNOWN).sum())
     if empty:

@@ -25,7 +25,12 @@ class ByGroup(Metric):
 
     @classmethod
     def of(cls, predictions: Predictions, groups: Groups) -> Self:
-        """The state of one batch, with the group of each sample."""
+        """Return the state of one batch.
+
+        Args:
+            predictions: scores and labels of the batch.
+            groups: the group of each sample, and the number of groups.
+        """
         indices, correct = groups.indices.cpu(), (predictions.predicted == predictions.labels).cpu()
         return cls(indices[correct].bincount(minlength=groups.count), indices.bincount(minlength=groups.count))
 

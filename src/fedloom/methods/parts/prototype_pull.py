@@ -68,7 +68,12 @@ class PrototypePull(Method):
         return offered
 
     def tested_with(self, server: Record, state: Record | None) -> ClassTable:
-        """The prototypes among which "nearest" chooses."""
+        """Return the prototypes [C, d] among which "nearest" chooses.
+
+        Args:
+            server: the server's state.
+            state: the client's state; None for the server's own test.
+        """
         return get_table(server, "prototypes")
 
 
