@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 import hundred_rounds
+import settings_side_by_side
 from cells import FOLDER, display_name, keep, percent
 from departures import departure_tables
 from fedloom.core.files import write_atomic
@@ -128,6 +129,7 @@ def tables() -> dict[Path, dict[str, str]]:
         if study not in PAGES
         for setting in dict.fromkeys(name.partition("/")[0] for name in cells)
     }
+    settings[settings_side_by_side.NAME] = settings_side_by_side.table_of(studies).markdown() + "\n"
     settings["hundred-rounds"] = hundred_rounds.table(json.loads(hundred_rounds.RESULTS.read_text())["cases"])
     pages = {DOCS / "results.md": settings, DOCS / "leaderboard.md": {"leaderboard": leaderboard(studies)}}
     pages[DOCS / "methods" / "robust.md"] = {ATTACKS: attack_table(studies[ATTACKS])}
@@ -153,6 +155,7 @@ def main(folders: list[str]) -> None:
     for page, page_tables in tables().items():
         write_atomic(page, with_tables(page.read_text(encoding="utf-8"), page_tables))
     draw(studies_by_name()["all-methods"], PICTURE)
+    settings_side_by_side.draw(studies_by_name(), settings_side_by_side.FIGURE)
 
 
 if __name__ == "__main__":

@@ -1,11 +1,16 @@
 """The results page shows what was measured."""
 
 import json
+import shutil
+import subprocess
 from pathlib import Path
+
+import pytest
 
 import departures
 import hundred_rounds
 import results
+import settings_side_by_side
 import sound
 from fedloom.methods import METHODS
 from fedloom.studies.plan import read_study
@@ -124,3 +129,30 @@ def test_methods_are_compared_with_the_plain_one_of_their_protocol():
     assert words["mild/fedsc"] == "+10.1, ahead"
     assert words["mild/moon"] == "+2.1, no difference seen *"
     assert set(words) == {f"mild/{name}" for name in ("fedsc", "moon", "feddw", "fednh", "fedlc")}
+
+
+@pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
+def test_a_table_and_a_figure_of_the_page_compile_in_a_paper(tmp_path: Path) -> None:
+    studies = results.studies_by_name()
+    settings_side_by_side.draw(studies, tmp_path / "figure.pdf")
+    (tmp_path / "table.tex").write_text(settings_side_by_side.table_of(studies).latex(), encoding="utf-8")
+    (tmp_path / "paper.tex").write_text(PAPER, encoding="utf-8")
+    command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
+    for _ in range(2):  # the second time knows the references
+        ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, check=False)
+    log = ended.stdout.decode(errors="replace")
+    assert ended.returncode == 0, log[-2000:]
+    assert "Overfull" not in log
+    assert "undefined" not in log
+
+
+PAPER = r"""
+\documentclass[10pt]{article}
+\usepackage[textwidth=6.9in,textheight=9.5in]{geometry}
+\usepackage{booktabs,graphicx}
+\begin{document}
+Table~\ref{tab:three-settings} and Figure~\ref{fig:dots}.
+\input{table.tex}
+\begin{figure}\noindent\includegraphics{figure.pdf}\caption{Dots.}\label{fig:dots}\end{figure}
+\end{document}
+"""

@@ -67,6 +67,13 @@ def test_dots_are_hollow_without_an_interval_and_bars_begin_at_zero_with_words()
     assert [text.get_text() for text in bars.texts] == ["50.0", "60.0 ± 5.0"]
 
 
+def test_a_scale_ends_where_the_measure_does() -> None:
+    wide = [Estimate("fedavg", 30.0, (-60.0, 120.0), "30.0")]
+    plot = PlotData("dots", [PlotPanel("", wide)], METHODS, "fedavg", "test accuracy (%)", "", (0.0, 100.0))
+    (axes,) = draw_figure(plot, Figure(), COLUMN)
+    assert axes.get_xlim() == (-2.0, 102.0)
+
+
 def test_a_critical_difference_diagram_joins_methods_by_bars() -> None:
     ranking = Ranking({"moon": 1.2, "fedsc": 1.8, "fedavg": 3.0}, 1.0, [(1.2, 1.8)])
     plot = PlotData("critical-difference", [PlotPanel("", [ranking])], METHODS, "fedavg", "", "Mean rank.")

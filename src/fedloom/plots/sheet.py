@@ -50,9 +50,7 @@ def draw_figure(plot: PlotData, figure: Figure, width: float) -> list[Axes]:
         for axes, panel in zip(grid, plot.panels, strict=False):
             draw_panel(axes, panel, plot, tones)
         _label_outer(grid[: len(plot.panels)], columns, plot)
-        if plot.kind == "curves" and plot.bounded is not None:  # a band may leave the range of a measure, no value can
-            low, high = grid[0].get_ylim()
-            grid[0].set_ylim(max(low, plot.bounded[0]), min(high, plot.bounded[1]))
+        _cut_to_range(grid[0], plot)
         for axes in grid[len(plot.panels) :]:
             axes.remove()
         if legend:
@@ -143,6 +141,21 @@ def _draw_legend(figure: Figure, grid: list[Axes], plot: PlotData, columns: int)
         borderpad=0.1,
         labelspacing=0.3,
     )
+
+
+def _cut_to_range(axes: Axes, plot: PlotData) -> None:
+    """Cut the shared scale of a measure to its range: bands and intervals may leave it, no value can."""
+    if plot.bounded is None:
+        return
+    least, greatest = plot.bounded
+    margin = 0.02 * (greatest - least)  # so that a dot at the edge is whole
+    match plot.kind:
+        case "curves":
+            low, high = axes.get_ylim()
+            axes.set_ylim(max(low, least - margin), min(high, greatest + margin))
+        case "dots":
+            low, high = axes.get_xlim()
+            axes.set_xlim(max(low, least - margin), min(high, greatest + margin))
 
 
 def _label_outer(grid: list[Axes], columns: int, plot: PlotData) -> None:
