@@ -12,7 +12,7 @@ OURS := $(BIN)/python $(PIP) --constraint constraints.txt --editable
 SEE := import site; open(site.getsitepackages()[0] + "/fedloom.pth", "w").write("\n".join(__import__("sys").argv[1:]))
 PACKAGES = $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
 
-.PHONY: setup demo test test-matrix test-flower docs facts bench needs clean
+.PHONY: setup demo test test-matrix test-flower docs notebooks facts bench needs clean
 .NOTPARALLEL:  # targets install into one environment, so `make -j` builds one after another
 
 setup: $(DEV)
@@ -67,6 +67,13 @@ $(VENV)/.docs: pyproject.toml constraints.txt | $(READY)
 
 docs: $(VENV)/.docs
 	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+
+# The notebooks of the docs, executed anew with their outputs, and the tests of them.
+notebooks: $(DEV)
+	$(BIN)/python $(PIP) --constraint constraints.txt --editable '.[notebooks]'
+	$(BIN)/python -m nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \
+		docs/notebooks/*.ipynb
+	$(BIN)/pytest tests/docs/test_notebooks.py
 
 # The tables of methods in docs/methods, from what the code says.
 facts: $(READY)

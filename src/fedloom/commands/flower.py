@@ -99,8 +99,13 @@ def up(
     if in_process:
         from fedloom.flower.in_process import run_in_process
         from fedloom.report import write_report
+        from fedloom.studies.events import Forward
+        from fedloom.studies.live_progress import ProgressDisplay
 
-        result = run_in_process(parsed, out=out, states=out.with_name(out.name + ".flower") / "states", data=data)
+        states = out.with_name(out.name + ".flower") / "states"
+        with ProgressDisplay([parsed], quiet=quiet or as_json) as live:
+            watching = [Forward(0, live)]
+            result = run_in_process(parsed, out=out, states=states, data=data, callbacks=watching, progress=False)
         write_report([result], out / "report.html")
     else:
         from fedloom.flower.log_sentences import as_json_line, log_sentence

@@ -14,6 +14,8 @@ from fedloom.flower.server import serve
 from fedloom.flower.transport import InProcessTransport
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
+from fedloom.studies.events import Forward
+from fedloom.studies.live_progress import progress_listener
 
 
 def run_in_process(
@@ -24,6 +26,7 @@ def run_in_process(
     states: Path | None = None,
     data: Path | None = None,
     callbacks: Sequence[Callback] = (),
+    progress: bool = True,
 ) -> Result:
     """Run a config with one node for each client, without a network and without Flower.
 
@@ -36,6 +39,7 @@ def run_in_process(
         states: folder of the nodes' private states; None takes a temporary one.
         data: folder with a file for each node's data (`node_data.py`), for `source: nodes`.
         callbacks: objects that watch the run.
+        progress: as in `fedloom.run`.
 
     Raises what `serve` raises, and before it begins `ConfigError` and `DataError` of a node whose data cannot be used.
     """
@@ -54,4 +58,6 @@ def run_in_process(
             for node in nodes.values():
                 node.require_data()
         tests, transport = server_file(data), InProcessTransport(nodes)
-        return serve(config, transport, scenario=scenario, tests=tests, out=out, callbacks=callbacks)
+        with progress_listener([config], progress) as listener:
+            watching = [Forward(0, listener), *callbacks]
+            return serve(config, transport, scenario=scenario, tests=tests, out=out, callbacks=watching)
