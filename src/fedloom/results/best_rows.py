@@ -49,7 +49,14 @@ def best_rows(
 def differences_from(
     groups: Sequence[Group], values: Sequence[Sequence[float] | None], reference: int, others: Sequence[int]
 ) -> dict[int, Difference]:
-    """Compare groups with one of them, seed by seed, as one family; by index, without those that lack a common seed."""
+    """Compare groups with one of them, seed by seed, as one family; by index, without those that lack a common seed.
+
+    Args:
+        groups: groups of runs that differ in the seed only.
+        values: of each group, one value for each seed; None if it lacks the measure.
+        reference: index of the group to compare with.
+        others: indices of the groups that are compared.
+    """
     reference_values, reference_row = values[reference], groups[reference].row
     by_index: dict[int, list[float]] = {}
     for index in others:
@@ -63,7 +70,13 @@ def differences_from(
 
 
 def comparable(groups: Sequence[Group], contexts: Sequence[str], reference: int) -> list[int]:
-    """Return the indices of the groups that compare with one of them: its context, and no diverged run."""
+    """Return the indices of the groups that compare with one of them: its context, and no diverged run.
+
+    Args:
+        groups: groups of runs that differ in the seed only.
+        contexts: setting and protocol of each group, in words.
+        reference: index of the group to compare with.
+    """
     return [
         index
         for index, group in enumerate(groups)

@@ -50,6 +50,12 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
 
     Bold are the best method of each setting and those that the one rule does not tell apart from it.
 
+    Args:
+        results: finished runs.
+        layout: keys of rows and columns, measures in the cells, their units, and the method to compare with.
+        caption: caption of the table; "" names the measures and the keys.
+        label: label of the table in LaTeX.
+
     Raises:
         ConfigError: for an unknown key or measure, and for two values in a cell, which names the key that still varies.
     """

@@ -59,7 +59,13 @@ class TableMeasure:
 
 
 def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeasure:
-    """Return a measure as a column. Raises `ConfigError` if no run has it."""
+    """Return a measure as a column. Raises `ConfigError` if no run has it.
+
+    Args:
+        name: name of the measure.
+        groups: the rows, each a group of runs that differ in the seed only.
+        units: "percent" or "share", for measures in [0, 1].
+    """
     known = [*measures_of(groups), *_OF_RUNS]
     if name not in known:
         raise ConfigError(f"--cells {short_repr(name)}: no run has it; {suggest_name(name, known)}")
