@@ -46,11 +46,14 @@ def classes_by_name(modules: Iterable[ast.Module]) -> Classes:
 
 def bases(owner: ast.ClassDef, classes: Classes) -> Iterator[ast.ClassDef]:
     """Yield the bases of a class, and theirs, as far as they are in the package."""
-    for base in owner.bases:
-        for node in classes.get(ast.unparse(base).partition("[")[0].rpartition(".")[2], ()):
-            if node is not owner:
-                yield node
-                yield from bases(node, classes)
+    waiting, met = [owner], {owner}
+    while waiting:
+        for base in waiting.pop().bases:
+            for node in classes.get(ast.unparse(base).partition("[")[0].rpartition(".")[2], ()):
+                if node not in met:
+                    met.add(node)
+                    waiting.append(node)
+                    yield node
 
 
 def arguments(function: Function) -> list[str]:
@@ -109,13 +112,29 @@ def public_functions(
                 yield child, owner
 
 
-def listed(docstring: str) -> list[str] | None:
-    """Return the names in the list `Args:` of a docstring; None without such a list."""
-    _, heading, below = f"\n{docstring}\n".partition("\nArgs:\n")
-    if not heading:
-        return None
-    entries = [ENTRY.match(line) for line in below.partition("\n\n")[0].splitlines()]
-    return [name for entry in entries if entry for name in entry[1].split(", ")]
+def listed(docstring: str, *headings: str) -> list[str] | None:
+    """Return the names in the list `Args:` of a docstring, or below other headings; None without such a list."""
+    for heading in headings or ("Args:",):
+        _, match, below = f"\n{docstring}\n".partition(f"\n{heading}\n")
+        if match:
+            entries = [ENTRY.match(line) for line in below.partition("\n\n")[0].splitlines()]
+            return [name for entry in entries if entry for name in entry[1].split(", ")]
+    return None
+
+
+def attributes(owner: ast.ClassDef, classes: Classes) -> set[str]:
+    """Return the names of a class's fields, attributes and arguments, those of its bases too."""
+    names: set[str] = set()
+    for node in (owner, *bases(owner, classes)):
+        for child in ast.walk(node):
+            if isinstance(child, ast.Attribute) and ast.unparse(child.value) == "self":
+                names.add(child.attr)
+            elif isinstance(child, ast.Name) and isinstance(child.ctx, ast.Store):
+                names.add(child.id)
+        for child in node.body:
+            if isinstance(child, Function):
+                names |= {child.name, *(arguments(child) if child.name == "__init__" else ())}
+    return names
 
 
 def faults(module: ast.Module, classes: Classes) -> Iterator[str]:
@@ -135,10 +154,21 @@ def faults(module: ast.Module, classes: Classes) -> Iterator[str]:
             yield f"{place}: its docstring names {len(named)} of {len(names)} arguments; not {', '.join(missing)}"
 
 
+def class_faults(module: ast.Module, classes: Classes) -> Iterator[str]:
+    """Yield line, name and fault of each class of a module whose docstring lists what it does not have."""
+    for owner in ast.walk(module):
+        if isinstance(owner, ast.ClassDef):
+            entries = listed(ast.get_docstring(owner) or "", "Args:", "Attributes:") or []
+            unknown = sorted(set(entries) - attributes(owner, classes))
+            if unknown:
+                yield f"{owner.lineno} {owner.name}: it has no {', '.join(unknown)}"
+
+
 @pytest.mark.parametrize("room", sorted({file.split("/")[0] for file in trees()}))
 def test_docstrings_name_the_arguments(room):
     in_room = {file: tree for file, tree in trees().items() if file.split("/")[0] == room}
     texts = [f"{file}:{text}" for file, tree in in_room.items() for text in faults(tree, package_classes())]
+    texts += [f"{file}:{text}" for file, tree in in_room.items() for text in class_faults(tree, package_classes())]
     assert not texts, "\n".join(texts)
 
 
@@ -154,6 +184,16 @@ def test_a_list_of_arguments_is_complete_and_true():
     assert faults_of(code.replace("z: another", "y: another")) == []
     assert faults_of(code.replace("y)", "z, y)").replace("z: another", "z, y: others")) == []
     assert faults_of(code.replace("x, y", "x")) == ["1 f: it has no argument z"]
+
+
+def test_a_list_of_a_class_is_true():
+    code = (
+        'class C:\n    """A pair.\n\n    Attributes:\n        x: a number.\n        z: another.\n    """\n    x: int\n'
+    )
+    module = ast.parse(code)
+    assert list(class_faults(module, classes_by_name([module]))) == ["1 C: it has no z"]
+    module = ast.parse(f"{code}    z: int\n")
+    assert list(class_faults(module, classes_by_name([module]))) == []
 
 
 def test_half_of_many_arguments_are_named():
