@@ -294,8 +294,8 @@ def test_a_method_that_cannot_be_stacked_runs_on_and_the_reason_says_so():
 
 
 # -- an engine that needs no comparison --------------------------------------------------------------------------------
-def test_the_preferred_engine_takes_over_when_it_is_ready_and_leaves_when_it_does_not_serve():
-    clock, ready, serves = Clock(), [], [True]
+def test_the_preferred_engine_takes_over_when_it_is_ready_and_leaves_when_it_does_not_serve(clock):
+    ready, serves = [], [True]
     fakes = [Fake("threads", 1.0, clock), Fake("processes", 1.0, clock)]
     preferred = Candidate("on threads", lambda: fakes[0], ready=lambda: bool(ready), serves=lambda: serves[0])
     engine = Auto([preferred, Candidate("in 2 processes", lambda: fakes[1])], 20)
@@ -310,3 +310,18 @@ def test_the_preferred_engine_takes_over_when_it_is_ready_and_leaves_when_it_doe
     assert names == ["processes"] * 2 + ["threads"] * 3 + ["processes"]
     engine.close()
     assert [fake.closed for fake in fakes] == [1, 1]
+
+
+@pytest.mark.parametrize(("seconds", "last"), [(2.0, "processes"), (0.5, "threads")])
+def test_a_preferred_engine_that_does_not_serve_is_compared_with_the_others(clock, seconds, last):
+    serves = [True]
+    fakes = [Fake("threads", seconds, clock), Fake("processes", 1.0, clock)]
+    preferred = Candidate("on threads", lambda: fakes[0], ready=lambda: True, serves=lambda: serves[0])
+    engine = Auto([preferred, Candidate("in 2 processes", lambda: fakes[1])], 20)
+    names = []
+    for round_ in range(8):
+        serves[0] = round_ < 4
+        list(engine.run(JOBS))
+        names.append(engine.name)
+    assert names == ["threads"] * 4 + ["processes"] * 2 + [last] * 2
+    assert "on threads (" in engine.reason

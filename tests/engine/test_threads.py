@@ -61,6 +61,24 @@ def test_optimisers_and_dropout(spec, threads):
     assert_alike(*toys)
 
 
+@needs_compiler
+def test_rounds_in_which_threads_wait_for_python_are_counted(monkeypatch):
+    toy = world(configured("fedavg"), FEW, batch_size=4)
+    toy.worker.stepper = Replayer(toy.data, eager=True)
+    assert replay_library().wait()
+    engine = toy.federation.engine = Threads(toy.worker, 2)
+    judged, judge = [], engine._judge
+    monkeypatch.setattr(engine, "_judge", lambda *seconds: judged.append(seconds))
+    toy.federation.step()
+    engine.close()
+    ((this_thread, all_threads),) = judged
+    assert 0 < this_thread <= all_threads + 0.01
+    engine._seconds_of_replays = 0.5
+    for in_python, rounds in ((2.0, 1), (1.2, 2), (1.0, 0), (1.2, 1)):  # of 2 seconds of both threads
+        judge(in_python + 0.5, 2.0)
+        assert engine.python_bound_rounds == rounds
+
+
 class Fails(FedAvg):
     """A loss that fails in Python for one client."""
 

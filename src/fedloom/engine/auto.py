@@ -33,7 +33,7 @@ class Candidate:
         is_reference: whether it has the bits of the serial engine, so that it runs whatever that runs; others may fail.
         trial_rounds: rounds before it is compared; the first one includes its start-up.
         ready: for an engine that is taken without a comparison, whether it can run now; None compares it.
-        serves: whether such an engine did in its latest round what makes it fast; otherwise the others are compared.
+        serves: whether such an engine did in its latest rounds what makes it fast; otherwise it is compared, too.
         seconds: seconds for each sample in its latest rounds.
         rounds: number of its rounds.
         last_round: the run's round in which it ran last.
@@ -131,9 +131,10 @@ class Auto:
 
     def _next_candidate(self) -> Candidate:
         """The candidate of this round: the preferred one, the fastest so far, or one that has not run for long."""
-        for candidate in self._preferred:
+        for candidate in list(self._preferred):
             if candidate.rounds >= _SETTLED_ROUNDS and not candidate.serves():
                 self._preferred.remove(candidate)
+                self._candidates.append(candidate)
             elif candidate.ready is not None and candidate.ready():
                 return candidate
         if self._rounds < _MIN_ROUNDS or len(self._candidates) == 1:

@@ -27,6 +27,7 @@ from fedloom.engine.threads import Threads
 
 DEFAULT_STACK = 32  # clients in a stack
 _MIN_REPLAYED = 0.5  # share of steps that threads must replay to be chosen without a comparison
+_BOUND_ROUNDS = 3  # in a row in which threads waited for Python; then they are compared with processes
 _DAEMONIC_PROCESS = (
     "this process is daemonic, as those of a multiprocessing.Pool are, and may start no others: its clients run in "
     "this process; a concurrent.futures.ProcessPoolExecutor has processes that may"
@@ -55,8 +56,9 @@ class EngineChoice(BaseModel):
         "auto",
         description="Engine of the clients' work. `serial`, `threads`, `processes` and `ray` (tasks on all nodes of a "
         "cluster) give the same bits; `threads` needs a C++ compiler. `batched` trains stacks of clients in each "
-        "process, and agrees to about 1e-5. `auto` takes threads where they can replay a method's steps; otherwise it "
-        "compares whole rounds and takes the fastest of those that it may use on this machine.",
+        "process, and agrees to about 1e-5. `auto` takes threads where they can replay a method's steps and need not "
+        "wait for Python; otherwise it compares whole rounds and takes the fastest of those that it may use on this "
+        "machine.",
     )
     same_bits: bool = Field(
         True,
@@ -248,12 +250,14 @@ def _candidates(
     in_processes = f"in {workers} processes"
     speedups = worker.speedups
     if workers > 1 and choice.same_bits and choice.client_seconds is None and speedups.threads_obstacle() is None:
-        yield Candidate(
-            f"on {workers} threads",
-            lambda: start("threads", worker),
-            ready=speedups.threads_ready,
-            serves=lambda: worker.stepper.replayed_share() >= _MIN_REPLAYED,
-        )
+        threads = Candidate(f"on {workers} threads", lambda: start("threads", worker), ready=speedups.threads_ready)
+
+        def serves() -> bool:
+            bound_rounds = threads.engine.python_bound_rounds if isinstance(threads.engine, Threads) else 0
+            return worker.stepper.replayed_share() >= _MIN_REPLAYED and bound_rounds < _BOUND_ROUNDS
+
+        threads.serves = serves
+        yield threads
 
     def candidate(name: str, description: str, worker: Worker, *, is_reference: bool = True) -> Candidate:
         trial_rounds = 1 if name == "serial" else 2  # the serial engine has no start-up

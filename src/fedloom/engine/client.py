@@ -153,13 +153,13 @@ class Worker:
             start = method.begin(job.payload, job.state, ctx)
             phases = method.phases(start, ctx)
         generators = self.sampler.generators(job)
-        return Client(job, method, start, phases, generators, to_device(dict(start.consts), self.device))
+        return Client(job, method, start, phases, generators, self._on_device(start.consts))
 
     def end(self, client: Client, tree: Tree, seconds: Callable[[], float]) -> JobResult:
         """Call the method's `end` and `pack` on the trained weights `tree`, and return the client's result."""
         job, ctx = client.job, client.job.ctx
         with staged(ctx, "end"):
-            collected = to_device(client.collected, CPU)
+            collected = client.collected if self.device == CPU else to_device(client.collected, CPU)
             work = Work(tree, collected, client.steps, client.start, client.terms)
             payload, state = client.method.end(work, job.state, ctx)
             payload, state = client.method.pack(payload, state, job.payload, job.state, ctx)
@@ -208,7 +208,7 @@ class Worker:
             return 0
         job = Job(ctx, {}, {}, indices)
         generators = self.sampler.generators(job, "adapt")
-        client = Client(job, self.method, start, phases, generators, to_device(dict(start.consts), self.device))
+        client = Client(job, self.method, start, phases, generators, self._on_device(start.consts))
         memory = NetMemory(loaded_net, predictor.tree, self._random_numbers(ctx, "adapt"))
         with memory.active(), staged(ctx, "adapt"):
             for phase in phases:
@@ -247,6 +247,10 @@ class Worker:
         All phases share it, because two phases must not drop the same units.
         """
         return ctx.task.streams.resumable(f"{prefix}dropout", ctx.round, ctx.client, self.device)
+
+    def _on_device(self, consts: Consts) -> Consts:
+        """A copy of a round's constants, with their tensors on the worker's device."""
+        return dict(consts) if self.device == CPU else to_device(dict(consts), self.device)
 
     # -- one phase -------------------------------------------------------------------------------------------
     def _run_phases(self, loaded_net: LoadedNet, memory: ClientMemory, client: Client) -> Iterator[Replay]:
@@ -305,10 +309,11 @@ class Worker:
     ) -> dict[str, Any]:
         """Compute statistics of the client's training data, in evaluation mode."""
         with memory.in_net():
+            if net.training or id(net) in self._mixed_modes:
+                net.eval()
             return self._statistics_in_net(net, statistics, client)
 
     def _statistics_in_net(self, net: Net, statistics: Mapping[str, Statistic], client: Client) -> dict[str, Any]:
-        net.eval()
         classes = client.job.ctx.task.num_classes
         sums: dict[str, Tree] = {name: {} for name in statistics}
         for indices in torch.split(client.job.indices, PASS_BATCH):

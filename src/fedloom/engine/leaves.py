@@ -10,30 +10,41 @@ import torch
 from torch import Tensor
 
 Leaf: TypeAlias = Tensor | float
+_FIELD_NAMES: dict[type, tuple[str, ...]] = {}  # asked for very often
 
 
 def structure_of(value: Any) -> Hashable:
     """Return all of the constants but the values of tensors and numbers. Clients that share it can be stacked."""
     if isinstance(value, Tensor):
         return ("tensor", tuple(value.shape), value.dtype)
-    if _is_dataclass(value):
-        return ("dataclass", type(value), tuple(structure_of(getattr(value, field.name)) for field in fields(value)))
+    if names := _field_names(type(value)):
+        return ("dataclass", type(value), tuple([structure_of(getattr(value, name)) for name in names]))
     if isinstance(value, dict):
-        return ("dict", tuple((name, structure_of(child)) for name, child in value.items()))
+        return ("dict", tuple([(name, structure_of(child)) for name, child in value.items()]))
     if isinstance(value, list | tuple):
-        return (type(value).__name__, tuple(structure_of(child) for child in value))
+        return (type(value).__name__, tuple([structure_of(child) for child in value]))
     return ("number",) if _is_number(value) else ("plain", value)
 
 
 def leaves_of(value: Any) -> list[Leaf]:
     """Return the tensors and numbers in constants, in order."""
-    if _is_dataclass(value):
-        return [leaf for field in fields(value) for leaf in leaves_of(getattr(value, field.name))]
-    if isinstance(value, dict):
-        return [leaf for child in value.values() for leaf in leaves_of(child)]
-    if isinstance(value, list | tuple):
-        return [leaf for child in value for leaf in leaves_of(child)]
-    return [value] if isinstance(value, Tensor) or _is_number(value) else []
+    leaves: list[Leaf] = []
+    _add_leaves(value, leaves)
+    return leaves
+
+
+def _add_leaves(value: Any, leaves: list[Leaf]) -> None:
+    if isinstance(value, Tensor) or _is_number(value):
+        leaves.append(value)
+    elif isinstance(value, dict):
+        for child in value.values():
+            _add_leaves(child, leaves)
+    elif isinstance(value, list | tuple):
+        for child in value:
+            _add_leaves(child, leaves)
+    else:
+        for name in _field_names(type(value)):
+            _add_leaves(getattr(value, name), leaves)
 
 
 def from_leaves(structure: Any, leaves: Iterator[Any]) -> Any:
@@ -53,8 +64,6 @@ def from_leaves(structure: Any, leaves: Iterator[Any]) -> Any:
 
 def to_device(value: Any, device: torch.device) -> Any:
     """Return constants with their tensors on a device; the same object if they are there already."""
-    if isinstance(value, dict) and not value:
-        return value
     leaves = leaves_of(value)
     if all(leaf.device == device for leaf in leaves if isinstance(leaf, Tensor)):
         return value
@@ -62,9 +71,11 @@ def to_device(value: Any, device: torch.device) -> Any:
     return from_leaves(structure_of(value), moved)
 
 
-def _is_dataclass(value: Any) -> bool:
-    """Whether `value` is a class table or another dataclass of tensors."""
-    return is_dataclass(value) and not isinstance(value, type)
+def _field_names(kind: type) -> tuple[str, ...]:
+    """Return the names of the fields of a class table or another dataclass of tensors; none of another class."""
+    if kind not in _FIELD_NAMES:
+        _FIELD_NAMES[kind] = tuple(field.name for field in fields(kind)) if is_dataclass(kind) else ()
+    return _FIELD_NAMES[kind]
 
 
 def _is_number(value: Any) -> bool:

@@ -7,6 +7,7 @@ pool of threads. The thread that waits for a result takes steps too.
 from __future__ import annotations
 
 import itertools
+import time
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
@@ -18,6 +19,7 @@ from fedloom.engine.slow_clients import SlowClientWatch
 from fedloom.engine.speedups import Replay, ReplayPool
 from fedloom.methods.contract.contexts import Diagnostic
 
+_BOUND_SHARE = 1.1  # of a thread's share of the CPU time: more of it in Python, and threads wait for Python
 _QUEUED_PER_THREAD = 2  # clients that wait for a thread, so that none is idle
 
 
@@ -55,6 +57,8 @@ class Threads:
         self._watch = None if note is None else SlowClientWatch(note)
         self._pool: ReplayPool | None = None
         self._running: dict[int, _Running] = {}
+        self._seconds_of_replays = 0.0  # that this thread took in the present round
+        self.python_bound_rounds = 0  # latest rounds in a row whose length was that of the work in Python
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
         """Yield one result for each job. Raises `ClientError` at the first failure."""
@@ -67,13 +71,21 @@ class Threads:
             self._pool = self.worker.speedups.pool(self.threads)
         self._forget_clients()  # of a round that was not awaited
         running = self._running
+        self._seconds_of_replays, before = 0.0, (time.thread_time(), time.process_time())
         try:
             yield from self._run_in_pool(self._pool, iter(jobs))
+            self._judge(time.thread_time() - before[0], time.process_time() - before[1])
         finally:
             if self._running is running:  # else another round has begun since
                 self._forget_clients()
             if self._watch is not None:
                 self._watch.round_ended()
+
+    def _judge(self, this_thread: float, all_threads: float) -> None:
+        """Note whether threads waited for Python in a round. Arguments are CPU seconds."""
+        in_python = this_thread - self._seconds_of_replays
+        bound = self.threads > 1 and in_python * self.threads > _BOUND_SHARE * all_threads
+        self.python_bound_rounds = self.python_bound_rounds + 1 if bound else 0
 
     def _forget_clients(self) -> None:
         if self._running and self._pool is not None:
@@ -93,7 +105,9 @@ class Threads:
                     yield result
             if not self._running:
                 return
+            started = time.thread_time()
             done = pool.next()
+            self._seconds_of_replays += time.thread_time() - started
             result = self._continue(pool, done, self._running.pop(done))
             if result is not None:
                 yield result

@@ -276,13 +276,14 @@ class Collected:
         self.tables.append(table)
 
 
-def taken(toy, stepper, rows, *, phase=None, remaining_ratio=1.0):
+def taken(toy, stepper, rows, *, phase=None, consts=None, remaining_ratio=1.0):
     """The results of one epoch over the first samples, in batches of four."""
     client, live = toy.worker.begin(toy.job(0)), toy.worker.loaded_nets[0]
     parameters, results = dict(live.parameters), Collected()
     memory = NetMemory(live, client.start.tree, toy.task.streams.resumable("dropout"))
     optimizer = Optimizer(PLAIN_SGD, list(parameters.values()))
-    steps = EpochSteps(live, phase or client.phases[0], client.consts, parameters, optimizer, remaining_ratio)
+    consts = client.consts if consts is None else consts
+    steps = EpochSteps(live, phase or client.phases[0], consts, parameters, optimizer, remaining_ratio)
     epoch = EpochBatches(toy.worker.sampler, Draws(np.random.default_rng(0), None), torch.arange(rows), 0)
     run_all(stepper(steps, memory, [epoch], results))
     return results
@@ -336,6 +337,28 @@ def test_kinds_of_steps_that_are_no_longer_met_are_forgotten(toy, monkeypatch):
     for rows in (1, 2, 3, 4, 5):
         taken(toy, replayer, rows, phase=Train(FedAvg().loss), remaining_ratio=0.0)
     assert 0 < len(replayer._kinds) <= 3
+
+
+def test_a_phase_with_many_layouts_of_constants_is_not_expected_to_come_again(toy):
+    """32 steps in this round pay for a recording; steps of later rounds count as long as layouts are few."""
+    replayer = Replayer(toy.data)
+    assert module.replay_library().wait()
+    phase = Train(FedAvg().loss)
+    programs = []
+    for size in range(1, 8):
+        taken(toy, replayer, 4, phase=phase, consts={"table": torch.zeros(size)}, remaining_ratio=100.0)
+        programs.append(replayer.programs)
+    assert programs == [1, 2, 3, 4, 4, 4, 4]
+
+
+def test_programs_that_are_not_expected_to_come_again_make_room(toy, monkeypatch):
+    monkeypatch.setattr(module, "MAX_PROGRAMS", 6)
+    replayer = Replayer(toy.data, eager=True)
+    phase = Train(FedAvg().loss)
+    for size in range(1, 12):
+        taken(toy, replayer, 4, phase=phase, consts={"table": torch.zeros(size)})
+        assert replayer.programs <= 6
+    assert sum(step.program is not None for kind in replayer._kinds.values() for step in kind.steps.values()) >= 4
 
 
 def test_steps_are_plain_until_the_library_is_there(toy, monkeypatch, tmp_path):

@@ -32,6 +32,8 @@ MAX_PROGRAMS = 512
 MAX_COUNTED = 4096  # kinds of steps
 _GATHERED = (torch.uint8, torch.float32, torch.int64)  # dtypes of samples that C++ reads
 _RECENT = 4  # kinds of phases that are found without their key
+_FEW_LAYOUTS = 4  # of constants; a phase with more is expected to bring another one in every round
+_CONSTS_IN_KEY = 2  # index of the constants in a phase's key
 _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
 
 
@@ -124,6 +126,7 @@ class Replayer:
         self._expected_seconds, self._recorded_before = FIRST_SECONDS, False
         self._kinds: dict[Hashable, PhaseKind] = {}
         self._recent: list[PhaseKind] = []
+        self._layouts: dict[Hashable, int] = {}  # kinds of phases that differ in the layout of constants alone
         self._notes: list[Diagnostic] = []
         self._samples: Any = None
         self._counted, self._new_kinds = (0, 0), 0
@@ -173,10 +176,21 @@ class Replayer:
         consts = structure_of(steps.consts), numbers, layout
         trainable, optimizer = list(steps.trainable), steps.optimizer.key
         key = id(steps.loaded_net), phase_key(steps.phase), consts, tuple(trainable), optimizer
-        kind = self._kinds.setdefault(key, PhaseKind(steps.loaded_net, steps.phase, steps.consts, trainable, optimizer))
+        if key in self._kinds:
+            kind = self._kinds[key]
+        else:
+            kind = self._new_kind(key, PhaseKind(steps.loaded_net, steps.phase, steps.consts, trainable, optimizer))
         if not steps.consts:
             self._recent = [kind, *self._recent[: _RECENT - 1]]
         return ClientPhase(steps, kind, tensors)
+
+    def _new_kind(self, key: tuple[Hashable, ...], kind: PhaseKind) -> PhaseKind:
+        """Remember a kind of phase. If a phase comes with many layouts of constants, few of them will come again."""
+        family = tuple([part for index, part in enumerate(key) if index != _CONSTS_IN_KEY])
+        layouts = self._layouts[family] = self._layouts.get(family, 0) + 1
+        kind.recurs = layouts <= _FEW_LAYOUTS
+        self._kinds[key] = kind
+        return kind
 
     def _replay(
         self, phase: ClientPhase, memory: ClientMemory, epochs: Sequence[EpochBatches], results: EpochResults
@@ -240,7 +254,7 @@ class Replayer:
                 kind.count += 1
                 batch = epoch.take()
                 self.plain_steps += 1
-                if usable and not refused and self._pays_off(kind, steps.remaining_ratio):
+                if usable and not refused and self._pays_off(kind, steps.remaining_ratio if phase.kind.recurs else 0.0):
                     objectives = self._record(phase, kind, batch)
                 else:
                     objectives = steps.run(batch).objectives
@@ -255,11 +269,17 @@ class Replayer:
         for kind in self._kinds.values():
             for key in [key for key, steps in kind.steps.items() if steps.program is None]:
                 del kind.steps[key]
+        self._layouts = {}
         self._kinds = {key: kind for key, kind in self._kinds.items() if kind.steps or kind.refused or kind is present}
 
     def _pays_off(self, kind: StepKind, remaining_ratio: float) -> bool:
         if self.programs >= MAX_PROGRAMS:
-            return False
+            self._kinds = {key: kind for key, kind in self._kinds.items() if kind.recurs}
+            self.programs = sum(
+                step.program is not None for kind in self._kinds.values() for step in kind.steps.values()
+            )
+            if self.programs >= MAX_PROGRAMS:
+                return False
         return self.eager or kind.count * (1 + remaining_ratio) * SAVED_SECONDS >= self._expected_seconds
 
     def _record(self, phase: ClientPhase, kind: StepKind, batch: Block) -> list[Objective]:

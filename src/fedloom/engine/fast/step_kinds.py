@@ -37,6 +37,11 @@ class PhaseKind:
 
     The first one's objects are kept, because their ids are in the key. No more of its steps is kept: they refer to the
     worker, and that to this stepper, so the nets of a run would stay until the garbage collector comes by.
+
+    Attributes:
+        refused: whether its steps cannot be replayed.
+        recurs: whether later rounds are expected to bring steps of this kind.
+        steps: kinds of its steps, by the layout of a batch.
     """
 
     loaded_net: LoadedNet
@@ -45,6 +50,7 @@ class PhaseKind:
     trainable: list[str]
     optimizer: Hashable
     refused: bool = False
+    recurs: bool = True
     steps: dict[Hashable, StepKind] = field(default_factory=dict)
 
     def is_at_a_glance(self, steps: EpochSteps) -> bool:
