@@ -121,10 +121,13 @@ def show_comparison(console: Console, done: Comparison, page: Path) -> None:
         done: the finished runs.
         page: the report.
     """
+    from fedloom.results.left_out_domains import LEFT_OUT_CAPTION
     from fedloom.terminal import print_comparison
 
     print_comparison(console, done.rows())
     console.print(done.verdict(), soft_wrap=True)
+    if text := done.domain_table():
+        console.print(f"\n{LEFT_OUT_CAPTION}\n{text}\n", markup=False, soft_wrap=True)
     for note in (*done.not_offered(), *done.tuned()):
         console.print(note, markup=False, soft_wrap=True)
     console.print(f"\nreport: {page}", markup=False, soft_wrap=True)

@@ -98,6 +98,9 @@ def table(
     fairness: Annotated[
         bool, typer.Option("--fairness", help="Spread of accuracy over clients, and clients that are worse off.")
     ] = False,
+    domains: Annotated[
+        bool, typer.Option("--domains", help="Accuracy on each domain that runs left out, and the mean over domains.")
+    ] = False,
     allow_mixed: AllowMixed = False,
 ) -> None:
     """The table of finished runs as text for a paper or a program; with --rows, --columns or --cells a pivot."""
@@ -106,11 +109,11 @@ def table(
     from fedloom.studies.collect import collect
 
     pivots = any(option is not None for option in (rows, columns, cells)) or interval or p_value
-    if bool(target) + costs + fairness > 1:
-        raise ConfigError("--target, --costs and --fairness are tables of their own: ask for one of them")
-    if pivots and (target or costs or fairness):
+    if bool(target) + costs + fairness + domains > 1:
+        raise ConfigError("--target, --costs, --fairness and --domains are tables of their own: ask for one of them")
+    if pivots and (target or costs or fairness or domains):
         raise ConfigError(
-            "--target, --costs and --fairness are tables of their own, without --rows, --columns, --cells, --interval "
+            "--target, --costs, --fairness and --domains are tables of their own, without --rows, --columns, --cells, --interval "
             "and --p-value: leave out these or those"
         )
     check_format(format)
@@ -122,6 +125,8 @@ def table(
         text = done.cost_table(format)
     elif fairness:
         text = done.fairness_table(format)
+    elif domains:
+        text = done.domain_table(format) or "no run left a domain out"
     elif pivots:
         text = done.pivot(
             rows,
@@ -140,7 +145,7 @@ def table(
     say_left_out(collected.left_out)
     say_limits(runs, collected.results, allow_mixed)
     print(printable(text, keep_lines=True))
-    for note in done.tuned():
+    for note in (*done.not_offered(), *done.tuned()):
         say(note)
 
 

@@ -77,9 +77,10 @@ class ScenarioConfig(BaseModel):
     )
     held_out: HeldOut | None = Field(
         None,
-        description="Clients that never train, as {share: share of the clients} or as a list of their ids; the trained "
-        "run is tested on them as on newcomers. Null holds nobody out.",
-        examples=[{"share": 0.2}, {"clients": [3, 7]}],
+        description="Clients that never train, as {share: share of the clients} or as a list of their ids, or all data "
+        "of one domain, as {domain: its name}; the trained run is tested on them as on newcomers. Null holds nobody "
+        "out.",
+        examples=[{"share": 0.2}, {"clients": [3, 7]}, {"domain": "dslr"}],
     )
     seed: int | None = Field(
         None,
@@ -107,8 +108,8 @@ class ScenarioConfig(BaseModel):
             return {"clients": value}
         share = value if type(value) is float and 0 < value < 1 else 0.2
         raise ConfigError(
-            f"scenario.held_out = {short_repr(value)}: need a share of the clients, as {{share: {share:g}}}, or a list "
-            "of their ids, as [3, 7]"
+            f"scenario.held_out = {short_repr(value)}: need a share of the clients, as {{share: {share:g}}}, a list of "
+            "their ids, as [3, 7], or a domain, as {domain: its name}"
         )
 
     @field_validator("public", mode="before")

@@ -17,6 +17,7 @@ from fedloom.data.attacks.attack import Attack
 from fedloom.data.client_splits import hold_out, matched_tests, split_three
 from fedloom.data.dataset import Dataset
 from fedloom.data.digest import sets_digest
+from fedloom.data.left_out_domain import LeftOutDomain
 from fedloom.data.newcomers import HeldOut, without_newcomers
 from fedloom.data.partitions.natural import Natural
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
@@ -106,6 +107,11 @@ def make_scenario(
     train, test = splits.train, splits.test
     skew_streams = derive_streams(skews, streams)
     rows = np.arange(len(train), dtype=np.int64)
+    left_out = None
+    if held_out is not None and held_out.domain is not None:
+        left_out = LeftOutDomain.of(held_out.domain, name, splits)
+        rows = left_out.other_train
+        partition, clients = partition.without_domain(left_out.index, clients)
     for skew, stream in zip(skews, skew_streams, strict=True):
         rows = skew.thin(train, rows, stream.numpy("thin"))
     public_share = public if isinstance(public, float) else 0.0
@@ -121,18 +127,31 @@ def make_scenario(
         raise ConfigError(f"scenario.val = {val}: the share held out for validation must be in [0, 1)")
     if len(rows) < len(train) and not partition.takes_thinned:
         raise ConfigError(
-            "scenario.skews, scenario.public: this partition names samples of the whole source; none may be left out"
+            "scenario.skews, scenario.public, scenario.held_out.domain: this partition names samples of the whole "
+            "source; none may be left out"
         )
-    dealt = _deal(partition, train, test, rows, clients, streams.numpy("partition"))
+    dealt = _deal(partition, train, test, rows, clients, streams.numpy("partition"), left_out)
     rng = streams.numpy("split")
-    scenario = _official(name, splits, dealt, val, rng) if split is None else _pooled(name, splits, dealt, split, rng)
+    if split is not None:
+        whole = dealt if left_out is None else replace(dealt, test=dealt.test.renumber(left_out.other_test))
+        scenario = _pooled(name, splits, whole, split, rng)
+    else:
+        of_others = splits if left_out is None else replace(splits, test=left_out.test_set_of_others(test))
+        scenario = _official(name, of_others, dealt, val, rng)
     if tests == "matched":
         if split is not None:
             raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
         scenario = _matched(scenario, streams.numpy("tests"))
     for skew, stream in zip(skews, skew_streams, strict=True):
         scenario = skew.apply(scenario, stream.numpy("apply"))
-    if held_out is not None:
+    if left_out is not None:
+        alone = Dealt(Views.from_lists([left_out.train]), Views.from_lists([left_out.test]))
+        rng = streams.numpy("held_out")
+        newcomer = (
+            _official(name, splits, alone, val, rng) if split is None else _pooled(name, splits, alone, split, rng)
+        )
+        scenario = left_out.add_to(scenario, newcomer)
+    elif held_out is not None:
         scenario = without_newcomers(scenario, held_out.draw(scenario, streams.numpy("held_out")))
     if attack is not None:
         scenario = attack.add_to(scenario, streams.numpy("attack"))
@@ -149,11 +168,22 @@ def make_scenario(
 
 
 def _deal(
-    partition: Partition, train: Dataset, test: Dataset, rows: Indices, clients: int, rng: np.random.Generator
+    partition: Partition,
+    train: Dataset,
+    test: Dataset,
+    rows: Indices,
+    clients: int,
+    rng: np.random.Generator,
+    left_out: LeftOutDomain | None = None,
 ) -> Dealt:
-    """Deal the training samples `rows`; return views in indices of the whole set."""
+    """Deal the training samples `rows`; return views in indices of the whole set.
+
+    With a domain left out, test views are in indices of the test samples of the others.
+    """
     dealt_set = train
-    if len(rows) < len(train):
+    if left_out is not None:
+        dealt_set, test = left_out.labels_of_others(train, rows), left_out.labels_of_others(test, left_out.other_test)
+    elif len(rows) < len(train):
         domain = None if train.domain is None else train.domain.numpy()[rows]
         dealt_set = labels_only(train.y.numpy()[rows], train.classes, domain, train.domains)
     if test.classes != train.classes:  # other classes than were trained: nobody's mix

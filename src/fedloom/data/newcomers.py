@@ -21,7 +21,8 @@ _MIN_CLIENTS = 2  # that must remain for training
 
 
 class HeldOut(BaseModel):
-    """Clients that take no part in the training: a share of all clients, drawn at random, or a list of their ids."""
+    """Clients that take no part in the training: a share of all clients, drawn at random, a list of their ids, or all
+    data of one domain."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -39,10 +40,20 @@ class HeldOut(BaseModel):
         examples=[[3, 7]],
     )
 
+    domain: str | None = Field(
+        None,
+        min_length=1,
+        description="Name of a domain of the source, all of whose data are held out, instead of clients. The clients "
+        "hold the other domains, and the domain is tested as one newcomer.",
+        examples=["dslr"],
+    )
+
     @model_validator(mode="after")
-    def _one_of_both(self) -> HeldOut:
-        if (self.share is None) == (self.clients is None):
-            raise ConfigError("scenario.held_out: need either share, e.g. 0.2, or clients, a list of their ids")
+    def _one_of_them(self) -> HeldOut:
+        if sum(value is not None for value in (self.share, self.clients, self.domain)) != 1:
+            raise ConfigError(
+                "scenario.held_out: need one of share, e.g. 0.2, clients, a list of their ids, and domain, a name"
+            )
         return self
 
     def draw(self, scenario: Scenario, rng: np.random.Generator) -> list[int]:

@@ -15,6 +15,7 @@ from fedloom.report.measures import Bar, Dots, all_clients, by_protocol
 from fedloom.report.svg import inline
 from fedloom.results.fairness import fairness_columns, fairness_rows, formatted_fairness
 from fedloom.results.formats import Format
+from fedloom.results.left_out_domains import LEFT_OUT_CAPTION, formatted_left_out, left_out_columns, left_out_rows
 from fedloom.results.page_sections import Cell
 from fedloom.results.table import Group
 from fedloom.results.text import bytes_text, percent, seconds_text
@@ -91,6 +92,20 @@ def client_fairness(groups: Sequence[Group]) -> Markup | None:
     saved = {end: formatted_fairness(groups, form) for end, form in _SAVED.items()}
     headings = [f"{name[:1].upper()}{name[1:]}" for name in names]
     return table("fairness-note", caption, headings, set(headings[1:]) - {"Protocol"}, body, saved)
+
+
+def left_out_domains(groups: Sequence[Group]) -> Markup | None:
+    """Accuracy on domains that runs left out, as a table; None where no run did."""
+    rows = left_out_rows(groups)
+    if not rows:
+        return None
+    names, texts = left_out_columns(rows)
+    body: list[list[Cell]] = [
+        [name_cell(cells[0]), *((text, _first_number(text)) for text in cells[1:])] for cells in texts
+    ]
+    saved = {end: formatted_left_out(groups, form) for end, form in _SAVED.items()}
+    headings = [f"{name[:1].upper()}{name[1:]}" for name in names]
+    return table("domains-note", LEFT_OUT_CAPTION, headings, set(headings[1:]), body, saved)
 
 
 def _first_number(text: str) -> float | None:

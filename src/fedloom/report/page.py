@@ -88,6 +88,7 @@ def _sections(groups: Sequence[Group]) -> list[Markup]:
     runs = [group for group in groups if not group.is_further]
     blocks_by_section: dict[tuple[str, str], list[Markup | None]] = {
         ("Seed by seed", "paired"): _paired(groups),
+        ("Domains left out", "domains"): [charts.left_out_domains(groups)],
         ("Classes", "classes"): [*class_blocks(groups)],
         ("Learning curves", "curves"): [*line_charts.learning_curves(groups)],
         ("Single clients", "clients"): [*charts.client_spread(groups), charts.client_fairness(groups)],

@@ -14,6 +14,7 @@ from fedloom.results.clients import client_accuracies
 from fedloom.results.fairness import formatted_fairness
 from fedloom.results.finished_runs import STUDY_FILE, refuse_none, search_runs
 from fedloom.results.formats import formatted_costs, formatted_targets
+from fedloom.results.left_out_domains import formatted_left_out
 from fedloom.results.paired import Paired, all_paired
 from fedloom.results.result import Result
 from fedloom.results.summary_table import Summary, comparison_summary
@@ -130,6 +131,14 @@ class Comparison(Tabular):
         unknown format.
         """
         return formatted_fairness(grouped(self.results), format)
+
+    def domain_table(self, format: str = "markdown") -> str:
+        """Return the accuracy on each domain that runs left out of their training, and the mean over domains, as text.
+
+        Args:
+            format: "markdown", "latex" or "csv".
+        """
+        return formatted_left_out(grouped(self.results), format)
 
     def clients_to_pandas(self) -> pandas.DataFrame:
         """Return one row for each run and client: label, method, seed, protocol, client, accuracy.

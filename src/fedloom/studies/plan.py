@@ -24,6 +24,7 @@ from fedloom.config.run_config import RunConfig, load
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.storage.run_folder import folder_name
+from fedloom.studies.leave_out import without_each_domain
 from fedloom.studies.search_space import plain_space, tried_in
 from fedloom.studies.study_keys import OF_STUDIES, StudyKeys
 
@@ -136,6 +137,8 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> StudyPlan:
         raise explain_validation_error(error, "", StudyKeys) from None
     shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
     settings = {name: _setting(keys, shared, block, beside) for name, block in keys.settings.items()}
+    if keys.leave_out is not None:
+        settings = without_each_domain(settings)
     cells: list[Cell] = []
     for name, block in settings.items():
         cells += _cells(keys, name, block)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
 
@@ -13,7 +13,8 @@ from fedloom.core.errors import ConfigError, short_repr
 from fedloom.results.table import flat
 from fedloom.studies.search_space import Space, check_tries, read_space, without_repeats
 
-OF_STUDIES = ("config", "settings", "methods", "seeds", "tune", "tries", "trials")  # all other keys belong to a config
+# All other keys belong to a config.
+OF_STUDIES = ("config", "settings", "methods", "seeds", "leave_out", "tune", "tries", "trials")
 _MOST_SEEDS = 10_000  # a larger count is probably meant as a seed
 _OF_CELLS = ("seed", "method", "preset")
 
@@ -24,7 +25,8 @@ class StudyKeys(Section):
     `config`: a YAML config, or the name of a ready one, under the file's own keys. `settings`: named blocks of keys,
     each with an optional `config` of its own and labels of methods to leave out in `without`; a list gives names of
     ready configs. `methods`: names, or labels with keys (`method`, `preset`, options) on top. `seeds`: seeds, or their
-    number, counted from `seed`. `tune`: keys with values that every method tries, or with a range, of which every
+    number, counted from `seed`. `leave_out`: "domain" makes a setting for each domain of the source, whose runs train
+    without it and are tested on it. `tune`: keys with values that every method tries, or with a range, of which every
     method tries `tries` points; `trials`: keys for these trials alone.
     """
 
@@ -32,6 +34,7 @@ class StudyKeys(Section):
     settings: dict[str, dict[str, Any]] = Field(default={"": {}})
     methods: dict[str, dict[str, Any]] = Field(default_factory=dict)
     seeds: int | tuple[int, ...] | None = None
+    leave_out: Literal["domain"] | None = None
     tune: Space = Field(default_factory=dict)
     tries: int | None = Field(None, ge=1, le=MAX_TRIES)
     trials: dict[str, Any] = Field(default_factory=dict)

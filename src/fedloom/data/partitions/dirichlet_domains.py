@@ -70,6 +70,11 @@ class DirichletDomains(Partition):
         description="Largest number of draws before the partition is refused.",
     )
 
+    def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
+        lists = {key: value for key in ("domain_part", "one_in") if isinstance(value := getattr(self, key), tuple)}
+        shorter = {key: (*value[:domain], *value[domain + 1 :]) for key, value in lists.items()}
+        return self.model_copy(update=shorter), clients - self.clients_per_domain
+
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         domain_ids, test_domain_ids = domains_of("dirichlet-domains", train), domains_of("dirichlet-domains", test)
         per_domain, domains = self.clients_per_domain, train.domains

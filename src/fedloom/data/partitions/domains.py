@@ -31,6 +31,9 @@ class Domains(Partition):
         description="Number of clients that share each domain evenly.",
     )
 
+    def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
+        return self, clients - self.clients_per_domain
+
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         domain_ids, test_domain_ids = domains_of("domains", train), domains_of("domains", test)
         per_domain, domains = self.clients_per_domain, len(train.domains)

@@ -53,6 +53,9 @@ class Natural(Partition):
             return len(np.unique(domains_of("natural", load())))
         return len(np.unique(_read(self.owners, None, "training")))
 
+    def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
+        return self, clients - 1 if self.owners is None and not self.sample_ids else clients
+
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         if self.test_owners is not None and self.owners is None:
             raise ConfigError("partition natural: test_owners without owners; name the file with the training ids too")

@@ -56,6 +56,15 @@ class Partition(BaseModel):
         """
         return None
 
+    def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
+        """Return the partition of the other domains, and its number of clients.
+
+        Args:
+            domain: index of the domain that is left out.
+            clients: number of clients with all domains.
+        """
+        return self, clients
+
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         """Deal samples to clients. No training sample goes to two clients.
 

@@ -1,0 +1,107 @@
+"""A study that leaves out each domain in turn: a setting for each, their accuracies and the mean."""
+
+import json
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+import command_line
+from fedloom.core.errors import ConfigError
+from fedloom.report import write_report
+from fedloom.results.comparison import Comparison
+from fedloom.results.left_out_domains import left_out_rows
+from fedloom.results.table import grouped
+from fedloom.studies.plan import parse_study
+from fedloom.studies.run_study import run_study
+from fedloom.studies.study_folder import StudyFolder, read
+
+
+@pytest.fixture(scope="module")
+def table(tmp_path_factory):
+    """Three wards with 80 patients each, in a CSV file."""
+    rng = np.random.default_rng(0)
+    lines = ["a,b,c,ward,ill"]
+    for ward in ("north", "south", "west"):
+        for _ in range(80):
+            a, b, c = rng.normal(size=3)
+            lines.append(f"{a:.3f},{b:.3f},{c:.3f},{ward},{'yes' if a + b > 0 else 'no'}")
+    path = tmp_path_factory.mktemp("wards") / "patients.csv"
+    path.write_text("\n".join(lines) + "\n")
+    return path
+
+
+def plan(table, **keys):
+    scenario = {"source": "csv", "path": str(table), "label": "ill", "owner": "ward", "partition": "natural"}
+    plain = {"scenario": scenario, "model": "mlp", "rounds": 1, "local_epochs": 1, "engine": "serial", "seeds": 2}
+    return parse_study({**plain, "methods": ["fedavg", "local"], "leave_out": "domain", **keys})
+
+
+def test_each_domain_is_left_out_once_and_the_table_has_their_mean(table, tmp_path, capsys):
+    study = plan(table, evaluation={"protocols": ["global/global", "personal/local"]})
+    assert len(study.cells) == 3 * 2 * 2
+    assert [cell.config.scenario.held_out.domain for cell in study.cells[::4]] == ["north", "south", "west"]
+    out = tmp_path / "study"
+    ended = run_study(study, StudyFolder(out), study.cells)
+    assert not ended.failed
+    assert read(out).values == study.values
+    done = Comparison(list(ended.results.values()))
+    fedavg, local = left_out_rows(grouped(done.results))
+    assert (fedavg.label, list(fedavg.domains), fedavg.seeds) == ("fedavg", ["north", "south", "west"], 2)
+    tests = {
+        (result.numbers["seed"], result.config["scenario"]["held_out"]["domain"]): result.numbers["newcomers"]["tests"]
+        for result in done.results
+        if result.numbers["method"] == "fedavg"
+    }
+    by_seed = [fmean(tests[seed, domain]["zero-shot"]["accuracy"] for domain in fedavg.domains) for seed in (0, 1)]
+    assert fedavg.mean == pytest.approx(fmean(by_seed))
+    assert all(test["zero-shot"]["accuracy"] != 0 for test in tests.values())
+    assert local.note == "its model is the initial one"
+    text = done.domain_table()
+    assert "without north %" in text
+    assert "local (its model is the initial one)" in text
+    assert done.domain_table("csv").splitlines()[0] == "label,north,south,west,mean,std,seeds"
+    page = write_report(done.results, tmp_path / "report.html").read_text()
+    assert "Domains left out" in page
+    code, printed, _ = command_line.call(capsys, "table", str(out), "--domains")
+    assert code == 0
+    assert "without west %" in printed
+
+
+def test_settings_and_runs_without_left_out_domains(table, make_result):
+    study = plan(table, settings={"short": {"rounds": 1}, "long": {"rounds": 2}})
+    settings = list(dict.fromkeys(cell.setting for cell in study.cells))
+    assert settings[:2] == ["short, without north", "short, without south"]
+    assert len(settings) == 6
+    assert Comparison([make_result()]).domain_table() == ""
+
+
+@pytest.mark.parametrize(
+    ("keys", "says"),
+    [
+        ({"scenario": {"source": "digits"}}, "digits has no domains"),
+        ({"leave_out": "client"}, "leave_out"),
+        ({"scenario": {"source": ["digits", "csv"]}}, "need one source"),
+        ({"scenario": {"source": "digits", "held_out": [1]}}, "holds out something else"),
+    ],
+)
+def test_what_cannot_be_left_out_is_one_line(table, keys, says):
+    with pytest.raises(ConfigError) as refused:
+        plan(table, **keys)
+    assert says in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
+def test_the_only_domain_is_one_line(tmp_path):
+    path = tmp_path / "one.csv"
+    path.write_text("a,ward,ill\n" + "\n".join(f"{k},north,{'yes' if k % 2 else 'no'}" for k in range(40)) + "\n")
+    with pytest.raises(ConfigError, match="north is the only domain of csv"):
+        plan(path)
+
+
+def test_the_command_makes_the_study_again_from_its_folder(table, tmp_path):
+    study = plan(table)
+    StudyFolder(tmp_path / "kept").claim(study)
+    again = read(tmp_path / "kept")
+    assert [cell.name for cell in again.cells] == [cell.name for cell in study.cells]
+    assert json.dumps(again.values, default=str) == json.dumps(study.values, default=str)
