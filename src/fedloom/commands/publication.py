@@ -113,8 +113,8 @@ def table(
         raise ConfigError("--target, --costs, --fairness and --domains are tables of their own: ask for one of them")
     if pivots and (target or costs or fairness or domains):
         raise ConfigError(
-            "--target, --costs, --fairness and --domains are tables of their own, without --rows, --columns, --cells, --interval "
-            "and --p-value: leave out these or those"
+            "--target, --costs, --fairness and --domains are tables of their own, without --rows, --columns, --cells, "
+            "--interval and --p-value: leave out these or those"
         )
     check_format(format)
     collected = collect(runs, allow_mixed)
