@@ -20,11 +20,17 @@ from fedloom.data.labels import class_ids
 class Dataset:
     """Samples and labels. Nothing is copied per client: clients are index views into these arrays.
 
-    x: [n, c, h, w] or [n, ...] uint8 or float32 as stored, or token ids [n, L] int64. y: [n] int64 in 0 .. C-1.
-    mean, std: [c] in stored units; batches are normalised with them when they are gathered. domain: [n] int64, an index
-    into `domains`; None if samples have one origin. features: [d] names of a table's numbers, "column" or "column=word"
-    (1 if the column holds that word, else 0). words: of a text source, from token id 2 on. white: stored value of the
-    brightest pixel, if the picture format defines it.
+    Attributes:
+        x: [n, c, h, w] or [n, ...] uint8 or float32 as stored, or token ids [n, L] int64.
+        y: labels [n], int64, in 0 .. C-1.
+        classes: names of the C classes.
+        mean: mean of each channel [c] in stored units; batches are normalised with it when they are gathered.
+        std: standard deviation of each channel [c] in stored units.
+        domain: [n] int64, an index into `domains`; None if samples have one origin.
+        domains: names of the origins.
+        features: names [d] of a table's numbers, "column" or "column=word" (1 if the column holds that word, else 0).
+        words: of a text source, from token id 2 on.
+        white: stored value of the brightest pixel, if the picture format defines it.
     """
 
     x: Tensor

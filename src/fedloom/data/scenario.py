@@ -25,16 +25,25 @@ TestRows = Literal["official", "train", "train+test"]
 class Scenario:
     """Clients and their data.
 
-    train, val, test: views per client, the first two into `train_set`, the last into `test_set`, the global
-    test set. draws, accepted: how many draws the partition took, and how many of them it accepted.
-    test_origin: "official" if `test_set` is the source's; otherwise it is the union of the clients' own test samples,
-    the rows `test_rows` of the training set ("train") or of the training and then the official test set.
-    public: samples that the server holds. attack: how the clients `bad` (ids, ascending) misbehave; their training data
-    are changed already. remote: clients keep their samples to themselves; `train_set` is a stand-in, and views only get
-    the right sizes. notes: sentences on unusual samples (`Splits.notes`). source_digest: digest of the source's samples
-    before they were dealt, empty if unknown. newcomers: clients that never train, with views into the same training
-    samples; newcomer_ids: their ids before they were held out, after which the others were numbered anew.
-    by_owners: whether each client is an owner that the data came with.
+    Attributes:
+        train: views per client into `train_set`.
+        val: views per client into `train_set`.
+        test: views per client into `test_set`.
+        test_set: the global test set.
+        test_origin: "official" if `test_set` is the source's; otherwise it is the union of the clients' own test
+            samples, the rows `test_rows` of the training set ("train") or of the training and then the official test
+            set.
+        draws: how many draws the partition took.
+        accepted: how many of them it accepted.
+        public: samples that the server holds.
+        attack: how the clients `bad` (ids, ascending) misbehave; their training data are changed already.
+        remote: clients keep their samples to themselves; `train_set` is a stand-in, and views only get the right sizes.
+        notes: sentences on unusual samples (`Splits.notes`).
+        source_digest: digest of the source's samples before they were dealt, empty if unknown.
+        newcomers: clients that never train, with views into the same training samples.
+        newcomer_ids: their ids before they were held out, after which the others were numbered anew.
+        by_owners: whether each client is an owner that the data came with.
+
     Raises `ConfigError` if public samples have another shape than the clients'.
     """
 

@@ -44,10 +44,13 @@ def kept_since(state: Record) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Job:
-    """One client's work for one round. `indices` [n_k] are its training samples in the shared set.
+    """One client's work for one round.
 
-    measured: whether the gradients of the loss's terms are measured on the last step of each training phase.
-    closing: whether it is the round after the last (`Method.closing`).
+    Attributes:
+        ctx: the client, the round and the task.
+        indices: the client's training samples in the shared set [n_k], int64.
+        measured: whether the gradients of the loss's terms are measured on the last step of each training phase.
+        closing: whether it is the round after the last (`Method.closing`).
     """
 
     ctx: ClientContext
@@ -62,8 +65,9 @@ class Job:
 class JobResult:
     """The outcome of a job: upload, next state, mean loss terms of the last epoch, steps and samples processed.
 
-    norms: of the gradients of loss terms, if the job measures them (`engine/term_balance.py`). notes: messages of the
-    worker.
+    Attributes:
+        norms: gradient norms of loss terms, if the job measures them (`engine/term_balance.py`).
+        notes: messages of the worker.
     """
 
     client: int

@@ -14,9 +14,11 @@ from fedloom.data.scenario import Scenario
 class Majority:
     """Accuracies in [0, 1] of predictions without a model, on the data that a protocol tests.
 
-    label: the most frequent class of all training data, the lowest of equal ones. everywhere: its share of the tested
-    data. own: the share of each client's own most frequent class in its own test data, as a mean over clients with
-    training data; NaN where the global test set is tested.
+    Attributes:
+        label: the most frequent class of all training data, the lowest of equal ones.
+        everywhere: its share of the tested data.
+        own: the share of each client's own most frequent class in its own test data, as a mean over clients with
+            training data; NaN where the global test set is tested.
     """
 
     label: int

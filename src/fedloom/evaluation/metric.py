@@ -38,10 +38,14 @@ class Groups:
 class Predictions:
     """The class scores of a model for a batch, with the true labels. Metrics share what is computed from them.
 
-    logits: class scores [B, C] float. labels: true classes [B] int64. targets: [C] int64, the class for which an attack
-    wants each class to be taken, -1 for none; None if there is no such attack. scores_bytes: memory that the scores of
-    a metric may take before they are counted in bins. owners, domains: the client that holds each sample, where a model
-    is tested on other clients' data, and the sample's domain, where a metric asks for it; else None.
+    Attributes:
+        logits: class scores [B, C], float.
+        labels: true classes [B], int64.
+        targets: [C] int64, the class for which an attack wants each class to be taken, -1 for none; None if there is no
+            such attack.
+        scores_bytes: memory that the scores of a metric may take before they are counted in bins.
+        owners: the client that holds each sample, where a model is tested on other clients' data; else None.
+        domains: the sample's domain, where a metric asks for it; else None.
     """
 
     logits: Tensor
@@ -70,13 +74,17 @@ class Predictions:
 class Metric(ABC):
     """The mergeable state of a metric. Its fields are sums over samples.
 
-    over: "clients" reports the unweighted mean over the clients where the metric is defined, if the protocol tests
-    clients; "samples" the value on all samples together; "honest samples" the value on those of the clients that do not
-    misbehave. detailed: also report each client, the pooled samples, the honest clients and the method's other
-    predictors. shared: the name of a state from which several metrics compute their values; they are derived from the
-    class that has it, and add no fields. needs_scores: whether predicted classes are not enough. may_diverge: whether
-    NaN says that the model diverged, so that it stays in a mean. pools_models: whether the states of several models may
-    be merged. higher_is_better: which of two values selects a round or a trial.
+    Attributes:
+        over: "clients" reports the unweighted mean over the clients where the metric is defined, if the protocol tests
+            clients; "samples" the value on all samples together; "honest samples" the value on those of the clients
+            that do not misbehave.
+        detailed: also report each client, the pooled samples, the honest clients and the method's other predictors.
+        shared: the name of a state from which several metrics compute their values; they are derived from the class
+            that has it, and add no fields.
+        needs_scores: whether predicted classes are not enough.
+        may_diverge: whether NaN says that the model diverged, so that it stays in a mean.
+        pools_models: whether the states of several models may be merged.
+        higher_is_better: which of two values selects a round or a trial.
     """
 
     __slots__ = ()

@@ -54,15 +54,20 @@ def offered_protocols(models: Collection[str]) -> tuple[str, ...]:
 
 @tell_new_names("fedloom.evaluation.protocols.Evaluator")
 class Evaluator:
-    """Tests predictors on a scenario; `batch` samples at a time.
+    """Tests predictors on a scenario; the attribute `splits` has those that can be tested.
 
     A test of the server's model on the whole test set is cut into slices of whole batches, which engines may run on
     several workers. Neither slices nor batches depend on the engine, so every engine finds the same bits.
 
-    also: further predictors of the method to test in the same way, e.g. Fed-CO2's "online" and "offline". metrics:
-    names in `METRICS` beside those that are always computed. scores_mib: memory for the scores of one model, in MiB;
-    metrics that need more count them in bins. `splits` are those that can be tested. Raises `ConfigError` if the test
-    set has other classes than were trained.
+    Args:
+        scenario: the clients and their data.
+        protocol: which model is tested on whose data, as "personal/local".
+        batch: samples that are tested at a time.
+        also: further predictors of the method to test in the same way, e.g. Fed-CO2's "online" and "offline".
+        metrics: names in `METRICS` beside those that are always computed.
+        scores_mib: memory for the scores of one model, in MiB; metrics that need more count them in bins.
+
+    Raises `ConfigError` if the test set has other classes than were trained.
     """
 
     def __init__(

@@ -14,8 +14,10 @@ from fedloom.evaluation.metric import METRICS, MetricKinds, MetricStates
 class Scores:
     """Results on one split ("test" or "val"): of all, and of each client where the protocol tests clients.
 
-    kinds: the metrics, by name. also: scores of the method's other predictors, by name, where they were asked for. bad:
-    clients that misbehave in this scenario; all data here are clean.
+    Attributes:
+        kinds: the metrics, by name.
+        also: scores of the method's other predictors, by name, where they were asked for.
+        bad: clients that misbehave in this scenario; all data here are clean.
     """
 
     split: str

@@ -40,9 +40,11 @@ Note = Callable[[str], None]
 class Trained:
     """A trained model.
 
-    module: x [B, ...] normalised float32 (or token ids int64) -> class scores [B, C], in evaluation mode. metadata: its
-    classes, input and architecture, and the run that its weights come from. user_model: the module that the user passed
-    to the run, or the function that makes it; None for a registered model.
+    Attributes:
+        module: x [B, ...] normalised float32 (or token ids int64) -> class scores [B, C], in evaluation mode.
+        metadata: its classes, input and architecture, and the run that its weights come from.
+        user_model: the module that the user passed to the run, or the function that makes it; None for a registered
+            model.
     """
 
     module: nn.Module

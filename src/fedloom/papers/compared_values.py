@@ -29,11 +29,15 @@ _VARIANTS = {"authors": "released code", "sound": "our default"}
 class ComparedValue:
     """One value: ours by seed, and theirs.
 
-    - row: as in the study. method: as printed.
-    - ours: without the seeds that never reached a target.
-    - theirs, theirs_std: None where nothing is printed. Where other data stand in for the paper's, `column` says so,
-      and nothing is printed for them.
-    - seconds, estimated: of one core, a run on average.
+    Attributes:
+        row: name of the row in the study.
+        method: name of the method as printed.
+        ours: without the seeds that never reached a target.
+        theirs: None where nothing is printed. Where other data stand in for the paper's, `column` says so, and nothing
+            is printed for them.
+        theirs_std: the printed standard deviation; None where there is none.
+        seconds: of one core, a run on average.
+        estimated: the seconds that were foreseen.
     """
 
     column: str

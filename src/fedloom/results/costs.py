@@ -18,8 +18,11 @@ from fedloom.storage.run_data import RunData
 class Costs:
     """Costs of the runs of one group: means over seeds.
 
-    epoch_ms: milliseconds of a client's local epoch, and their sample deviation. relative: multiple of FedAvg's time in
-    the same setting; None without such runs. flops, bytes: of a whole run; bytes of downloads and uploads.
+    Attributes:
+        epoch_ms: milliseconds of a client's local epoch, and their sample deviation.
+        relative: multiple of FedAvg's time in the same setting; None without such runs.
+        flops: of a whole run.
+        bytes: of downloads and uploads of a whole run.
     """
 
     epoch_ms: float | None

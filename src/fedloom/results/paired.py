@@ -17,8 +17,12 @@ from fedloom.results.text import counted
 class Paired:
     """The accuracy of one row of a table minus that of another, over the seeds that both ran.
 
-    label, reference: the labels of the two rows. outcome: the difference as a share in [0, 1], with its interval and
-    word. left_out: seeds that only one row has.
+    Attributes:
+        label: label of the first row.
+        reference: label of the other row.
+        seeds: the common seeds.
+        outcome: the difference as a share in [0, 1], with its interval and word.
+        left_out: seeds that only one row has.
     """
 
     label: str

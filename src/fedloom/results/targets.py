@@ -16,7 +16,9 @@ from fedloom.storage.run_data import RunData
 class Reached:
     """The first tested round whose test accuracy is at least the target, and the cost of all rounds up to it.
 
-    bytes: downloads and uploads of all clients. flops: the run's, in proportion to the samples trained until then.
+    Attributes:
+        bytes: downloads and uploads of all clients.
+        flops: the run's, in proportion to the samples trained until then.
     """
 
     round: int

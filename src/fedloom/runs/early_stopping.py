@@ -18,10 +18,14 @@ from fedloom.storage.run_folder import Row
 
 
 class EarlyStopping(Callback):
-    """Ends a run whose validation measure has not improved for `patience` tests in a row.
+    """Ends a run whose validation measure has not improved for some tests in a row.
 
-    patience: number of tests. min_delta: what counts as an improvement is larger than this (a share for accuracy, nats
-    for loss). Raises `ConfigError` for values out of range, and after the first test of a run without validation data.
+    Args:
+        patience: number of tests.
+        min_delta: what counts as an improvement is larger than this (a share for accuracy, nats for loss).
+        measure: the validation measure.
+
+    Raises `ConfigError` for values out of range, and after the first test of a run without validation data.
     """
 
     def __init__(

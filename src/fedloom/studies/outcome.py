@@ -18,7 +18,14 @@ from fedloom.studies.tuning import Choices
 @tell_new_names("fedloom.studies.outcome.Outcome")
 @dataclass(slots=True)
 class Outcome:
-    """Outcome of cells, by name: run folders if done, first line of errors, unfinished. `results`: by run folder."""
+    """Outcome of cells, by name.
+
+    Attributes:
+        done: run folders of those that have finished.
+        failed: first line of the error of those that failed.
+        remaining: names of the others.
+        results: results by run folder.
+    """
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)

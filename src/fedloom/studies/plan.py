@@ -64,7 +64,11 @@ class Cell:
 
 @dataclass(frozen=True, slots=True)
 class StudyPlan:
-    """A parsed study. `tried`: sets of values that methods try before the cells, with the keys of `trials`."""
+    """A parsed study.
+
+    Attributes:
+        tried: sets of values that methods try before the cells, with the keys of `trials`.
+    """
 
     values: dict[str, Any]
     cells: list[Cell]

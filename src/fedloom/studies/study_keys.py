@@ -22,12 +22,16 @@ _OF_CELLS = ("seed", "method", "preset")
 class StudyKeys(Section):
     """Keys of a study file apart from those of a config, which all cells share.
 
-    `config`: a YAML config, or the name of a ready one, under the file's own keys. `settings`: named blocks of keys,
-    each with an optional `config` of its own and labels of methods to leave out in `without`; a list gives names of
-    ready configs. `methods`: names, or labels with keys (`method`, `preset`, options) on top. `seeds`: seeds, or their
-    number, counted from `seed`. `leave_out`: "domain" makes a setting for each domain of the source, whose runs train
-    without it and are tested on it. `tune`: keys with values that every method tries, or with a range, of which every
-    method tries `tries` points; `trials`: keys for these trials alone.
+    Attributes:
+        config: a YAML config, or the name of a ready one, under the file's own keys.
+        settings: named blocks of keys, each with an optional `config` of its own and labels of methods to leave out in
+            `without`; a list gives names of ready configs.
+        methods: names, or labels with keys (`method`, `preset`, options) on top.
+        seeds: seeds, or their number, counted from `seed`.
+        leave_out: "domain" makes a setting for each domain of the source, whose runs train without it and are tested on
+            it.
+        tune: keys with values that every method tries, or with a range, of which every method tries `tries` points.
+        trials: keys for these trials alone.
     """
 
     config: str | None = None

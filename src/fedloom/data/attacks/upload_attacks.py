@@ -31,8 +31,12 @@ from fedloom.data.attacks.attack import Attack, attack
 class AttackRound:
     """The facts of a round that a bad client knows.
 
-    participants, bad: how many clients take part, and how many of these are bad. unchanged: names of tree entries that
-    are not attacked. changes: names of upload entries that are changes already. rng: the client's generator.
+    Attributes:
+        participants: how many clients take part.
+        bad: how many of these are bad.
+        unchanged: names of tree entries that are not attacked.
+        changes: names of upload entries that are changes already.
+        rng: the client's generator.
     """
 
     participants: int
@@ -46,7 +50,8 @@ class AttackRound:
 class UploadAttack(Attack):
     """Base of attacks on uploads: clients train honestly and forge the result.
 
-    colludes: whether bad clients see each other's honest uploads.
+    Attributes:
+        colludes: whether bad clients see each other's honest uploads.
     """
 
     colludes: ClassVar[bool] = False

@@ -25,10 +25,14 @@ PARTITIONS: Registry[type[Partition]] = Registry("partition", home="fedloom.data
 class Dealt:
     """The views of a partition, and how many draws it took.
 
-    train, test: views per client into the training and the test set. draws, accepted: how many draws the rejection
-    loops needed, and how many of them were kept (one per loop). val: only from a partition that fixes the validation
-    views too; then `test_rows` says what its test views count in: the official test set, or the clients' own pool
-    (see `fedloom.data.assemble.OwnSplit`).
+    Attributes:
+        train: views per client into the training set.
+        test: views per client into the test set.
+        draws: how many draws the rejection loops needed.
+        accepted: how many of them were kept (one per loop).
+        val: only from a partition that fixes the validation views too.
+        test_rows: what the test views of such a partition count in: the official test set, or the clients' own pool
+            (see `fedloom.data.assemble.OwnSplit`).
     """
 
     train: Views

@@ -17,7 +17,9 @@ from fedloom.evaluation.metric import METRICS, Groups, Metric, Predictions
 class ByGroup(Metric):
     """Counts of correct predictions and of samples in each of G groups.
 
-    correct, samples: [G] int64. A group without samples is left out of the mean.
+    Attributes:
+        correct: correct predictions of each group [G], int64.
+        samples: samples of each group [G], int64. A group without samples is left out of the mean.
     """
 
     correct: Tensor

@@ -23,8 +23,10 @@ _LARGEST_MATRIX = 256  # classes; with more only the three counts of each class 
 class ClassCounts(Metric):
     """Counts of classes. The pooled samples have the confusion matrix, each client its three counts of each class.
 
-    confusion: samples by true and predicted class [C, C] int64, or [0, 0]. counts: true, predicted and correctly
-    predicted samples of each class [3, C] int64, or [3, 0] where the matrix has them.
+    Attributes:
+        confusion: samples by true and predicted class [C, C] int64, or [0, 0].
+        counts: true, predicted and correctly predicted samples of each class [3, C] int64, or [3, 0] where the matrix
+            has them.
     """
 
     confusion: Tensor

@@ -26,10 +26,13 @@ _PORTABLE_COUNTS = 1 << 16  # bins of all classes together that leave a node
 class ClassScores(Metric):
     """The scores of one model: of each sample, or counted in bins, or only the values that they gave.
 
-    scores: probabilities [n, C] float32; no rows where they are counted. labels: true classes [n] int64. bins: numbers
-    of samples of each class and of all others by score [2, C, B] int64; B = 0 where there are none. by_class: AUROC,
-    average precision, the bound of the AUROC (NaN: exact) and samples of each class [4, C] float64; [4, 0] where they
-    are not yet computed. limit: bytes that scores may take.
+    Attributes:
+        scores: probabilities [n, C] float32; no rows where they are counted.
+        labels: true classes [n] int64.
+        bins: numbers of samples of each class and of all others by score [2, C, B] int64; B = 0 where there are none.
+        by_class: AUROC, average precision, the bound of the AUROC (NaN: exact) and samples of each class [4, C]
+            float64; [4, 0] where they are not yet computed.
+        limit: bytes that scores may take.
     """
 
     scores: Tensor

@@ -32,14 +32,20 @@ Formula = Mapping[str, float]
 class Citation:
     """The source of a method, and its traffic for one client and round.
 
-    authors, venue, year, paper: where it was published; paper is an arXiv number, a DOI or an address, empty where
-    there is none. All four are empty for what no paper claims.
-    down, up: tensors that the client receives and sends, as {symbol of `SYMBOLS`: how many}. Scalars are not counted.
-    state: what a client keeps, in the same form; empty if nothing.
-    compared_in: the papers of fedskc, fedsc, feddw, fedco2 and fedssa that compare with it.
-    code: the released code that `authors` follows, as owner/name at a commit; None where there is none, or none read.
-    our_choice: decisions that no source states. departures: where fedloom differs from the printed equations on
-    purpose. released_code: where the released code differs from the paper. All in sentences, empty for nothing.
+    Attributes:
+        authors: who published it; empty, as the next three, for what no paper claims.
+        venue: conference or journal.
+        year: year of publication.
+        paper: an arXiv number, a DOI or an address, empty where there is none.
+        down: tensors that the client receives, as {symbol of `SYMBOLS`: how many}. Scalars are not counted.
+        up: tensors that the client sends, in the same form.
+        state: what a client keeps, in the same form; empty if nothing.
+        compared_in: the papers of fedskc, fedsc, feddw, fedco2 and fedssa that compare with it.
+        code: the released code that `authors` follows, as owner/name at a commit; None where there is none, or none
+            read.
+        our_choice: decisions that no source states, in sentences, empty for nothing.
+        departures: where fedloom differs from the printed equations on purpose, in sentences.
+        released_code: where the released code differs from the paper, in sentences.
     """
 
     authors: str

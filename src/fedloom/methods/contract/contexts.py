@@ -25,11 +25,24 @@ from fedloom.nets.roles import Role
 class Task:
     """The constant facts of a run that hooks may use.
 
-    `clients` N, `num_classes` C, `rounds` T, `local_epochs` E, `optimizer` and `batch_size` of local training; `init`
-    the common first weights; `roles` of its entries, `feature_dim` d (the head's input width; 0 where it has none),
-    `classifier` the net's classifier block, () of a net without a head; `frozen` the parameters that nothing trains.
-    Where clients have different architectures, each architecture has a task of its own, numbered by `group`, and a
-    hook gets that of its client; the server's own is that of group 0.
+    Where clients have different architectures, each architecture has a task of its own, and a hook gets that of its
+    client; the server's own is that of group 0.
+
+    Attributes:
+        clients: N.
+        num_classes: C.
+        rounds: T.
+        local_epochs: E.
+        init: the common first weights.
+        roles: roles of the entries of `init`.
+        feature_dim: d, the head's input width; 0 where it has none.
+        streams: the root of the run's random streams.
+        optimizer: of local training.
+        batch_size: of local training.
+        classifier: the net's classifier block, () of a net without a head.
+        group: number of the architecture.
+        blueprint: builds further nets of this architecture; None for a net that was given as it is.
+        frozen: the parameters that nothing trains.
     """
 
     clients: int
@@ -72,12 +85,17 @@ class Task:
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """The server's side of a round. `round` counts from 1; it is 0 before the first.
+    """The server's side of a round. All but `task` and `round` are missing in contexts that a test or a plug-in makes
+    by
+    hand.
 
-    net: the net as a function of its weights, in evaluation mode. public: data that the server holds itself
-    (`scenario.public`), None without any. nets: of clients with different architectures, each one's, by group;
-    client k has number k mod their count. participants: how many clients the run draws for a round. All are missing in
-    contexts that a test or a plug-in makes by hand.
+    Attributes:
+        task: the constant facts of the run.
+        round: the round, which counts from 1; 0 is before the first.
+        net: the net as a function of its weights, in evaluation mode.
+        public: data that the server holds itself (`scenario.public`), None without any.
+        nets: of clients with different architectures, each one's, by group; client k has number k mod their count.
+        participants: how many clients the run draws for a round.
     """
 
     task: Task
@@ -90,7 +108,15 @@ class ServerContext:
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """One client in a round: its id, its number of training samples and their class counts [C] (int64)."""
+    """One client in a round.
+
+    Attributes:
+        task: the constant facts of the run, for the client's architecture.
+        round: the round, which counts from 1.
+        client: id of the client, from 0 to N - 1.
+        samples: number of its training samples.
+        class_counts: training samples of each class [C], int64.
+    """
 
     task: Task
     round: int
@@ -116,8 +142,12 @@ class Start:
 class Work:
     """The result of the phases, which `end` reads.
 
-    tree: the weights after training (a copy). collected: statistics by name. steps: number of optimiser steps. start:
-    the result of `begin`. terms: the loss's terms, each a mean over the last epoch.
+    Attributes:
+        tree: the weights after training (a copy).
+        collected: statistics by name.
+        steps: number of optimiser steps.
+        start: the result of `begin`.
+        terms: the loss's terms, each a mean over the last epoch.
     """
 
     tree: Tree

@@ -23,10 +23,13 @@ TRAINABLE = frozenset({Role.BODY, Role.HEAD, Role.BN_AFFINE, Role.EXTRA})
 
 
 class Batch(NamedTuple):
-    """`x` [B, ...] inputs, `y` [B] int64 labels, `mask` [B] bool (None = every row counts).
+    """Samples of one step. Engines that run clients side by side pad their batches; padded rows must not count.
 
-    Engines that run clients side by side pad their batches; padded rows have `mask` False and must not count.
-    second: the same samples, augmented once more [B, ...], in training phases of a method with `Spec(views=2)`.
+    Attributes:
+        x: inputs [B, ...].
+        y: labels [B], int64.
+        mask: rows that count [B], bool; None counts all.
+        second: the same samples, augmented once more [B, ...], in training phases of a method with `Spec(views=2)`.
     """
 
     x: Tensor
@@ -45,11 +48,14 @@ class Batch(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """The result of a loss: the scalar to minimise, and parts of it to report or to collect.
+    """The result of a loss: the scalar to minimise, and parts of it to report or to collect, which need not be
+    detached.
 
-    `terms`: its parts as they enter the total, weights included, for learning curves and for the comparison of
-    their gradients; cross-entropies have names that start with "ce". `taps`: per-sample tensors [B, ...] that a
-    training phase's `collect` refers to by name. Neither needs to be detached.
+    Attributes:
+        total: the scalar [].
+        terms: its parts as they enter the total, weights included, for learning curves and for the comparison of their
+            gradients; cross-entropies have names that start with "ce".
+        taps: per-sample tensors [B, ...] that a training phase's `collect` refers to by name.
     """
 
     total: Tensor
@@ -197,21 +203,28 @@ class OptimizerSpec:
 
 @dataclass(frozen=True, slots=True)
 class Train:
-    """A training phase: `epochs` shuffled passes of gradient steps on `loss` over the client's training data.
+    """A training phase: shuffled passes of gradient steps on a loss over the client's training data.
 
-    trains: roles whose tensors move (batch-norm statistics move whenever the net is in training mode); nets: of a
-    bundle, only these nets' tensors (None: all). evaluates: roles whose modules stay in evaluation mode: no dropout,
-    and statistics of batch norm are used and do not move.
-    optimizer: None takes the run's; a mapping gives one to the entries whose names begin with a word (a net of a
-    bundle, "extra", "head"), and the others take the run's.
-    grad_map(gradients, parameters, consts): changes gradients before the step; project(parameters, consts): changes
-    parameters after it, both by name.
-    steps: exactly so many steps, over as many passes as they need, in place of `epochs`. share: the part of the data
-    that a pass takes, drawn anew for each. until(means): asked after every pass, with the mean loss of each pass so
-    far; True ends the phase before its last epoch.
-    refresh: statistics of the whole training set, taken in evaluation mode before every epoch; the loss finds them
-    in `consts`. collect: statistics of taps, each before its step, gathered over the last epoch, or over all of them
-    (throughout).
+    Attributes:
+        loss: the local objective.
+        epochs: number of passes.
+        trains: roles whose tensors move (batch-norm statistics move whenever the net is in training mode).
+        nets: of a bundle, only these nets' tensors; None trains all.
+        optimizer: None takes the run's; a mapping gives one to the entries whose names begin with a word (a net of a
+            bundle, "extra", "head"), and the others take the run's.
+        grad_map: called with (gradients, parameters, consts) before the step; returns the gradients by name that it
+            takes.
+        project: called with (parameters, consts) after the step; returns the parameters by name that stay.
+        refresh: statistics of the whole training set, taken in evaluation mode before every epoch; the loss finds them
+            in `consts`.
+        collect: statistics of taps, each before its step, gathered over the last epoch.
+        throughout: gather them over all epochs.
+        evaluates: roles whose modules stay in evaluation mode: no dropout, and statistics of batch norm are used and do
+            not move.
+        steps: exactly so many steps, over as many passes as they need, instead of `epochs`.
+        share: the part of the data in (0, 1] that a pass takes, drawn anew for each.
+        until: asked after every pass, with the mean loss of each pass so far; True ends the phase before its last
+            epoch.
     """
 
     loss: LossFunction
@@ -260,10 +273,14 @@ def plain_logits(net: Net, x: Tensor) -> Tensor:
 
 @dataclass(frozen=True, slots=True)
 class Predictor:
-    """Weights and how to predict with them: `logits(net, x)` -> [B, C], the net holding `tree`.
+    """Weights and how to predict with them.
 
-    consts: what the phases of `Method.adapt` find in their `consts`. labels_only: whether the highest entry of a row
-    names the class and nothing more, as with votes, so that no metric of scores is defined.
+    Attributes:
+        tree: the weights that the net holds.
+        logits: maps (net, x) to class scores [B, C].
+        consts: what the phases of `Method.adapt` find in their `consts`.
+        labels_only: whether the highest entry of a row names the class and nothing more, as with votes, so that no
+            metric of scores is defined.
     """
 
     tree: Tree

@@ -14,13 +14,14 @@ from fedloom.nets.roles import Role
 class Sent:
     """How the server uses an entry of the uploads.
 
-    per_client: the server reads the entry of every client. If False, it only needs their mean (`Method.mean`), which a
-    wrapper may replace and secure aggregation may compute.
-    labels: the entry is counted or averaged by class, and so tells a client's label mix directly.
-    form: how a tree is written. "whole": weights, with the entries that the server sent under this name. "change": an
-    update. "own": a format that wrappers such as compression must not touch.
-    spread: how far the entries of honest clients lie apart, relative to weights (1). It multiplies the federation's
-    bound on the size of uploads (`flower.max_ratio`).
+    Attributes:
+        per_client: the server reads the entry of every client. If False, it only needs their mean (`Method.mean`),
+            which a wrapper may replace and secure aggregation may compute.
+        labels: the entry is counted or averaged by class, and so tells a client's label mix directly.
+        form: how a tree is written. "whole": weights, with the entries that the server sent under this name. "change":
+            an update. "own": a format that wrappers such as compression must not touch.
+        spread: how far the entries of honest clients lie apart, relative to weights (1). It multiplies the federation's
+            bound on the size of uploads (`flower.max_ratio`).
     """
 
     per_client: bool = False
@@ -36,19 +37,20 @@ refuse_old_arguments("fedloom.methods.Sent", Sent)
 class Spec:
     """The declaration of a method, which others read without running it.
 
-    private: roles that stay with the client between rounds and never travel.
-    nets: nets that are trained side by side as one `Bundle`, by name; the value None stands for the run's model, a text
-    for the registered model of that name. Empty: a single net.
-    private_nets: names of nets that stay with the client as a whole.
-    architectures: "any" if clients may have different nets, else "one".
-    sends: the entries of an upload, by name, beside the number of samples ("samples").
-    batch_statistics: the loss needs at least two samples, so batches of one are skipped (as with batch norm).
-    features: the method needs `net.features(x)` and a head on top of them; nets without a head are refused.
-    head_bias: False removes the bias of the net's head before the run starts.
-    views: 2 gives losses a second augmented view of every batch (`Batch.second`).
-    public: the data that the server must hold: "inputs", "labels" (inputs with the clients' classes), or None.
-    pooled: one client has the training samples of all, and nothing travels: a reference, for simulation alone.
-    unstackable: why clients cannot be trained in one stack under `torch.vmap`; None if they can.
+    Attributes:
+        private: roles that stay with the client between rounds and never travel.
+        nets: nets that are trained side by side as one `Bundle`, by name; the value None stands for the run's model, a
+            text for the registered model of that name. Empty: a single net.
+        private_nets: names of nets that stay with the client as a whole.
+        architectures: "any" if clients may have different nets, else "one".
+        sends: the entries of an upload, by name, beside the number of samples ("samples").
+        batch_statistics: the loss needs at least two samples, so batches of one are skipped (as with batch norm).
+        features: the method needs `net.features(x)` and a head on top of them; nets without a head are refused.
+        head_bias: False removes the bias of the net's head before the run starts.
+        views: 2 gives losses a second augmented view of every batch (`Batch.second`).
+        public: the data that the server must hold: "inputs", "labels" (inputs with the clients' classes), or None.
+        pooled: one client has the training samples of all, and nothing travels: a reference, for simulation alone.
+        unstackable: why clients cannot be trained in one stack under `torch.vmap`; None if they can.
     """
 
     private: frozenset[Role] = frozenset()
