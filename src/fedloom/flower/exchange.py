@@ -50,7 +50,7 @@ class Exchange:
 
         Args:
             jobs: the jobs by client.
-            upload_limit: bytes that a reply's body may have.
+            upload_limit: bytes that a reply may have beside those of small facts.
         """
         if not jobs:
             return

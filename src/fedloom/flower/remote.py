@@ -29,9 +29,9 @@ from fedloom.flower.node_data import stand_in_views
 from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdentity, client_list
 from fedloom.flower.replies import LostReplyError, ReplyReader
 from fedloom.flower.status import StatusWriter
-from fedloom.flower.transport import Transport
+from fedloom.flower.transport import BYTES_PER_CHARACTER, Transport
 from fedloom.flower.upload_checks import UploadError, UploadReader
-from fedloom.flower.wire import MessageError
+from fedloom.flower.wire import MAX_FACTS, MessageError
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.method import Uploads
 
@@ -113,7 +113,9 @@ class RemoteEngine:
             return
         results: dict[int, EvalResult] = {}
         self._begin_round(requested)
-        for client, reply in self._exchange.replies(requested, 0):
+        for client, reply in self._exchange.replies(
+            requested, BYTES_PER_CHARACTER * (self._replies.test_limit - MAX_FACTS)
+        ):
             with self._refuse_faulty("the test", requested[client]):
                 results[client] = self._replies.eval_result(requested[client], reply)
         if self._federation.scenario.remote:

@@ -11,8 +11,18 @@ from fedloom.flower.checks import check_scored
 from fedloom.flower.exchange import AnyJob
 from fedloom.flower.facts import restore_fields
 from fedloom.flower.node_registry import NodeRegistry
+from fedloom.flower.state_sizes import facts_limit
 from fedloom.flower.upload_checks import UploadReader
-from fedloom.flower.wire import ErrorReply, Message, MessageError, ResultReply, UploadReply, read_reply, reply_type
+from fedloom.flower.wire import (
+    MAX_FACTS,
+    ErrorReply,
+    Message,
+    MessageError,
+    ResultReply,
+    UploadReply,
+    read_reply,
+    reply_type,
+)
 
 
 class LostReplyError(MessageError):
@@ -27,12 +37,16 @@ class ReplyReader:
     """Reads the replies to jobs.
 
     run: name. uploads: reads and checks the bodies. worker: the server's own, whose evaluators say which results a test
-    has. registry: of the clients' samples.
+    has. registry: of the clients' samples. Raises `ConfigError` for metrics whose states are too large for a reply.
+
+    Attributes:
+        test_limit: characters that the facts of a test may have.
     """
 
     def __init__(self, run: str, uploads: UploadReader, worker: Worker, registry: NodeRegistry) -> None:
         self._run, self._uploads, self._worker, self._registry = run, uploads, worker, registry
         self._test_sizes: dict[tuple[int, str, str], int] = {}  # by client, split and whose samples
+        self.test_limit = max([MAX_FACTS, *map(facts_limit, worker.evaluators.values())])
 
     def job_result(self, job: Job, message: Message | str) -> JobResult:
         """Read and check the result of a job. Raises `MessageError`, `UploadError` and `ClientError`."""
@@ -46,7 +60,7 @@ class ReplyReader:
 
     def eval_result(self, test: EvalJob, message: Message | str) -> EvalResult:
         """Read and check the results of a test; the number of a client's test samples may not change."""
-        _, reply = self._read(message, test, reply_type(EvalResult))
+        _, reply = self._read(message, test, reply_type(EvalResult), self.test_limit)
         result = EvalResult(**restore_fields(reply, EvalResult))
         evaluator = self._worker.evaluator_for(test.protocol)
         client, key = test.ctx.client, (test.ctx.client, test.split, evaluator.where)
@@ -56,11 +70,13 @@ class ReplyReader:
         self._test_sizes[key] = next(iter(tested.values())).total
         return replace(result, tested=tested)
 
-    def _read(self, message: Message | str, job: AnyJob, kind: type[ResultReply]) -> tuple[Message, ResultReply]:
+    def _read(
+        self, message: Message | str, job: AnyJob, kind: type[ResultReply], limit: int = MAX_FACTS
+    ) -> tuple[Message, ResultReply]:
         """Read the reply to `job`. Raises `MessageError`, and `ClientError` for an exception in the client's work."""
         if isinstance(message, str):
             raise LostReplyError(message)
-        reply = read_reply(message, kind)
+        reply = read_reply(message, kind, limit)
         client, round_ = job.ctx.client, job.ctx.round
         if isinstance(reply, ErrorReply):
             if not reply.raised:

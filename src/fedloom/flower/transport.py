@@ -9,8 +9,8 @@ from typing import Protocol
 from fedloom.flower.node import Node
 from fedloom.flower.wire import MAX_FACTS, Message
 
-# A reply without a body: four bytes for each character of its facts, and room for Flower's own fields.
-SMALL_REPLY_BYTES = 8 * MAX_FACTS
+BYTES_PER_CHARACTER = 8  # of facts: four in UTF-8, and room for Flower's own fields
+SMALL_REPLY_BYTES = BYTES_PER_CHARACTER * MAX_FACTS  # a reply without a body
 
 
 class Transport(Protocol):

@@ -20,7 +20,7 @@ from fedloom.flower.facts import Count, Facts, Name, derive_model
 from fedloom.flower.moments import Moments, Scale
 
 VERSION = 2
-MAX_FACTS = 1 << 20  # characters of a message's facts
+MAX_FACTS = 1 << 20  # characters of a message's facts, beside the states of metrics
 _NO_FACTS = {*BODY_FIELDS, "ctx", "indices", "state", "client"}  # a node has its own; every message says its client
 _Text: TypeAlias = Annotated[str, Field(max_length=1 << 16)]
 _Samples: TypeAlias = Annotated[int, Field(ge=0, le=2**40)]  # sums of such counts fit 64 bits
@@ -157,10 +157,13 @@ def _with_fields(model: type[F], content: Job | EvalJob | JobResult | EvalResult
     return model.model_validate_json(json.dumps(fields | facts, default=BaseModel.model_dump))
 
 
-def read(message: Message, kind: type[F]) -> F:
-    """Read the facts of a message that is a `kind`. Raises `MessageError` for anything else."""
-    if len(message.facts) > MAX_FACTS:
-        raise MessageError(f"a message of {len(message.facts)} characters; {MAX_FACTS} at most")
+def read(message: Message, kind: type[F], limit: int = MAX_FACTS) -> F:
+    """Read the facts of a message that is a `kind`.
+
+    Raises `MessageError` for anything else, and for facts of more than `limit` characters.
+    """
+    if len(message.facts) > limit:
+        raise MessageError(f"a message of {len(message.facts)} characters; {limit} at most")
     try:
         return kind.model_validate_json(message.facts)
     except ValidationError as error:
@@ -170,9 +173,9 @@ def read(message: Message, kind: type[F]) -> F:
         raise MessageError(f"no message of version {VERSION} ({reason})") from None
 
 
-def read_reply(message: Message, kind: type[F]) -> F | ErrorReply:
-    """Read a reply that is a `kind`, or the node's error. Raises `MessageError` for anything else."""
+def read_reply(message: Message, kind: type[F], limit: int = MAX_FACTS) -> F | ErrorReply:
+    """Read a reply that is a `kind`, or the node's error. Raises as `read`."""
     try:
-        return read(message, ErrorReply)
+        return read(message, ErrorReply, limit)
     except MessageError:
-        return read(message, kind)
+        return read(message, kind, limit)

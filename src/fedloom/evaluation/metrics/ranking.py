@@ -96,7 +96,7 @@ class ClassScores(Metric):
         values = self.values()
         if not (len(self.scores) or self.bins.shape[2]):
             return self
-        count = min(BINS, 1 << int(math.log2(_PORTABLE_COUNTS / self.bins.shape[1])))
+        count = min(BINS, 1 << max(0, int(math.log2(_PORTABLE_COUNTS / self.bins.shape[1]))))
         bins = _coarser(self.binned().bins, count)
         return type(self)(self.scores[:0], self.labels[:0], bins, values, self.limit)
 

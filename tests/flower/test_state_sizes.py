@@ -1,0 +1,65 @@
+"""The facts of a test may be as long as the states of its metrics need: many classes, metrics and predictors."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.data import Dataset, Scenario
+from fedloom.data.views import Views
+from fedloom.engine.jobs import EvalResult
+from fedloom.evaluation import Evaluator
+from fedloom.evaluation.metric import METRICS, MetricStates, Predictions
+from fedloom.flower import state_sizes
+from fedloom.flower.checks import check_scored
+from fedloom.flower.state_sizes import facts_limit
+from fedloom.flower.wire import MAX_FACTS, MessageError, read, reply_type, reply_with
+
+ALL = sorted(METRICS.names())
+
+
+def evaluator_of(classes, metrics=ALL, also=("first", "second")):
+    names = tuple(map(str, range(classes)))
+    data = Dataset(torch.zeros(2, 3), torch.tensor([0, 1]), names)
+    views = Views.from_lists([[0, 1]])
+    scenario = Scenario("made", data, data, views, Views.from_lists([[]]), views)
+    return Evaluator(scenario, "global/local", batch=8, also=also, metrics=metrics)
+
+
+def result_of(evaluator, samples):
+    """What a node sends: states of predictions with probabilities of many digits, several samples in each bin."""
+    classes, generator = evaluator.scenario.num_classes, torch.Generator().manual_seed(0)
+    logits = 3 * torch.randn(samples, classes, generator=generator)
+    labels = torch.randint(classes, (samples,), generator=generator)
+    states = MetricStates.new(Predictions(logits, labels), evaluator.kinds).portable()
+    return EvalResult(client=0, tested=dict.fromkeys(evaluator.names, states), samples=0)
+
+
+@pytest.mark.parametrize("classes", [2, 10, 1000])
+def test_the_states_of_all_metrics_fit_with_many_classes(classes):
+    evaluator = evaluator_of(classes)
+    result = result_of(evaluator, samples=300)
+    message = reply_with(result, run="ab", round=1).to_message()
+    limit = facts_limit(evaluator)
+    assert len(message.facts) <= limit <= 9 * len(message.facts) + MAX_FACTS
+    reply = read(message, reply_type(EvalResult), limit)
+    tested = check_scored(reply.tested, 0, evaluator.names, evaluator.example_states(), 300, 10)
+    assert tested["global"].value("auroc") == result.tested["global"].value("auroc")
+
+
+def test_with_a_thousand_classes_they_are_longer_than_other_facts():
+    message = reply_with(result_of(evaluator_of(1000), 300), run="ab", round=1).to_message()
+    assert len(message.facts) > MAX_FACTS
+    with pytest.raises(MessageError, match=f"characters; {MAX_FACTS} at most"):
+        read(message, reply_type(EvalResult))
+
+
+def test_many_thousand_classes_are_computed_or_refused_in_one_line(monkeypatch):
+    facts_limit(evaluator_of(5_000))
+    monkeypatch.setattr(state_sizes, "_MOST", 1 << 22)
+    with pytest.raises(
+        ConfigError, match=r"evaluation\.metrics: a test may need .* with 1,000 classes, .*; leave this"
+    ) as e:
+        facts_limit(evaluator_of(1000))
+    assert "\n" not in str(e.value)
