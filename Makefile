@@ -44,13 +44,14 @@ test-matrix: $(DEV)
 
 # Tests over Flower and over Ray, in an environment of their own: Flower pins other versions of packages that this one
 # has, and Ray is large. It also sees this one's packages. The bits of every method over Flower's Grid, and three real
-# nodes with TLS and node keys, two hostile ones among three, what their sockets carry, and the commands of the example
-# units; the bits of every method and of a study on Ray, with workers that are killed. FLWR=1.41 takes the other version
-# of Flower that the package allows, in an environment of its own.
+# nodes with TLS and node keys, two hostile ones among three, what their sockets carry, the commands of the example
+# units, and those of the deployment pages as they are typed; the bits of every method and of a study on Ray, with
+# workers that are killed. FLWR=1.41 takes the other version of Flower that the package allows, in an environment of
+# its own.
 test-flower: $(FLOWER)/.ready
 	FEDLOOM_REAL=1 $(FLOWER)/bin/python -m pytest tests/flower/test_grid.py tests/flower/test_replies.py \
-		tests/flower/test_up.py tests/docs/test_deployment_examples.py \
-		-k "test_grid or test_replies or three_nodes and fedsc or hostile or sockets or flowers_commands"
+		tests/flower/test_up.py tests/docs/test_deployment_examples.py tests/docs/test_deployment_typed.py \
+		-k "test_grid or test_replies or three_nodes and fedsc or hostile or sockets or flowers_commands or typed"
 	$(FLOWER)/bin/python -m pytest tests/engine/ray tests/studies/test_on_ray.py
 
 $(FLOWER)/.ready: pyproject.toml | $(DEV)

@@ -1,0 +1,98 @@
+"""The commands of the README and of the tutorial, as a reader types them, in the folder of a fresh clone.
+
+Every line of `fedloom` is taken from the page's text and runs unchanged. The clone is an empty folder with the
+repository's `configs`, whose demo has one round here, and with the files of the reader's own that the lines name.
+"""
+
+from __future__ import annotations
+
+import re
+import shlex
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from command_line import call
+from typed_commands import block_of, commands_of
+
+ROOT = Path(__file__).parents[2]
+README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
+# What is not run here, and why.
+NOT_RUN = {
+    "pip wheel . --no-deps": "needs a package index for what builds it",
+    "make demo": "makes an environment; `fedloom demo`, which it calls, runs before the other commands here",
+    "make docs": "makes an environment",
+    "make test": "runs this test",
+    "fedloom methods NAME": "stands for any method",
+}
+
+
+@pytest.fixture
+def clone(tmp_path, monkeypatch):
+    """The folder in which a reader types, with the reader's own files."""
+    from PIL import Image
+    from sklearn.datasets import load_digits
+
+    monkeypatch.chdir(tmp_path)
+    shutil.copytree(ROOT / "configs", tmp_path / "configs")
+    demo = tmp_path / "configs" / "demo.yaml"
+    demo.write_text(re.sub(r"^rounds: \d+$", "rounds: 1", demo.read_text(), flags=re.MULTILINE))
+    study = block_of(ROOT / "docs" / "how-to" / "studies.md", "# mine.yaml")
+    study = study.replace("rounds: 30", "rounds: 1").replace("rounds: 50", "rounds: 2").replace("seeds: 3", "seeds: 1")
+    (tmp_path / "mine.yaml").write_text(study)
+    digits = load_digits()
+    pictures = (255 / 16 * digits.images).astype(np.uint8)
+    np.savez(tmp_path / "new.npz", x=pictures[:50, None], y=digits.target[:50])
+    Image.fromarray(pictures[0]).save(tmp_path / "picture.png")
+    return tmp_path
+
+
+def typed_lines(page: Path) -> list[str]:
+    return [command.text.partition(" #")[0].strip() for command in commands_of(page)]
+
+
+def calls_in(line: str) -> list[list[str]]:
+    """The words of each command of a line; a shell runs those between `;` one after another."""
+    return [shlex.split(part) for part in line.split(";")]
+
+
+@pytest.mark.slow
+def test_the_readmes_commands_run_as_they_are_typed(clone, capsys):
+    assert call(capsys, "demo", "--rounds", "1", "--seeds", "2", "--quiet")[0] == 0  # make demo
+    for line in typed_lines(README):
+        if line in NOT_RUN:
+            continue
+        for words in calls_in(line):
+            assert words[0] == "fedloom"
+            code, _, err = call(capsys, *words[1:])
+            assert code == 0, f"{line}: {err}"
+    assert (clone / "who.png").is_file()
+    assert (clone / "model.safetensors").is_file()
+
+
+@pytest.mark.slow
+def test_the_tutorials_commands_run_as_they_are_typed(clone, capsys):
+    lines = [line for line in typed_lines(TUTORIAL) if line not in NOT_RUN]
+    assert len(lines) >= 2
+    for line in lines:
+        for words in calls_in(line):
+            assert words[0] == "fedloom"
+            code, _, err = call(capsys, *words[1:])
+            assert code == 0, f"{line}: {err}"
+
+
+def test_what_is_not_run_is_on_a_page_and_make_knows_its_targets():
+    lines = {line for page in (README, TUTORIAL) for line in typed_lines(page)}
+    assert NOT_RUN.keys() <= lines
+    makefile = (ROOT / "Makefile").read_text()
+    for line in lines:
+        if line.startswith("make "):
+            assert re.search(rf"^{line.split()[1]}:", makefile, re.MULTILINE), line
+    assert re.search(r"^demo:.*\n\t\$\(BIN\)/fedloom demo$", makefile, re.MULTILINE)
+
+
+def test_a_pipe_is_no_list_of_commands():
+    """`fedloom models | fedloom datasets` prints the last one's list alone."""
+    assert not [line for page in (README, TUTORIAL) for line in typed_lines(page) if re.search(r"\| *fedloom", line)]
