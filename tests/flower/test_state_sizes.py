@@ -16,7 +16,7 @@ from fedloom.flower.checks import check_scored
 from fedloom.flower.state_sizes import facts_limit
 from fedloom.flower.wire import MAX_FACTS, MessageError, read, reply_type, reply_with
 
-ALL = sorted(METRICS.names())
+ALL = sorted({*METRICS.names()} - {"domain_accuracy"})  # which needs domains
 
 
 def evaluator_of(classes, metrics=ALL, also=("first", "second")):

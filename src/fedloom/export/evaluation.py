@@ -20,6 +20,9 @@ from fedloom.export.modules import OwnModel
 from fedloom.export.trained import FinishedRun, Note, Trained, of_result, read
 from fedloom.storage.curves import RoundSelection
 
+_BY_DOMAIN = "domain_accuracy"
+_NOT_OF_NEW_DATA = ("attack_success", _BY_DOMAIN)
+
 
 @dataclass(frozen=True, slots=True)
 class Evaluation:
@@ -78,7 +81,11 @@ def evaluate(
 
     Raises as `fedloom.load`, and `DataError` for data that cannot be read or do not fit the model.
     """
-    names = [*dict.fromkeys(metrics)] or [name for name in METRICS.names() if name != "attack_success"]
+    names = [*dict.fromkeys(metrics)] or [
+        name for name in METRICS.names() if name not in ("attack_success", _BY_DOMAIN)
+    ]
+    if _BY_DOMAIN in names:
+        raise ConfigError(f"metric {_BY_DOMAIN}: new data say no domain of their samples; leave it out")
     kinds = {name: METRICS.get(name) for name in names}
     if isinstance(run, Path | str):
         trained = read(run, client, at, model=model, note=note)
