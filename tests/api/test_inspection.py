@@ -45,6 +45,17 @@ def test_the_seed_deals_and_the_picture_is_saved(tmp_path: Path) -> None:
         fl.inspect(SCENARIO).save(str(tmp_path / "who.txt"))
 
 
+@pytest.mark.parametrize("seed", [-1, "0", None, True, 0.5])
+def test_a_seed_is_a_whole_number(seed: Any) -> None:
+    with pytest.raises(fl.FedloomError, match=r"seed = .*: need a whole number, 0 or more"):
+        fl.inspect(SCENARIO, seed=seed)
+
+
+def test_data_that_only_nodes_can_read_are_one_line() -> None:
+    with pytest.raises(fl.FedloomError, match="each node reads data of its own"):
+        fl.inspect(fl.scenario("nodes", clients=2, classes=["a", "b"], features=["x"]))
+
+
 @pytest.mark.parametrize("scenario", [3, None, "digitz", [], np.zeros(3)], ids=["int", "None", "name", "list", "array"])
 def test_what_is_no_scenario_is_one_line(scenario: Any) -> None:
     with pytest.raises(fl.FedloomError) as caught:

@@ -66,6 +66,13 @@ def test_any_other_path_is_one_line(tmp_path: Path, read: Any) -> None:
         assert "\n" not in str(caught.value)
 
 
+@pytest.mark.parametrize("read", [fl.read, fl.Comparison.read, fl.Study.read, fl.load])
+@pytest.mark.parametrize("path", [None, 3, ["a"], b"a"], ids=repr)
+def test_what_is_no_path_is_one_line(path: Any, read: Any) -> None:
+    with pytest.raises(fl.FedloomError, match="need a path, as a text or a Path"):
+        read(path)
+
+
 def test_an_unfinished_run_says_how_far_it_is(folders: Path, tmp_path: Path) -> None:
     class Break(fl.Callback):
         def on_round(self, config: Any, round_: int, rows: Any) -> None:

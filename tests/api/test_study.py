@@ -90,6 +90,11 @@ def test_tuned_values_are_tried_before_the_cells(tmp_path: Path) -> None:
         ({"settings": {"a": 3}}, "settings"),
         ({"seeds": 0}, "seeds = 0"),
         ({"tries": 3}, "tries"),
+        ({"tune": {"lr": [0.1]}}, "unknown key 'lr'"),
+        ({"out": None}, "None is of type NoneType; need a path"),
+        ({"methods": 3}, "methods = 3"),
+        ({"settings": "mild"}, "settings = 'mild'"),
+        ({"callbacks": [fl.Callback()]}, "callbacks is a Callback"),
         ({"config": "nowhere"}, "nowhere"),
     ],
     ids=lambda value: next(iter(value)) if isinstance(value, dict) else "",
@@ -105,6 +110,8 @@ def test_wrong_calls_of_a_study_are_one_line(tmp_path: Path) -> None:
     study = small(tmp_path / "s")
     for wrong_call, why in [
         (lambda: study.plan("fedx/*"), "fits no cell"),
+        (lambda: study.plan(3), "only = 3"),  # type: ignore[arg-type]
+        (lambda: study.plan([3]), r"only = \[3\]"),  # type: ignore[list-item]
         (lambda: study.run(jobs=0), "jobs = 0"),
         (lambda: study.run(jobs="2"), "jobs = '2'"),  # type: ignore[arg-type]
         (lambda: study.run(progress="no"), "progress = 'no'"),  # type: ignore[arg-type]

@@ -122,6 +122,21 @@ def test_nbconvert_executes_a_notebook(path: Path, tmp_path: Path) -> None:
     assert copy.stat().st_size < LARGEST
 
 
+def test_the_trace_of_an_error_stays_at_hand() -> None:
+    nbformat = pytest.importorskip("nbformat", reason="needs the notebooks extra: make notebooks")
+    nbclient = pytest.importorskip("nbclient", reason="needs the notebooks extra: make notebooks")
+    sources = ['import fedloom as fl\nfl.scenario("digitz")', "%tb", "1 / 0"]
+    notebook = nbformat.v4.new_notebook(cells=[nbformat.v4.new_code_cell(source) for source in sources])
+    nbclient.NotebookClient(notebook, kernel_name="python3", allow_errors=True).execute()
+    line, trace, plain = ("\n".join(cell.outputs[0]["traceback"]) for cell in notebook.cells)
+    assert line.startswith("ConfigError: ")
+    assert line.endswith("did you mean 'digits'?")
+    assert "\n" not in line
+    assert "Traceback (most recent call last)" in trace
+    assert "in scenario" in trace
+    assert "ZeroDivisionError" in plain  # other errors are as they were
+
+
 @each_notebook
 def test_the_site_shows_a_notebook_with_its_outputs(path: Path) -> None:
     pytest.importorskip("mkdocs", reason="needs the docs extra: make docs")

@@ -6,6 +6,7 @@ from typing import Any
 
 from fedloom.api import scenario as describe
 from fedloom.config.scenario_config import ScenarioConfig
+from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import describe_scenario
 from fedloom.data.scenario import Scenario
@@ -23,6 +24,8 @@ def inspect(scenario: str | ScenarioConfig | Scenario | Any, seed: int = 0) -> I
 
     Raises `ConfigError` and `DataError` as `fedloom.scenario`.
     """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"seed = {short_repr(seed)}: need a whole number, 0 or more")
     if not isinstance(scenario, ScenarioConfig | Scenario):
         scenario = describe(scenario)
     with reproducible_settings():

@@ -84,6 +84,7 @@ class Study:
         if methods is not None:
             values["methods"] = [methods] if isinstance(methods, str) else _plain("methods", methods)
         self._plan, self.folder = parse_study(values), expand_home(out)
+        jobs_of(self._plan, self._plan.cells)  # raises for the first mistake in any trial
 
     @classmethod
     def read(cls, folder: Path | str) -> Study:
@@ -170,7 +171,10 @@ class Study:
         return f"Study({counted(len(cells), 'cell')}, such as {cells[0]!r}, in {self.folder})"
 
     def _chosen(self, only: str | Sequence[str]) -> list[Cell]:
-        return self._plan.chosen([only] if isinstance(only, str) else only)
+        patterns = [only] if isinstance(only, str) else only
+        if not isinstance(patterns, Sequence) or not all(isinstance(pattern, str) for pattern in patterns):
+            raise ConfigError(f"only = {short_repr(only)}: need names of cells, as 'hard/*' or ['fedavg', 'fedprox']")
+        return self._plan.chosen(patterns)
 
     def _outcome(self) -> Outcome:
         return outcome(self._plan, StudyFolder(self.folder), self._plan.cells)

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any, BinaryIO, Literal
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, short_repr
 
 _SHARED_FILE, _PRIVATE_FILE, _PRIVATE_FOLDER = 0o644, 0o600, 0o700
 
@@ -43,7 +43,12 @@ def user_folder(purpose: Literal["cache", "state"], variable: str) -> Path:
 
 
 def expand_home(path: Path | str) -> Path:
-    """Replace ~ or ~user at the beginning of a path by the home directory. Raises `ConfigError` if there is none."""
+    """Replace ~ or ~user at the beginning of a path by the home directory.
+
+    Raises `ConfigError` if there is none, and for what is no path.
+    """
+    if not isinstance(path, str | os.PathLike):
+        raise ConfigError(f"{short_repr(path)} is of type {type(path).__name__}; need a path, as a text or a Path")
     try:
         return Path(path).expanduser()
     except RuntimeError:
