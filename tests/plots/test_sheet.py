@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from pathlib import Path
+from typing import Any
 
 import pytest
 from matplotlib.colors import to_hex
@@ -65,6 +66,22 @@ def test_dots_are_hollow_without_an_interval_and_bars_begin_at_zero_with_words()
     (bars,) = draw_figure(estimates("bars"), Figure(), COLUMN)
     assert bars.get_xlim()[0] == 0
     assert [text.get_text() for text in bars.texts] == ["50.0", "60.0 ± 5.0"]
+
+
+@pytest.mark.parametrize("kind", ["curves", "dots", "bars", "critical-difference"])
+@pytest.mark.parametrize("width", [2.0, COLUMN, PAGE])
+def test_long_names_and_values_below_zero_still_fit(kind: Any, width: float) -> None:
+    methods = [f"{'a very long name of a method ' * 4}{number}" for number in range(12)]
+    series = {
+        "curves": [Curve(method, [1], [-1.0], None) for method in methods],
+        "critical-difference": [Ranking({method: 1.0 + k for k, method in enumerate(methods)}, 3.0, [(1.0, 4.0)])],
+    }.get(kind, [Estimate(method, -1.0, (-3.0, 1.0), "-1.0 ± 2.0") for method in methods])
+    panels = [PlotPanel(f"setting {number}, {'clients=100, ' * 8}", series) for number in range(3)]
+    figure = Figure()
+    drawn = draw_figure(PlotData(kind, panels, methods, None, "own metric", "Note. " * 60), figure, width)
+    figure.draw_without_rendering()
+    assert all(axes.get_window_extent().width > 20 for axes in drawn)
+    assert figure.get_figwidth() == width
 
 
 def test_a_scale_ends_where_the_measure_does() -> None:

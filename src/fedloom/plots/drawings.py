@@ -15,6 +15,8 @@ _FEW = 6  # curves; with more of them, bands only blur the picture
 _LABEL = 7.5  # points
 _SMALL = 6.5
 _RANK_ROW, _BAR_ROW = 1.0, 0.55  # heights in a critical-difference diagram, in rows of methods
+LETTER = 0.052  # inches that one takes in a legend or a label
+_FEWEST_LETTERS = 6  # of a name
 _Kind = TypeVar("_Kind", Curve, Estimate, Ranking)
 Tones = Mapping[str, int]
 
@@ -29,8 +31,6 @@ def draw_panel(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> No
         tones: the tone of each method, as `palette.tones_of` returns it.
     """
     _DRAWINGS[plot.kind](axes, panel, plot, tones)
-    if panel.title:
-        axes.set_title(panel.title, loc="left", fontsize=8, color=LIGHT["ink"], pad=4 if axes.axison else 0)
 
 
 def draw_curves(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
@@ -115,7 +115,9 @@ def draw_bars(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> Non
             color=LIGHT["ink"],
         )
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
-    axes.set_xlim(0, 1.4 * max((max(e.mean, *(e.bounds or (e.mean,))) for e in estimates), default=1.0) or 1.0)
+    ends = [end for estimate in estimates for end in (estimate.mean, *(estimate.bounds or ()))]
+    lowest, highest = min(0.0, *ends), max(0.0, *ends)
+    axes.set_xlim(lowest, highest + 0.4 * (highest - lowest or 1.0))  # room for the words
     _name_rows(axes, plot)
 
 
@@ -133,6 +135,7 @@ def draw_ranks(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> No
     count, half = len(methods), (len(methods) + 1) // 2
     ink, muted = LIGHT["ink"], LIGHT["muted"]
     below = _BAR_ROW * (len(ranking.bars) + 1)
+    letters = max(_FEWEST_LETTERS, int(0.28 * _panel_width(axes) / LETTER))
     axes.plot((1, count), (0, 0), color=ink, linewidth=0.8)
     for tick in range(1, count + 1):
         axes.plot((tick, tick), (0, 0.2), color=ink, linewidth=0.8)
@@ -145,7 +148,8 @@ def draw_ranks(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> No
         axes.plot((rank, rank, edge), (0, depth, depth), color=LIGHT[tone_name(tones[method])], linewidth=0.9)
         gap = -0.06 if on_left else 0.06
         side = "right" if on_left else "left"
-        label = f"{method} {rank:.2f}" if on_left else f"{rank:.2f} {method}"
+        name = shortened(method, letters)
+        label = f"{name} {rank:.2f}" if on_left else f"{rank:.2f} {name}"
         axes.text(edge + gap, depth, label, ha=side, va="center", fontsize=_LABEL, color=ink)
     for number, (low, high) in enumerate(ranking.bars):
         level = -_BAR_ROW * (number + 0.7)
@@ -164,12 +168,35 @@ _DRAWINGS: dict[str, Callable[[Axes, PlotPanel, PlotData, Tones], None]] = {
 }
 
 
+def shortened(name: str, letters: int) -> str:
+    """Return as much of a name as fits into so many letters.
+
+    Example:
+        >>> shortened("fedprox (mu=0.01)", 10)
+        'fedprox (…'
+    """
+    return name if len(name) <= letters else f"{name[: max(letters, 2) - 1]}…"
+
+
 def _only(series: Sequence[Series], kind: type[_Kind]) -> list[_Kind]:
     return [values for values in series if isinstance(values, kind)]
 
 
+def _panel_width(axes: Axes) -> float:
+    """Return the inches of the figure's width that one panel has."""
+    spec = axes.get_gridspec()
+    return _figure_width(axes) / (1 if spec is None else spec.ncols)
+
+
+def _figure_width(axes: Axes) -> float:
+    figure = axes.get_figure(root=True)
+    assert figure is not None
+    return figure.get_figwidth()
+
+
 def _name_rows(axes: Axes, plot: PlotData) -> None:
-    axes.set_yticks(range(len(plot.methods)), plot.methods)
+    letters = max(_FEWEST_LETTERS, int(0.4 * _figure_width(axes) / LETTER))
+    axes.set_yticks(range(len(plot.methods)), [shortened(method, letters) for method in plot.methods])
     axes.set_ylim(len(plot.methods) - 0.4, -0.6)
     axes.set_xlabel(plot.quantity)
     _dress(axes, "x")

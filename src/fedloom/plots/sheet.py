@@ -15,12 +15,12 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedloom.core.files import write_atomic
-from fedloom.plots.drawings import draw_panel
+from fedloom.plots.drawings import LETTER, draw_panel, shortened
 from fedloom.plots.palette import LIGHT, tones_of
 from fedloom.plots.plot_data import PlotData, Ranking
 
 _PANEL = 2.1  # inches, the least width of a panel
-_LETTER = 0.052  # inches that one takes in a legend or a label
+_TITLE = 8  # points
 _NOTE = 6.5  # points
 _RC: dict[Any, Any] = {  # Any: matplotlib spells its keys as literals
     "pdf.fonttype": 42,  # whole TrueType fonts, which journals ask for
@@ -49,6 +49,8 @@ def draw_figure(plot: PlotData, figure: Figure, width: float) -> list[Axes]:
         tones = tones_of(plot.methods, plot.baseline)
         for axes, panel in zip(grid, plot.panels, strict=False):
             draw_panel(axes, panel, plot, tones)
+            title = "\n".join(textwrap.wrap(panel.title, max(10, int(0.8 * width / columns / LETTER))))
+            axes.set_title(title, loc="left", fontsize=_TITLE, color=LIGHT["ink"], pad=4 if axes.axison else 0)
         _label_outer(grid[: len(plot.panels)], columns, plot)
         _cut_to_range(grid[0], plot)
         for axes in grid[len(plot.panels) :]:
@@ -120,8 +122,13 @@ def _drawn_methods(plot: PlotData) -> list[str]:
 
 def _legend_columns(plot: PlotData, width: float) -> int:
     methods = _drawn_methods(plot)
-    widest = 0.42 + _LETTER * max(map(len, methods), default=0)
+    widest = 0.42 + LETTER * min(max(map(len, methods), default=0), _legend_letters(width))
     return max(1, min(len(methods), int(width / widest)))
+
+
+def _legend_letters(width: float) -> int:
+    """Return how many letters of a name fit beside its line."""
+    return max(8, int((width - 0.6) / LETTER))
 
 
 def _draw_legend(figure: Figure, grid: list[Axes], plot: PlotData, columns: int) -> None:
@@ -130,7 +137,7 @@ def _draw_legend(figure: Figure, grid: list[Axes], plot: PlotData, columns: int)
     methods = [method for column in range(columns) for method in methods[column::columns]]  # in order row by row
     figure.legend(
         [handles[method] for method in methods],
-        methods,
+        [shortened(method, _legend_letters(figure.get_figwidth())) for method in methods],
         loc="outside upper left",
         ncols=columns,
         frameon=False,
