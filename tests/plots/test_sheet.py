@@ -29,7 +29,7 @@ def curves(settings: int = 2) -> PlotData:
 
 
 def estimates(kind: str) -> PlotData:
-    values = [Estimate("fedavg", 50.0, None, "50.0"), Estimate("moon", 60.0, (55.0, 65.0), "60.0 ± 5.0")]
+    values = [Estimate("fedavg", 50.0, None, "50.0", True), Estimate("moon", 60.0, (55.0, 65.0), "60.0 ± 5.0")]
     return PlotData(kind, [PlotPanel("", values)], METHODS, "fedavg", "test accuracy (%)", "Dot: mean.")  # type: ignore[arg-type]
 
 
@@ -62,7 +62,7 @@ def test_dots_are_hollow_without_an_interval_and_bars_begin_at_zero_with_words()
     (dots,) = draw_figure(estimates("dots"), Figure(), COLUMN)
     faces = {line.get_label(): line.get_markerfacecolor() for line in dots.get_lines()}
     assert (faces["fedavg"], faces["moon"]) == ("white", LIGHT["c2"])
-    assert [tick.get_text() for tick in dots.get_yticklabels()] == METHODS  # a method without a value keeps its row
+    assert [tick.get_text() for tick in dots.get_yticklabels()] == ["fedavg", "moon"]
     (bars,) = draw_figure(estimates("bars"), Figure(), COLUMN)
     assert bars.get_xlim()[0] == 0
     assert [text.get_text() for text in bars.texts] == ["50.0", "60.0 ± 5.0"]

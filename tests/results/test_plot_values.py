@@ -67,6 +67,27 @@ def test_dots_have_the_t_interval_from_three_seeds_on(grid: list[Result]) -> Non
     assert (brier.quantity, brier.panels[0].series[0].text) == ("test brier", "0.200 ± 0.000")
 
 
+def test_differences_from_one_method_are_filled_where_the_rule_says_ahead(grid: list[Result]) -> None:
+    close = [result for result in grid if result.numbers["method"] != "moon"]
+    noisy = [
+        replace(result, numbers=result.numbers | {"method": "moon", "accuracy": 0.5 + 0.1 * (-1) ** seed})
+        for result in close
+        for seed in [result.numbers["seed"]]
+        if result.numbers["method"] == "fedavg"
+    ]
+    plot = plot_values([*close, *noisy], "dots", against="fedavg")
+    fedsc, moon = plot.panels[0].series
+    assert isinstance(fedsc, Estimate)
+    assert isinstance(moon, Estimate)
+    assert (fedsc.method, fedsc.mean, fedsc.hollow, moon.hollow) == ("fedsc", pytest.approx(10.0), False, True)
+    assert plot.drawn == ["fedsc", "moon"]
+    assert (plot.quantity, plot.line_at, plot.bounded) == ("test accuracy over fedavg (points)", 0.0, None)
+    with pytest.raises(ConfigError, match="--against 'fedavgg': no finished row of it; did you mean 'fedavg'"):
+        plot_values(grid, "dots", against="fedavgg")
+    with pytest.raises(ConfigError, match="differences are drawn as dots, not as bars"):
+        plot_values(grid, "bars", against="fedavg")
+
+
 def test_names_of_a_study_split_into_method_and_setting(grid: list[Result]) -> None:
     cells = [
         replace(result, cell=("hard", f"{result.numbers['method']}/alpha={result.config['scenario']['alpha']}"))

@@ -24,6 +24,10 @@ def figure(
         Path | None, typer.Option(help="A .pdf, .svg or .png; KIND.pdf in the first folder unless given.")
     ] = None,
     metric: Annotated[str, typer.Option(help="A measure of the test data, e.g. auroc or loss.")] = "accuracy",
+    against: Annotated[
+        str | None,
+        typer.Option(help="For dots: differences from this method, seed by seed."),
+    ] = None,
     width: Annotated[
         str | None,
         typer.Option(
@@ -48,7 +52,7 @@ def figure(
     path = out or runs[0] / f"{kind}.pdf"
     check_picture(path)
     collected = collect(runs, allow_mixed)
-    plot = plot_values(collected.results, kind, metric)
+    plot = plot_values(collected.results, kind, metric, against)
     from fedloom.plots.sheet import save_figure
 
     drawn = plot if note else replace(plot, note="")

@@ -79,11 +79,11 @@ def draw_dots(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> Non
         tones: the tone of each method.
     """
     for estimate in _only(panel.series, Estimate):
-        row = plot.methods.index(estimate.method)
+        row = plot.drawn.index(estimate.method)
         tint = LIGHT[tone_name(tones[estimate.method])]
         if estimate.bounds is not None:
             axes.plot(estimate.bounds, (row, row), color=tint, linewidth=1.4, solid_capstyle="butt")
-        face = tint if estimate.bounds is not None else "white"
+        face = "white" if estimate.hollow else tint
         axes.plot(estimate.mean, row, "o", color=tint, markerfacecolor=face, markersize=4.5, label=estimate.method)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     _name_rows(axes, plot)
@@ -100,7 +100,7 @@ def draw_bars(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> Non
     """
     estimates = _only(panel.series, Estimate)
     for estimate in estimates:
-        row = plot.methods.index(estimate.method)
+        row = plot.drawn.index(estimate.method)
         low, high = estimate.bounds or (estimate.mean, estimate.mean)
         axes.barh(row, estimate.mean, height=0.66, color=LIGHT[tone_name(tones[estimate.method])], alpha=0.85)
         if estimate.bounds is not None:
@@ -196,8 +196,8 @@ def _figure_width(axes: Axes) -> float:
 
 def _name_rows(axes: Axes, plot: PlotData) -> None:
     letters = max(_FEWEST_LETTERS, int(0.4 * _figure_width(axes) / LETTER))
-    axes.set_yticks(range(len(plot.methods)), [shortened(method, letters) for method in plot.methods])
-    axes.set_ylim(len(plot.methods) - 0.4, -0.6)
+    axes.set_yticks(range(len(plot.drawn)), [shortened(method, letters) for method in plot.drawn])
+    axes.set_ylim(len(plot.drawn) - 0.4, -0.6)
     axes.set_xlabel(plot.quantity)
     _dress(axes, "x")
 

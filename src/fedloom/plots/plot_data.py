@@ -30,6 +30,7 @@ class Estimate:
     mean: float
     bounds: tuple[float, float] | None
     text: str  # the value in words, as tables have it
+    hollow: bool = False  # whether the dot is not filled
 
 
 @dataclass(frozen=True, slots=True)
@@ -67,6 +68,13 @@ class PlotData:
     quantity: str
     note: str
     bounded: tuple[float, float] | None = None  # the values that the measure can have
+    line_at: float | None = None  # where a line crosses the rows: at no difference
+
+    @property
+    def drawn(self) -> list[str]:
+        """Return the methods that some panel shows, in their order."""
+        shown = {series.method for panel in self.panels for series in panel.series if not isinstance(series, Ranking)}
+        return [method for method in self.methods if method in shown]
 
 
 def check_kind(kind: str) -> None:

@@ -38,7 +38,7 @@ def draw_figure(plot: PlotData, figure: Figure, width: float) -> list[Axes]:
         columns, rows = _grid(plot, width)
         legend = _legend_columns(plot, width) if plot.kind == "curves" else 0
         note = textwrap.wrap(plot.note, max(20, int(width / 0.048)))
-        above = 0.1 + 0.16 * ceil(len(_drawn_methods(plot)) / legend) if legend else 0.0
+        above = 0.1 + 0.16 * ceil(len(plot.drawn) / legend) if legend else 0.0
         height = rows * _panel_height(plot, width / columns) + above + 0.13 * len(note)
         figure.set_size_inches(width, height)
         figure.set_layout_engine("constrained", w_pad=0.03, h_pad=0.03)
@@ -112,16 +112,11 @@ def _panel_height(plot: PlotData, width: float) -> float:
             rankings = [series for panel in plot.panels for series in panel.series if isinstance(series, Ranking)]
             return 0.65 + max(0.17 * (len(ranking.ranks) + 1) // 2 + 0.1 * len(ranking.bars) for ranking in rankings)
         case _:
-            return 0.62 + 0.17 * len(plot.methods)
-
-
-def _drawn_methods(plot: PlotData) -> list[str]:
-    drawn = {series.method for panel in plot.panels for series in panel.series if not isinstance(series, Ranking)}
-    return [method for method in plot.methods if method in drawn]
+            return 0.62 + 0.17 * len(plot.drawn)
 
 
 def _legend_columns(plot: PlotData, width: float) -> int:
-    methods = _drawn_methods(plot)
+    methods = plot.drawn
     widest = 0.42 + LETTER * min(max(map(len, methods), default=0), _legend_letters(width))
     return max(1, min(len(methods), int(width / widest)))
 
@@ -133,7 +128,7 @@ def _legend_letters(width: float) -> int:
 
 def _draw_legend(figure: Figure, grid: list[Axes], plot: PlotData, columns: int) -> None:
     handles = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
-    methods = _drawn_methods(plot)
+    methods = plot.drawn
     methods = [method for column in range(columns) for method in methods[column::columns]]  # in order row by row
     figure.legend(
         [handles[method] for method in methods],

@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from statistics import fmean
 
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.results.difference import MIN_SEEDS, STEP, Difference, compare_family, paired_differences
 from fedloom.results.table import Group
 from fedloom.results.verdict import POOLED
@@ -69,19 +70,36 @@ def differences_from(
     return dict(zip(by_index, compare_family(list(by_index.values()), step), strict=True))
 
 
-def comparable(groups: Sequence[Group], contexts: Sequence[str], reference: int) -> list[int]:
-    """Return the indices of the groups that compare with one of them: its context, and no diverged run.
+def differences_against(
+    against: str,
+    groups: Sequence[Group],
+    methods: Sequence[str],
+    contexts: Sequence[str],
+    values: Sequence[Sequence[float] | None],
+) -> dict[int, Difference]:
+    """Compare the groups of each context with that of one method; by index, without diverged runs.
 
     Args:
-        groups: groups of runs that differ in the seed only.
-        contexts: setting and protocol of each group, in words.
-        reference: index of the group to compare with.
+        against: the method's name, or that of its row.
+        groups: the groups of runs.
+        methods: the name of each group's row.
+        contexts: of each group, the setting and protocol in which methods compare.
+        values: of each group, one value for each of its seeds; None where it has none.
+
+    Raises:
+        ConfigError: if no group is of that method.
     """
-    return [
-        index
-        for index, group in enumerate(groups)
-        if index != reference and contexts[index] == contexts[reference] and not group.row["diverged"]
-    ]
+    usable = [index for index, group in enumerate(groups) if not group.row["diverged"]]
+    references = [index for index in usable if against in (methods[index], groups[index].row["method"])]
+    if not references:
+        raise ConfigError(
+            f"--against {short_repr(against)}: no finished row of it; {suggest_name(against, set(methods))}"
+        )
+    differences: dict[int, Difference] = {}
+    for reference in references:
+        others = [index for index in usable if index != reference and contexts[index] == contexts[reference]]
+        differences |= differences_from(groups, values, reference, others)
+    return differences
 
 
 def _takes_part(group: Group) -> bool:

@@ -211,7 +211,9 @@ class Comparison(Tabular):
         )
         return pivot(self.results, layout, caption, label).formatted(format)
 
-    def plot(self, kind: str = "curves", metric: str = "accuracy", width: float = 6.9) -> Axes:
+    def plot(
+        self, kind: str = "curves", metric: str = "accuracy", width: float = 6.9, against: str | None = None
+    ) -> Axes:
         """Draw the comparison, and return the matplotlib Axes of its first setting; `axes.figure.axes` has all.
 
         Each setting has a panel, and a method has its colour in all of them. A note below the panels says what bands
@@ -222,12 +224,13 @@ class Comparison(Tabular):
                 more.
             metric: a measure of the test data.
             width: width of the figure, in inches.
+            against: for dots, the method from which differences are drawn, seed by seed.
 
         Raises `ConfigError` for another kind or metric, and where there is nothing to draw.
         """
         from fedloom.results.plot_values import plot_values
 
-        values = plot_values(self.results, kind, metric)
+        values = plot_values(self.results, kind, metric, against)
         import matplotlib.pyplot as plt
 
         from fedloom.plots.sheet import draw_figure

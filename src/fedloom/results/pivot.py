@@ -6,20 +6,18 @@ import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.results.best_rows import best_rows, comparable, differences_from
+from fedloom.core.errors import ConfigError
+from fedloom.results.best_rows import best_rows, differences_against
 from fedloom.results.difference import LEVEL, Difference
 from fedloom.results.paper_table import PaperTable, ValueCell, ValueColumn
+from fedloom.results.pivot_keys import NAMED, PivotKeys, short_key
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
-from fedloom.results.table import Group, grouped, settings_of
+from fedloom.results.table import Group, grouped
 from fedloom.results.table_measures import TableMeasure, Units, table_measure
 from fedloom.results.table_notes import notes_of
 from fedloom.results.text import listed
 from fedloom.storage.run_data import RunData
-
-_NAMED = ("method", "setting", "preset", "protocol", "select")
-_SEED = ("seed", "seeds")
 
 
 @dataclass(frozen=True, slots=True)
@@ -60,7 +58,7 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
         ConfigError: for an unknown key or measure, and for two values in a cell, which names the key that still varies.
     """
     groups = grouped(results)
-    keys = _Keys(groups)
+    keys = PivotKeys(groups)
     row_keys, column_keys = ([keys.find(key) for key in names] for names in (layout.rows, layout.columns))
     if not row_keys or not layout.cells:
         raise ConfigError(f"--{'rows' if not row_keys else 'cells'}: need at least one name")
@@ -82,10 +80,10 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
                 cells += block.cells(at.get((row, key)))
         body.append((list(row), cells))
     scores = listed(measure.words for measure in measures)
-    named = " and ".join(map(_short, (*row_keys, *column_keys)))
+    named = " and ".join(map(short_key, (*row_keys, *column_keys)))
     title = caption or f"{scores[:1].upper()}{scores[1:]} by {named}"
     notes = notes_of(groups, measures, [block.best for block in blocks], layout.against if _differs(layout) else "")
-    return PaperTable([_short(key) for key in row_keys], columns, body, title, label_of(label or "results"), notes)
+    return PaperTable([short_key(key) for key in row_keys], columns, body, title, label_of(label or "results"), notes)
 
 
 def default_columns(results: Sequence[RunData]) -> tuple[str, ...]:
@@ -114,92 +112,22 @@ def label_of(name: str) -> str:
     return plain if ":" in plain else f"tab:{plain}"
 
 
-class _Keys:
-    """The values of all keys by which groups may be arranged."""
-
-    def __init__(self, groups: Sequence[Group]) -> None:
-        names = row_names([group.row for group in groups])
-        self.methods = [name.method for name in names]
-        self.values: list[dict[str, str]] = []
-        for group, name in zip(groups, names, strict=True):
-            row = group.row
-            named = {"method": name.method, "setting": name.setting or "–", "preset": row["preset"]}
-            named |= {"protocol": row["protocol"], "select": row["select"]}
-            self.values.append({**settings_of(group.results[0]), **named})
-        self._own = [f"{group.row['method']}." for group in groups]
-        self._tuned = [set(group.row["tuned"]) for group in groups]
-
-    def find(self, name: str) -> str:
-        """Return the whole name of a key. Raises `ConfigError` for an unknown or ambiguous one."""
-        if name in _SEED:
-            raise ConfigError("seed: each cell is a mean over seeds; n in --cells says over how many")
-        every = dict.fromkeys(key for values in self.values for key in values)
-        if name in every:
-            return name
-        whole = [key for key in every if key.rpartition(".")[2] == name]
-        if len(whole) > 1:
-            whole = [key for key in whole if len(self._values_of(key)) > 1] or whole
-        if len(whole) > 1:
-            raise ConfigError(f"{short_repr(name)}: say which key is meant: {', '.join(whole)}")
-        if whole:
-            return whole[0]
-        varying = {key for key in every if len(self._values_of(key)) > 1}
-        known = {*_NAMED, *varying, *(key.rpartition(".")[2] for key in varying)}
-        raise ConfigError(f"{short_repr(name)}: no run has this key; {suggest_name(name, known)}")
-
-    def arranged(
-        self, rows: Sequence[str], columns: Sequence[str]
-    ) -> dict[tuple[tuple[str, ...], tuple[str, ...]], int]:
-        """Return the group of each pair of row and column. Raises `ConfigError` for two groups in one cell."""
-        at: dict[tuple[tuple[str, ...], tuple[str, ...]], int] = {}
-        for index, values in enumerate(self.values):
-            pair = tuple(values.get(key, "–") for key in rows), tuple(values.get(key, "–") for key in columns)
-            first = at.setdefault(pair, index)
-            if first != index:
-                where = ", ".join(f"{_short(key)} {values.get(key, '–')}" for key in (*rows, *columns))
-                key = self._varying(first, index)
-                both = f"{self.values[first].get(key, '–')} and {values.get(key, '–')}"
-                raise ConfigError(
-                    f"two values in a cell ({where}): {key} still varies ({both}); add it to --rows or --columns, or "
-                    "name fewer folders"
-                )
-        return at
-
-    def _varying(self, first: int, second: int) -> str:
-        """Return the key that best says how two groups differ: no option of a method, if another key differs."""
-        ours, theirs = self.values[first], self.values[second]
-        apart = ("optimizer.", self._own[first], self._own[second])
-        keys = [key for key in {**ours, **theirs} if ours.get(key) != theirs.get(key)]
-        named = [key for key in ("method", "protocol", "select", "preset") if key in keys]
-        tuned = self._tuned[first] | self._tuned[second]
-        plain = [key for key in keys if key not in _NAMED and not key.startswith((*apart, "evaluation."))]
-        return next(iter([*named, *(key for key in plain if key not in tuned), *keys]), "setting")
-
-    def _values_of(self, key: str) -> set[str | None]:
-        return {values.get(key) for values in self.values}
-
-
 class _Block:
     """The columns of one measure in one setting: its means, and the differences that are wanted."""
 
     def __init__(
-        self, measure: TableMeasure, groups: Sequence[Group], titles: Sequence[str], layout: PivotLayout, keys: _Keys
+        self,
+        measure: TableMeasure,
+        groups: Sequence[Group],
+        titles: Sequence[str],
+        layout: PivotLayout,
+        keys: PivotKeys,
     ) -> None:
         self._measure, self._groups, self._layout = measure, groups, layout
         self.best = best_rows(groups, titles, measure.values, measure.lower) if measure.tested else set[int]()
         self._differences: dict[int, Difference] = {}
         if _differs(layout) and measure.tested:
-            references = [
-                index
-                for index, group in enumerate(groups)
-                if layout.against in (keys.methods[index], group.row["method"]) and not group.row["diverged"]
-            ]
-            if not references:
-                hint = suggest_name(layout.against, set(keys.methods))
-                raise ConfigError(f"--against {short_repr(layout.against)}: no finished row of it; {hint}")
-            for index in references:
-                others = comparable(groups, titles, index)
-                self._differences |= differences_from(groups, measure.values, index, others)
+            self._differences = differences_against(layout.against, groups, keys.methods, titles, measure.values)
 
     def headings(self) -> list[str]:
         """Return the headings of the block's columns."""
@@ -256,11 +184,7 @@ def _p_text(p: float) -> str:
 
 def _heading(key: str, value: str) -> str:
     """Return the words above a column; names of methods and settings need no key."""
-    return value if key in _NAMED else f"{_short(key)} = {value}"
-
-
-def _short(key: str) -> str:
-    return key.rpartition(".")[2]
+    return value if key in NAMED else f"{short_key(key)} = {value}"
 
 
 def _ordered(keys: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.units import is_share
 from fedloom.plots.plot_data import Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series, check_kind
+from fedloom.results.best_rows import differences_against
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
 from fedloom.results.mean_curves import mean_curve
-from fedloom.results.measured import check_measure, mean_text, measures_of, values_by_seed, words_of
+from fedloom.results.measured import check_measure, display_name, mean_text, measures_of, values_by_seed, words_of
 from fedloom.results.ranks import MIN_TESTED, average_ranks
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
@@ -29,17 +30,22 @@ class _Row:
     title: str
 
 
-def plot_values(results: Sequence[RunData], kind: str, metric: str = "accuracy") -> PlotData:
+def plot_values(
+    results: Sequence[RunData], kind: str, metric: str = "accuracy", against: str | None = None
+) -> PlotData:
     """Return the values of a figure. Runs that differ in the seed only are one method in one setting.
 
     Args:
         results: finished runs.
         kind: "curves" by round, "dots" with intervals, "bars", or "critical-difference", which ranks by accuracy.
         metric: a measure of the test data.
+        against: for dots, the method from which differences are drawn, seed by seed; None for the means themselves.
 
     Raises `ConfigError` for an unknown kind or metric, and if there is nothing to draw.
     """
     check_kind(kind)
+    if against is not None and kind != "dots":
+        raise ConfigError(f"against = {short_repr(against)}: differences are drawn as dots, not as {kind}")
     if not results:
         raise ConfigError("a figure needs at least one finished run, got none")
     groups = grouped(results)
@@ -51,6 +57,8 @@ def plot_values(results: Sequence[RunData], kind: str, metric: str = "accuracy")
             return _curves(rows, metric)
         case "critical-difference":
             return _ranks(rows, metric)
+        case "dots" if against is not None:
+            return _differences(rows, metric, against)
         case "dots":
             return _estimates(rows, metric, "dots", _interval)
         case _:
@@ -100,11 +108,35 @@ def _estimates(
             mean, _ = mean_std(scaled)
             text = mean_text(metric, values)
             bounds = bounds_of(scaled, scale * row.group.row["step"])
-            panels[row.title].append(Estimate(row.method, mean, bounds, text))
+            panels[row.title].append(Estimate(row.method, mean, bounds, text, bounds is None))
     note = _NOTES[kind].format(seeds=_seeds(rows))
     if diverged:
         note += f" Left out, because a run diverged: {listed(diverged)}."
     return _plot(kind, rows, panels, metric, note)
+
+
+def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
+    groups = [row.group for row in rows]
+    check_measure(metric, measures_of(groups))
+    scale = 100.0 if is_share(metric) else 1.0
+    values = [values_by_seed(group, metric) for group in groups]
+    methods, titles = [row.method for row in rows], [row.title for row in rows]
+    panels: dict[str, list[Series]] = {title: [] for title in titles}
+    for index, outcome in differences_against(against, groups, methods, titles, values).items():
+        low, high = outcome.low, outcome.high
+        bounds = None if low is None or high is None or outcome.n < MIN_SEEDS else (scale * low, scale * high)
+        hollow = outcome.word not in ("ahead", "behind")
+        text = f"{scale * outcome.mean:+.1f}"
+        panels[titles[index]].append(Estimate(methods[index], scale * outcome.mean, bounds, text, hollow))
+    note = (
+        f"Dot: mean difference from {against} over common seeds; line: its {100 * LEVEL:.0f} % t interval, not "
+        "corrected. Filled: ahead or behind by the paired t test after Holm's correction over the methods of the "
+        "panel; hollow: no difference seen, or too few seeds."
+    )
+    plot = _plot("dots", rows, panels, metric, note)
+    unit_words = " (points)" if scale == 100.0 else ""
+    quantity = f"test {display_name(metric)} over {against}{unit_words}"
+    return replace(plot, quantity=quantity, bounded=None, line_at=0.0)
 
 
 _NOTES = {
