@@ -63,11 +63,30 @@ def test_export_then_predict(capsys: Any, run_dir: Path) -> None:
 def test_predict_for_people(capsys: Any, run_dir: Path) -> None:
     Image.fromarray(np.zeros((20, 20, 3), np.uint8)).save("black.png")
     code, out, err = call(capsys, "predict", str(run_dir), "black.png", "--top", "2")
-    assert (code, err) == (0, "")
+    assert code == 0
+    resized = "pictures of another size than the model's, which were resized: 1 of 1, first black.png (20 x 20)"
+    assert err == f"{resized}\n"
     name, *said = out.split()
     assert name == "black.png"
     assert said[2::3] == ["%", "%"]
     assert float(said[1]) >= float(said[4])
+
+
+def test_unusual_samples_are_in_the_json(capsys: Any, run_dir: Path) -> None:
+    rows = "\n".join(f"{row % 40},{'NS'[row % 2]},{'yes' if row % 3 else 'no'}" for row in range(120))
+    Path("patients.csv").write_text(f"age,ward,ill\n{rows}\n")
+    Path("new.csv").write_text("age,ward\n20,N\n900,W\n")
+    scenario = fl.scenario("csv", path="patients.csv", label="ill", partition="iid", clients=2)
+    fl.run("fedavg", scenario=scenario, rounds=1, out="run", engine="serial")
+    assert call(capsys, "export", "run", "--format", "torch-export", "--out", "m.pt2")[0] == 0
+    assert call(capsys, "export", "run")[0] == 0
+    for place in ("run", "model.safetensors"):
+        code, out, err = call(capsys, "predict", place, "new.csv", "--json")
+        assert code == 0
+        notes = json.loads(out)["notes"]
+        assert [(note["kind"], note["count"]) for note in notes] == [("unknown_words", 1), ("outside_training", 1)]
+        assert err == "".join(f"{note['text']}\n" for note in notes)
+    assert json.loads(Path("m.pt2.json").read_text())["input"]["ranges"][0] == [0.0, 39.0]
 
 
 def test_texts_and_clients(capsys: Any) -> None:

@@ -330,9 +330,9 @@ def test_wide_tables_take_linear_time(tmp_path, kind):
         pq.write_table(columns, path)
     start = time.perf_counter()
     splits = load(path)
-    x, notes = table_rows(path, splits.train.features)
+    x, notes, unknown_cells = table_rows(path, splits.train.features)
     assert time.perf_counter() - start < 15  # seconds
-    assert (x.shape, notes) == ((20, 10_000), [])
+    assert (x.shape, notes, unknown_cells) == ((20, 10_000), [], 0)
 
 
 def test_new_rows_are_written_as_the_runs_own(tmp_path):
@@ -342,7 +342,8 @@ def test_new_rows_are_written_as_the_runs_own(tmp_path):
     with pytest.raises(DataError, match="column 'age' lacks 1 values, the first in row 2"):
         table_rows(path, ["age", "sex=f", "sex=m"], reading)
     path.write_text("age;sex\n1.000,5;f\n2;x\n")
-    x, notes = table_rows(path, ["age", "sex=f", "sex=m"], reading)
+    x, notes, unknown_cells = table_rows(path, ["age", "sex=f", "sex=m"], reading)
+    assert unknown_cells == 1
     assert x.tolist() == [[1000.5, 1, 0], [2, 0, 0]]
     assert [note.partition(": ")[2] for note in notes] == [
         "words that no training row holds are 0 in all features of their column; rows of 2 with such words: 'sex' (1)"

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import zipfile
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,7 +20,7 @@ import fedloom as fl
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES, describe_input, from_arrays
 from fedloom.export.metadata import Input
-from fedloom.export.samples import read_samples
+from fedloom.export.samples import SampleNote, read_samples
 from fedloom.export.trained import read
 
 GREY = Input(shape=(1, 4, 4), dtype="uint8", mean=(1.0,), std=(2.0,), white=16.0, ids=None, words=())
@@ -54,10 +55,22 @@ def test_pictures_are_scaled_to_the_stored_range_and_size(tmp_path: Path) -> Non
 def test_unusual_pictures_are_named(tmp_path: Path) -> None:
     frames = [Image.fromarray(np.full((4, 4), level, np.uint8)) for level in (0, 90)]
     frames[0].save(tmp_path / "a.gif", save_all=True, append_images=frames[1:])
-    notes: list[str] = []
+    notes: list[SampleNote] = []
     read_samples([tmp_path / "a.gif"], GREY, notes.append)
     (note,) = notes
-    assert "only the first is read: 1 of 1" in note
+    assert (note.kind, note.count) == ("frames", 1)
+    assert "only the first is read: 1 of 1" in note.text
+
+
+def test_resized_pictures_are_counted(tmp_path: Path) -> None:
+    paths = [picture(tmp_path / f"{side}.png", np.zeros((side, 5))) for side in (4, 5, 6)]
+    paths.append(picture(tmp_path / "fits.png", np.zeros((4, 4))))
+    notes: list[SampleNote] = []
+    read_samples(paths, GREY, notes.append)
+    (note,) = notes
+    assert (note.kind, note.count) == ("resized", 3)
+    assert note.text.startswith("pictures of another size than the model's, which were resized: 3 of 4, first ")
+    assert "4.png (5 x 4)" in note.text
 
 
 def test_arrays_are_taken_as_they_are(tmp_path: Path) -> None:
@@ -104,6 +117,38 @@ def test_rows_of_a_table_are_encoded_as_the_runs_were(tmp_path: Path, kind: str)
     assert (x.dtype, x.tolist()) == (torch.float32, [[31, 0, 1, 0, 0, 1], [40.5, 0, 0, 1, 0, 0]])
     _, again = read_samples([tmp_path / "people.csv"], expected)
     assert {tuple(row) for row in learned.x.tolist()} <= {tuple(row) for row in again.tolist()}
+
+
+def test_rows_beyond_those_of_the_training_are_counted(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text(PEOPLE)
+    learned = SOURCES.get("csv")(path=tmp_path / "people.csv", label="ill", categorical=("ward",)).load().train
+    expected = Input(**describe_input(learned))
+    assert expected.ranges[0] == (20.0, 38.0)  # the row with 39 is a test row
+    notes: list[SampleNote] = []
+    new = table(tmp_path / "new.csv", "age,sex,ward\n300,f,0\n-1,q,1\n30,m,7\n20,f,0\n38,m,1\n")
+    read_samples([new, new], expected, notes.append)
+    assert [(note.kind, note.count) for note in notes] == [
+        ("unknown_words", 2),
+        ("unknown_words", 2),
+        ("outside_training", 4),
+    ]
+    says = "values beyond those of the training rows in 4 of 10 rows: 'age' (4, trained on 20 to 38)"
+    assert notes[-1].text == says
+    notes.clear()
+    read_samples([new], but(expected, ranges=()), notes.append)  # of an earlier version, or of nodes
+    assert [note.kind for note in notes] == ["unknown_words"]
+
+
+def test_ranges_do_not_state_the_value_of_one_person() -> None:
+    x = np.array([[17.3, 0.00123, -5.0, 1.0]] * 30 + [[93.8, 0.00987, 1204.0, 1.0]] * 30, np.float32)
+    data = replace(from_arrays(x, np.arange(60) % 2).train, features=("age", "dose", "change", "same"))
+    ranges = describe_input(data)["ranges"]
+    assert ranges[0] == (17.0, 94.0)
+    assert ranges[1] == pytest.approx((0.0012, 0.0099))
+    assert ranges[2] == (-100.0, 1300.0)
+    assert ranges[3] == (1.0, 1.0)
+    assert describe_input(data, np.flatnonzero(data.x[:, 0].numpy() < 50))["ranges"][0][1] < 50
+    assert describe_input(from_arrays(x, np.arange(60) % 2).train)["ranges"] == []
 
 
 def table(path: Path, text: str) -> Path:
@@ -180,9 +225,9 @@ def test_words_that_the_run_did_not_know_are_named(tmp_path: Path) -> None:
     (tmp_path / "a.txt").write_text("unseen words")
     (tmp_path / "b.txt").write_text("...")
     (tmp_path / "c.txt").write_text("good film")
-    notes: list[str] = []
+    notes: list[SampleNote] = []
     read_samples([tmp_path / name for name in ("a.txt", "b.txt", "c.txt")], TEXT, notes.append)
-    assert [note.removeprefix(str(tmp_path)) for note in notes] == [
+    assert [note.text.removeprefix(str(tmp_path)) for note in notes] == [
         "/a.txt: 100 % of 2 tokens are not in the training texts' vocabulary; all tokens of 1 of 1 texts are unknown",
         "/b.txt: 1 of 1 texts hold no token",
     ]

@@ -92,10 +92,13 @@ def predict(
     as_json: AsJson = False,
 ) -> None:
     """Class names and probabilities for new samples."""
-    from fedloom.export.samples import read_samples
+    from fedloom.export.samples import SampleNote, read_samples
 
     trained = _trained(run, client, selection, model)
-    names, samples = read_samples(files, trained.metadata.input, note=lambda text: typer.echo(text, err=True))
+    notes: list[SampleNote] = []
+    names, samples = read_samples(files, trained.metadata.input, notes.append)
+    for note in notes:
+        say(note.text)
     rows: list[list[float]] = trained.probabilities(samples).tolist()
     classes = trained.metadata.classes
     if as_json:
@@ -107,7 +110,8 @@ def predict(
             }
             for name, row in zip(names, rows, strict=True)
         ]
-        typer.echo(json.dumps({**_about(trained), "predictions": predictions}))
+        unusual = [dataclasses.asdict(note) for note in notes]
+        typer.echo(json.dumps({**_about(trained), "predictions": predictions, "notes": unusual}))
         return
     width = max(map(len, names))
     for name, row in zip(names, rows, strict=True):

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
-from math import isinf
+from math import ceil, floor, isfinite, isinf, log10
 from statistics import median
 from typing import Any
 
+import numpy as np
 import torch
+from torch import Tensor
 
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
@@ -62,12 +64,18 @@ def _client_test_sizes(scenario: Scenario) -> dict[str, Any]:
     return {"client_test_smallest": sizes[0], "client_test_median": float(median(sizes))} if sizes else {}
 
 
-def describe_input(data: Dataset) -> dict[str, Any]:
+def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, Any]:
     """Return how samples must look for a net trained on `data`, as JSON values.
 
-    shape of one sample; dtype as stored: uint8, float32, or int64 for token ids; mean and std [c] that normalise stored
-    values, or None; white: the stored value of a picture's brightest pixel, None for what is no picture; ids: the
-    number of token ids, and words those from id 2 on; features: the columns of a table, or "column=word".
+    Keys: `shape` of one sample; `dtype` as stored: uint8, float32, or int64 for token ids; `mean` and `std` [c] that
+    normalise stored values, or None; `white`: the stored value of a picture's brightest pixel, None for what is no
+    picture; `ids`: the number of token ids, and `words` those from id 2 on; `features`: the columns of a table, or
+    "column=word"; `ranges`: for each feature the lowest and highest value, rounded outwards to about a tenth of their
+    distance, so that they do not state the value of one person.
+
+    Args:
+        data: the training set.
+        rows: numbers of the samples that clients train on, for `ranges`; None takes all.
     """
     mean, std = (None if moments is None else moments.tolist() for moments in (data.mean, data.std))
     tokens = data.x.dtype == torch.int64
@@ -80,7 +88,30 @@ def describe_input(data: Dataset) -> dict[str, Any]:
         "ids": max(int(data.x.max()) + 1, len(data.words) + 2) if tokens else None,
         "words": list(data.words),
         "features": list(data.features),
+        "ranges": _ranges(data.x if rows is None else data.x[torch.from_numpy(rows)]) if data.features else [],
     }
+
+
+def _ranges(x: Tensor) -> list[tuple[float, float]]:
+    """Return the rounded range of each feature of rows [n, d]; none without rows."""
+    if not len(x):
+        return []
+    lowest, highest = x.min(0).values.tolist(), x.max(0).values.tolist()
+    return [_rounded_outwards(*ends) for ends in zip(lowest, highest, strict=True)]
+
+
+def _rounded_outwards(low: float, high: float) -> tuple[float, float]:
+    """Return a range on a grid whose step is a power of ten, at most a tenth of the range.
+
+    Example:
+        >>> _rounded_outwards(17.3, 93.8)
+        (17.0, 94.0)
+    """
+    if not isfinite(high - low) or low == high:
+        return low, high
+    exponent = floor(log10((high - low) / 10))
+    step = 10.0**exponent
+    return round(floor(low / step) * step, -exponent), round(ceil(high / step) * step, -exponent)
 
 
 def _white(data: Dataset) -> float | None:

@@ -14,7 +14,7 @@ from fedloom.core.errors import DataError
 from fedloom.data.sources.npz import read_npz
 from fedloom.data.sources.tables.new_rows import table_labels
 from fedloom.export.metadata import ExportMetadata
-from fedloom.export.samples import TABLES, read_samples, stored_samples
+from fedloom.export.samples import TABLES, SampleNote, read_samples, stored_samples
 
 _PAIRS = (("x", "y"), ("x_test", "y_test"))
 
@@ -55,7 +55,7 @@ def read_labelled(
         labels = table_labels(data, label, metadata.input.reading)
     else:
         raise DataError(f"{data}: no folder of classes, .npz, .csv or .parquet; labels are needed beside the samples")
-    _, samples = read_samples([data], metadata.input, note)
+    _, samples = read_samples([data], metadata.input, lambda unusual: note(unusual.text))
     return _paired(samples, class_ids_of(labels, classes, str(data)), str(data))
 
 
@@ -92,12 +92,17 @@ def _folder(folder: Path, metadata: ExportMetadata, note: Callable[[str], None])
         files = sorted(path for path in class_folder.iterdir() if not path.name.startswith("."))
         if files:
             class_ids_of(np.array([class_folder.name]), metadata.classes, str(folder))
-            _, samples = read_samples(files, metadata.input, note)
+            _, samples = read_samples(files, metadata.input, _except_for_sizes(note))
             parts.append(samples)
             labels += [class_folder.name] * len(samples)
     if not parts:
         raise DataError(f"{folder}: no folder of files for a class; need {folder.name}/CLASS/FILE")
     return torch.cat(parts), class_ids_of(np.array(labels), metadata.classes, str(folder))
+
+
+def _except_for_sizes(note: Callable[[str], None]) -> Callable[[SampleNote], None]:
+    """Return what passes on notes, but for those on pictures that were resized, as those of the training set were."""
+    return lambda unusual: None if unusual.kind == "resized" else note(unusual.text)
 
 
 def _fitting(samples: Tensor, metadata: ExportMetadata, origin: str) -> Tensor:

@@ -51,6 +51,7 @@ class Input(_Part):
     ids: int | None
     words: tuple[str, ...]
     features: tuple[str, ...] = ()
+    ranges: tuple[tuple[float, float], ...] = ()
     reading: dict[str, Any] = {}
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
@@ -11,7 +12,7 @@ from torch import Tensor
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import checked
-from fedloom.data.sources.images import decode, is_image
+from fedloom.data.sources.images import decode, is_image, picture_size
 from fedloom.data.sources.npz import read_npz
 from fedloom.data.sources.picture_notes import PictureNotes
 from fedloom.data.sources.regular_files import read_regular, require_regular
@@ -20,10 +21,24 @@ from fedloom.data.sources.text import encode, infer_tokens, token_notes, utf8
 from fedloom.export.metadata import Input
 
 TABLES = (".csv", ".parquet")
+_LISTED = 5  # columns in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class SampleNote:
+    """What is unusual about new samples.
+
+    kind: `unknown_words` (of a table), `unknown_tokens` (of a text), `outside_training`, `resized`, or a kind of
+    `PictureNotes`. count: cells, texts, values or pictures of this kind. text: a sentence.
+    """
+
+    kind: str
+    count: int
+    text: str
 
 
 def read_samples(
-    paths: Sequence[Path], expected: Input, note: Callable[[str], None] = lambda _: None
+    paths: Sequence[Path], expected: Input, note: Callable[[SampleNote], None] = lambda _: None
 ) -> tuple[list[str], Tensor]:
     """Return names [n] and samples [n, *expected.shape] of all files, as the source would store them.
 
@@ -34,7 +49,7 @@ def read_samples(
     Args:
         paths: the files.
         expected: the format of the run's samples.
-        note: called with a sentence on unusual pictures or unknown words.
+        note: called with each kind of unusual samples.
 
     Raises `DataError` for files that cannot be read or have another kind or shape.
     """
@@ -46,22 +61,45 @@ def read_samples(
             part = _arrays(path, expected)
             names += [f"{path.name}:{row}" for row in range(len(part))]
         elif path.suffix in TABLES and expected.features:
-            x, notes = table_rows(path, expected.features, expected.reading)
-            for sentence in notes:
-                note(sentence)
+            x, sentences, unknown = table_rows(path, expected.features, expected.reading)
+            for sentence in sentences:
+                note(SampleNote("unknown_words", unknown, sentence))
             part = torch.from_numpy(x)
             names += [f"{path.name}:{row + 1}" for row in range(len(part))]
         else:
             part = _read_sample(path, expected, pictures)
             names.append(path.name)
             for sentence in token_notes(part.numpy(), str(path)) if expected.ids is not None else ():
-                note(sentence)
+                note(SampleNote("unknown_tokens", 1, sentence))
         if tuple(part.shape[1:]) != expected.shape:
             raise DataError(f"{path}: samples of shape {tuple(part.shape[1:])}; the model takes {expected.shape}")
         parts.append(part)
-    for sentence in pictures.sentences(with_depth=False):
-        note(sentence)
-    return names, torch.cat([part.float() if expected.ids is None else part for part in parts])
+    for kind, count, sentence in pictures.by_kind(with_depth=False):
+        note(SampleNote(kind, count, sentence))
+    samples = torch.cat([part.float() if expected.ids is None else part for part in parts])
+    if outside := _outside_training(samples, expected):
+        note(outside)
+    return names, samples
+
+
+def _outside_training(samples: Tensor, expected: Input) -> SampleNote | None:
+    """Return a note on values of rows [n, d] beyond those of the training rows, or None."""
+    if not expected.ranges or samples.shape[1:] != (len(expected.ranges),):
+        return None
+    low, high = torch.tensor(expected.ranges).unbind(1)
+    outside = (samples < low) | (samples > high)
+    counts = dict(enumerate(outside.sum(0).tolist()))
+    columns = [index for index, count in counts.items() if count]
+    if not columns:
+        return None
+    listed = ", ".join(
+        f"'{expected.features[index]}' ({counts[index]:,}, trained on {low[index]:g} to {high[index]:g})"
+        for index in columns[:_LISTED]
+    )
+    more = f" and {len(columns) - _LISTED} more columns" if len(columns) > _LISTED else ""
+    rows = f"{int(outside.any(1).sum()):,} of {len(samples):,} rows"
+    text = f"values beyond those of the training rows in {rows}: {listed}{more}"
+    return SampleNote("outside_training", sum(counts.values()), text)
 
 
 def _arrays(path: Path, expected: Input) -> Tensor:
@@ -121,5 +159,9 @@ def _picture(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
     channels, height, width = expected.shape
     if height != width or channels not in (1, 3) or expected.white is None:
         raise DataError(f"{path}: pictures do not become samples {expected.shape} of {expected.dtype}; give an .npz")
-    pixels = torch.from_numpy(decode(read_regular(path), str(path), height, channels, pictures).copy())[None]
+    raw = read_regular(path)
+    pixels = torch.from_numpy(decode(raw, str(path), height, channels, pictures).copy())[None]
+    size = picture_size(raw)
+    if size != (width, height):
+        pictures.add("resized", f"{path} ({size[0]} x {size[1]})")
     return pixels * (expected.white / 255)

@@ -298,7 +298,9 @@ class _Run:
 
     def scenario_record(self) -> dict[str, Any]:
         """Return the content of scenario.json: the samples of each client, and the shape of the input."""
-        record = describe_scenario(self.scenario) | {"input": describe_input(self.scenario.train_set)}
+        scenario = self.scenario
+        rows = None if scenario.remote else scenario.train.order
+        record = describe_scenario(scenario) | {"input": describe_input(scenario.train_set, rows)}
         return record if self.data is None else record | {data_record.KEY: self.data}
 
     def _note_once(self, diagnostics: Sequence[Diagnostic]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping
 
 import numpy as np
@@ -30,6 +31,14 @@ def decode(raw: bytes, label: str, size: int, channels: int, notes: PictureNotes
     """
     pixels = read_pixels(raw, label, channels, notes or PictureNotes(), size)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def picture_size(raw: bytes) -> tuple[int, int]:
+    """Return width and height of a picture that `decode` can decode, before its EXIF orientation turns it."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(raw)) as image:
+        return image.size
 
 
 def decode_into(

@@ -13,6 +13,7 @@ _SENTENCES = {
     "format": "pictures of another format than their suffix says, read by their content: {count}, first {first}",
     "drawn": "pictures drawn in their transparency alone, laid over white (light ones over black): {count}, first "
     "{first}",
+    "resized": "pictures of another size than the model's, which were resized: {count}, first {first}",
     "exif": "pictures with a damaged EXIF block, whose orientation is not known: {count}, first {first}",
 }
 
@@ -36,13 +37,17 @@ class PictureNotes:
         Args:
             with_depth: also how many levels they have, which decides how the pixels of a set are kept.
         """
+        return tuple(sentence for _, _, sentence in self.by_kind(with_depth=with_depth))
+
+    def by_kind(self, *, with_depth: bool = True) -> list[tuple[str, int, str]]:
+        """Kind, number of pictures and sentence of each kind that occurred; `with_depth` as for `sentences`."""
         counts = dict(self._counts)
         if not with_depth:
             counts.pop("deep", None)
         if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
             counts.pop("dark", None)
-        return tuple(
-            sentence.format(count=f"{counts[kind]:,} of {self.total:,}", first=self._first[kind])
-            for kind, sentence in _SENTENCES.items()
+        return [
+            (kind, counts[kind], text.format(count=f"{counts[kind]:,} of {self.total:,}", first=self._first[kind]))
+            for kind, text in _SENTENCES.items()
             if kind in counts
-        )
+        ]

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.errors import DataError
+from fedloom.data.categories import unknown_cells
 from fedloom.data.sources.regular_files import require_file
 from fedloom.data.sources.tables.columns import refuse_missing
 from fedloom.data.sources.tables.encoding import encoded
@@ -18,8 +19,9 @@ from fedloom.data.sources.tables.words import refuse_misread
 
 def table_rows(
     path: Path, features: Sequence[str], reading: Mapping[str, Any] | None = None
-) -> tuple[np.ndarray, list[str]]:
-    """Return the features [n, d], float32, of a CSV or Parquet file's rows, as a run stored its own; and notes.
+) -> tuple[np.ndarray, list[str], int]:
+    """Return the features [n, d], float32, of a CSV or Parquet file's rows, as a run stored its own; notes; and how
+    many cells hold words that the run did not know.
 
     Args:
         path: the file, whose suffix tells the format.
@@ -46,7 +48,8 @@ def table_rows(
         if column.words is not None and not column_words:
             refuse_misread(column, path, reader.cell_format)
         columns[name] = column.as_words() if column_words else column
-    return encoded(columns, np.arange(file.rows), words, path, str(path), other_file=True)
+    x, notes = encoded(columns, np.arange(file.rows), words, path, str(path), other_file=True)
+    return x, notes, sum(unknown_cells(column.counts(), words[name]) for name, column in columns.items() if words[name])
 
 
 def table_labels(path: Path, label: str, reading: Mapping[str, Any] | None = None) -> np.ndarray:
