@@ -26,7 +26,7 @@ _LISTED = 5  # columns in a sentence
 
 @dataclass(frozen=True, slots=True)
 class SampleNote:
-    """What is unusual about new samples.
+    """A kind of unusual values among new samples, and how many there are.
 
     kind: `unknown_words` (of a table), `unknown_tokens` (of a text), `outside_training`, `resized`, or a kind of
     `PictureNotes`. count: cells, texts, values or pictures of this kind. text: a sentence.
