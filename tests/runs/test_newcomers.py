@@ -289,3 +289,24 @@ def test_bad_keys_are_refused_in_one_line(keys, message):
 def test_real_nodes_are_clients_that_train(tmp_path):
     with pytest.raises(ConfigError, match="every node is a client that trains"):
         Node(config(), 0, tmp_path)
+
+
+class _Notes(fl.Callback):
+    def __init__(self):
+        self.texts = []
+
+    def on_note(self, config, note):
+        self.texts.append(note)
+
+
+def test_keys_of_newcomers_without_effect_are_said_once():
+    notes = _Notes()
+    run(config("fedavg"), callbacks=[notes])
+    own = [text for text in notes.texts if "tunes: own" in text]
+    assert own == ["fedavg has no personal model, so newcomers are not tested after a round of its own (tunes: own)"]
+    notes = _Notes()
+    nobody = {key: value for key, value in KEYS.items() if key != "held_out"}
+    run(config("fedavg", scenario=nobody), callbacks=[notes])
+    assert [text for text in notes.texts if "no effect" in text] == [
+        "evaluation.newcomers has no effect: no client is held out; set scenario.held_out, e.g. {share: 0.2}"
+    ]

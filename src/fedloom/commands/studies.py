@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Literal
 
@@ -139,14 +139,22 @@ def run_and_report(
         console.print(
             f"{len(ended.done)} done, {len(ended.failed)} failed, {len(ended.remaining)} left", soft_wrap=True
         )
-    for name, why in ended.failed.items():
-        say(f"failed: {name}: {why}")
+    for why, names in _by_reason(ended.failed).items():
+        say(f"failed: {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}")
     if ended.failed or ended.remaining:
         say(
             f"what failed is kept in {out} as *.error.txt; the same command tries it again, and what is damaged once "
             "its folder is deleted"
         )
         raise typer.Exit(1)
+
+
+def _by_reason(failed: Mapping[str, str]) -> dict[str, list[str]]:
+    """The names of failed cells by reason, because all seeds and settings of a method often fail alike."""
+    names_by_reason: dict[str, list[str]] = {}
+    for name, why in failed.items():
+        names_by_reason.setdefault(why, []).append(name)
+    return names_by_reason
 
 
 def show_plan(

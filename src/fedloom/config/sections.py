@@ -5,12 +5,13 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedloom.core.criterion import Criterion
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.evaluation import METRICS, PROTOCOLS, EpisodeShape
 from fedloom.evaluation.metrics import ALWAYS
+from fedloom.evaluation.metrics.of_function import register_metric
 
 
 class Section(BaseModel):
@@ -89,8 +90,8 @@ class EvaluationConfig(Section):
     metrics: tuple[str, ...] = Field(
         (),
         description="Names of further metrics: average_precision, auroc, adaptive_ece, brier, nll, precision, recall, "
-        "weighted_f1, domain_accuracy, and those of plug-ins. Accuracy, loss, balanced_accuracy, macro_f1, ece and the "
-        "success of an attack are always recorded.",
+        "weighted_f1, domain_accuracy, and those of plug-ins; in Python also functions. Accuracy, loss, "
+        "balanced_accuracy, macro_f1, ece and the success of an attack are always recorded.",
         examples=[["auroc", "brier"]],
     )
     scores_mib: float = Field(
@@ -125,6 +126,13 @@ class EvaluationConfig(Section):
         ge=2,
         description="Number of episodes in a test of the protocol few-shot.",
     )
+
+    @field_validator("metrics", mode="before")
+    @classmethod
+    def _metrics_by_name(cls, value: Any) -> Any:
+        """Register functions and classes from Python, whose names stand for them in the config."""
+        names = value if isinstance(value, list | tuple) else ()
+        return [name if isinstance(name, str) else register_metric(name) for name in names] if names else value
 
     @model_validator(mode="before")
     @classmethod

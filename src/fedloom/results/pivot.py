@@ -13,7 +13,7 @@ from fedloom.results.paper_table import PaperTable, ValueCell, ValueColumn
 from fedloom.results.pivot_keys import NAMED, PivotKeys, short_key
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
-from fedloom.results.table import Group, grouped
+from fedloom.results.table import Group, grouped, protocols_of
 from fedloom.results.table_measures import TableMeasure, Units, table_measure
 from fedloom.results.table_notes import notes_of
 from fedloom.results.text import listed
@@ -87,11 +87,11 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
 
 
 def default_columns(results: Sequence[RunData]) -> tuple[str, ...]:
-    """Return the keys that tell apart settings, and protocols where a method has several; nothing if there are none."""
+    """Return the keys that tell apart settings and protocols, if there are several; nothing otherwise."""
     groups = grouped(results)
     names = row_names([group.row for group in groups])
     settings = ("setting",) if len({name.setting for name in names}) > 1 else ()
-    protocols = ("protocol",) if len(set(names)) < len(groups) else ()
+    protocols = ("protocol",) if len(protocols_of(groups)) > 1 or len(set(names)) < len(groups) else ()
     return settings + protocols
 
 

@@ -16,7 +16,8 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedloom.config.sections import EvaluationConfig
+from fedloom.config.run_config import RunConfig
+from fedloom.config.sections import EvaluationConfig, NewcomersConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
 from fedloom.data.scenario import Scenario
@@ -45,6 +46,23 @@ class _Newcomer:
     index: int
     client: int
     task: Task
+
+
+def newcomer_notes(config: RunConfig, scenario: Scenario, tests: NewcomerTests | None) -> list[str]:
+    """Say which keys of the tests on newcomers have no effect.
+
+    Args:
+        config: config of the run.
+        scenario: its clients and newcomers.
+        tests: those of the run; None without newcomers.
+    """
+    newcomers = config.evaluation.newcomers
+    if scenario.newcomers is None and newcomers != NewcomersConfig():
+        return ["evaluation.newcomers has no effect: no client is held out; set scenario.held_out, e.g. {share: 0.2}"]
+    if tests is not None and "own" in newcomers.tunes and not tests.has_personal_models:
+        method = tests.federation.method.name()
+        return [f"{method} has no personal model, so newcomers are not tested after a round of its own (tunes: own)"]
+    return []
 
 
 class NewcomerTests:

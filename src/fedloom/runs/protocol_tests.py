@@ -46,6 +46,8 @@ class ProtocolTests:
             self._leave_out_not_offered(offered_by_kind)
         for evaluator in self.evaluators.values():
             check_evaluation(config, evaluator, offered_by_kind[evaluator.kind], federation.method)
+            if isinstance(evaluator, Evaluator):
+                evaluator.example_states()  # a metric that cannot be computed is refused before training
 
     @property
     def main(self) -> str:

@@ -25,7 +25,7 @@ from fedloom.runs.bfloat16_advice import bfloat16_advice
 from fedloom.runs.callback_measures import CallbackMeasures, check_reason
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.early_stopping import EarlyStopping
-from fedloom.runs.newcomers import SPLIT, NewcomerTests
+from fedloom.runs.newcomers import SPLIT, NewcomerTests, newcomer_notes
 from fedloom.runs.protocol_tests import ProtocolTests
 from fedloom.runs.rows import system_row, training_rows
 from fedloom.runs.summary import degenerate, summarise
@@ -196,6 +196,7 @@ class _Run:
                 self.engine_warning,
                 *self.scenario.notes,
                 *self.tests.notes(),
+                *newcomer_notes(self.config, self.scenario, self.newcomer_tests),
                 *(diagnostic.message for diagnostic in self.diagnostics.values()),
             ]
             for text in filter(None, notes):

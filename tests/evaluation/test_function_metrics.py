@@ -1,0 +1,92 @@
+"""Metrics that are functions: a value for each sample, the same mean over batches, clients and workers."""
+
+import pytest
+import torch
+
+import fedloom as fl
+from fedloom.config.run_config import parse
+from fedloom.core.errors import ConfigError
+from fedloom.evaluation import METRICS, Metric, Predictions
+from fedloom.evaluation.metrics import Accuracy
+from fedloom.evaluation.metrics.of_function import SampleMean, register_metric
+
+SCENARIO = {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 3, "val": 0.1}
+
+
+def is_correct(predictions):
+    return predictions.predicted == predictions.labels
+
+
+def of_one_shape(predictions):
+    return predictions.probabilities
+
+
+def failing(predictions):
+    raise KeyError("no such thing")
+
+
+@pytest.fixture(autouse=True)
+def own_registry(monkeypatch):
+    METRICS.names()
+    monkeypatch.setattr(METRICS, "_entries", dict(METRICS._entries))
+
+
+def run(metrics, **keys):
+    scenario = fl.scenario(**SCENARIO)
+    evaluation = {"metrics": metrics, **keys.pop("evaluation", {})}
+    plain = {"model": "mlp", "rounds": 1, "local_epochs": 1, "engine": "serial", **keys}
+    return fl.run("fedavg", scenario=scenario, evaluation=evaluation, **plain)
+
+
+@pytest.mark.parametrize("engine", ["serial", {"name": "processes", "workers": 2}])
+@pytest.mark.parametrize("protocol", ["global/global", "global/local"])
+def test_the_share_of_correct_samples_is_accuracy(engine, protocol):
+    result = run([is_correct, "brier"], engine=engine, evaluation={"protocol": protocol})
+    assert result.numbers["metrics"]["is_correct"] == result.numbers["accuracy"]
+    assert result.config["evaluation"]["metrics"] == ["is_correct", "brier"]
+    assert result.curve("is_correct", "val") == result.curve("accuracy", "val")
+
+
+def test_it_selects_rounds():
+    selected = run([is_correct], rounds=2, evaluation={"select": "best_val", "select_by": "is_correct"})
+    assert selected.numbers["accuracy"] == run([], rounds=2, evaluation={"select": "best_val"}).numbers["accuracy"]
+
+
+def test_classes_and_definitions_that_run_again_keep_their_name():
+    assert register_metric(Accuracy) == "accuracy"
+    assert [register_metric(is_correct) for _ in range(2)] == ["is_correct"] * 2
+    kind = METRICS.get("is_correct")
+    assert issubclass(kind, Metric)
+    logits, labels = torch.eye(3), torch.tensor([0, 1, 1])
+    whole = kind.new(Predictions(logits, labels))
+    parts = [kind.new(Predictions(logits[k : k + 1], labels[k : k + 1])) for k in range(3)]
+    assert parts[0].merge(parts[1]).merge(parts[2]) == whole == SampleMean(2.0, 3)
+    whole.check(3)
+    with pytest.raises(ValueError, match="there are 4"):
+        whole.check(4)
+
+
+def accuracy(predictions):
+    return predictions.predicted == predictions.labels
+
+
+@pytest.mark.parametrize(
+    ("metric", "says"),
+    [
+        (lambda predictions: predictions.labels, "a function with a name"),
+        (7, "evaluation.metrics = 7"),
+        (accuracy, "registered already"),
+        (of_one_shape, r"it gives a tensor of shape \[1, 10\]; need one value for each sample"),
+        (len, "the function fails"),
+        (failing, "the function fails"),
+    ],
+)
+def test_wrong_functions_are_one_line_before_training(metric, says):
+    with pytest.raises(ConfigError, match=says) as refused:
+        run([metric])
+    assert "\n" not in str(refused.value)
+
+
+def test_a_config_names_the_function():
+    config = parse({"scenario": SCENARIO, "evaluation": {"metrics": [is_correct]}})
+    assert config.evaluation.metrics == ("is_correct",)
