@@ -16,14 +16,14 @@ PerSample = Callable[[Predictions], Tensor]
 
 
 @dataclass(frozen=True, slots=True)
-class SampleMean(Metric):
+class MeanOverSamples(Metric):
     """The sum of the values of samples, and their number."""
 
     value_sum: float
     total: int
 
     @classmethod
-    def new(cls, predictions: Predictions) -> SampleMean:
+    def new(cls, predictions: Predictions) -> MeanOverSamples:
         """The state of one batch; each function has a class of its own, which says how."""
         raise NotImplementedError
 
@@ -68,17 +68,17 @@ def register_metric(source: object) -> str:
 
 
 def _metric_of(function: PerSample, name: str) -> type[Metric]:
-    class FunctionMetric(SampleMean):
+    class FunctionMetric(MeanOverSamples):
         __slots__ = ()
 
         @classmethod
-        def new(cls, predictions: Predictions) -> SampleMean:  # type: ignore[override]
+        def new(cls, predictions: Predictions) -> MeanOverSamples:  # type: ignore[override]
             try:
                 values: object = function(predictions)
             except Exception as error:
                 reason = " ".join(f"{type(error).__name__}: {error}".split())
                 raise ConfigError(f"evaluation.metrics = {name}: the function fails ({reason})") from error
-            return SampleMean(_checked_sum(values, name, predictions), len(predictions.labels))
+            return MeanOverSamples(_checked_sum(values, name, predictions), len(predictions.labels))
 
     FunctionMetric.__doc__ = function.__doc__
     FunctionMetric.__module__ = function.__module__  # by which the registry knows a definition that is run again
