@@ -256,3 +256,11 @@ def test_progress_false_is_silent(caplog: pytest.LogCaptureFixture, capsys: Any,
 def test_progress_is_true_or_false(value: Any) -> None:
     with pytest.raises(fl.FedloomError, match=r"progress = .*: need True or False"):
         fl.run(scenario="digits", progress=value, **QUICK)
+
+
+def test_a_run_that_had_finished_before_is_a_full_line(notebook: Outputs, tmp_path: Any) -> None:
+    for _ in range(2):
+        fl.run(scenario="digits", out=tmp_path / "run", **QUICK)
+    lines = [bundle["text/plain"] for bundle in notebook.bundles]
+    assert len(lines) == 2
+    assert all("2/2" in line and "0:00:00 left" in line for line in lines)

@@ -26,7 +26,7 @@ from fedloom.runs.callbacks import Callback
 from fedloom.runs.run import Existing
 from fedloom.runs.run import run as run_config
 from fedloom.studies.compare import compare as compare_runs
-from fedloom.studies.events import Forward
+from fedloom.studies.events import Event, Forward
 from fedloom.studies.live_progress import progress_listener
 
 Model: TypeAlias = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
@@ -124,13 +124,15 @@ def run(
             model = with_user_models(model, user_scenario.train_set)
     config = parse({**values, "model": _suited(model, user_scenario)})
     with progress_listener([config], progress) as listener:
-        return run_config(
+        result = run_config(
             config,
             scenario=user_scenario,
             out=None if out is None else expand_home(out),
             existing=existing,
             callbacks=[Forward(0, listener), *callbacks],
         )
+        listener(Event(0, config.rounds))  # also for a run that had finished before
+    return result
 
 
 @overload

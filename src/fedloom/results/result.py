@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.results.summary_table import Summary, run_summary, summary_rows
 from fedloom.results.tabular import Tabular, frame
+from fedloom.results.text import counted
 from fedloom.storage.curves import RoundSelection
 from fedloom.storage.run_data import RunData
 
@@ -85,7 +86,7 @@ class Result(RunData, Tabular):
         )
         return (
             f"Result({n['method']} ({n['preset']}) on {n['source']}: {100 * n['accuracy']:.2f} % accuracy, "
-            f"{n['protocol']}, {n['select']}, {n['rounds']} rounds, seed {n['seed']}{''.join(further)})"
+            f"{n['protocol']}, {n['select']}, {counted(n['rounds'], 'round')}, seed {n['seed']}{''.join(further)})"
         )
 
     def _runs(self) -> list[Result]:

@@ -43,6 +43,8 @@ class ProgressEstimate:
 
     def remaining(self) -> float | None:
         """Seconds until the end; None before the first round is done."""
+        if self._first and self.done == self.total:
+            return 0.0
         finished = self.done - sum(self._first.values())
         if not finished:
             return None
