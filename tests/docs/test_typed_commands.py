@@ -47,6 +47,8 @@ def clone(tmp_path, monkeypatch):
     pictures = (255 / 16 * digits.images).astype(np.uint8)
     np.savez(tmp_path / "new.npz", x=pictures[:50, None], y=digits.target[:50])
     Image.fromarray(pictures[0]).save(tmp_path / "picture.png")
+    rows = [f"{40 + k % 30},{110 + k % 20},{'fm'[k % 2]},{'ill' if k % 3 else 'well'}" for k in range(60)]
+    (tmp_path / "data.csv").write_text("\n".join(["age,pressure,sex,state", *rows]) + "\n")
     return tmp_path
 
 
