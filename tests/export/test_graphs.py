@@ -191,3 +191,32 @@ def test_an_onnx_file_says_what_it_is(tmp_path: Path, finished: Trained) -> None
     assert described["classes"] == [*"0123456789"]
     assert described["input"]["mean"] == pytest.approx([4.9])
     assert model.graph.input[0].type.tensor_type.shape.dim[0].dim_param == "batch"
+
+
+@needs_onnx
+def test_onnx_is_checked_without_its_runtime(
+    tmp_path: Path, finished: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    find_spec = importlib.util.find_spec
+    monkeypatch.setattr(
+        graphs.importlib.util, "find_spec", lambda name: None if name == "onnxruntime" else find_spec(name)
+    )
+    metadata = json.loads(of_module(Nested(), finished).save(tmp_path / "m.onnx").read_text())
+    assert metadata["graph"]["checked_with"].startswith("onnx 1.")
+
+
+def test_an_operator_that_onnx_lacks_is_one_line(
+    tmp_path: Path, finished: Trained, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refuse(*_: Any, **__: Any) -> None:
+        raise RuntimeError("\x1b[96mNo conversion for aten.lu\x1b[0m\n## Summary\nmany lines")
+
+    monkeypatch.setattr(graphs, "_require_onnx", lambda: None)
+    monkeypatch.setattr(torch.onnx, "export", refuse)
+    with pytest.raises(ConfigError) as caught:
+        of_module(Nested(), finished).save(tmp_path / "m.onnx")
+    assert str(caught.value) == (
+        "model digits-cnn cannot be written as onnx: RuntimeError: No conversion for aten.lu; torch-export needs none "
+        "of ONNX's operators"
+    )
+    assert not list(tmp_path.iterdir())

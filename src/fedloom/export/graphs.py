@@ -103,14 +103,24 @@ def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -
         for node in model.graph.node:
             del node.metadata_props[:]  # names of Python code, for debugging
         model.doc_string = ""
+        _name_batch(model.graph)
         entry = model.metadata_props.add()
         entry.key, entry.value = "fedloom", metadata.model_dump_json(exclude={"weights", "sha256", "graph", "format"})
         opset = next(entry.version for entry in model.opset_import if not entry.domain)
         return model.SerializeToString(), int(opset)
     except Exception as error:  # whatever the exporter raises: an operator that ONNX lacks, more than 2 GB
         raise ConfigError(
-            f"model {name} cannot be written as onnx: {_first_line(error)}; torch-export and safetensors can"
+            f"model {name} cannot be written as onnx: {_first_line(error)}; torch-export needs none of ONNX's operators"
         ) from error
+
+
+def _name_batch(graph: Any) -> None:
+    """Call the first dimension of the graph's input and output "batch", which the exporter calls "s77" or the like."""
+    symbol = graph.input[0].type.tensor_type.shape.dim[0].dim_param
+    for value in (*graph.input, *graph.output, *graph.value_info):
+        for dimension in value.type.tensor_type.shape.dim:
+            if dimension.dim_param == symbol:
+                dimension.dim_param = "batch"
 
 
 def _onnx_runtime(raw: bytes) -> tuple[str, Callable[[Tensor], Tensor]]:
