@@ -78,6 +78,12 @@ def test_notes_say_seeds_protocol_what_bold_means_and_the_majority(grid: Compari
     assert "Star: the best mean" in grid.pivot("method", "alpha", format="text")
 
 
+def test_the_accuracy_of_the_most_frequent_class_is_never_bold(grid: Comparison) -> None:
+    assert "**" not in grid.pivot("method", "alpha", "majority_global", "markdown").partition("\n\n")[0]
+    assert "10.0 $\\pm$ 0.0 \\\\" in grid.table("latex")
+    assert "textbf{10.0" not in grid.table("latex")
+
+
 def test_nothing_is_bold_without_three_seeds(make_result: MakeResult) -> None:
     table = Comparison(runs_of(make_result, seeds=2)).pivot("method", "alpha", format="markdown")
     assert "**" not in table

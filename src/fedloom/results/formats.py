@@ -91,7 +91,10 @@ def formatted(results: Sequence[RunData], format: str) -> str:
     groups = grouped(results)
     titles = panel_titles(rows, row_names(rows))
     measures = [table_measure(name, groups, "percent") for name in ("accuracy", *metric_names(rows))]
-    best = [best_rows(groups, titles, measure.values, measure.lower) for measure in measures]
+    best = [
+        best_rows(groups, titles, measure.values, measure.lower) if measure.ranked else set[int]()
+        for measure in measures
+    ]
     bold_cells = {
         (index, names.index(with_unit(measure.name)))
         for measure, indices in zip(measures, best, strict=True)

@@ -124,7 +124,7 @@ class _Block:
         keys: PivotKeys,
     ) -> None:
         self._measure, self._groups, self._layout = measure, groups, layout
-        self.best = best_rows(groups, titles, measure.values, measure.lower) if measure.tested else set[int]()
+        self.best = best_rows(groups, titles, measure.values, measure.lower) if measure.ranked else set[int]()
         self._differences: dict[int, Difference] = {}
         if _differs(layout) and measure.tested:
             self._differences = differences_against(layout.against, groups, keys.methods, titles, measure.values)

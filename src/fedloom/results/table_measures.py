@@ -48,6 +48,11 @@ class TableMeasure:
         """Whether the lowest value is the best."""
         return self.name.partition("/")[0] in LOWER_IS_BETTER
 
+    @property
+    def ranked(self) -> bool:
+        """Whether a best row is marked: the accuracy of the most frequent class is a property of the data."""
+        return self.tested and not self.name.startswith("majority_")
+
     def text(self, index: int) -> str:
         """Return the mean of a group over its seeds, with its spread for a score."""
         values = self.values[index]
