@@ -173,7 +173,9 @@ def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
             *(_in_ascii(console, text(row)) for _, _, text in optional),
         )
     print_table(console, table)
+    selects = sorted({select for _, select in named})
     protocols = "; ".join(f"protocol {protocol}, round selected: {select}" for protocol, select in named)
+    protocols = f"round selected: {', '.join(selects)}" if several and len(selects) == 1 else protocols
     console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
     console.print("  best val: test accuracy at the round of best validation accuracy; up, down, time: per run")
     for name in _BELOW:

@@ -234,6 +234,9 @@ def test_foreign_accuracy_and_clients_hurt_come_from_one_run(ditto):
     assert row.drop == pytest.approx(sum(own[k] - foreign[k] for k in own) / len(own))
     assert row.against["its global model"].worse == sum(own[k] < before[k] for k in own) / len(own)
     table = Comparison([ditto]).fairness_table("csv")
+    others = [row for row in fairness_rows(grouped([ditto, run(config("local"))])) if "/local" not in row.protocol]
+    assert others
+    assert not any(row.against for row in others)  # tested on other samples than the references
     assert "worse_than_its_global_model" in table.splitlines()[0]
     assert "on others' data" in Comparison([ditto]).fairness_table()
     alone = fairness_rows(grouped([run(config("ditto", {"protocol": "personal/local"}))]))

@@ -122,7 +122,8 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
         if not measured:
             continue
         against: dict[str, ClientShares] = {}
-        for name, (method, protocol) in REFERENCES.items():
+        references = REFERENCES if group.row["protocol"].endswith("/local") else {}  # on the same test samples
+        for name, (method, protocol) in references.items():
             for other, other_accuracies in zip(groups, by_seed, strict=True):
                 if (other.row["method"], other.row["protocol"]) == (method, protocol) and _comparable(group, other):
                     shares = _mean_shares(accuracies, other_accuracies)
@@ -249,4 +250,5 @@ def formatted_fairness(groups: Sequence[Group], format: str) -> str:
     if format == "csv":
         return as_csv([fairness_numbers(row) for row in rows])
     names, texts = fairness_columns(rows)
-    return text_table(texts, names, (False, *(True,) * (len(names) - 1)), format, "Accuracy over clients")
+    numeric = [name not in ("method", "protocol") for name in names]
+    return text_table(texts, names, numeric, format, "Accuracy over clients")

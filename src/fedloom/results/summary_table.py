@@ -81,6 +81,8 @@ def comparison_summary(rows: Sequence[ResultRow], verdict: str) -> Summary:
     shown = {name: text for name, text in columns.items() if name in _COMPARED | several}
     cells = [[text(row) for text in shown.values()] for row in rows]
     measured = sorted({f"protocol {row['protocol']}, round selected: {row['select']}" for row in rows})
+    if several and len({row["select"] for row in rows}) == 1:
+        measured = [f"round selected: {rows[0]['select']}"]
     notes = [f"accuracy: mean ± sample std over n seeds; {'; '.join(measured)}", verdict] if rows else []
     notes += [f"{row['label']}: {note}" for row in rows for note in (*row["stopped"], *row["degenerate"])]
     return Summary([dict(row) for row in rows], list(shown), cells, notes)
