@@ -220,6 +220,20 @@ def test_a_folder_gives_back_all_protocols(tmp_path):
     assert "protocols" in json.dumps(summary)
 
 
+class _Broken(Callback):
+    def on_round(self, config, round_, rows):
+        raise RuntimeError("the machine stops")
+
+
+def test_a_resumed_run_has_the_numbers_of_all_protocols(ditto, tmp_path):
+    stopped = config("ditto", checkpoint={"seconds": 0})
+    with pytest.raises(RuntimeError, match="the machine stops"):
+        run(stopped, out=tmp_path / "run", callbacks=[_Broken()])
+    resumed = run(stopped, out=tmp_path / "run", existing="resume")
+    assert scores(resumed.rows) == scores(ditto.rows)
+    assert resumed.numbers["protocols"] == ditto.numbers["protocols"]
+
+
 def test_a_run_in_several_protocols_compares_with_runs_in_one(ditto):
     single = run(config("fedavg", {"protocol": "global/local"}))
     rows = [group.row for group in grouped([single, ditto])]

@@ -191,6 +191,11 @@ def _unfit_elsewhere(former: Mapping[str, Any], values: Mapping[str, Any]) -> It
         on_validation = _at(values, ("evaluation", "select")) == "best_val"
         unfit = ["metrics", "also", "select"] if on_validation else ["metrics", "also"]
         yield ("evaluation",), "evaluation.protocol=few-shot", unfit
+    listed, listed_before = (_at(section, ("evaluation", "protocols")) for section in (values, former))
+    if isinstance(listed, list) and listed and listed != listed_before and protocols[0] not in (None, listed[0]):
+        yield ("evaluation",), "evaluation.protocols", ["protocol"]
+    elif listed and listed == listed_before and protocols[0] != protocols[1]:
+        yield ("evaluation",), f"evaluation.protocol={protocols[0]}", ["protocols"]
 
 
 def _sections_that_became_words(former: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
