@@ -198,3 +198,10 @@ def test_a_superlink_that_is_not_there_is_no_fault_of_a_node(transport):
     transport._grid._client._client = httpx.Client(transport=httpx.MockTransport(gone))
     with pytest.raises(httpx.ConnectError):
         taken(transport, "order")
+
+
+def test_long_facts_are_read_where_the_metrics_of_a_test_need_them(transport, superlink):
+    transport.reply_limit = LIMIT + 20_000_000
+    message = Message(json.dumps({"bins": [0.123456789] * 1_000_000}))
+    superlink.add("order", content_of(message))
+    assert taken(transport, "order") == {"order": message}

@@ -11,10 +11,13 @@ from fedloom.data.views import Views
 from fedloom.engine.jobs import EvalResult
 from fedloom.evaluation import Evaluator
 from fedloom.evaluation.metric import METRICS, MetricStates, Predictions
-from fedloom.flower import state_sizes
+from fedloom.flower import replies, state_sizes
 from fedloom.flower.checks import check_scored
+from fedloom.flower.in_process import run_in_process
+from fedloom.flower.node_registry import FederationError
 from fedloom.flower.state_sizes import facts_limit
 from fedloom.flower.wire import MAX_FACTS, MessageError, read, reply_type, reply_with
+from flower_world import config_of
 
 ALL = sorted({*METRICS.names()} - {"domain_accuracy"})  # which needs domains
 
@@ -63,3 +66,22 @@ def test_many_thousand_classes_are_computed_or_refused_in_one_line(monkeypatch):
     ) as e:
         facts_limit(evaluator_of(1000))
     assert "\n" not in str(e.value)
+
+
+def federation(metrics):
+    return config_of("fedper", rounds=1, evaluation={"every": 1, "protocol": "personal/local", "metrics": metrics})
+
+
+def test_the_server_reads_tests_up_to_this_limit(monkeypatch):
+    assert run_in_process(federation(["auroc", "adaptive_ece"])).numbers["metrics"]["auroc"] > 0
+    monkeypatch.setattr(replies, "facts_limit", lambda evaluator: 0)
+    monkeypatch.setattr(replies, "MAX_FACTS", 100)
+    with pytest.raises(FederationError, match="characters; 100 at most"):
+        run_in_process(federation(["auroc", "adaptive_ece"]))
+
+
+def test_metrics_that_need_too_much_end_a_federation_before_its_first_round(monkeypatch, tmp_path):
+    monkeypatch.setattr(state_sizes, "_MOST", MAX_FACTS + 1)
+    with pytest.raises(ConfigError, match=r"evaluation\.metrics: a test may need .* leave this metric out$"):
+        run_in_process(federation(["auroc"]), out=tmp_path / "run")
+    assert not (tmp_path / "run" / "checkpoint").exists()
