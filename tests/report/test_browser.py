@@ -33,9 +33,10 @@ addEventListener("load", function () {
   var texts = [...document.querySelectorAll("svg text")].filter(t => t.getBoundingClientRect().width > 0);
   var boxes = charts.map(s => s.getBoundingClientRect());
   var root = document.documentElement, before = root.dataset.theme;
+  document.querySelectorAll("details").forEach(part => { part.open = true; });
   var table = document.querySelector("table.sorts"), heads = [...table.tHead.rows[0].cells];
-  var first = () => [...table.tBodies[0].rows].map(row => row.cells[1].dataset.value);
-  var press = heads[1].querySelector("button"), orders = [first()], said = [];
+  var first = () => [...table.tBodies[0].rows].map(row => row.cells[2].dataset.value);
+  var press = heads[2].querySelector("button"), orders = [first()], said = [];
   for (var k = 0; k < 2; k++) {
     press.focus();
     document.activeElement.click();
@@ -73,7 +74,8 @@ document.querySelector("iframe").addEventListener("load", function () {
     [...table.tHead.rows[0].cells].map(text),
     [...table.tBodies[0].rows].map(row => [...row.cells].map(cell => [text(cell), cell.dataset.value])),
   ])) + "END");
-  page.querySelectorAll("a[download]").forEach(link => link.click());
+  // A browser starts ten downloads a second at most.
+  page.querySelectorAll("a[download]").forEach((link, k) => setTimeout(() => link.click(), 150 * k));
 });
 </script>"""
 
@@ -133,7 +135,7 @@ def test_every_chart_is_drawn(report, tmp_path, theme, width, height):
     assert [line for line in console if "PROBE" not in line] == []
     seen = json.loads(re.search(r"PROBE(.*)END", console[0])[1])
 
-    assert len(seen["charts"]) == 9  # of the twins for wide and narrow screens, one each
+    assert len(seen["charts"]) == 13  # of the twins for wide and narrow screens, one each
     assert all(w > 200 and h > 40 for w, h in seen["charts"])
     assert all(count > 0 for count in seen["drawn"])
     assert seen["text"] >= 10  # CSS pixels
@@ -145,8 +147,8 @@ def test_every_chart_is_drawn(report, tmp_path, theme, width, height):
 
     rising = sorted(seen["orders"][0])
     assert seen["orders"][1:] == [rising, rising[::-1]]
-    assert [said[1] for said in seen["said"]] == ["ascending", "descending"]
-    assert not any(said[0] or any(said[2:]) for said in seen["said"])
+    assert [said[2] for said in seen["said"]] == ["ascending", "descending"]
+    assert not any(any(said[:2] + said[3:]) for said in seen["said"])
     assert seen["names"] == sorted(seen["names"])
     assert seen["shown"] == [[3, "3 of 10 rows"], [0, "0 of 10 rows"], [10, ""]]
 
@@ -186,29 +188,36 @@ def saved_by_clicks(page: Path, folder: Path, names: set[str]) -> str:
 def test_links_save_the_tables_that_are_shown(report, tmp_path):
     frame, folder = tmp_path / "frame.html", tmp_path / "saved"
     frame.write_text(SAVE)
-    tables = [f"{name}.{kind}" for name in ("results", "fairness", "cells-rows") for kind in ("csv", "md", "tex")]
+    names = ("results", "fairness", "costs", "cells-rows")
+    tables = [f"{name}.{kind}" for name in names for kind in ("csv", "md", "tex")]
     said = saved_by_clicks(frame, folder, {*tables, "runs.csv"})
     assert {path.name for path in folder.iterdir()} == {*tables, "runs.csv"}
     console = [line for line in said.splitlines() if "CONSOLE" in line]
     assert len(console) == 1  # the probe's: no error
-    results, *_, runs = ([dict(zip(heads, row, strict=True)) for row in rows] for heads, rows in tables_of(console[0]))
+    rows_by_table = [[dict(zip(heads, row, strict=True)) for row in rows] for heads, rows in tables_of(console[0])]
+    costs, results, runs = [next(rows for rows in rows_by_table if name in rows[0]) for name in ("up", "n", "seed")]
     text = {path.name: path.read_text(encoding="utf-8") for path in folder.iterdir()}
 
-    people = ("method", "preset", "protocol", "select", "n", "accuracy %", "best val %", "up", "down", "time")
-    shown = [[row[name][0] for name in people] for row in results]
+    assert {"setting", "against fedavg"} < results[0].keys()
+    numeric = ("n", "accuracy %", "best val %")
+    shown = [[row[name][0] for name in numeric] for row in results]
     markdown = [line.strip("|").split("|") for line in text["results.md"].splitlines()]
-    assert [bare(line) for line in [markdown[0], *markdown[2:]]] == [bare(line) for line in [people, *shown]]
     signs = {r"\\": "", r"\%": "%", r"$\pm$": "±", r"--": "–"}
-    latex = re.sub("|".join(map(re.escape, signs)), lambda found: signs[found[0]], text["results.tex"])
+    latex = re.sub("|".join(map(re.escape, signs)), lambda match: signs[match[0]], text["results.tex"])
     latex = re.sub(r"\\textbf\{(.*?)\}", r"\1", latex)
-    lines = [line.split("&") for line in latex.splitlines() if "&" in line]
-    assert [bare(line) for line in lines] == [bare(line) for line in [people, *shown]]
+    for saved in ([markdown[0], *markdown[2:]], [line.split("&") for line in latex.splitlines() if "&" in line]):
+        heads, *rows = map(bare, saved)
+        columns = [heads.index(bare([name])[0]) for name in numeric]
+        assert [[row[k] for k in columns] for row in rows] == [bare(line) for line in shown]
+        methods = [bare([row["method"][0]])[0] for row in results]
+        assert all(row[0].startswith(method) for row, method in zip(rows, methods, strict=True))
 
     names = {"accuracy": "accuracy %", "n": "n", "best_val": "best val %"}
-    names |= {"bytes_up": "up", "bytes_down": "down", "seconds": "time"}
     plain = list(csv.DictReader(text["results.csv"].splitlines()))
-    assert [row["label"] for row in plain] == [row["method"][0] for row in results]
     assert numbers(plain, names) == [[float(row[name][1]) for name in names.values()] for row in results]
+    names = {"bytes_up": "up", "bytes_down": "down", "seconds": "time", "peak_memory_mb": "memory mib"}
+    for saved in (plain, list(csv.DictReader(text["costs.csv"].splitlines()))):
+        assert numbers(saved, names) == [[float(row[name][1]) for name in names.values()] for row in costs]
     plain = list(csv.DictReader(text["runs.csv"].splitlines()))
     assert [(row["run"], row["checkpoint_sha256"]) for row in plain] == [
         (row["run"][0], row["checkpoint sha256"][0]) for row in runs

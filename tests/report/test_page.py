@@ -75,7 +75,7 @@ def test_charts_are_named_and_their_ids_unique(page_of, two_methods):
     text = page_of(two_methods)
     elements = Elements(text)
     charts = elements.all("svg")
-    assert len(charts) == 2 + 2 + 2 + 2 + 1
+    assert len(charts) == 2 + 2 + 2 + 1 + 2 + 1
     described = re.findall(r'<title id="([^"]+)">[^<]+</title>\n<desc id="([^"]+)">[^<]{20,}</desc>', text)
     assert [(chart["aria-labelledby"], chart["aria-describedby"]) for chart in charts] == described
     assert all(chart["role"] == "img" and chart["data-name"] for chart in charts)
@@ -105,7 +105,8 @@ def test_nothing_is_loaded_from_elsewhere(page_of, two_methods):
 def test_tables_can_be_saved_and_are_whole_without_a_script(page_of, make_result):
     text = page_of([make_result("fedsc", best_val=None), make_result("fedavg, mine")])
     links = {a["download"]: unquote(a["href"]).partition(",")[2] for a in Elements(text).all("a")}
-    assert list(links) == ["results.csv", "results.md", "results.tex", "runs.csv"]
+    costs = ["costs.csv", "costs.md", "costs.tex"]
+    assert list(links) == ["results.csv", "results.md", "results.tex", *costs, "runs.csv"]
     assert [line.split("|")[1].strip() for line in links["results.md"].splitlines()][::2] == ["method", "fedsc"]
     assert r"\begin{tabular}" in links["results.tex"]
     results, runs = ([*csv.DictReader(links[name].splitlines())] for name in ("results.csv", "runs.csv"))
@@ -197,8 +198,8 @@ def test_a_part_of_somebody_else_is_a_section_whose_tables_sort_and_save(tmp_pat
     assert section.count('<th scope="row">') == 4
     assert '<table class="sorts" aria-labelledby="paper-values-note">' in section
     assert '<th scope="col" class="num">Accuracy %</th>' in section
-    assert '<td class="num" data-value="98.0">98.0 ± 1.0</td>' in section
-    assert '<td class="num">–</td>' in section
+    assert '<td class="num" data-label="Accuracy %" data-value="98.0">98.0 ± 1.0</td>' in section
+    assert '<td class="num" data-label="Accuracy %">–</td>' in section
     assert "<li>left open</li>" in section
     assert section.count("<ul>") == 1
     assert "limits: &lt;script&gt;" in re.search(r"<aside.*?</aside>", text, flags=re.DOTALL)[0]
@@ -289,7 +290,7 @@ def test_differences_and_ranks_are_drawn(page_of, make_result):
             run = (make_result(method, seed, [accuracy + seed / 100], config={"rounds": k + 1}) for seed in range(3))
             runs += [replace(one, cell=(f"setting {k}", method)) for one in run]
     text = page_of(runs)
-    assert "Differences in accuracy from the setting&#39;s baseline: setting 0/fedsc +20.0 points" in text
+    assert "Differences in accuracy from fedavg: setting 0/fedsc +20.0 points" in text
     assert "Average rank over 5 settings, global/global: fedsc 1.0, moon 2.0, fedavg 3.0." in text
     assert "Nemenyi" in text
     assert Elements(text).open == []

@@ -29,7 +29,12 @@ def tone_name(tone: int) -> str:
 
 def dash(tone: int) -> Any:
     """Return the line style of a tone: solid until the colours come a second time."""
-    return _DASHES[max(tone - 1, 0) // (TONES - 1) % len(_DASHES)]
+    return _DASHES[dash_number(tone)]
+
+
+def dash_number(tone: int) -> int:
+    """Return which dash a tone has: 0 for solid, 1 and 2 when the colours come a second and a third time."""
+    return max(tone - 1, 0) // (TONES - 1) % len(_DASHES)
 
 
 def tones_of(methods: Sequence[str], baseline: str | None) -> dict[str, int]:

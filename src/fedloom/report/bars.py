@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from statistics import median
+from typing import Any
 
 from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
@@ -63,6 +64,10 @@ def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
         axes.plot(values, heights, "o", color=tone, markersize=5.5, alpha=0.5, mew=0, clip_on=False)
         middle = 100 * median(dots.values)
         axes.plot([middle, middle], [top + 24, top + 58], color=tone, linewidth=2.5, clip_on=False)
+        if dots.majority is not None:
+            dashes: Any = (0, (3, 2))
+            line = [100 * dots.majority] * 2
+            axes.plot(line, [top + 24, top + 58], color=color("warn"), linewidth=1.8, linestyle=dashes)
         summary = f"median {middle:.1f} · lowest {100 * min(dots.values):.1f}"
         name = elided(dots.label, (width - 30) / CHARACTER - len(summary) - 1)
         axes.text(0, top + 16, name, color=color("ink"), fontsize=TEXT, va="baseline")

@@ -9,64 +9,84 @@ from typing import Any
 from markupsafe import Markup
 
 from fedloom.report.bars import draw_bars, draw_dots
+from fedloom.report.chart_rows import ChartRow
+from fedloom.report.class_results import majority_accuracy
 from fedloom.report.holdings import as_bubbles, draw_holdings, owners
-from fedloom.report.markup import chart, chart_beside_facts, key, name_cell, table
-from fedloom.report.measures import Bar, Dots, all_clients, by_protocol
+from fedloom.report.markup import chart, chart_beside_facts, fold, grid, key, name_cell, paragraph, table
+from fedloom.report.measures import Bar, Dots, all_clients
 from fedloom.report.svg import inline
 from fedloom.results.fairness import fairness_columns, fairness_rows, formatted_fairness
 from fedloom.results.formats import Format
 from fedloom.results.left_out_domains import LEFT_OUT_CAPTION, formatted_left_out, left_out_columns, left_out_rows
 from fedloom.results.page_sections import Cell
 from fedloom.results.table import Group
-from fedloom.results.text import bytes_text, percent, seconds_text
+from fedloom.results.text import bytes_text, listed, percent, seconds_text
 
 _PER_RUN = "One run, all clients and rounds; mean over seeds."
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
+_OPEN_BARS = 16  # rows
 _BYTE_PARTS, _PHASES = ("up", "down"), ("train", "evaluate", "aggregate", "move", "checkpoint")
 
 
-def traffic(groups: Sequence[Group]) -> Markup:
+def traffic(rows: Sequence[ChartRow]) -> Markup:
     """Bytes up and down per run."""
     bars = []
-    for group in groups:
-        up, down = group.row["bytes_up"], group.row["bytes_down"]
-        bars.append(Bar(group.row["label"], [up, down], f"{bytes_text(up)} up · {bytes_text(down)} down"))
+    for row in rows:
+        up, down = row.row["bytes_up"], row.row["bytes_down"]
+        bars.append(Bar(row.row["label"], [up, down], f"{bytes_text(up)} up · {bytes_text(down)} down"))
     label = f"Bytes per run: {'; '.join(f'{bar.label} {bar.total}' for bar in bars)}."
     svg = inline(partial(draw_bars, bars), "bytes", "Bytes on the wire", label)
-    return chart([svg], "Bytes on the wire", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_BYTE_PARTS)))
+    return chart([svg], "Bytes on the wire", _PER_RUN, key((f"p{k}", word, -1) for k, word in enumerate(_BYTE_PARTS)))
 
 
-def time_spent(groups: Sequence[Group]) -> Markup:
+def time_spent(rows: Sequence[ChartRow]) -> Markup:
     """Seconds by phase per run."""
     bars, words = [], []
-    for group in groups:
-        parts = [group.row["phases"][phase] for phase in _PHASES]
-        bars.append(Bar(group.row["label"], parts, seconds_text(group.row["seconds"])))
+    for row in rows:
+        parts = [row.row["phases"][phase] for phase in _PHASES]
+        bars.append(Bar(row.row["label"], parts, seconds_text(row.row["seconds"])))
         phases = ", ".join(f"{phase} {seconds_text(part)}" for phase, part in zip(_PHASES, parts, strict=True))
-        words.append(f"{group.row['label']}: {phases}")
-    svg = inline(partial(draw_bars, bars), "seconds", "Time by phase", f"Seconds by phase per run. {'; '.join(words)}.")
-    return chart([svg], "Time by phase", _PER_RUN, key((f"p{k}", word) for k, word in enumerate(_PHASES)))
+        words.append(f"{row.row['label']}: {phases}")
+    label = f"Seconds by phase per run. {'; '.join(words)}."
+    svg = inline(partial(draw_bars, bars), "seconds", "Time by phase", label)
+    return chart([svg], "Time by phase", _PER_RUN, key((f"p{k}", word, -1) for k, word in enumerate(_PHASES)))
 
 
-def client_spread(groups: Sequence[Group]) -> list[Markup]:
-    """Accuracy of single clients, a chart for each protocol that tests clients."""
-    charts = []
-    for k, (title, toned) in enumerate(by_protocol(groups)):
-        rows = [Dots(g.row["label"], tone, values) for g, tone in toned if (values := all_clients(g.results))]
-        if rows:
-            charts.append(_client_dots(rows, title, toned[0][0].row["protocol"], f"clients{k or ''}"))
-    return charts
+def cost_charts(rows: Sequence[ChartRow]) -> Markup:
+    """Render bytes and seconds of every row; they fold if there are many."""
+    charts = grid([traffic(rows), time_spent(rows)])
+    return charts if len(rows) <= _OPEN_BARS else fold(f"Bytes and seconds of {len(rows)} rows as bars", [charts])
 
 
-def _client_dots(rows: Sequence[Dots], title: str, protocol: str, name: str) -> Markup:
-    words = "; ".join(f"{d.label} from {percent(min(d.values))} to {percent(max(d.values))} %" for d in rows)
-    label = f"Test accuracy of each client, protocol {protocol}: {words}."
-    svgs = [
-        inline(partial(draw_dots, rows, width), f"{name}-{css}", "Accuracy of single clients", label, css)
-        for css, width in (("wide", 900.0), ("narrow", 360.0))
-    ]
-    caption = f"One dot per client and seed at the last round, sorted, protocol {protocol}. Line: median."
-    return chart(svgs, title, caption)
+def client_spread(rows: Sequence[ChartRow]) -> list[Markup]:
+    """Render the accuracy of single clients where the protocol tests clients, a panel for each setting."""
+    panels: dict[str, list[Dots]] = {}
+    for row in rows:
+        values = all_clients(row.group.results)
+        if values:
+            dots = Dots(row.method, row.tone, values, majority_accuracy(row.group))
+            panels.setdefault(row.panel, []).append(dots)
+    protocols = listed(dict.fromkeys(row.row["protocol"] for row in rows if all_clients(row.group.results)))
+    caption = f"One dot per client and seed at the last round, sorted, protocol {protocols}. Line: median."
+    if any(dots.majority is not None for members in panels.values() for dots in members):
+        caption += " Dashed: mean over clients of the majority baseline."
+    figures = []
+    for k, (panel, members) in enumerate(panels.items()):
+        words = "; ".join(f"{d.label} from {percent(min(d.values))} to {percent(max(d.values))} %" for d in members)
+        title = f"Accuracy of single clients{f', {panel}' if panel else ''}"
+        sizes = (("wide", 900.0), ("narrow", 360.0)) if len(panels) == 1 else (("", 390.0),)
+        svgs = [
+            inline(
+                partial(draw_dots, members, width),
+                f"clients-{k}{css}",
+                title,
+                f"Test accuracy of each client: {words}.",
+                css,
+            )
+            for css, width in sizes
+        ]
+        figures.append(chart(svgs, panel, caption if len(panels) == 1 else ""))
+    return figures if len(figures) < 2 else [paragraph(caption, "note"), grid(figures)]
 
 
 def client_fairness(groups: Sequence[Group]) -> Markup | None:

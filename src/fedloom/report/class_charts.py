@@ -7,7 +7,7 @@ from functools import partial
 
 from markupsafe import Markup
 
-from fedloom.plots.palette import tone_name
+from fedloom.report.chart_rows import ChartRow
 from fedloom.report.class_figures import WITH_COUNTS, draw_calibration, draw_confusion, draw_recall, draw_recalls
 from fedloom.report.class_results import (
     ClassResults,
@@ -16,15 +16,14 @@ from fedloom.report.class_results import (
     majority_accuracy,
     majority_class,
 )
-from fedloom.report.markup import bullets, chart, fold, grid, name_cell, paragraph, table
-from fedloom.report.measures import tones
+from fedloom.report.markup import bullets, chart, choices, fold, grid, name_cell, paragraph, table
 from fedloom.report.svg import inline
 from fedloom.results.formats import Format, as_csv, text_table
 from fedloom.results.page_sections import Cell
 from fedloom.results.table import Group
 from fedloom.results.text import percent
 
-_MOST_ROWS = 12  # rows whose matrices are drawn; beyond them the page would be large
+_MOST_ROWS = 30  # rows whose matrices are drawn; beyond them the page would be large
 _MOST_BARS = 40
 _NAMED = 5
 _FORMATS: dict[str, Format] = {"md": "markdown", "tex": "latex"}
@@ -34,23 +33,20 @@ _MISSING = (
 )
 
 
-def class_blocks(groups: Sequence[Group]) -> list[Markup]:
+def class_blocks(rows: Sequence[ChartRow]) -> list[Markup]:
     """Render predictions by class and calibration of every row, and a heat map of recalls where there are several."""
-    tone_names = [tone_name(tone) for tone in tones([group.row for group in groups])]
-    measured = [
-        (group, results, tone)
-        for group, tone in zip(groups, tone_names, strict=True)
-        if (results := class_results(group)) is not None
-    ]
+    measured = [(row, results) for row in rows if (results := class_results(row.group)) is not None]
     if not measured:
         return [paragraph(_MISSING)]
     if len(measured) == 1:
-        return _row_blocks(0, *measured[0])
-    blocks = _heat_maps([results for _, results, _ in measured])
-    blocks += [
-        fold(f"{results.label}: confusion, recall and calibration", _row_blocks(k, group, results, tone))
-        for k, (group, results, tone) in enumerate(measured[:_MOST_ROWS])
+        ((row, results),) = measured
+        return _row_blocks(0, row.group, results, row.color)
+    blocks = _heat_maps(measured)
+    folds = [
+        fold(f"{results.label}: confusion, recall and calibration", _row_blocks(k, row.group, results, row.color))
+        for k, (row, results) in enumerate(measured[:_MOST_ROWS])
     ]
+    blocks.append(choices("Row", folds))
     if len(measured) > _MOST_ROWS:
         text = (
             f"Matrices of the first {_MOST_ROWS} of {len(measured)} rows; `fedloom report RUN` draws those of one run."
@@ -145,26 +141,26 @@ def _calibration(name: str, group: Group, tone: str) -> Markup | None:
     return chart([svg], "Calibration", caption)
 
 
-def _heat_maps(measured: Sequence[ClassResults]) -> list[Markup]:
-    """Render the recalls of all rows by class, a map for each set of classes."""
-    by_classes: dict[tuple[str, ...], list[ClassResults]] = {}
-    for results in measured:
-        by_classes.setdefault(tuple(results.classes), []).append(results)
+def _heat_maps(measured: Sequence[tuple[ChartRow, ClassResults]]) -> list[Markup]:
+    """Render the recalls of all rows by class, a map for each setting."""
+    panels: dict[tuple[str, ...], list[tuple[str, list[float | None]]]] = {}
+    for row, results in measured:
+        panels.setdefault((row.panel, *results.classes), []).append((row.method, results.recall))
     maps = []
-    for k, (classes, rows) in enumerate(by_classes.items()):
-        cells = [(results.label, results.recall) for results in rows]
+    for k, ((panel, *classes), cells) in enumerate(panels.items()):
         lowest = ", ".join(f"{label} {_lowest(recalls)}" for label, recalls in cells)
         svgs = [
             inline(
                 partial(draw_recalls, cells, classes, width),
                 f"recalls-{k}-{css}",
-                "Recall of each class by row",
+                f"Recall of each class by row{f', {panel}' if panel else ''}",
                 f"Lowest recall over {len(classes)} classes in percent: {lowest}.",
                 css,
             )
             for css, width in (("wide", 900), ("narrow", 360))
         ]
-        maps.append(chart(svgs, "Recall by class", "In percent. Orange: no test sample of the class is found."))
+        caption = "Recall in percent. Orange: no test sample of the class is found."
+        maps.append(chart(svgs, panel or "Recall by class", caption))
     return maps
 
 

@@ -2,48 +2,75 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedloom.plots.palette import tone_name
+from fedloom.report.chart_rows import ChartRow
 from fedloom.report.curves import CHARACTER, TEXT, elided, place
-from fedloom.report.markup import chart
+from fedloom.report.markup import chart, grid, paragraph
 from fedloom.report.svg import color, inline, new_figure
-from fedloom.results.paired import Paired
+from fedloom.results.paired import Paired, all_paired
 from fedloom.results.ranks import AverageRanks
+from fedloom.results.verdict import BASELINE
 
-_ROW, _WIDE, _NARROW = 46.0, 900.0, 360.0
+_ROW, _WIDE, _HALF, _NARROW = 46.0, 900.0, 390.0, 360.0
 _RANK_ROW = 22.0
 
 
-def differences(
-    pairs: Sequence[Paired], tones: Sequence[int], name: str = "differences", title: str = ""
-) -> Markup | None:
-    """Differences from the baseline in points with 95 % intervals, a row each; None where no pair has an interval.
+@dataclass(frozen=True, slots=True)
+class DifferenceRow:
+    """The difference of a row from its baseline, with the names of both methods and the colour of its own."""
 
-    Args:
-        pairs: the comparisons with the baseline.
-        tones: the colour number of each pair's method, which it has in all settings.
-        name: prefix of ids.
-        title: heading of the chart.
-    """
-    rows = [(pair, tone) for pair, tone in zip(pairs, tones, strict=True) if pair.outcome.low is not None]
-    if not rows:
-        return None
-    words = "; ".join(f"{pair.label} {pair.figures()}: {pair.outcome.word}" for pair, _ in rows)
-    label = f"Differences in accuracy from {_reference(rows)}: {words}."
-    svgs = [
-        inline(partial(_draw_differences, rows, width), f"{name}-{css}", "Differences from the baseline", label, css)
-        for css, width in (("wide", _WIDE), ("narrow", _NARROW))
-    ]
+    pair: Paired
+    method: str
+    baseline: str
+    tone: int
+
+
+def difference_rows(rows: Sequence[ChartRow]) -> dict[str, list[DifferenceRow]]:
+    """Compare every method with the baseline of its setting, by setting; pairs without an interval are left out."""
+    row_by_label = {row.row["label"]: row for row in rows}
+    panels: dict[str, list[DifferenceRow]] = {}
+    for pair in all_paired([row.row for row in rows], BASELINE):
+        row, baseline = row_by_label[pair.label], row_by_label[pair.reference].method
+        if pair.outcome.low is not None:
+            panels.setdefault(row.panel, []).append(DifferenceRow(pair, row.method, baseline, row.tone))
+    return panels
+
+
+def differences(panels: Mapping[str, Sequence[DifferenceRow]]) -> list[Markup]:
+    """Render differences from the baseline in points with 95 % intervals, a panel for each setting."""
     caption = (
         "Dot: mean difference over equal seeds; line: its 95 % t interval, not corrected. The word is that of the "
         "paired t test after Holm's correction. Hollow dots have fewer than three seeds."
     )
-    return chart(svgs, title, caption)
+    bounds = [bound for rows in panels.values() for row in rows for bound in _bounds(row)]
+    limits = min(0.0, *bounds), max(0.0, *bounds)
+    figures = []
+    for k, (panel, rows) in enumerate(panels.items()):
+        words = "; ".join(f"{row.pair.label} {row.pair.figures()}: {row.pair.outcome.word}" for row in rows)
+        label = f"Differences in accuracy from {_reference(rows)}: {words}."
+        title = f"Differences from the baseline{f', {panel}' if panel else ''}"
+        sizes = (("wide", _WIDE), ("narrow", _NARROW)) if len(panels) == 1 else (("", _HALF),)
+        svgs = [
+            inline(
+                partial(_draw_differences, rows, width, limits),
+                f"differences-{k}{css}",
+                title,
+                label,
+                css,
+            )
+            for css, width in sizes
+        ]
+        figures.append(chart(svgs, panel, caption if len(panels) == 1 else ""))
+    if len(figures) < 2:
+        return figures
+    return [paragraph(caption, "note"), grid(figures)]
 
 
 def ranks(averages: Sequence[AverageRanks]) -> list[Markup]:
@@ -62,33 +89,37 @@ def ranks(averages: Sequence[AverageRanks]) -> list[Markup]:
     return charts
 
 
-def _reference(rows: Sequence[tuple[Paired, int]]) -> str:
-    """Name the baseline; each setting has its own."""
-    references = {pair.reference for pair, _ in rows}
+def _reference(rows: Sequence[DifferenceRow]) -> str:
+    """Name the baseline; rows may have several, such as two presets."""
+    references = {row.baseline for row in rows}
     return references.pop() if len(references) == 1 else "the setting's baseline"
 
 
-def _draw_differences(rows: Sequence[tuple[Paired, int]], width: float) -> Figure:
+def _bounds(row: DifferenceRow) -> tuple[float, float]:
+    """The interval in points."""
+    outcome = row.pair.outcome
+    return 100 * (outcome.low or 0.0), 100 * (outcome.high or 0.0)
+
+
+def _draw_differences(rows: Sequence[DifferenceRow], width: float, limits: tuple[float, float]) -> Figure:
     height = _ROW * len(rows) + 44
     figure = new_figure(width, height)
     axes = place(figure, 8, 0, 22, 44)
     axes.set_xlabel(f"points from {_reference(rows)}", color=color("muted"), fontsize=TEXT, labelpad=5)
     axes.set_ylim(_ROW * len(rows), 0)
     axes.set_yticks([])
-    bounds = [100 * bound for pair, _ in rows for bound in (pair.outcome.low or 0.0, pair.outcome.high or 0.0)]
-    low, high = min(0.0, *bounds), max(0.0, *bounds)
-    margin = 0.04 * (high - low or 1.0)
-    left, right = low - margin, high + margin
+    margin = 0.04 * (limits[1] - limits[0] or 1.0)
+    left, right = limits[0] - margin, limits[1] + margin
     axes.set_xlim(left, right)
     axes.axvline(0, color=color("muted"), linewidth=1, zorder=0)
-    for row, (pair, tone) in enumerate(rows):
-        top, outcome = row * _ROW, pair.outcome
-        tint = color(tone_name(tone))
-        axes.plot([100 * (outcome.low or 0.0), 100 * (outcome.high or 0.0)], [top + 32] * 2, color=tint, linewidth=2.5)
+    for index, row in enumerate(rows):
+        top, outcome = index * _ROW, row.pair.outcome
+        tint = color(tone_name(row.tone))
+        axes.plot(_bounds(row), [top + 32] * 2, color=tint, linewidth=2.5)
         face = "none" if outcome.word == "too few seeds" else tint
         axes.plot(100 * outcome.mean, top + 32, "o", color=tint, markerfacecolor=face, markersize=8)
         summary = f"{100 * outcome.mean:+.1f} · {outcome.word}"
-        name = elided(pair.label, (width - 30) / CHARACTER - len(summary) - 1)
+        name = elided(row.method, (width - 30) / CHARACTER - len(summary) - 1)
         axes.text(left, top + 18, name, color=color("ink"), fontsize=TEXT, va="baseline")
         axes.text(right, top + 18, summary, color=color("muted"), fontsize=TEXT, va="baseline", ha="right")
     return figure

@@ -31,27 +31,40 @@ class Size:
     characters: int
 
 
-def draw_lines(lines: Sequence[Line], size: Size, quantity: str, *, share: bool, marked: bool = False) -> Figure:
+def draw_lines(
+    lines: Sequence[Line],
+    size: Size,
+    quantity: str,
+    *,
+    share: bool,
+    marked: bool = False,
+    limits: tuple[float, float] | None = None,
+) -> Figure:
     """Draw means over seeds as lines, ± sample std as bands, single seeds thin behind them.
 
     Args:
         lines: the measures by round.
-        size: size of the figure.
+        size: size of the figure; without characters for names, a legend elsewhere has them.
         quantity: what the y axis shows, with its unit.
         share: values are shares in [0, 1] and shown as percent.
         marked: lines of one colour (terms of one method), told apart by marks that stand beside their names too.
+        limits: of the y axis; None for those of the lines.
     """
     figure = new_figure(size.width, size.height)
-    names = [elided(line.label, size.characters) for line in lines]
+    strong = [line for line in lines if not line.faint]
+    names = [elided(line.label, size.characters) for line in strong]
     if marked:
         names = [f"{_MARKS[k % len(_MARKS)][1]} {name}" for k, name in enumerate(names)]
-    room = 14 + CHARACTER * max(len(name) for name in names)
+    room = 14 + CHARACTER * max(len(name) for name in names) if size.characters else 10
     axes = place(figure, _NAME + (44 if share else 50), 14, room, 38)
     last = max(line.rounds[-1] for line in lines)
     for k, line in enumerate(lines):
         mark = _MARKS[k % len(_MARKS)][0] if marked else None
-        _draw_line(axes, line, last, mark, singly=shows_seeds(lines) and not marked, band=0.39 / max(len(lines), 3))
+        singly = shows_seeds(lines) and not marked
+        _draw_line(axes, line, last, mark, singly=singly, band=0.39 / max(len(strong), 3))
     _axes_of_rounds(axes, lines, share)
+    if limits is not None:
+        axes.set_ylim(*limits)
     middle = axes.get_position()
     figure.text(
         TEXT / 2 / (72 * figure.get_figwidth()),
@@ -63,7 +76,8 @@ def draw_lines(lines: Sequence[Line], size: Size, quantity: str, *, share: bool,
         ha="center",
         va="center",
     )
-    _name_ends(figure, axes, list(zip(lines, names, strict=True)))
+    if size.characters:
+        _name_ends(figure, axes, list(zip(strong, names, strict=True)))
     return figure
 
 
@@ -74,6 +88,9 @@ def shows_seeds(lines: Sequence[Line]) -> bool:
 
 def _draw_line(axes: Axes, line: Line, last: int, mark: str | None, *, singly: bool, band: float) -> None:
     tone = color(tone_name(line.tone))
+    if line.faint:
+        axes.plot(line.rounds, line.mean, color=color("muted"), alpha=0.4, linewidth=0.9)
+        return
     if line.std is not None:
         low = [m - s for m, s in zip(line.mean, line.std, strict=True)]
         high = [m + s for m, s in zip(line.mean, line.std, strict=True)]
@@ -99,7 +116,12 @@ def elided(name: str, characters: float) -> str:
 
 
 def shortened(name: str, characters: float) -> str:
-    """The two ends of a name, in so many characters: names of classes often differ at their end alone."""
+    """Return the two ends of a name, because names of classes often differ at their end alone.
+
+    Args:
+        name: the name.
+        characters: how many there may be.
+    """
     room = max(int(characters), 3)
     return name if len(name) <= room else f"{name[: room // 2]}…{name[len(name) - (room - 1 - room // 2) :]}"
 

@@ -48,24 +48,33 @@ def chart(
     return render_macro("elements.html", "chart", Markup("\n").join(svgs), title, caption, key or "", wide)
 
 
-def key(entries: Iterable[tuple[str, str]], css: str = "") -> Markup:
+def key(entries: Iterable[tuple[str, str, int]], css: str = "") -> Markup:
     """Render a legend.
 
     Args:
-        entries: the custom property of a colour, and its label.
+        entries: the custom property of a colour, its label, and the number of its dash; -1 for a dot.
         css: its class.
     """
     return render_macro("elements.html", "key", entries, css)
 
 
-def swatch(tone: str) -> Markup:
-    """Render a dot in the colour of a custom property."""
-    return render_macro("elements.html", "swatch", tone)
+def shared_legend(title: str, caption: str, entries: Iterable[tuple[str, str, int]]) -> Markup:
+    """Render title, caption and legend of charts that follow.
+
+    Args:
+        title: heading of the charts.
+        caption: text below it.
+        entries: as of `key`.
+    """
+    return render_macro("elements.html", "shared_legend", title, caption, entries)
 
 
 def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
     """Render names with their values."""
     return render_macro("elements.html", "facts", pairs)
+
+
+_ENLARGED = 1.25  # times its natural width, which a drawing takes at most
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +98,7 @@ def table(
     rows: Sequence[Sequence[Cell]],
     saved: Mapping[str, str],
     heads: int = 1,
+    foot: Sequence[Sequence[Cell]] = (),
 ) -> Markup:
     """Render a table with its caption and the links that save it.
 
@@ -100,10 +110,11 @@ def table(
         rows: its cells.
         saved: the table as text, by the ends of file names (csv, md, tex).
         heads: how many cells, from the first on, name a row.
+        foot: rows that stay below the others.
     """
     name = anchor.removesuffix("-note")
     downloads = [Download(f"{name}.{end}", *_KINDS[end], text) for end, text in saved.items()]
-    return render_macro("table.html", "table", anchor, caption, columns, numeric, rows, downloads, heads)
+    return render_macro("table.html", "table", anchor, caption, columns, numeric, rows, downloads, heads, foot)
 
 
 def details(summary: str, text: str) -> Markup:
@@ -122,9 +133,24 @@ def fold(summary: str, blocks: Sequence[Markup], css: str = "") -> Markup:
     return render_macro("elements.html", "fold", summary, blocks, css)
 
 
-def paragraph(text: str) -> Markup:
-    """Render a paragraph."""
-    return render_macro("elements.html", "paragraph", text)
+def choices(label: str, folds: Sequence[Markup]) -> Markup:
+    """Render folds of which a field shows one; without a script each opens on a click.
+
+    Args:
+        label: the label of the field.
+        folds: the folds, as `fold` gives them.
+    """
+    return render_macro("elements.html", "choices", label, folds)
+
+
+def paragraph(text: str, css: str = "") -> Markup:
+    """Render a paragraph.
+
+    Args:
+        text: its text.
+        css: its class.
+    """
+    return render_macro("elements.html", "paragraph", text, css)
 
 
 def grid(charts: Sequence[Markup]) -> Markup:
@@ -154,17 +180,19 @@ def svg(name: str, view_box: str, title: str, description: str, content: Markup,
         content: its elements.
         css: its class.
     """
-    return render_macro("elements.html", "svg", name, css, view_box, title, description, content)
+    largest = round(_ENLARGED * float(view_box.split()[2]))
+    return render_macro("elements.html", "svg", name, css, view_box, largest, title, description, content)
 
 
-def name_cell(label: str, tone: str = "") -> Markup:
+def name_cell(label: str, tone: str = "", dash: int = -1) -> Markup:
     """Render the cell that names a row.
 
     Args:
         label: the name.
         tone: the custom property of its colour.
+        dash: the number of its dash; -1 for a dot.
     """
-    return render_macro("cells.html", "name", label, tone)
+    return render_macro("cells.html", "name", label, tone, dash)
 
 
 def words_cell(text: str) -> Markup:

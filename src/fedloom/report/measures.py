@@ -8,8 +8,6 @@ from math import isfinite
 
 from fedloom.results.clients import client_accuracies
 from fedloom.results.mean_curves import mean_curve
-from fedloom.results.table import Group, ResultRow, protocols_of
-from fedloom.results.verdict import BASELINE
 from fedloom.storage.log import CALLBACK_SPLIT
 from fedloom.storage.run_data import RunData
 
@@ -24,6 +22,7 @@ class Line:
     mean: list[float]
     std: list[float] | None
     seeds: list[list[float]]
+    faint: bool = False  # drawn thin and grey, because there are too many lines
 
 
 @dataclass(frozen=True, slots=True)
@@ -37,11 +36,12 @@ class Bar:
 
 @dataclass(frozen=True, slots=True)
 class Dots:
-    """One row of a dot chart: values in [0, 1], one per client and seed."""
+    """One row of a dot chart: values in [0, 1], one per client and seed, and the majority baseline if it is known."""
 
     label: str
     tone: int
     values: list[float]
+    majority: float | None = None
 
 
 def line(label: str, tone: int, results: Sequence[RunData], name: str, split: str) -> Line | None:
@@ -77,24 +77,3 @@ def diverged(results: Sequence[RunData]) -> dict[str, int]:
 def all_clients(results: Sequence[RunData]) -> list[float]:
     """Test accuracy of each client at the last tested round, all seeds together."""
     return [value for result in results for value in client_accuracies(result.rows).values()]
-
-
-def tones(rows: Sequence[ResultRow]) -> list[int]:
-    """A colour number per row: 0 for the baseline, 1, 2, ... for the others in order, the same in all protocols."""
-    runs = [(row["cell"], row["method"], row["preset"], row["select"], str(row["setting"])) for row in rows]
-    baseline = next((run for run, row in zip(runs, rows, strict=True) if row["method"] == BASELINE), None)
-    others = iter(range(1, len(rows) + 1))
-    tone_of = {run: 0 if run == baseline else next(others) for run in dict.fromkeys(runs)}
-    return [tone_of[run] for run in runs]
-
-
-def by_protocol(groups: Sequence[Group]) -> list[tuple[str, list[tuple[Group, int]]]]:
-    """The groups of each protocol with their colour numbers, after a title that is empty if there is one protocol."""
-    toned, protocols = list(zip(groups, tones([group.row for group in groups]), strict=True)), protocols_of(groups)
-    return [
-        (
-            f"Protocol {protocol}" if len(protocols) > 1 else "",
-            [(group, tone) for group, tone in toned if group.row["protocol"] == protocol],
-        )
-        for protocol in protocols
-    ]

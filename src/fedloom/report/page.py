@@ -12,20 +12,22 @@ from markupsafe import Markup
 from fedloom._version import __version__
 from fedloom.report import charts, comparison_charts, line_charts
 from fedloom.report.cautions import cautions
+from fedloom.report.chart_rows import ChartRow, chart_rows
 from fedloom.report.class_charts import class_blocks
-from fedloom.report.markup import bullets, grid, section
-from fedloom.report.measures import diverged, tones
+from fedloom.report.markup import bullets, fold, section
+from fedloom.report.measures import diverged
 from fedloom.report.parts import render_section
 from fedloom.report.provenance import configs, environments, run_list
-from fedloom.report.table_html import numbers_table
+from fedloom.report.table_html import costs_table, numbers_table
 from fedloom.report.templates import asset, render_page
+from fedloom.report.tuned_values import tuning_blocks
 from fedloom.results.formats import Format, formatted
 from fedloom.results.page_sections import PageSection
 from fedloom.results.paired import all_paired
 from fedloom.results.ranks import average_ranks
 from fedloom.results.table import Group, attack_words, grouped, not_offered_notes
 from fedloom.results.text import counted, listed
-from fedloom.results.tuning_record import tuned_notes
+from fedloom.results.tuning_record import tuning_choices
 from fedloom.results.verdict import BASELINE, scenario_words, verdicts
 from fedloom.storage.run_data import RunData
 
@@ -44,6 +46,9 @@ _PLAIN_SCENARIO = {
 }
 
 _MAJORITY = "is not above the"  # of the diagnostic that the page's first lines replace
+_TITLED = 6  # methods in the title
+_REMARKS = 5  # that are open; the others fold
+_OPEN = 8  # tests in words, configs and runs that are open
 _NAMED = 4  # rows in a sentence
 
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
@@ -59,18 +64,23 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     """
     groups = grouped(results)
     rows = [group.row for group in groups]
+    charted = chart_rows(groups)
+    pairs = all_paired(rows, BASELINE)
     methods = list(dict.fromkeys(row["method"] for row in rows))
     sources = list(dict.fromkeys(str(r.numbers["source"]) for r in results))
-    name = title or f"{listed(methods)} on {listed(sources)}"
+    subjects = listed(methods) if len(methods) <= _TITLED else f"{len(methods)} methods"
+    name = title or f"{subjects} on {listed(sources)}"
+    remarks = [*(limit for part in parts for limit in part.limits), *_notes(groups, not_offered_notes(results))]
     script = "".join(map(asset, ("tables.js", "charts.js", "page.js")))
     return render_page(
         title=name,
         verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
         warnings=cautions(groups),
         overview=_facts(groups),
-        remarks=[*(limit for part in parts for limit in part.limits), *_notes(groups, not_offered_notes(results))],
-        table=numbers_table(rows, {end: formatted(results, form) for end, form in _SAVED.items()}),
-        sections=[*map(render_section, parts), *_sections(groups)],
+        remarks=remarks[:_REMARKS],
+        further_remarks=remarks[_REMARKS:],
+        table=numbers_table(charted, pairs, {end: formatted(results, form) for end, form in _SAVED.items()}),
+        sections=[*map(render_section, parts), *_sections(charted)],
         version=__version__,
         style=Markup(asset("style.css")),
         script=Markup(script),
@@ -83,46 +93,44 @@ def _unbroken(sentence: str) -> str:
     return sentence.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
 
 
-def _sections(groups: Sequence[Group]) -> list[Markup]:
+def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
     """Render the sections that have something to show. A run in several protocols trained once, and has one cost."""
-    runs = [group for group in groups if not group.is_further]
-    blocks_by_section: dict[tuple[str, str], list[Markup | None]] = {
-        ("Seed by seed", "paired"): _paired(groups),
-        ("Domains left out", "domains"): [charts.left_out_domains(groups)],
-        ("Classes", "classes"): [*class_blocks(groups)],
-        ("Learning curves", "curves"): [*line_charts.learning_curves(groups)],
-        ("Single clients", "clients"): [*charts.client_spread(groups), charts.client_fairness(groups)],
-        ("Losses", "losses"): [grid(losses)] if (losses := line_charts.losses(groups)) else [],
-        ("Cost", "cost"): [grid([charts.traffic(runs), charts.time_spent(runs)])],
-        ("Data", "data"): [*_pictures(runs)],
-        ("Config", "config"): [*configs(runs)],
-        ("Environment and runs", "runs"): [*environments(runs), run_list(runs)],
+    groups = [row.group for row in rows]
+    trained = [row for row in rows if not row.group.is_further]
+    runs = [row.group for row in trained]
+    results = [result for group in runs for result in group.results]
+    left_out = charts.left_out_domains(groups)
+    fairness = charts.client_fairness(groups)
+    blocks_by_section: dict[tuple[str, str], Sequence[Markup]] = {
+        ("Seed by seed", "paired"): _paired(rows),
+        ("Domains left out", "domains"): [left_out] if left_out else [],
+        ("Classes", "classes"): class_blocks(rows),
+        ("Learning curves", "curves"): line_charts.learning_curves(rows),
+        ("Single clients", "clients"): [*charts.client_spread(rows), *([fairness] if fairness else [])],
+        ("Losses", "losses"): line_charts.losses(rows),
+        ("Cost", "cost"): [costs_table(trained), charts.cost_charts(trained)],
+        ("Tuning", "tuning"): tuning_blocks(tuning_choices(results)),
+        ("Data", "data"): _pictures(runs),
+        ("Config", "config"): _folded(configs(runs), "Configs"),
+        ("Environment and runs", "runs"): [*environments(runs), *_folded([run_list(runs)], "Runs", len(results))],
     }
-    return [
-        section(title, anchor, blocks)
-        for (title, anchor), maybe_blocks in blocks_by_section.items()
-        if (blocks := [block for block in maybe_blocks if block is not None])
-    ]
+    return [section(title, anchor, blocks) for (title, anchor), blocks in blocks_by_section.items() if blocks]
 
 
-def _paired(groups: Sequence[Group]) -> list[Markup | None]:
+def _folded(blocks: list[Markup], title: str, size: int | None = None) -> list[Markup]:
+    """Fold blocks if they are many. size: how many things they show; None for one a block."""
+    size = len(blocks) if size is None else size
+    return blocks if size <= _OPEN else [fold(f"{title} ({size})", blocks)]
+
+
+def _paired(rows: Sequence[ChartRow]) -> list[Markup]:
     """Compare every method with the baseline over the seeds that both ran, and average ranks over settings."""
-    rows = [group.row for group in groups]
-    pairs = [pair for pair in all_paired(rows, BASELINE) if pair.outcome.low is not None]
-    tone_of = {row["label"]: tone for row, tone in zip(rows, tones(rows), strict=True)}
-    protocol_of = {row["label"]: row["protocol"] for row in rows}
-    words = bullets([f"{_unbroken(pair.words())}." for pair in pairs]) if pairs else None
-    compared = {pair.label: protocol_of[pair.label] for pair in pairs}
-    charts = [
-        comparison_charts.differences(
-            alike := [pair for pair in pairs if compared[pair.label] == protocol],
-            [tone_of[pair.label] for pair in alike],
-            f"differences{k or ''}",
-            f"Protocol {protocol}" if len({*compared.values()}) > 1 else "",
-        )
-        for k, protocol in enumerate(dict.fromkeys(compared.values()))
-    ]
-    return [*charts, words, *comparison_charts.ranks(average_ranks(rows))]
+    plain = [row.row for row in rows]
+    panels = comparison_charts.difference_rows(rows)
+    sentences = [f"{_unbroken(row.pair.words())}." for members in panels.values() for row in members]
+    words = _folded([bullets(sentences)], "Tests in words", len(sentences)) if sentences else []
+    drawn = comparison_charts.differences(panels) if panels else []
+    return [*drawn, *words, *comparison_charts.ranks(average_ranks(plain))]
 
 
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
@@ -157,7 +165,7 @@ def _partition(config: dict[str, Any]) -> str:
 def _notes(groups: Sequence[Group], not_offered: Sequence[str]) -> list[str]:
     """Everything that limits what the numbers mean. not_offered: sentences on protocols that methods lack."""
     notes = [f"{note}." for note in not_offered]
-    notes += tuned_notes([result for group in groups for result in group.results])
+    notes += _tuning_notes([result for group in groups for result in group.results])
     for group in groups:
         row = group.row
         notes += [f"{row['label']}: {note}" for note in row["degenerate"] if _MAJORITY not in note]
@@ -182,6 +190,14 @@ def _notes(groups: Sequence[Group], not_offered: Sequence[str]) -> list[str]:
     if single:
         notes.append(f"One seed only for {_few(single)}: how much chance moves the result is unknown.")
     return notes
+
+
+def _tuning_notes(results: Sequence[RunData]) -> list[str]:
+    choices = tuning_choices(results)
+    keys = ", ".join(dict.fromkeys(key for choice in choices for key in choice.chosen))
+    return (
+        [f"{keys} tuned per method on validation data; the table in Tuning has the chosen values."] if choices else []
+    )
 
 
 def _few(labels: Sequence[str]) -> str:

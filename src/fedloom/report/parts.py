@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from markupsafe import Markup
 
-from fedloom.report.markup import bullets, name_cell, paragraph, section, table, words_cell
+from fedloom.report.markup import bullets, fold, name_cell, paragraph, section, table, words_cell
 from fedloom.results.formats import as_csv, text_table
 from fedloom.results.page_sections import Cell, PageSection, SectionTable
 
@@ -28,7 +28,8 @@ def _block(part: PageSection, block: str | SectionTable | list[str]) -> Markup:
     saved = {end: text_table(block.texts, block.columns, block.numeric, form) for end, form in formats.items()}
     rows = [[_cell(cell, k < block.heads) for k, cell in enumerate(row)] for row in block.rows]
     anchor = f"{part.name}-{block.name}-note"
-    return table(anchor, block.caption, names, numeric, rows, {"csv": plain} | saved, block.heads)
+    sheet = table(anchor, block.caption, names, numeric, rows, {"csv": plain} | saved, block.heads)
+    return fold(f"All {len(rows)} rows", [sheet]) if block.folds else sheet
 
 
 def _cell(cell: Cell, names_row: bool) -> Cell:

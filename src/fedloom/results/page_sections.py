@@ -10,7 +10,8 @@ Cell: TypeAlias = str | tuple[str, float | None]
 
 @dataclass(frozen=True, slots=True)
 class SectionTable:
-    """A table. `name`: its id within the section; `heads`: number of leading cells that name a row.
+    """A table. `name`: its id within the section; `heads`: number of leading cells that name a row. `folds`: whether it
+    opens on a click only.
 
     A cell of a numeric column is a pair of its text and the number to sort by, or None.
     """
@@ -20,6 +21,7 @@ class SectionTable:
     columns: tuple[str, ...]
     rows: list[list[Cell]]
     heads: int = 1
+    folds: bool = False
 
     @property
     def numeric(self) -> list[bool]:

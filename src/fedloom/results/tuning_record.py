@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
@@ -34,6 +35,38 @@ def tuned_notes(results: Sequence[RunData]) -> list[str]:
         chosen = "; ".join(f"{record['group']} {_chosen(record)}" for record in records)
         notes.append(f"{keys} tuned per method on validation data ({trial_count} each, {rules}): {chosen}.")
     return notes
+
+
+@dataclass(frozen=True, slots=True)
+class TuningChoice:
+    """The values that tuning chose for one group of cells.
+
+    score: the validation measure of the chosen values, score_text with its unit. trials: the values of every trial with
+    its score, as words.
+    """
+
+    group: str
+    chosen: dict[str, Any]
+    score: float
+    score_text: str
+    rule: str
+    trials: list[str]
+
+
+def tuning_choices(results: Sequence[RunData]) -> list[TuningChoice]:
+    """Return the choices for all groups of the studies of these runs; empty if nothing was tuned."""
+    folders = dict.fromkeys(result.folder.parent for result in results if result.folder is not None)
+    records = [read(path) for folder in folders for path in sorted((folder / TRIALS).glob("choice-*.json"))]
+    choices = []
+    for record in records:
+        name, score = _score(_chosen_trial(record))
+        trials = [
+            f"{assignments(trial.get('values') or {})}: {_score_text(*_score(trial))}" for trial in record["trials"]
+        ]
+        rule = record.get("rule") or rule_of(ACCURACY)
+        text = _score_text(name, score)
+        choices.append(TuningChoice(record["group"], record["chosen"], score, text, rule, trials))
+    return choices
 
 
 def tuned_keys(results: Sequence[RunData]) -> set[str]:
@@ -77,9 +110,14 @@ def _score(trial: Mapping[str, Any]) -> tuple[str, Any]:
     return key.removeprefix(VALIDATION), trial.get(key)
 
 
+def _chosen_trial(record: Mapping[str, Any]) -> Mapping[str, Any]:
+    trials: list[Mapping[str, Any]] = record["trials"]
+    return next((trial for trial in trials if trial.get("values") == record["chosen"]), trials[0])
+
+
+def _score_text(name: str, score: float) -> str:
+    return f"{percent(score)} %" if name == ACCURACY.name else f"{name} {score:.4g}"
+
+
 def _chosen(record: Mapping[str, Any]) -> str:
-    trials = record["trials"]
-    chosen_trial = next((trial for trial in trials if trial.get("values") == record["chosen"]), trials[0])
-    name, score = _score(chosen_trial)
-    text = f"{percent(score)} %" if name == ACCURACY.name else f"{name} {score:.4g}"
-    return f"{assignments(record['chosen'])} ({text})"
+    return f"{assignments(record['chosen'])} ({_score_text(*_score(_chosen_trial(record)))})"

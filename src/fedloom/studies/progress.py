@@ -35,7 +35,9 @@ def progress(study: StudyPlan, ended: Outcome) -> PageSection:
         if name not in untouched
     ]
     caption = "Seeds of each row. Not run yet is also what another process works on. The same command tries again."
-    sheet = SectionTable("rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows)
+    sheet = SectionTable(
+        "rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows, folds=not failed
+    )
     blocks: list[str | SectionTable | list[str]] = [f"{summary}.", sheet]
     if untouched:
         blocks.append(f"Rows of which no seed was run yet: {listed(untouched)}.")

@@ -17,6 +17,25 @@
   button.hidden = false;
   label();
 
+  // Folds of which a field shows one.
+  [].forEach.call(document.querySelectorAll(".choices"), function (box) {
+    var folds = [].slice.call(box.children), label = document.createElement("label"), field = document.createElement("select");
+    function show() {
+      folds.forEach(function (part, k) {
+        part.hidden = k !== field.selectedIndex;
+        part.open = true;
+      });
+    }
+    folds.forEach(function (part) {
+      part.classList.add("picked");
+      field.add(new Option(part.querySelector("summary").textContent));
+    });
+    label.className = "filter";
+    label.append(box.dataset.label + " ", field);
+    field.addEventListener("change", show);
+    box.insertBefore(label, box.firstChild);
+    show();
+  });
   [].forEach.call(document.querySelectorAll("figure"), charts.savable);
   [].forEach.call(document.querySelectorAll("table.sorts"), function (table) {
     tables.sortable(table);
