@@ -21,8 +21,8 @@ def test_text_is_escaped_and_markup_is_kept():
 def test_columns_of_numbers_are_marked_and_have_the_number_to_sort_by():
     text = table("t-note", "Caption", ("Name", "Size"), {"Size"}, [[NASTY, ("1 kB", 1000.5)], ["b", ("–", None)]], {})
     assert text.count('<th scope="row">') == 2
-    assert '<td class="num" data-value="1000.5">1 kB</td>' in text
-    assert '<td class="num">–</td>' in text
+    assert '<td class="num" data-label="Size" data-value="1000.5">1 kB</td>' in text
+    assert '<td class="num" data-label="Size">–</td>' in text
     assert "<script" not in text
 
 

@@ -131,7 +131,7 @@ def _majority_rows(rows: Sequence[ChartRow], columns: int, several: bool) -> lis
         if share is None:
             continue
         personal = members[0].row["protocol"].startswith("personal/")
-        guess = "each client's majority class" if personal else "majority class"
+        guess = "own majority class" if personal else "majority class"
         cells: list[Cell] = [name_cell(guess), *([words_cell(panel)] if several else []), _accuracy(share, None)]
         foot.append([*cells, *("–" for _ in range(columns - len(cells)))])
     return foot
