@@ -33,6 +33,13 @@ class Undated(Handler):
         return "soon"
 
 
+@pytest.fixture(autouse=True)
+def _no_proxy(monkeypatch):
+    for name in ("http_proxy", "https_proxy", "all_proxy", "no_proxy"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.upper(), raising=False)
+
+
 @contextlib.contextmanager
 def serving(keys=None, handler=Handler):
     """Serve on the loopback; yield the address."""
@@ -101,6 +108,18 @@ def test_a_clock_that_is_years_behind_is_told_beside_the_certificate(keys):
 def test_a_server_without_tls_is_reached_without_an_authority():
     with serving() as address:
         assert [finding.subject for finding in connection_findings(address, None)] == ["address", "clock"]
+
+
+def test_a_proxy_of_the_environment_is_a_warning_without_its_password(monkeypatch):
+    monkeypatch.setenv("HTTP_PROXY", "http://me:secret@proxy.example.org:3128")
+    monkeypatch.delenv("REQUEST_METHOD", raising=False)
+    with serving() as address:
+        (_, _, proxy) = connection_findings(address, None)
+        monkeypatch.setenv("NO_PROXY", "127.0.0.1")
+        assert len(list(connection_findings(address, None))) == 2
+    assert (proxy.subject, proxy.level) == ("address", "warning")
+    assert "through the proxy 'proxy.example.org:3128' of the environment" in proxy.text
+    assert "secret" not in proxy.text
 
 
 def test_a_server_without_a_date_is_a_warning():

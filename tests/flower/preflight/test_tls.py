@@ -137,3 +137,11 @@ def test_a_key_that_is_a_folder_is_named(tmp_path):
     assert error_of(key_findings(tmp_path)) == (
         f"{tmp_path} is a folder, need a private key; name the file that `fedloom flower keys` wrote"
     )
+
+
+def test_a_key_that_is_too_short_for_openssl_is_an_error(tmp_path, monkeypatch):
+    from cryptography.hazmat.primitives.asymmetric import ec, rsa
+
+    monkeypatch.setattr(ec, "generate_private_key", lambda curve: rsa.generate_private_key(65537, 1024))
+    certificates.create(tmp_path, [HOST], 0)
+    assert "server.crt cannot be used (" in error_of(findings_of(tmp_path))

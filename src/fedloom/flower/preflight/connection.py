@@ -14,8 +14,9 @@ from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
 from pathlib import Path
 from typing import Any
+from urllib.request import getproxies, proxy_bypass
 
-from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.errors import ConfigError, printable, short_repr
 from fedloom.flower.clocks import AHEAD_SECONDS, BEHIND_SECONDS, clock_advice
 from fedloom.flower.preflight.finding import Finding, error, ok, warning
 from fedloom.flower.preflight.tls import client_context, date_findings, explain_refusal, hosts_of
@@ -71,6 +72,16 @@ def connection_findings(
                 return
             yield from _peer_findings(connection, address, datetime.fromtimestamp(clock(), UTC))
         yield from clock_findings(connection, host, clock)
+    yield from proxy_findings(host, "http" if authority is None else "https")
+
+
+def proxy_findings(host: str, scheme: str) -> Iterator[Finding]:
+    """Find a proxy of the environment through which Flower would go to a host; this check does not."""
+    proxy = getproxies().get(scheme) or getproxies().get("all")
+    if proxy and not proxy_bypass(host):
+        name = printable(short_repr(proxy.rpartition("@")[2]))
+        text = f"Flower goes to {host} through the proxy {name} of the environment, and this check did not"
+        yield warning("address", f"{text}; set NO_PROXY={host} if the proxy does not pass it")
 
 
 def parse_address(address: str) -> tuple[str, int]:

@@ -130,7 +130,7 @@ def _data_finding(config: RunConfig, client: int, data: Path) -> Finding:
 def _disk_findings(config: RunConfig, folder: Path, side: str) -> list[Finding]:
     try:
         needed, purpose = getattr(sizes_of(config), side), "checkpoints" if side == "server" else "private states"
-    except FedloomError as problem:
+    except (FedloomError, OSError) as problem:
         return [error("config", str(problem))]
     return list(disk_findings(folder, needed, purpose))
 

@@ -94,7 +94,10 @@ def server_certificate_findings(folder: Path, hosts: Sequence[str], now: datetim
             error("key", f"{key} is no key of {certificate}; put its own key there, or {RENEWAL_ADVICE}"),
         ]
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), client_context(authority)
-    server.load_cert_chain(certificate, key)
+    try:
+        server.load_cert_chain(certificate, key)
+    except ssl.SSLError as problem:  # e.g. a key that is too short
+        return [*findings, error("certificate", f"{certificate} cannot be used ({problem.reason}); {RENEWAL_ADVICE}")]
     names = hosts_of(read[certificate])
     for host in dict.fromkeys([*hosts, LOOPBACK]):
         try:
@@ -149,7 +152,7 @@ def key_findings(key: Path) -> list[Finding]:
     findings = [*mode_findings(key)]
     public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
     beside, name = key.with_name(key.name + ".pub"), fingerprint_of(public)
-    if beside.is_file() and fingerprint_of(beside.read_bytes()) != name:
+    if beside.is_file() and fingerprint_of(read_or_explain(beside, "a public key", "make it readable")) != name:
         return [
             *findings,
             error("key", f"{beside} is no public key of {key}; `ssh-keygen -yf {key}` prints the right one"),
