@@ -15,6 +15,7 @@ from fedloom.papers.measurements import CellResults, Measurement, measure, measu
 from fedloom.papers.recipe import Recipe, find_recipe
 from fedloom.papers.table_section import as_markdown
 from fedloom.results.result import Result
+from fedloom.storage.curves import main_protocol
 from fedloom.storage.log import Row
 from toy_results import MakeResult, toy_scenario
 
@@ -267,5 +268,6 @@ def test_a_target_that_was_not_reached_counts_against_a_method(make_result: Make
 
 
 def with_row(result: Result, name: str, value: float, client: int | None = None, round_: int = 1) -> Result:
-    result.rows.append(Row(round=round_, client=client, split="test", protocol=None, name=name, value=value))
+    protocol = main_protocol(result.rows)
+    result.rows.append(Row(round=round_, client=client, split="test", protocol=protocol, name=name, value=value))
     return result

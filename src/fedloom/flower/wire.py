@@ -174,7 +174,13 @@ def read(message: Message, kind: type[F], limit: int = MAX_FACTS) -> F:
 
 
 def read_reply(message: Message, kind: type[F], limit: int = MAX_FACTS) -> F | ErrorReply:
-    """Read a reply that is a `kind`, or the node's error. Raises as `read`."""
+    """Read a reply, or the node's error. Raises as `read`.
+
+    Args:
+        message: the message of the node.
+        kind: the class of the facts that the request asks for.
+        limit: characters that the facts may have, at most.
+    """
     try:
         return read(message, ErrorReply, limit)
     except MessageError:
