@@ -39,6 +39,10 @@ class ConfigError(FedloomError):
     """A setting that cannot be used: unknown, out of range, or contradicting another."""
 
 
+class MissingPackageError(ConfigError):
+    """A setting that needs a package which is not installed; it could be used in another environment."""
+
+
 @tell_new_names("fedloom.core.errors.UnknownKeyError")
 class UnknownKeyError(ConfigError):
     """A key that its section does not have.

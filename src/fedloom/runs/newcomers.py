@@ -24,12 +24,13 @@ from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job
 from fedloom.evaluation import Evaluator, MetricStates, Scores
+from fedloom.methods.catalogue.first_model import initial_part
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
 from fedloom.methods.contract.phases import Predictor
 from fedloom.methods.parts.tuning import tuning_phases
 from fedloom.nets.groups import group_of
 from fedloom.nets.net import Net
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.nets.roles import Role
 from fedloom.runs.rows import score_rows
 from fedloom.storage.log import Row
 
@@ -108,14 +109,8 @@ class NewcomerTests:
 
     def why_at_chance(self) -> str | None:
         """Return why the method's own model of a newcomer predicts at chance before it tunes; None if it need not."""
-        method, task = self.federation.method, self.federation.tasks[0]
-        private = method.private_names(task) - task.names(BN_ROLES)
-        if method.spec.private_nets or (private and private >= set(task.init) - task.names(BN_ROLES)):
-            return "its model is the initial one"
-        roles = {task.roles[name] for name in private}
-        if Role.HEAD in roles:
-            return "its head is the initial one"
-        return "its body is the initial one" if Role.BODY in roles else None
+        part = initial_part(self.federation.method, self.federation.tasks[0])
+        return None if part is None else f"its {part} is the initial one"
 
     def _newcomers(self) -> Iterator[_Newcomer]:
         tasks, first = self.federation.tasks, self.federation.scenario.clients

@@ -2,6 +2,7 @@
 
 import inspect
 import re
+import sys
 
 import pytest
 import torch
@@ -9,7 +10,7 @@ import torch
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS, WRAPPERS, Method, Options, Sent, Spec, register
-from fedloom.methods.catalogue.abilities import abilities, refusal, wrappers_of
+from fedloom.methods.catalogue.abilities import _refusal, abilities, refusal, wrappers_of
 from fedloom.methods.catalogue.descriptions import entry, our_choices, set_by
 from fedloom.methods.contract.citation import SYMBOLS, formula
 from fedloom.methods.contract.method import PRESETS
@@ -195,3 +196,27 @@ def test_server_optimisers_leave_statistics_of_batch_norm_to_the_mean(name):
         assert torch.allclose(own, plain["norm.running_var"], atol=1e-6)
     assert isinstance(toy.method, Method)
     assert issubclass(type(toy.method).Options, Options)
+
+
+def test_a_package_that_is_not_installed_changes_no_fact_of_a_method(monkeypatch):
+    expected = {name: wrappers_of(name) for name in ("fedavg", "fedsc", "local")}
+    monkeypatch.setitem(sys.modules, "dp_accounting", None)
+    _refusal.cache_clear()
+    assert {name: wrappers_of(name) for name in expected} == expected
+    assert expected["fedavg"]["dp"] is None
+    _refusal.cache_clear()
+
+
+@pytest.mark.parametrize(
+    ("name", "part"),
+    [
+        ("fedavg", None),
+        ("ditto", None),
+        ("fedbn", None),
+        ("fedper", "head"),
+        ("lgfedavg", "body"),
+        ("fedproto", "model"),
+    ],
+)
+def test_a_part_that_newcomers_have_to_train_first(name, part):
+    assert abilities(METHODS.get(name)).untrained == part

@@ -6,11 +6,13 @@ method is also asked of a net without batch norm, because some wrappers refuse s
 
 from __future__ import annotations
 
+import contextlib
 import functools
 from dataclasses import dataclass
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, MissingPackageError
 from fedloom.core.streams import Streams
+from fedloom.methods.catalogue.first_model import InitialPart, initial_part
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
 from fedloom.methods.contract.method import METHODS, WRAPPERS, Method
 from fedloom.methods.contract.optional_hooks import OptionalHooks
@@ -31,6 +33,7 @@ class Abilities:
     per_client: upload entries that the server reads client by client, also in a closing round. If this is empty, secure
     aggregation can be used.
     unstackable: why clients cannot be trained in one stack; None if they can.
+    untrained: the part of a newcomer's model that still has its initial weights; None if the server has all of it.
     """
 
     predicts: frozenset[str]
@@ -38,6 +41,7 @@ class Abilities:
     means: frozenset[str]
     per_client: frozenset[str]
     unstackable: str | None
+    untrained: InitialPart | None
 
     @property
     def secure_sum(self) -> bool:
@@ -54,12 +58,14 @@ def abilities(kind: type[Method]) -> Abilities:
         means = frozenset(averaged(method, "a wrapper"))
     except ConfigError:
         means = frozenset()
+    predicts = _predicts(method)
     return Abilities(
-        _predicts(method),
+        predicts,
         method.spec.architectures == "any",
         means,
         frozenset(name for name, sent in sends.items() if sent.per_client),
         method.spec.unstackable,
+        None if "global" in predicts else initial_part(method, _task(method)),
     )
 
 
@@ -79,7 +85,8 @@ def _refusal(name: str, wrapper: str, model: str) -> str | None:
     try:
         method = _plain(METHODS.get(f"{name}+{wrapper}"))
         task = _task(method, model)
-        method.examine([task], _CLIENTS)
+        with contextlib.suppress(MissingPackageError):  # a fact of the environment, not of the method
+            method.examine([task], _CLIENTS)
         method.server_init(ServerContext(task, 0))
     except ConfigError as error:
         return str(error)

@@ -8,17 +8,17 @@ import logging
 from collections.abc import Iterator
 from typing import Any, Literal
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import MissingPackageError
 
 Sampling = Literal["poisson", "fixed"]
 
 
 def require_accountant(name: str) -> None:
-    """Raises `ConfigError` where `dp-accounting` is not installed; `name` needs it."""
+    """Raises `MissingPackageError` where `dp-accounting` is not installed; `name` needs it."""
     try:
         import dp_accounting  # noqa: F401
     except ImportError:
-        raise ConfigError(f"{name}: the package dp-accounting is not installed; install fedloom[dp]") from None
+        raise MissingPackageError(f"{name}: the package dp-accounting is not installed; install fedloom[dp]") from None
 
 
 def epsilon(

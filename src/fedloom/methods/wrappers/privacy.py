@@ -91,8 +91,9 @@ class DP(Method):
             )
         if self._target_delta(tasks[0].clients) >= 1:
             raise ConfigError(f"{self.name()}: delta = 1 / clients = 1 promises nothing; set dp_delta")
-        require_accountant(self.name())
-        return [*super().examine(tasks, participants), *self._large_delta(tasks[0].clients)]
+        diagnostics = [*super().examine(tasks, participants), *self._large_delta(tasks[0].clients)]
+        require_accountant(self.name())  # last: what the method refuses, it refuses in every environment
+        return diagnostics
 
     def _large_delta(self, clients: int) -> list[Diagnostic]:
         delta = self._target_delta(clients)
