@@ -1,26 +1,36 @@
 """Tables of methods in the documentation, written from what the code says: `make facts`.
 
-docs/methods/README.md has one line for each method, docs/methods/NAME.md a table of NAME's facts below its title.
-A test holds the pages to the code (`tests/docs/test_facts.py`).
+docs/methods/README.md has the list by needs, from docs/method_needs.py, and one line of formulas for each method;
+docs/methods/NAME.md has a table of NAME's facts below its title. A test holds the pages to the code
+(`tests/docs/test_facts.py`).
 """
 
 from __future__ import annotations
 
 import re
+import sys
 from pathlib import Path
 
 from fedloom.methods.catalogue.descriptions import Entry, entries
 from fedloom.methods.contract.citation import SYMBOLS, formula
 
+sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
+from method_needs import needs_table
+
 PAGES = Path(__file__).parent / "methods"
 _BEGIN, _END = "<!-- facts: written by `make facts` -->", "<!-- end of facts -->"
+_NEEDS = "<!-- needs: written by `make facts` -->", "<!-- end of needs -->"
 _COLUMNS = ("idea", "yields", "nets", "down", "up", "client keeps", "compared in")
 
 
 def pages() -> dict[Path, str]:
     """Every page with facts, as it should be."""
     every = [one for one in entries() if (PAGES / f"{one.name}.md").exists()]
-    made = {PAGES / "README.md": _with(PAGES / "README.md", overview(every))}
+    overview_page = PAGES / "README.md"
+    begin, end = _NEEDS
+    before, _, rest = _with(overview_page, overview(every)).partition(begin)
+    after = rest.partition(end)[2]
+    made = {overview_page: f"{before}{begin}\n{needs_table(every)}\n{end}{after}"}
     return made | {PAGES / f"{one.name}.md": _with(PAGES / f"{one.name}.md", facts(one)) for one in every}
 
 
