@@ -45,6 +45,7 @@ def figure(
 
     from fedloom.report import check_picture
     from fedloom.results.plot_values import plot_values
+    from fedloom.results.table import not_offered_notes
     from fedloom.studies.collect import collect
 
     check_kind(kind)
@@ -67,6 +68,8 @@ def figure(
         return
     say_left_out(collected.left_out)
     say_limits(runs, collected.results, allow_mixed)
+    for line in not_offered_notes(collected.results):
+        say(line)
     console = console_of(as_json)
     console.print(f"figure: {path}", markup=False, soft_wrap=True)
     console.print(plot.note, markup=False, soft_wrap=True)

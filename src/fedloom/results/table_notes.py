@@ -24,9 +24,10 @@ def notes_of(
     """
     counts = sorted({group.row["n"] for group in groups})
     seeds = counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
-    protocols = sorted({(group.row["protocol"], group.row["select"]) for group in groups})
+    protocols = dict.fromkeys(group.row["protocol"] for group in groups)
+    selections = dict.fromkeys(group.row["select"] for group in groups)
     spread = "Mean ± sample standard deviation" if counts[-1] > 1 else "Values"
-    notes = [f"{spread} over {seeds}; {'; '.join(f'protocol {p}, selected round: {s}' for p, s in protocols)}."]
+    notes = [f"{spread} over {seeds}; {_named('protocol', protocols)}, {_named('selected round:', selections)}."]
     if any(best):
         notes.append(
             f"Bold: the best mean of its setting{' and protocol' if len(protocols) > 1 else ''}, and methods that the "
@@ -46,14 +47,32 @@ def notes_of(
     return notes
 
 
+def _named(noun: str, names: Collection[str]) -> str:
+    """Return names with their noun, "protocols global/local and personal/local"."""
+    plural = "s" if len(names) > 1 and not noun.endswith(":") else ""
+    return f"{noun}{plural} {listed(names)}"
+
+
 def _majority(groups: Sequence[Group]) -> list[str]:
-    """Return what always predicting the most frequent class reaches, in the data on which the groups are tested."""
-    shares = []
+    """Return what always predicting the most frequent class reaches: of all data, and of each client's own for personal
+    models; nothing where a group lacks it."""
+    shares: dict[str, list[float]] = {}
     for group in groups:
         name = "majority_own" if group.row["protocol"].startswith("personal/") else "majority_global"
         if name not in group.row["metrics"]:
             return []
-        shares.append(group.row["metrics"][name])
+        shares.setdefault(name, []).append(group.row["metrics"][name])
+    return [
+        f"Always predicting {_MAJORITY[name]} reaches {_range(values)} % accuracy." for name, values in shares.items()
+    ]
+
+
+_MAJORITY = {
+    "majority_global": "the most frequent class",
+    "majority_own": "the most frequent class of each client's own data",
+}
+
+
+def _range(shares: Sequence[float]) -> str:
     low, high = percent(min(shares)), percent(max(shares))
-    reached = low if low == high else f"{low} to {high}"
-    return [f"Always predicting the most frequent class reaches {reached} % accuracy."]
+    return low if low == high else f"{low} to {high}"
