@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from fedloom.config.run_config import parse
 from fedloom.papers import cost as module
 from fedloom.papers.cost import run_cost, study_cost
 from fedloom.papers.recipe import find_recipe
@@ -46,3 +47,15 @@ def test_seeds_of_a_cell_cost_the_same_and_are_tried_once(monkeypatch: pytest.Mo
     found = study_cost(cells)
     assert len(found) == len(cells) == 50
     assert len(tried) == 10
+
+
+def test_several_protocols_are_all_tested(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(module, "network_trial", lambda config: Speed(1e-3, 2e-4))
+    scenario = {"source": "digits", "partition": "iid", "clients": 4, "val": 0.0}
+    plain = {"method": "ditto", "model": "mlp", "rounds": 10, "scenario": scenario}
+    one, both = (
+        run_cost(parse({**plain, "evaluation": {"protocols": protocols}}), by_method=False)
+        for protocols in (["global/global"], ["global/global", "personal/local", "personal/others"])
+    )
+    assert both.trained == one.trained
+    assert both.tested == pytest.approx(one.tested * (1 + 1 + 3), rel=0.01)

@@ -92,14 +92,19 @@ class _Workload:
 def _workload(config: RunConfig) -> _Workload:
     key = config.scenario.model_copy(update={"seed": config.seed})
     clients, train, test, val = _sizes(key.model_dump_json(), config)
-    by_client = config.evaluation.protocol.endswith("local")
-    personal = config.evaluation.protocol.startswith("personal")
     whole = float(shape_of(config).splits().test.y.shape[0])
     episodes = config.evaluation.episode_shape()
     if config.evaluation.protocol == "few-shot":
         tested = float(episodes.episodes * episodes.ways * (episodes.shots + episodes.queries))
     else:
-        tested = val + (test if by_client else whole * (clients if personal else 1))
+        sizes = {
+            "global/global": whole,
+            "global/local": test,
+            "personal/global": whole * clients,
+            "personal/local": test,
+            "personal/others": test * max(0, clients - 1),
+        }
+        tested = sum(val + sizes[protocol] for protocol in config.evaluation.tested_protocols)
     return _Workload(max(1, int(config.participation * clients)), train / clients, tested)
 
 

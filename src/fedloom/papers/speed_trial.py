@@ -23,6 +23,8 @@ from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import cache_dir, parse_json, read_file, write_atomic
 from fedloom.data import Scenario
+from fedloom.methods import METHODS
+from fedloom.methods.catalogue.abilities import abilities
 from fedloom.papers.shapes import Shape, shape_of
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.run import run
@@ -123,13 +125,22 @@ def _network_keys(config: RunConfig) -> dict[str, Any]:
 
 def _method_keys(config: RunConfig) -> dict[str, Any]:
     """Config keys of a trial: what the config's method costs on its network."""
-    protocol = config.evaluation.protocol
+    protocol = _offered_protocol(config)
     return _selected_keys(config, ("model", "batch_size", "optimizer", "augment", "precision", config.method)) | {
         "method": config.method,
         "preset": config.preset,
         "local_epochs": min(config.local_epochs, _MAX_EPOCHS),
-        "protocol": "global/global" if protocol == "few-shot" else protocol,
+        "protocol": {"few-shot": "global/global", "personal/others": "personal/global"}.get(protocol, protocol),
     }
+
+
+def _offered_protocol(config: RunConfig) -> str:
+    """The first of several protocols that the method offers, which is its main one."""
+    tested = config.evaluation.tested_protocols
+    if len(tested) == 1:
+        return tested[0]
+    models = abilities(METHODS.get(config.method)).predicts
+    return next((protocol for protocol in tested if protocol.partition("/")[0] in models), tested[0])
 
 
 def _selected_keys(config: RunConfig, names: Sequence[str]) -> dict[str, Any]:
