@@ -89,3 +89,13 @@ def test_no_fact_is_cut_in_any_terminal(width):
         assert name in text
         for fact in facts.values():
             assert all(word in text for word in fact.split())
+
+
+def test_a_method_says_which_protocols_it_offers(capsys):
+    facts = {name: json.loads(call(capsys, name, "--json")[1])["protocols"] for name in ("fedavg", "ditto", "local")}
+    assert facts["fedavg"] == ["global/global", "global/local"]
+    assert facts["local"] == ["personal/global", "personal/local", "personal/others"]
+    assert facts["ditto"] == facts["fedavg"] + facts["local"]
+    assert "personal/global, personal/local, personal/others (evaluation.protocols)" in " ".join(
+        call(capsys, "local")[1].split()
+    )

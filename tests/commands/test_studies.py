@@ -81,6 +81,16 @@ def test_a_cell_that_fails_is_named_and_the_exit_code_says_so(capsys: Any) -> No
     assert len(list(Path("s").glob("*.error.txt"))) == 1
 
 
+def test_cells_that_fail_alike_are_named_once(capsys: Any) -> None:
+    text = "methods: [local]\nscenario: {source: digits, partition: iid, clients: 2}\nrounds: 1\nseeds: 3\n"
+    Path("alike.yaml").write_text(text)
+    code, _, err = call(capsys, "study", "alike.yaml", "--out", "s")
+    assert code == 1
+    failed = [line for line in err.splitlines() if line.startswith("failed: ")]
+    assert len(failed) == 1
+    assert failed[0].startswith("failed: local/seed0 and 2 more: ConfigError: evaluation.protocol = 'global/global'")
+
+
 def test_a_full_disk_is_one_line(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: Any, **how: Any) -> None:
         raise OSError(errno.ENOSPC, "No space left on device")

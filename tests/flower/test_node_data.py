@@ -158,8 +158,19 @@ def test_a_client_that_joins_late_counts_with_its_own_samples(tmp_path):
     assert held == [sum(sizes) - sizes[1], sum(sizes)]
 
 
+def test_nodes_test_in_several_protocols(tmp_path):
+    protocols = {"every": 3, "protocols": ["global/global", "global/local", "personal/local"]}
+    config, own = digits_of_nodes("ditto", tmp_path, evaluation=protocols)
+    here, there = run(config), run_in_process(own, data=tmp_path)
+    assert same(here, there)
+    assert there.protocols == tuple(protocols["protocols"])
+    for protocol in there.protocols:
+        assert there.in_protocol(protocol).curve() == here.in_protocol(protocol).curve()
+
+
 REFUSED = {
     "no test data": ("global/global", "the server has no test data"),
+    "of other nodes": ("personal/others", "take personal/local or global/local"),
     "away from each other": ("personal/global", "take personal/local or global/local"),
 }
 
