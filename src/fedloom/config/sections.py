@@ -192,6 +192,7 @@ class EvaluationConfig(Section):
         return Criterion(self.select_by, 1 if METRICS.get(self.select_by).higher_is_better else -1)
 
     def episode_shape(self) -> EpisodeShape:
+        """Return the sizes of few-shot episodes."""
         return EpisodeShape(self.ways, self.shots, self.queries, self.episodes)
 
 

@@ -57,7 +57,12 @@ class LeftOutDomain:
         return LeftOutDomain(name, index, *rows)
 
     def labels_of_others(self, data: Dataset, rows: Indices) -> Dataset:
-        """Return the labels of samples of the other domains, whose numbers close the gap. rows: [n], none of it."""
+        """Return the labels of samples of the other domains, whose numbers close the gap.
+
+        Args:
+            data: the set.
+            rows: row numbers of the samples [n], none of which is of the domain.
+        """
         assert data.domain is not None, "a source with domains"
         domain = data.domain.numpy()[rows]
         names = tuple(name for name in data.domains if name != self.name)
@@ -68,7 +73,12 @@ class LeftOutDomain:
         return test.take(torch.from_numpy(self.other_test))
 
     def add_to(self, scenario: Scenario, newcomer: Scenario) -> Scenario:
-        """Return a scenario with the domain as its only newcomer. newcomer: a scenario of one client that holds it."""
+        """Return a scenario with the domain as its only newcomer.
+
+        Args:
+            scenario: the scenario of the other domains.
+            newcomer: a scenario of one client that holds the domain.
+        """
         note = (
             f"domain {self.name} never trains ({len(self.train):,} training samples); the {scenario.clients} clients "
             "hold the other domains"

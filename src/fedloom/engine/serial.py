@@ -39,7 +39,9 @@ class Engine(Protocol):
         """Why this engine was chosen; None if there was no choice."""
         ...
 
-    def run(self, jobs: Jobs) -> Iterator[JobResult]: ...
+    def run(self, jobs: Jobs) -> Iterator[JobResult]:
+        """Run the jobs of a round, and yield their results in any order. Raises `ClientError`."""
+        ...
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
         """Test models with the worker's evaluator, and yield the results in any order."""

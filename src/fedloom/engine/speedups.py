@@ -28,7 +28,9 @@ class Replay(Protocol):
         """The work in the form that the threads of `ReplayPool` take."""
         ...
 
-    def run(self) -> None: ...
+    def run(self) -> None:
+        """Take the steps in this thread."""
+        ...
 
 
 class Results(Protocol):
@@ -74,7 +76,9 @@ class Stepper(Protocol):
 class ReplayPool(Protocol):
     """Threads that run replays. Whoever waits for a result runs one meanwhile."""
 
-    def submit(self, number: int, replay: Any) -> None: ...
+    def submit(self, number: int, replay: Any) -> None:
+        """Queue a replay (`Replay.job`) under a number, by which `next` names it."""
+        ...
 
     def next(self) -> int:
         """Return the number of a finished replay, or -1 if there is none to wait for."""
@@ -88,7 +92,9 @@ class ReplayPool(Protocol):
         """Forget the replays that wait, and wait for those that run."""
         ...
 
-    def close(self) -> None: ...
+    def close(self) -> None:
+        """End the threads."""
+        ...
 
 
 class _PlainStepper:

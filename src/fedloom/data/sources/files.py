@@ -58,6 +58,7 @@ class Files:
         return (f"pipes or devices that are not read: {skipped}",) if skipped else ()
 
     def has(self, name: str) -> bool:
+        """Tell whether there is a file of this name."""
         return (self.path / name).is_file()
 
     def read_each(self, names: Iterable[str]) -> Iterator[tuple[str, bytes]]:
@@ -66,6 +67,7 @@ class Files:
             yield name, read_regular(self.path / name)
 
     def read(self, name: str) -> bytes:
+        """Return the contents of one file. Raises `DataError` if it cannot be read."""
         return next(iter(self.read_each([name])))[1]
 
     def display_name(self, name: str) -> str:
