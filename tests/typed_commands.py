@@ -7,7 +7,19 @@ import shlex
 from dataclasses import dataclass
 from pathlib import Path
 
-PROGRAMS = ("fedloom", "flwr", "flower-superlink", "flower-supernode", "scp", "rm", "ssh-keygen", "pip", "make")
+PROGRAMS = (
+    "fedloom",
+    "flwr",
+    "flower-superlink",
+    "flower-supernode",
+    "scp",
+    "rm",
+    "ssh-keygen",
+    "pip",
+    "make",
+    "python",
+    "python3",
+)
 _FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.MULTILINE | re.DOTALL)
 _SECTION = re.compile(r"^(?:#+ (.*)|\*\*([^*]+?)[.:]\*\*.*)$", re.MULTILINE)
 _SPAN = re.compile(r"`([^`\n]+)`")
@@ -44,7 +56,7 @@ def commands_of(page: Path) -> list[Typed]:
         machine = cells[0] if cells and cells[0].startswith(("server", "node ")) else "server"
         for span in _SPAN.finditer(line):
             is_cell = f"`{span[1]}`" in cells
-            if not is_header and (is_cell or not re.fullmatch(r"[a-z -]+", span[1])):
+            if not is_header and (is_cell or not re.fullmatch(r"[a-z -]+|\S+", span[1])):
                 found.append((place + span.start(), machine, span[1]))
         place += len(line)
     sections = [(match.start(), match[1] or match[2]) for match in _SECTION.finditer(outside)]

@@ -21,6 +21,8 @@ ROOT = Path(__file__).parents[2]
 README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
 # What is not run here, and why.
 NOT_RUN = {
+    "python3 -m venv ~/federated && source ~/federated/bin/activate": "makes an environment in the home directory",
+    "python -m pip install .": "needs a package index",
     "pip wheel . --no-deps": "needs a package index for what builds it",
     "make demo": "makes an environment; `fedloom demo`, which it calls, runs before the other commands here",
     "make docs": "makes an environment",
