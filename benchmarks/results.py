@@ -20,6 +20,7 @@ from departures import departure_tables
 from fedloom.core.files import write_atomic
 from fedloom.results.difference import compare_family, paired_differences
 from fedloom.results.statistics import mean_std
+from leaderboard import ranked_tables
 from marked_tables import with_tables
 from results_picture import PICTURE, draw
 from sound import sound_tables
@@ -85,27 +86,17 @@ def differences(cells: Cells, setting: str) -> dict[str, str]:
 
 
 def leaderboard(studies: Mapping[str, Cells]) -> str:
-    """All methods in all settings without attacks, one row each."""
-    lines = [
-        "| scenario | method | protocol | accuracy % | against the plain method | worst 10 % | MB | TFLOPs | seconds "
-        "| n |",
-        "|---|---|---|---|---|---|---|---|---|---|",
-    ]
+    """Return the tables of all scenarios without attacks, ranked."""
+    blocks = []
     for study, cells in studies.items():
-        compared = {} if study in PAGES else cells
-        words: dict[str, str] = {}
-        for setting in dict.fromkeys(name.partition("/")[0] for name in compared):
-            words |= differences(cells, setting)
-        for name, cell in compared.items():
-            setting, _, label = name.partition("/")
+        if study in PAGES:
+            continue
+        for setting in dict.fromkeys(name.rpartition("/")[0] and name.partition("/")[0] for name in cells):
+            prefix = f"{setting}/" if setting else ""
+            in_setting = {name: cell for name, cell in cells.items() if name.startswith(prefix)}
             scenario = SCENARIOS[f"{study}/{setting}" if setting else study]
-            traffic = f"{(cell['bytes_up'] + cell['bytes_down']) / 1e6:,.1f}"
-            lines.append(
-                f"| {scenario} | {display_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} |"
-                f" {words.get(name, '–')} | {_worst(cell)} | {traffic} | {cell['flops'] / 1e12:.2f} |"
-                f" {cell['train_seconds']:.0f} | {len(cell['seeds'])} |"
-            )
-    return "\n".join(lines) + "\n"
+            blocks.append(ranked_tables(scenario, in_setting, differences(in_setting, setting)))
+    return "\n".join(blocks)
 
 
 def attack_table(cells: Cells) -> str:

@@ -5,7 +5,7 @@ document.addEventListener("DOMContentLoaded", function () {
     if (!heads.some(function (head) { return head.textContent === "accuracy %"; })) return;
     heads.forEach(function (head, column) {
       var cells = rows.map(function (row) { return row.cells[column]; });
-      if (!cells.every(function (cell) { return /^(–|-?[\d,.]+( ±.*)?)$/.test(cell.textContent.trim()); })) return;
+      if (!cells.every(function (cell) { return /^(–|-?[\d,.]+( ±.*| =)?)$/.test(cell.textContent.trim()); })) return;
       head.className = "num";
       cells.forEach(function (cell) {
         var number = parseFloat(cell.textContent.replace(/,/g, ""));

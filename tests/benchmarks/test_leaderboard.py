@@ -1,0 +1,55 @@
+"""The leaderboard: ranked by mean, ties by the one rule, a table for each scenario and protocol."""
+
+from __future__ import annotations
+
+from leaderboard import against_first, ranked_tables
+
+
+def cell(accuracies, protocol="global/global", seeds=None):
+    return {
+        "protocol": protocol,
+        "accuracies": list(accuracies),
+        "seeds": list(seeds or range(len(accuracies))),
+        "worst": None,
+        "bytes_up": 1e6,
+        "bytes_down": 1e6,
+        "flops": 1e12,
+        "train_seconds": 3.0,
+        "method": "fedavg",
+        "preset": "sound",
+        "tuned": {},
+    }
+
+
+def ranks(text):
+    return [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line[2:3].isdigit()]
+
+
+def test_rows_are_ranked_and_ties_are_those_that_the_rule_does_not_tell_apart():
+    cells = {
+        "s/low": cell((0.10, 0.11, 0.12)),
+        "s/close": cell((0.90, 0.88, 0.95)),
+        "s/best": cell((0.91, 0.92, 0.93)),
+        "s/two": cell((0.5, 0.6)),
+    }
+    text = ranked_tables("Digits", cells, {})
+    assert text.startswith("## Digits, global/global\n\n| rank | method |")
+    assert ranks(text) == ["1", "2 =", "3 =", "4"]
+    assert "behind" in text.splitlines()[-1]
+
+
+def test_each_protocol_has_its_own_table_and_plain_method():
+    cells = {"a": cell((0.5, 0.6, 0.7)), "b": cell((0.8, 0.8, 0.8), "personal/local")}
+    text = ranked_tables("Digits", cells, {"a": "+1.0, ahead"})
+    assert [line for line in text.splitlines() if line.startswith("##")] == [
+        "## Digits, global/global",
+        "## Digits, personal/local",
+    ]
+    assert "against FedAvg" in text
+    assert "against Local" in text
+    assert "+1.0, ahead" in text
+    assert ranks(text) == ["1", "1"]
+
+
+def test_rows_without_a_common_seed_are_no_loss():
+    assert against_first([cell((0.9, 0.8)), cell((0.1, 0.1), seeds=(7, 8))])[1] == ("too few seeds", "no common seed")
