@@ -79,7 +79,10 @@ def test_a_table_standardised_by_what_nodes_tell_has_the_bits_of_the_simulation(
     here, there = run(config), run_in_process(own, data=tmp_path)
     assert same_bits(here.memory.weights[3].server, there.memory.weights[3].server)
     assert same(here, there)
-    assert here.scenario["input"] == {**there.scenario["input"], "features": here.scenario["input"]["features"]}
+    local_keys = {key: here.scenario["input"][key] for key in ("features", "ranges")}
+    assert here.scenario["input"] == {**there.scenario["input"], **local_keys}
+    assert there.scenario["input"]["ranges"] == []  # the server knows no value of a node
+    assert len(local_keys["ranges"]) == 4
 
 
 @pytest.mark.parametrize("protocol", ["global/global", "global/local", "personal/local"])

@@ -300,7 +300,7 @@ class _Run:
     def scenario_record(self) -> dict[str, Any]:
         """Return the content of scenario.json: the samples of each client, and the shape of the input."""
         scenario = self.scenario
-        rows = None if scenario.remote else scenario.train.order
+        rows = scenario.train.order[:0] if scenario.remote else scenario.train.order  # nodes tell no ranges of theirs
         record = describe_scenario(scenario) | {"input": describe_input(scenario.train_set, rows)}
         return record if self.data is None else record | {data_record.KEY: self.data}
 
