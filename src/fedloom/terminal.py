@@ -98,15 +98,15 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
         f"({n['protocol']}, {n['select']}), {n['rounds']} rounds, seed {n['seed']}",
         soft_wrap=True,
     )
+    for protocol in result.protocols[1:]:
+        further = result.in_protocol(protocol).numbers
+        console.print(f"  accuracy [bold]{100 * further['accuracy']:.2f} %[/] ({protocol}, {further['select']})")
     if brief:
         return
     console.print(
         f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB; "
         f"{n['flops'] / 1e9:,.1f} GFLOPs"
     )
-    for protocol in result.protocols[1:]:
-        further = result.in_protocol(protocol).numbers
-        console.print(f"  accuracy [bold]{100 * further['accuracy']:.2f} %[/] ({protocol}, {further['select']})")
     if metrics := n.get("metrics"):
         texts = (f"{name} {value_text(name, value)}" for name, value in metrics.items() if name != "accuracy")
         console.print("  " + ", ".join(texts), soft_wrap=True)

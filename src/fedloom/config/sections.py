@@ -199,7 +199,7 @@ class EvaluationConfig(Section):
 def _why_not_listed(name: object) -> str:
     if name == "few-shot":
         return "its classes are new, so no other protocol can be tested beside it; take evaluation.protocol=few-shot"
-    return f"{suggest_name(str(name), PROTOCOLS)}; protocols are {', '.join(PROTOCOLS)}"
+    return suggest_name(str(name), PROTOCOLS)
 
 
 class EarlyStoppingConfig(Section):
