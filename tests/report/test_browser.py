@@ -190,8 +190,8 @@ def test_links_save_the_tables_that_are_shown(report, tmp_path):
     frame.write_text(SAVE)
     names = ("results", "fairness", "costs", "cells-rows")
     tables = [f"{name}.{kind}" for name in names for kind in ("csv", "md", "tex")]
-    said = saved_by_clicks(frame, folder, {*tables, "runs.csv"})
-    assert {path.name for path in folder.iterdir()} == {*tables, "runs.csv"}
+    said = saved_by_clicks(frame, folder, {*tables, "client-table-0.csv", "runs.csv"})
+    assert {path.name for path in folder.iterdir()} == {*tables, "client-table-0.csv", "runs.csv"}
     console = [line for line in said.splitlines() if "CONSOLE" in line]
     assert len(console) == 1  # the probe's: no error
     rows_by_table = [[dict(zip(heads, row, strict=True)) for row in rows] for heads, rows in tables_of(console[0])]

@@ -117,6 +117,15 @@ def test_a_hundred_classes_and_more_than_a_matrix_keeps(hospital):
     assert "Recall of each class" in without
 
 
+def test_every_client_is_in_a_table_that_folds(make_result):
+    text = page([make_result("local", protocol="personal/local", client_accuracies=(0.25, 0.5, 1.0))])
+    assert "<summary>local: each of 3 clients</summary>" in text
+    assert "`fedloom evaluate RUN DATA` on its data" in text
+    assert re.search(r'client 1</span></th><td[^>]*data-value="24">24</td>', "".join(text.splitlines()))
+    many = [make_result(f"method{k}", client_accuracies=(0.25, 0.5)) for k in range(5)]
+    assert "each of 2 clients" not in page(many)
+
+
 def test_a_class_without_samples_and_a_client_alone(hospital, make_scenario):
     matrix = ((14, 0, 0), (0, 0, 0), (2, 0, 4))
     run = hospital(matrix=matrix, client_accuracies=(0.9,), protocol="global/local")

@@ -14,6 +14,7 @@ from fedloom.report import charts, comparison_charts, line_charts
 from fedloom.report.cautions import cautions
 from fedloom.report.chart_rows import ChartRow, chart_rows
 from fedloom.report.class_charts import class_blocks
+from fedloom.report.client_table import client_tables
 from fedloom.report.markup import bullets, fold, section
 from fedloom.report.measures import diverged
 from fedloom.report.parts import render_section
@@ -106,7 +107,11 @@ def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
         ("Domains left out", "domains"): [left_out] if left_out else [],
         ("Classes", "classes"): class_blocks(rows),
         ("Learning curves", "curves"): line_charts.learning_curves(rows),
-        ("Single clients", "clients"): [*charts.client_spread(rows), *([fairness] if fairness else [])],
+        ("Single clients", "clients"): [
+            *charts.client_spread(rows),
+            *([fairness] if fairness else []),
+            *client_tables(rows),
+        ],
         ("Losses", "losses"): line_charts.losses(rows),
         ("Cost", "cost"): [costs_table(trained), charts.cost_charts(trained)],
         ("Tuning", "tuning"): tuning_blocks(tuning_choices(results)),

@@ -38,6 +38,7 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Mapp
     metrics = [column for column in optional if _metric(column[0]) in measured]
     others = [column for column in optional if column not in metrics]
     varying = [name for name in _UNIFORM if len({str(row[name]) for row in plain}) > 1]  # type: ignore[literal-required]
+    shown = [name for name in varying if name == "preset" or not several]  # settings name the others
     pair_by_label: dict[str, Paired] = {}
     for pair in pairs:
         pair_by_label.setdefault(pair.label, pair)
@@ -51,7 +52,7 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Mapp
         *figures,
         "n",
         "at best val %",
-        *varying,
+        *shown,
         *(name for name, *_ in others),
     ]
     body: list[list[Cell]] = []
@@ -63,7 +64,7 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Mapp
         cells += [(text(row), row["metrics"].get(_metric(name))) for name, _, text in metrics]
         cells += [(figure_text(row, name), row["figures"].get(name)) for name in figures]
         cells += [(str(row["n"]), row["n"]), (_or_dash(row["best_val"]), row["best_val"])]
-        cells += [str(row[name]) for name in varying]  # type: ignore[literal-required]
+        cells += [str(row[name]) for name in shown]  # type: ignore[literal-required]
         cells += [(text(row), row["attack_success"]) if number else text(row) for _, number, text in others]
         body.append(cells)
     caption = "Test accuracy in percent, mean ± sample standard deviation over n seeds."
@@ -133,7 +134,7 @@ def _majority_rows(rows: Sequence[ChartRow], columns: int, several: bool) -> lis
         personal = members[0].row["protocol"].startswith("personal/")
         guess = "own majority class" if personal else "majority class"
         cells: list[Cell] = [name_cell(guess), *([words_cell(panel)] if several else []), _accuracy(share, None)]
-        foot.append([*cells, *("–" for _ in range(columns - len(cells)))])
+        foot.append([*cells, *("" for _ in range(columns - len(cells)))])
     return foot
 
 
