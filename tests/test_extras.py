@@ -20,5 +20,5 @@ def test_every_extra_that_is_named_exists() -> None:
 def test_every_extra_is_asked_for_somewhere() -> None:
     asking = [*(ROOT / "src").rglob("*.py"), *(ROOT / "examples").rglob("*.py")]
     code = "".join(path.read_text(encoding="utf-8") for path in asking)
-    unused = [extra for extra in EXTRAS if extra not in ("dev", "docs") and f'"{extra}"' not in code]
+    unused = [extra for extra in EXTRAS if extra not in ("dev", "docs", "notebooks") and f'"{extra}"' not in code]
     assert [extra for extra in unused if f"fedloom[{extra}]" not in code] == []

@@ -42,7 +42,7 @@ def test_no_validation_value_selects_no_round():
 
 
 def test_a_metric_that_the_last_rounds_do_not_have_has_no_value_there() -> None:
-    rows = [*ROWS, Row(round=1, client=None, split="test", protocol="p", name="auroc", value=0.9)]
+    rows = [*ROWS, Row(round=1, client=None, split="test", protocol="global/global", name="auroc", value=0.9)]
     assert value_at_selected_round(rows, "auroc", "last", 2) is None
     assert value_at_selected_round(rows, "auroc", "mean_last_k", 2) is None
     assert value_at_selected_round(rows, "auroc", "mean_last_k", 3) == 0.9

@@ -7,8 +7,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from pydantic import TypeAdapter, ValidationError
+
+from fedloom.core.errors import RunFolderError, short_repr
 from fedloom.results.table import Group
 from fedloom.storage.run_data import RunData
+
+# Samples, confidence and share of correct predictions; None for a bin without samples.
+_Bin = tuple[float, float | None, float | None] | None
 
 
 @dataclass(frozen=True, slots=True)
@@ -64,8 +70,8 @@ def class_results(group: Group) -> ClassResults | None:
     recalls, precisions = (_by_class(group.results, name) for name in ("recall", "precision"))
     if any(len(values) != len(names) for values in recalls) or not names:
         return None
-    matrices = [_details(result, "balanced_accuracy").get("confusion") or [] for result in group.results]
-    if any(len(matrix) != len(names) for matrix in matrices):
+    matrices = [_recorded(result, "balanced_accuracy", "confusion", list[list[int]]) for result in group.results]
+    if any(len(matrix) != len(names) or any(len(row) != len(names) for row in matrix) for matrix in matrices):
         recall, precision = (_means(values, len(names)) for values in (recalls, precisions))
         return ClassResults(group.row["label"], names, recall, precision, None, None, len(group.results))
     indices = range(len(names))
@@ -85,7 +91,7 @@ def class_results(group: Group) -> ClassResults | None:
 
 def calibration(group: Group) -> CalibrationCurve | None:
     """Add the confidence bins of a row's runs; None where some run has none, or another number of them."""
-    recorded = [_details(result, "ece").get("bins") or [] for result in group.results]
+    recorded = [_recorded(result, "ece", "bins", list[_Bin]) for result in group.results]
     if any(not bins or len(bins) != len(recorded[0]) for bins in recorded):
         return None
     added: list[tuple[float, float, float] | None] = []
@@ -114,13 +120,20 @@ def majority_accuracy(group: Group) -> float | None:
     return metrics.get("majority_global") if own is None else own
 
 
-def _details(result: RunData, name: str) -> dict[str, Any]:
+def _recorded(result: RunData, name: str, key: str, kind: Any) -> Any:
+    """Return a list of a metric's details; empty if it was not recorded. Raises `RunFolderError` if it is damaged."""
     details = (result.numbers.get("details") or {}).get(name)
-    return details if isinstance(details, dict) else {}
+    value = details.get(key) if isinstance(details, dict) else None
+    try:
+        return TypeAdapter(kind).validate_python(value or [])
+    except ValidationError:
+        raise RunFolderError(
+            f"details.{name}.{key} in a summary.json is {short_repr(value)}: damaged; run it again"
+        ) from None
 
 
 def _by_class(results: Sequence[RunData], name: str) -> list[list[float | None]]:
-    return [_details(result, name).get("by_class") or [] for result in results]
+    return [_recorded(result, name, "by_class", list[float | None]) for result in results]
 
 
 def _means(by_run: Sequence[Sequence[float | None]], classes: int) -> list[float | None]:
