@@ -173,7 +173,7 @@ def test_the_score_is_validation_accuracy_by_the_study_s_rule(
         accuracies=[0.99, 0.99, 0.99], select=select, config={"evaluation": {"select": select, "last_k": 2}}
     )
     for round_, value in enumerate((0.2, 0.9, 0.5), start=1):
-        row = Row(round=round_, client=None, split="val", protocol=None, name="accuracy", value=value)
+        row = Row(round=round_, client=None, split="val", protocol="global/global", name="accuracy", value=value)
         result.rows.append(row)
     assert validation_value(result, ACCURACY) == pytest.approx(expected)
 
