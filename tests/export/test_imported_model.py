@@ -58,3 +58,30 @@ def test_what_cannot_be_imported_is_one_line(reference: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says) as caught:
         imported_model(reference)
     assert "\n" not in str(caught.value)
+
+
+def test_a_file_may_have_dataclasses_and_import_a_file_beside_it(tmp_path: Path) -> None:
+    folder = tmp_path / "elsewhere"
+    folder.mkdir()
+    (folder / "layers_of_a_user.py").write_text("from torch import nn\nlayer = nn.Linear(2, 3)\n")
+    (folder / "typed_of_a_user.py").write_text(
+        "from __future__ import annotations\nfrom dataclasses import dataclass\nfrom layers_of_a_user import layer\n"
+        "@dataclass\nclass Size:\n    width: int = 8\n"
+    )
+    before, modules = list(sys.path), set(sys.modules)
+    try:
+        assert isinstance(imported_model(f"{folder / 'typed_of_a_user.py'}:layer"), nn.Linear)
+        assert sys.path == before
+    finally:
+        for name in {"layers_of_a_user", "typed_of_a_user"} - modules:
+            sys.modules.pop(name, None)
+
+
+def test_a_file_that_is_called_as_a_package_does_not_replace_it(tmp_path: Path) -> None:
+    (tmp_path / "torch.py").write_text("make = dict\n")
+    package = sys.modules["torch"]
+    try:
+        assert imported_model("torch.py:make") is dict
+        assert sys.modules["torch"] is package
+    finally:
+        sys.modules.pop("_fedloom_model_torch", None)

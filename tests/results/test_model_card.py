@@ -111,6 +111,15 @@ def test_the_card_of_a_real_run(tmp_path: Path, finished: Result) -> None:
     assert f"| 3 | {counts[3]:,} |" in card
 
 
+@pytest.mark.parametrize("change", ["My own notes.\n", None])
+def test_notes_below_a_card_are_not_lost(tmp_path: Path, finished: Result, change: str | None) -> None:
+    files = finished.export(tmp_path / "m.safetensors")
+    text = files.card.read_text()
+    files.card.write_text(text + change if change else text.rpartition(" has the SHA-256 ")[0] + " has the SHA-256 ")
+    with pytest.raises(ConfigError, match="somebody edited this card"):
+        finished.export(tmp_path / "m.safetensors")
+
+
 def test_an_edited_card_is_not_replaced(tmp_path: Path, finished: Result) -> None:
     files = finished.export(tmp_path / "m.safetensors")
     finished.export(tmp_path / "m.safetensors")  # nobody touched it

@@ -68,6 +68,18 @@ def test_nothing_is_said_where_it_hardly_helps_or_the_processor_lacks_it(
     assert bfloat16_advice(config(), toy.worker, 1, LONG) is None
 
 
+def test_a_net_that_bfloat16_cannot_train_does_not_end_the_run(monkeypatch: pytest.MonkeyPatch) -> None:
+    class Spectral(TinyBN):
+        def forward(self, x: torch.Tensor) -> torch.Tensor:
+            if self.in_bfloat16:
+                raise RuntimeError("Unsupported dtype BFloat16")
+            return super().forward(x)
+
+    monkeypatch.setattr(module, "has_bfloat16", lambda: True)
+    toy = world(FedAvg(), [[0, 1, 2]], net=Spectral)
+    assert bfloat16_advice(config(), toy.worker, 1, LONG) is None
+
+
 def test_torch_versions_that_do_not_tell_have_none(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cpu, "get_capabilities", lambda: {"avx512_bf16": True}, raising=False)
     assert has_bfloat16()

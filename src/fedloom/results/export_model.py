@@ -50,7 +50,7 @@ def export_model(trained: Trained, path: Path | str, run: RunData | None = None)
     described = ExportMetadata.model_validate_json(metadata.read_bytes())
     parameters = sum(parameter.numel() for parameter in trained.module.parameters())
     text = model_card(described, parameters, run, _versions(run))
-    write_atomic(card, f"{text}{_MARK}{_digest(text)} -->\n")
+    write_atomic(card, _marked(text))
     return ExportedFiles(path, metadata, card, described)
 
 
@@ -71,10 +71,10 @@ def _refuse_edited(card: Path) -> None:
         written = ""
     if written is None:
         return
-    text, mark, digest = written.rpartition(_MARK)
-    if not mark or digest.split()[0] != _digest(text):
+    if written != _marked(written.rpartition(_MARK)[0]):
         raise ConfigError(f"{card}: somebody edited this card; move it, or choose another name with --out")
 
 
-def _digest(text: str) -> str:
-    return hashlib.sha256(text.encode(errors="backslashreplace")).hexdigest()
+def _marked(text: str) -> str:
+    """Return the whole file of a card: its text, and the mark by which changes are noticed, also those below it."""
+    return f"{text}{_MARK}{hashlib.sha256(text.encode(errors='backslashreplace')).hexdigest()} -->\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import time
 
 import torch
@@ -10,7 +11,9 @@ from fedloom.config.run_config import RunConfig
 from fedloom.engine.client import Worker
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.net import Net
+from fedloom.nets.user_model import error_line
 
+_log = logging.getLogger(__name__)
 _WORTH_SECONDS = 300.0  # remaining time of a run from which on the measurement is made
 _WORTH_GAIN = 1.25
 _WARM_UP, _STEPS = 2, 3
@@ -18,7 +21,7 @@ _NATIVE = ("amx_bf16", "avx512_bf16")  # features of processors that multiply in
 
 
 def bfloat16_advice(config: RunConfig, worker: Worker, round_: int, seconds: float) -> str | None:
-    """Return what bfloat16 would buy, after the first round of a long run; None if it would not buy much.
+    """Return what bfloat16 would buy, after the first round of a long run; None if it would not buy much, or fails.
 
     Args:
         config: the run's config.
@@ -29,8 +32,12 @@ def bfloat16_advice(config: RunConfig, worker: Worker, round_: int, seconds: flo
     long = seconds * (config.rounds - round_) >= _WORTH_SECONDS
     if round_ != 1 or not long or config.precision != "float32" or worker.device.type != "cpu" or not has_bfloat16():
         return None
-    with torch.random.fork_rng(devices=[]):
-        plain, half = step_seconds(worker)
+    try:
+        with torch.random.fork_rng(devices=[]):
+            plain, half = step_seconds(worker)
+    except Exception as error:  # the net may have operators that bfloat16 lacks; the run does not need them
+        _log.info("precision = bfloat16 cannot be measured: %s", error_line(error))
+        return None
     if plain < _WORTH_GAIN * half:
         return None
     return (

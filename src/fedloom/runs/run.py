@@ -252,7 +252,8 @@ class _Run:
         report = self.federation.step()
         trained = time.perf_counter()
         self._note_once(report.diagnostics)
-        if advice := bfloat16_advice(self.config, self.worker, report.round, trained - began):
+        trains_here = not self.scenario.remote  # nodes train on other processors
+        if trains_here and (advice := bfloat16_advice(self.config, self.worker, report.round, trained - began)):
             self.note(advice)
         rows = training_rows(report)
         round_, every = report.round, self.config.evaluation.every
