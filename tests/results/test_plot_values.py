@@ -82,6 +82,9 @@ def test_differences_from_one_method_are_filled_where_the_rule_says_ahead(grid: 
     assert (fedsc.method, fedsc.mean, fedsc.hollow, moon.hollow) == ("fedsc", pytest.approx(10.0), False, True)
     assert plot.drawn == ["fedsc", "moon"]
     assert (plot.quantity, plot.line_at, plot.bounded) == ("test accuracy over fedavg (points)", 0.0, None)
+    brier = plot_values(grid, "dots", "brier", against="fedavg").panels[0].series[0]
+    assert isinstance(brier, Estimate)
+    assert len(brier.text.partition(".")[2]) == 3  # tenths of a score that is no share say nothing
     with pytest.raises(ConfigError, match="--against 'fedavgg': no finished row of it; did you mean 'fedavg'"):
         plot_values(grid, "dots", against="fedavgg")
     with pytest.raises(ConfigError, match="differences are drawn as dots, not as bars"):

@@ -11,10 +11,12 @@ from torch import nn
 
 from fedloom.config.model_key import UserModelConfig
 from fedloom.config.run_config import RunConfig, parse
+from fedloom.core.criterion import ACCURACY
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree
+from fedloom.evaluation.metric import METRICS
 from fedloom.export.metadata import ExportMetadata
 from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ServerContext, Task
@@ -47,7 +49,20 @@ def config_of(resolved: Mapping[str, Any], user_model: OwnModel | None) -> RunCo
         )
     for number, source in zip(places, sources, strict=True):
         words[number] = UserModelConfig.model_validate({**words[number], "user_model": UserModel(source)})
-    return parse({**resolved, "model": words if isinstance(named, list) else words[0]})
+    return _parsed_without_metrics({**resolved, "model": words if isinstance(named, list) else words[0]})
+
+
+def _parsed_without_metrics(resolved: Mapping[str, Any]) -> RunConfig:
+    """Return a finished run's config, whose metrics may be functions of a script that this process has not run."""
+    evaluation = dict(resolved.get("evaluation", {}))
+    metrics, select_by = tuple(evaluation.get("metrics", ())), evaluation.get("select_by", ACCURACY.name)
+    if all(name in METRICS for name in (*metrics, select_by)):
+        return parse(resolved)
+    evaluation["metrics"] = [name for name in metrics if name in METRICS]
+    evaluation["select_by"] = select_by if select_by in METRICS else ACCURACY.name
+    config = parse({**resolved, "evaluation": evaluation})
+    recorded = {"metrics": metrics, "select_by": select_by}  # which the fingerprint needs
+    return config.model_copy(update={"evaluation": config.evaluation.model_copy(update=recorded)})
 
 
 @contextlib.contextmanager

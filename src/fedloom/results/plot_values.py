@@ -126,7 +126,7 @@ def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
         low, high = outcome.low, outcome.high
         bounds = None if low is None or high is None or outcome.n < MIN_SEEDS else (scale * low, scale * high)
         hollow = outcome.word not in ("ahead", "behind")
-        text = f"{scale * outcome.mean:+.1f}"
+        text = f"{scale * outcome.mean:+.{1 if scale == 100.0 else 3}f}"
         panels[titles[index]].append(Estimate(methods[index], scale * outcome.mean, bounds, text, hollow))
     note = (
         f"Dot: mean difference from {against} over common seeds; line: its {100 * LEVEL:.0f} % t interval, not "

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
+from fedloom.core.criterion import ACCURACY
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.storage.curves import curve, of_protocol, total_over_rounds
 from fedloom.storage.run_folder import Row, RunFolder
@@ -69,7 +70,8 @@ class RunData:
         if numbers is None or config is None:
             return None
         rows = folder.log.rows()
-        if not _summary_fits_rows(numbers, rows):
+        select_by = config.get("evaluation", {}).get("select_by", ACCURACY.name)
+        if not _summary_fits_rows(numbers, rows, select_by):
             raise RunFolderError(
                 f"{path / 'summary.json'}: its numbers are not those of {folder.log.path.name}; delete the run folder "
                 "and run again"
@@ -81,8 +83,11 @@ class RunData:
         return curve(self.rows, name, split)
 
 
-def _summary_fits_rows(numbers: Mapping[str, Any], rows: Sequence[Row]) -> bool:
-    """Whether a summary's accuracies and bytes are those of the rows."""
+def _summary_fits_rows(numbers: Mapping[str, Any], rows: Sequence[Row], select_by: str) -> bool:
+    """Whether a summary's accuracies and bytes are those of the rows, of which the best was selected by a measure."""
     _, test = curve(rows, "accuracy", "test")
     sent = all(abs(total_over_rounds(rows, name) - numbers[name]) < 1 for name in ("bytes_up", "bytes_down"))
-    return bool(test) and sent and (numbers["last_accuracy"], numbers["best_test_accuracy"]) == (test[-1], max(test))
+    if not test or not sent or numbers["last_accuracy"] != test[-1]:
+        return False
+    best = numbers["best_test_accuracy"]
+    return bool(best == max(test) if select_by == ACCURACY.name else best in test)

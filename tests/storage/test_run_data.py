@@ -1,0 +1,29 @@
+"""The check whether a summary belongs to the rows of its run."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from fedloom.storage.run_data import _summary_fits_rows
+
+ACCURACIES, LOSSES = (0.6, 0.8, 0.7), (0.9, 0.8, 0.5)  # the best round by loss is not that by accuracy
+
+
+def row(round_: int, name: str, value: float, split: str = "test") -> dict[str, Any]:
+    return {"round": round_, "split": split, "protocol": "global/global", "name": name, "value": value, "client": None}
+
+
+@pytest.mark.parametrize(
+    ("select_by", "best", "fits"),
+    [("accuracy", 0.8, True), ("accuracy", 0.7, False), ("loss", 0.7, True), ("loss", 0.75, False)],
+)
+def test_the_best_accuracy_is_that_of_the_round_which_the_measure_selects(
+    select_by: str, best: float, fits: bool
+) -> None:
+    rows = [row(k + 1, "accuracy", value) for k, value in enumerate(ACCURACIES)]
+    rows += [row(k + 1, "loss", value) for k, value in enumerate(LOSSES)]
+    rows += [row(k, name, 1.0, "system") for k in (1, 2, 3) for name in ("bytes_up", "bytes_down")]
+    numbers = {"last_accuracy": 0.7, "best_test_accuracy": best, "bytes_up": 3, "bytes_down": 3}
+    assert _summary_fits_rows(numbers, rows, select_by) == fits
