@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import pytest
 
+from fedloom.core.criterion import Criterion
+from fedloom.storage.curves import accuracies
 from fedloom.storage.run_data import _summary_fits_rows
 
 ACCURACIES, LOSSES = (0.6, 0.8, 0.7), (0.9, 0.8, 0.5)  # the best round by loss is not that by accuracy
@@ -27,3 +30,12 @@ def test_the_best_accuracy_is_that_of_the_round_which_the_measure_selects(
     rows += [row(k, name, 1.0, "system") for k in (1, 2, 3) for name in ("bytes_up", "bytes_down")]
     numbers = {"last_accuracy": 0.7, "best_test_accuracy": best, "bytes_up": 3, "bytes_down": 3}
     assert _summary_fits_rows(numbers, rows, select_by) == fits
+
+
+def test_a_run_whose_loss_is_never_a_number_has_the_accuracy_of_its_last_round() -> None:
+    rows = [row(k + 1, "accuracy", value) for k, value in enumerate(ACCURACIES)]
+    rows += [row(k, "loss", math.nan, split) for k in (1, 2, 3) for split in ("test", "val")]
+    by_selection = accuracies(rows, 1, Criterion("loss", -1))
+    assert (by_selection["best_val"], by_selection["best_test"]) == (0.7, 0.7)
+    without_validation = [entry for entry in rows if entry["split"] == "test"]
+    assert accuracies(without_validation, 1, Criterion("loss", -1))["best_val"] is None

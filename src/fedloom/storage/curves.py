@@ -41,6 +41,8 @@ def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[f
 def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY) -> dict[str, float | None]:
     """Return the test accuracy in [0, 1] by each way of selecting a round; None where there is no validation data.
 
+    Where the measure that selects is NaN in every round, as in a run that diverged, the last round stands for the best.
+
     Args:
         rows: measures of a run.
         last_k: evaluated rounds that `mean_last_k` averages over.
@@ -48,10 +50,11 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
     """
     rounds, test = curve(rows, "accuracy", "test")
     by_round = dict(zip(rounds, test, strict=True))
+    validated = bool(curve(rows, criterion.name, "val")[0])
     best, best_test = best_val(rows, criterion), criterion.best(*curve(rows, criterion.name, "test"))
     return {
         "last": test[-1],
-        "best_val": None if best is None else by_round[best[0]],
+        "best_val": by_round[best[0]] if best is not None else test[-1] if validated else None,
         "best_test": test[-1] if best_test is None else by_round[best_test],
         "mean_last_k": fmean(test[-last_k:]),
     }
