@@ -63,6 +63,7 @@ def calls_in(line: str) -> list[list[str]]:
     return [shlex.split(part) for part in line.split(";")]
 
 
+@pytest.mark.matrix  # half a minute, among all that `make test-matrix` runs
 @pytest.mark.slow
 def test_the_readmes_commands_run_as_they_are_typed(clone, capsys):
     assert call(capsys, "demo", "--rounds", "1", "--seeds", "2", "--quiet")[0] == 0  # make demo

@@ -297,7 +297,7 @@ def test_a_method_that_cannot_be_stacked_runs_on_and_the_reason_says_so():
 def test_the_preferred_engine_takes_over_when_it_is_ready_and_leaves_when_it_does_not_serve(clock):
     ready, serves = [], [True]
     fakes = [Fake("threads", 1.0, clock), Fake("processes", 1.0, clock)]
-    preferred = Candidate("on threads", lambda: fakes[0], ready=lambda: bool(ready), serves=lambda: serves[0])
+    preferred = Candidate("on threads", lambda: fakes[0], ready=lambda: bool(ready), serves=lambda engine: serves[0])
     engine = Auto([preferred, Candidate("in 2 processes", lambda: fakes[1])], 20)
     names = []
     for round_ in range(6):
@@ -316,7 +316,7 @@ def test_the_preferred_engine_takes_over_when_it_is_ready_and_leaves_when_it_doe
 def test_a_preferred_engine_that_does_not_serve_is_compared_with_the_others(clock, seconds, last):
     serves = [True]
     fakes = [Fake("threads", seconds, clock), Fake("processes", 1.0, clock)]
-    preferred = Candidate("on threads", lambda: fakes[0], ready=lambda: True, serves=lambda: serves[0])
+    preferred = Candidate("on threads", lambda: fakes[0], ready=lambda: True, serves=lambda engine: serves[0])
     engine = Auto([preferred, Candidate("in 2 processes", lambda: fakes[1])], 20)
     names = []
     for round_ in range(8):

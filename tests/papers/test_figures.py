@@ -31,7 +31,7 @@ def test_curves_of_a_run_of_one_domain_and_of_single_nets(make_result: MakeResul
     assert [(row["x"], row["accuracy"]) for row in whole] == [(1, 20.0), (2, 40.0)]
     webcam = figure_rows(find_recipe("fedco2/fig2"), {("webcam", "FedAvg"): [run]})
     assert [(row["x"], row["accuracy"]) for row in webcam] == [(1, 90.0), (2, 90.0)]
-    online = Row(round=2, client=3, split="test", protocol=None, name="accuracy/online", value=0.6)
+    online = Row(round=2, client=3, split="test", protocol=run.numbers["protocol"], name="accuracy/online", value=0.6)
     run.rows.append(online)
     nets = figure_rows(find_recipe("fedco2/fig2"), {("webcam", "Fed-CO2"): [run]})
     assert [(row["row"], row["accuracy"]) for row in nets][2:] == [("Fed-CO2, online net", 60.0)]
@@ -39,7 +39,9 @@ def test_curves_of_a_run_of_one_domain_and_of_single_nets(make_result: MakeResul
 
 def test_bars_of_a_table_have_the_other_predictors_own_accuracy(make_result: MakeResult) -> None:
     run = make_result("fedco2", 0, (0.5,))
-    run.rows.append(Row(round=1, client=None, split="test", protocol=None, name="accuracy/online", value=0.45))
+    run.rows.append(
+        Row(round=1, client=None, split="test", protocol=run.numbers["protocol"], name="accuracy/online", value=0.45)
+    )
     alone = "Fed-CO2 (no intra and inter knowledge transfer)"
     rows = figure_rows(find_recipe("fedco2/table10"), {("domainnet", alone): [run]})
     assert [(row["row"], row["accuracy"]) for row in rows] == [(alone, 50.0), ("Online Model", 45.0)]

@@ -10,9 +10,11 @@ from rich.console import Console
 
 import fedloom as fl
 from fedloom.methods.wrappers.accountant import epsilon
+from fedloom.report.chart_rows import chart_rows
 from fedloom.report.table_html import numbers_table
 from fedloom.results.comparison import Comparison
 from fedloom.results.result import Result
+from fedloom.results.table import grouped
 from fedloom.terminal import print_comparison, print_result
 
 
@@ -87,7 +89,7 @@ def test_tables_have_a_column_for_each_figure_that_a_row_has(mixed):
 
 def test_the_page_and_the_terminal_show_them(mixed):
     rows = Comparison(mixed).rows()
-    page = numbers_table(rows, {})
+    page = numbers_table(chart_rows(grouped(mixed)), [], {})
     assert '<th scope="col" class="num">Epsilon</th>' in page
     assert 'data-value="12.345">12.3</td>' in page
     told = shown(print_comparison, rows)

@@ -118,3 +118,25 @@ def test_a_killed_group_leaves_nothing_in_shared_memory(tmp_path: Path) -> None:
     process.wait()
     time.sleep(0.2)
     assert set(Path("/dev/shm").iterdir()) <= before
+
+
+SPAWNS = """
+import signal
+from fedloom.studies.spawned import spawned
+
+def masked(pipe):
+    pipe.send(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+
+if __name__ == "__main__":
+    with spawned("jobs = 2", 2, masked) as processes:
+        print(*[pipe.recv() for pipe in processes])
+    print(signal.SIGINT in signal.pthread_sigmask(signal.SIG_BLOCK, []))
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "pthread_sigmask"), reason="this system has no signal masks")
+def test_no_process_gets_ctrl_c_the_first_one_neither(tmp_path: Path) -> None:
+    (tmp_path / "script.py").write_text(SPAWNS)
+    words = [sys.executable, str(tmp_path / "script.py")]
+    done = subprocess.run(words, capture_output=True, text=True, check=True)
+    assert done.stdout.split() == ["True", "True", "False"]

@@ -9,6 +9,7 @@ import contextlib
 import signal
 import time
 from collections.abc import Iterator
+from multiprocessing import resource_tracker
 from typing import Any
 
 _SIGNALS = [signal.SIGINT, signal.SIGTERM, *([signal.SIGHUP] if hasattr(signal, "SIGHUP") else [])]
@@ -16,11 +17,17 @@ _BURST_SECONDS = 3.0  # signals that follow each other faster count as one
 
 
 @contextlib.contextmanager
-def block_interrupts() -> Iterator[None]:
-    """Start processes in this block that never get Ctrl-C; this process gets it after the block."""
+def block_interrupts(*, spawn: bool = False) -> Iterator[None]:
+    """Start processes in this block that never get Ctrl-C; this process gets it after the block.
+
+    Args:
+        spawn: whether they are spawned: multiprocessing starts a helper with the first one, and unblocks signals then.
+    """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield
         return
+    if spawn:
+        resource_tracker.ensure_running()
     previous_mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield

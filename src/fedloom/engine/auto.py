@@ -44,7 +44,7 @@ class Candidate:
     is_reference: bool = True
     trial_rounds: int = 2
     ready: Callable[[], bool] | None = None
-    serves: Callable[[], bool] = lambda: True
+    serves: Callable[[Engine], bool] = lambda engine: True
     engine: Engine | None = None
     seconds: list[float] = field(default_factory=list)
     rounds: int = 0
@@ -132,7 +132,7 @@ class Auto:
     def _next_candidate(self) -> Candidate:
         """The candidate of this round: the preferred one, the fastest so far, or one that has not run for long."""
         for candidate in list(self._preferred):
-            if candidate.rounds >= _SETTLED_ROUNDS and not candidate.serves():
+            if candidate.rounds >= _SETTLED_ROUNDS and not candidate.serves(self._engine(candidate)):
                 self._preferred.remove(candidate)
                 self._candidates.append(candidate)
             elif candidate.ready is not None and candidate.ready():

@@ -250,14 +250,12 @@ def _candidates(
     in_processes = f"in {workers} processes"
     speedups = worker.speedups
     if workers > 1 and choice.same_bits and choice.client_seconds is None and speedups.threads_obstacle() is None:
-        threads = Candidate(f"on {workers} threads", lambda: start("threads", worker), ready=speedups.threads_ready)
-
-        def serves() -> bool:
-            bound_rounds = threads.engine.python_bound_rounds if isinstance(threads.engine, Threads) else 0
-            return worker.stepper.replayed_share() >= _MIN_REPLAYED and bound_rounds < _BOUND_ROUNDS
-
-        threads.serves = serves
-        yield threads
+        yield Candidate(
+            f"on {workers} threads",
+            lambda: start("threads", worker),
+            ready=speedups.threads_ready,
+            serves=functools.partial(_threads_serve, worker),
+        )
 
     def candidate(name: str, description: str, worker: Worker, *, is_reference: bool = True) -> Candidate:
         trial_rounds = 1 if name == "serial" else 2  # the serial engine has no start-up
@@ -275,6 +273,12 @@ def _candidates(
     if obstacle(worker) is None and not worker.speedups.kernels:
         where = in_processes if workers > 1 else "in one process"
         yield candidate("batched", f"stacked {where}", worker, is_reference=False)
+
+
+def _threads_serve(worker: Worker, engine: Engine) -> bool:
+    """Whether threads replay most steps, and need not wait for Python."""
+    bound_rounds = engine.python_bound_rounds if isinstance(engine, Threads) else 0
+    return worker.stepper.replayed_share() >= _MIN_REPLAYED and bound_rounds < _BOUND_ROUNDS
 
 
 def _with_kernels(worker: Worker, choice: EngineChoice) -> Worker:

@@ -40,7 +40,7 @@ def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[M
     watched, held_open = context.Pipe(duplex=False)
     processes: dict[Connection, BaseProcess] = {}
     try:
-        with block_interrupts():
+        with block_interrupts(spawn=True):
             for _ in range(count):
                 pipe, far_end = context.Pipe()
                 process: BaseProcess = context.Process(target=_begin, args=(work, far_end, watched, arguments))

@@ -80,7 +80,7 @@ def start_worker(
         inherited = [parent_end, *siblings] if context.get_start_method() == "fork" else []
         arguments = (child_end, inherited, worker, tasks, orders, memory, stack)
         process = context.Process(target=serve, args=arguments, daemon=True)
-        with block_interrupts():
+        with block_interrupts(spawn=context.get_start_method() == "spawn"):
             process.start()
         unfinished.pop_all()
     child_end.close()
