@@ -114,6 +114,6 @@ def obstacle(python: str, package: str, min_python: tuple[int, int] = (3, 11)) -
         newest = shutil.which(f"python{min_python[0]}.{min_python[1]}")
         if sys.version_info < min_python and newest is None:
             return f"cannot be installed: needs Python >= {min_python[0]}.{min_python[1]}"
-        return "not asked for"
+        return "not run this time"
     done = subprocess.run([path, "-c", f"import {package}"], capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"cannot be imported: {done.stderr.strip().splitlines()[-1]}"

@@ -26,7 +26,7 @@ from fedloom.engine.steps import Block, EpochSteps, StepTable
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Objective
 
-SAVED_SECONDS = 0.00025  # per step, about; of a step that takes longer than `LONGEST_SECONDS`, next to nothing
+SAVED_SECONDS = 0.00025  # per step, about, whatever its size
 FIRST_SECONDS = 0.008  # expected time of a recording; the latest one corrects it
 MAX_PROGRAMS = 512
 MAX_COUNTED = 4096  # kinds of steps
