@@ -28,7 +28,16 @@ from fedloom.methods.contract.contexts import Task
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 
-GOLDEN = json.loads((Path(__file__).parent / "golden" / "baselines.json").read_text())
+
+def golden_file(name: str) -> dict[str, Any]:
+    """The entries of a file of golden numbers, by method; each states its `convention`."""
+    entries: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text())
+    return entries
+
+
+GOLDEN = golden_file("baselines")
+CLASS_KNOWLEDGE = golden_file("class-knowledge")
+SHARED_BASELINES = golden_file("shared-baselines")
 WORLD = GOLDEN["world"]
 SIZES = np.cumsum([0, *WORLD["n"]])
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import json
-from pathlib import Path
-
 import pytest
 
 import fedloom as fl
@@ -12,10 +9,10 @@ from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods.contract.method import METHODS
-from golden_world import golden_run, matches, probe
+from golden_world import SHARED_BASELINES, golden_run, matches, probe
 from support import configured, same_bits, world
 
-GOLD = json.loads((Path(__file__).parents[1] / "golden" / "shared-baselines.json").read_text())["centralised"]
+GOLD = SHARED_BASELINES["centralised"]
 LABELS = [[0, 1, 2, 0, 1, 1], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1]]
 
 

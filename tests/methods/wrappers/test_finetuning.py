@@ -2,9 +2,7 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import replace
-from pathlib import Path
 
 import pytest
 import torch
@@ -14,10 +12,10 @@ from fedloom.core.errors import ConfigError
 from fedloom.methods.contract.method import METHODS
 from fedloom.methods.contract.phases import Train
 from fedloom.runs.run import run
-from golden_world import golden_run, matches, probe
+from golden_world import SHARED_BASELINES, golden_run, matches, probe
 from support import Tiny, TinyBN, configured, same_bits, same_tree, world
 
-GOLD = json.loads((Path(__file__).parents[2] / "golden" / "shared-baselines.json").read_text())["finetuned"]
+GOLD = SHARED_BASELINES["finetuned"]
 LABELS = [[0, 1, 2, 0, 1, 1], [1, 1, 2, 2, 0, 1], [2, 3, 0, 1, 3]]
 
 
