@@ -13,7 +13,8 @@ from fedloom.core.streams import Streams
 from fedloom.data.augment import Augmentation
 from fedloom.engine import LocalTraining, Serial, Worker
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import ClassMeans, Collect, Objective, Train
+from fedloom.methods.contract.phases import Collect, Objective, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.nets.net import Net
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.run import run

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from fedloom.engine.keys import phase_key, quickly_equal
-from fedloom.methods.contract.phases import ClassMeans, Collect, OptimizerSpec, SampleMean, Train
+from fedloom.methods.contract.phases import Collect, OptimizerSpec, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.parts.gradients import clipped
 from fedloom.nets.roles import Role

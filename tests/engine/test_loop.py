@@ -21,7 +21,8 @@ from fedloom.methods import METHODS, register
 from fedloom.methods.contract import method as contract
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Start, Task
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Objective, OptimizerSpec, Predictor, SampleMean, Train
+from fedloom.methods.contract.phases import Objective, OptimizerSpec, Predictor, Train
+from fedloom.methods.contract.sample_statistics import SampleMean
 from support import (
     Backwards,
     Recording,

@@ -6,7 +6,8 @@ import torch
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, SampleMean, Train
+from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, Train
+from fedloom.methods.contract.sample_statistics import SampleMean
 from fedloom.nets.roles import BN_ROLES, Role
 from support import ENGINES, Backwards, Tiny, TinyBN, TinyDropout, after, alike, same_tree, world
 

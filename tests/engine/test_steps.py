@@ -4,7 +4,8 @@ import pytest
 import torch
 
 from fedloom.engine.steps import Block, Tally, detached
-from fedloom.methods.contract.phases import ClassMeans, Objective
+from fedloom.methods.contract.phases import Objective
+from fedloom.methods.contract.sample_statistics import ClassMeans
 
 
 def block(samples, size):

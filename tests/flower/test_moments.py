@@ -7,8 +7,8 @@ import torch
 from fedloom.core.errors import RunFolderError
 from fedloom.data import Dataset
 from fedloom.flower.moments import (
+    ChannelMoments,
     ClientMoments,
-    Moments,
     Scale,
     moments_of,
     outliers,
@@ -48,7 +48,7 @@ def test_a_column_that_differs_between_nodes_alone_is_standardised():
 )
 def test_moments_that_no_column_has_are_refused(wrong):
     with pytest.raises(ValueError, match="validation error"):
-        Moments.model_validate_json(wrong)
+        ChannelMoments.model_validate_json(wrong)
 
 
 def test_a_scale_is_read_as_it_was_kept(tmp_path):
@@ -62,7 +62,7 @@ def test_a_scale_is_read_as_it_was_kept(tmp_path):
 
 
 def moments_with(mean, deviation, samples=100):
-    return ClientMoments(samples, Moments(mean=(mean,), squares=(deviation**2 * samples,)))
+    return ClientMoments(samples, ChannelMoments(mean=(mean,), squares=(deviation**2 * samples,)))
 
 
 def test_moments_far_from_those_of_others_are_left_out():

@@ -18,7 +18,8 @@ from fedloom.engine.stacked import Batched
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS, register
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Collect, Predictor, SampleMean, Train
+from fedloom.methods.contract.phases import Collect, Predictor, Train
+from fedloom.methods.contract.sample_statistics import SampleMean
 from fedloom.nets.roles import Role
 from fedloom.runs.run import run
 from support import Tiny, TinyBN, TinyDropout, after, dataset, world

@@ -9,7 +9,8 @@ from fedloom.core.records import get_table
 from fedloom.core.tables import ClassTable
 from fedloom.methods.ccvr import CCVR, Calibration, pooled, virtual_features
 from fedloom.methods.contract.contexts import ServerContext
-from fedloom.methods.contract.phases import Batch, ClassCovariances
+from fedloom.methods.contract.phases import Batch
+from fedloom.methods.contract.sample_statistics import ClassCovariances
 from golden_world import GOLDEN, golden_run, matches
 from support import Recording, TinyBN, after, alike, configured, same_bits, same_tree, world
 

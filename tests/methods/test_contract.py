@@ -11,7 +11,8 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods import METHODS
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.method import PRESETS
-from fedloom.methods.contract.phases import Batch, ClassMeans, OptimizerSpec, SampleMean
+from fedloom.methods.contract.phases import Batch, OptimizerSpec
+from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from support import (
     CLASSES,
     Recording,

@@ -15,7 +15,8 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods import fedsc
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.phases import Batch, ClassMeans
+from fedloom.methods.contract.phases import Batch
+from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.parts.contrast import contrast_of, mean_distances, scaled_similarities
 from fedloom.methods.parts.prototypes import label_discrepancy, nearest_holders
 from support import CLASSES, Precision, Through, configured, rows_of, world

@@ -15,7 +15,8 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import combine, weighted_mean
 from fedloom.methods import fedskc
 from fedloom.methods.contract.contexts import ServerContext, Start, Work
-from fedloom.methods.contract.phases import Batch, ClassMeans, SampleMean
+from fedloom.methods.contract.phases import Batch
+from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.parts.contrast import mean_distances
 from fedloom.methods.parts.prototypes import client_distances, merge_neighbours, nearest_holders, shares
 from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, rows_of, world

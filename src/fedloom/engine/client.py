@@ -26,7 +26,8 @@ from fedloom.engine.steps import Block, EpochSteps, add_statistics, objective, t
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Batch, Consts, Phase, Predictor, Statistic, Train
+from fedloom.methods.contract.phases import Batch, Consts, Phase, Predictor, Train
+from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import LoadedNet, net_of_client
 from fedloom.nets.net import Net

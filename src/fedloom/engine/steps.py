@@ -14,7 +14,8 @@ from fedloom.core.trees import Tree
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.term_balance import gradient_norms
 from fedloom.methods.contract.contexts import ClientContext
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Statistic, Train
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Train
+from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 

@@ -22,7 +22,7 @@ _FILE = "flower-scale.json"
 FARTHEST = 30.0  # largest deviation from the median client, over the usual one
 
 
-class Moments(BaseModel):
+class ChannelMoments(BaseModel):
     """For each numeric feature of a node's training samples: the mean, and the sum of squared distances from it."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
@@ -57,10 +57,10 @@ class ClientMoments:
     """The moments of one client's `samples` training samples."""
 
     samples: int
-    moments: Moments
+    moments: ChannelMoments
 
 
-def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int]) -> Moments:
+def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int]) -> ChannelMoments:
     """Return the moments of samples, computed in float64.
 
     Args:
@@ -74,7 +74,7 @@ def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int]) -> Mo
         varies = values.min() < values.max()  # a constant feature gets exact moments, without rounding errors
         mean.append(float(values.mean() if varies else values[0]))
         squares.append(float(values.var() * len(values)) if varies else 0.0)
-    return Moments(mean=tuple(mean), squares=tuple(squares))
+    return ChannelMoments(mean=tuple(mean), squares=tuple(squares))
 
 
 def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> dict[int, str]:

@@ -17,7 +17,7 @@ from fedloom.core.errors import FedloomError
 from fedloom.core.plain import to_plain
 from fedloom.engine.jobs import BODY_FIELDS, EvalJob, EvalResult, Job, JobResult, field_types
 from fedloom.flower.facts import Count, Facts, Name, derive_model
-from fedloom.flower.moments import Moments, Scale
+from fedloom.flower.moments import ChannelMoments, Scale
 
 VERSION = 2
 MAX_FACTS = 1 << 20  # characters of a message's facts, beside the states of metrics
@@ -85,7 +85,7 @@ class JoinReply(_MessageFacts):
     token: Name
     samples: _Samples
     classes: tuple[Name, ...]
-    moments: Moments | None = None
+    moments: ChannelMoments | None = None
     clock: Annotated[float, Field(ge=0, le=2**40)] | None = None
 
 

@@ -16,16 +16,21 @@ from fedloom.methods.contract.method import METHODS, WRAPPERS, Method, Options, 
 from fedloom.methods.contract.phases import (
     TRAINABLE,
     Batch,
-    ClassCovariances,
-    ClassMeans,
     Collect,
     Consts,
     Objective,
     OptimizerSpec,
     Phase,
     Predictor,
-    SampleMean,
     Train,
+)
+from fedloom.methods.contract.sample_statistics import (
+    ClassCovariances,
+    ClassMeans,
+    LabelledRows,
+    Moments,
+    Rows,
+    SampleMean,
 )
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.wrappers.wrapping import averaged, names_of, wrapped
@@ -51,7 +56,9 @@ __all__ = [
     "Consts",
     "Diagnostic",
     "FunctionalNet",
+    "LabelledRows",
     "Method",
+    "Moments",
     "Net",
     "Objective",
     "OptimizerSpec",
@@ -60,6 +67,7 @@ __all__ = [
     "Predictor",
     "Record",
     "Role",
+    "Rows",
     "SampleMean",
     "Sent",
     "ServerContext",

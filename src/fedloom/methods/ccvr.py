@@ -17,7 +17,8 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import ClassCovariances, ClassMeans, Collect, Phase
+from fedloom.methods.contract.phases import Collect, Phase
+from fedloom.methods.contract.sample_statistics import ClassCovariances, ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.descent import batches, descended
 from fedloom.methods.parts.measures import features

@@ -13,7 +13,8 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase
+from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase
+from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.consistency import identity_labels, next_soft_labels
 from fedloom.methods.parts.measures import probabilities

@@ -18,7 +18,8 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Train
+from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.parts.consistency import (

@@ -16,7 +16,8 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_linear_head, require_same_heads
 from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import ClassMeans, Collect, Phase
+from fedloom.methods.contract.phases import Collect, Phase
+from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.descent import descended
 from fedloom.methods.parts.measures import features

@@ -19,17 +19,8 @@ from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerC
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.phases import (
-    TRAINABLE,
-    Batch,
-    ClassMeans,
-    Collect,
-    Consts,
-    Objective,
-    Phase,
-    Predictor,
-    Train,
-)
+from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.gradients import clipped
 from fedloom.nets.net import Net

@@ -14,7 +14,8 @@ from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import ClassMeans, Phase, Train
+from fedloom.methods.contract.phases import Phase, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent
 from fedloom.methods.parts.prototype_pull import PrototypePull
 

@@ -16,7 +16,8 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, SampleMean, Train
+from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.contrast import Prototypes, distances_to, prototype_contrast, prototypes_of, ramped
 from fedloom.methods.parts.diagnostics import neighbours_clamped, one_holder_per_class

@@ -19,7 +19,8 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import PRESETS, Uploads, register
-from fedloom.methods.contract.phases import Batch, Collect, Consts, OptimizerSpec, Phase, SampleMean, Train
+from fedloom.methods.contract.phases import Batch, Collect, Consts, OptimizerSpec, Phase, Train
+from fedloom.methods.contract.sample_statistics import SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.parameters import difference, parameters, zeros
 from fedloom.nets.net import Net

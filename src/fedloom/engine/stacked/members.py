@@ -15,7 +15,8 @@ from fedloom.engine.jobs import Client, Draws
 from fedloom.engine.leaves import to_device
 from fedloom.engine.stacked.constants import Stacked
 from fedloom.engine.steps import add_statistics
-from fedloom.methods.contract.phases import Batch, Statistic
+from fedloom.methods.contract.phases import Batch
+from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.functional_call import FunctionalCall
 from fedloom.nets.masked_batch_norm import masked_copy
 from fedloom.nets.net import Net
@@ -106,10 +107,7 @@ def collect_statistics(
         )
         put_rows(sums, fresh)
     for row, client in enumerate(clients):
-        results = {
-            name: statistic.result({n: value[row] for n, value in sums[name].items()})
-            for name, statistic in statistics.items()
-        }
+        results = {name: statistic.result(row_of(sums[name], row)) for name, statistic in statistics.items()}
         results = to_device(results, CPU)
         client.learned(results)
         if keep:
@@ -151,8 +149,13 @@ def first_rows(sums: dict[str, Tree], clients: int) -> dict[str, Tree]:
     return {name: {n: value[:clients] for n, value in tree.items()} for name, tree in sums.items()}
 
 
+def row_of(tree: Tree, row: int) -> Tree:
+    """Return the entries of the client `row`: of batches that smaller clients lack, it may have none."""
+    return {name: value[row] for name, value in tree.items() if row < len(value)}
+
+
 def put_rows(sums: dict[str, Tree], fresh: dict[str, Tree]) -> None:
-    """Write `fresh` into the first rows of `sums`; the first call creates the entries and has all rows.
+    """Write `fresh` into the first rows of `sums`; the first call with an entry creates it.
 
     `torch.vmap` returns entries that depend on no client as one expanded row, which is copied for each client because
     later passes write to fewer clients.
@@ -160,6 +163,7 @@ def put_rows(sums: dict[str, Tree], fresh: dict[str, Tree]) -> None:
     for name, tree in fresh.items():
         for n, value in tree.items():
             if n in sums[name]:
-                sums[name][n][: len(value)] = value
+                if value.data_ptr() != sums[name][n].data_ptr():  # else it was only handed through
+                    sums[name][n][: len(value)] = value
             else:
                 sums[name][n] = value.clone(memory_format=torch.contiguous_format) if is_common(value) else value

@@ -7,7 +7,7 @@ Short batches are padded, and the mask excludes padded rows (`Batch.mask`, `nets
 from __future__ import annotations
 
 import time
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 
 import torch
 
@@ -20,7 +20,8 @@ from fedloom.engine.stacked.members import StackedNet, collect_statistics, stack
 from fedloom.engine.stacked.training import StackedTraining
 from fedloom.engine.stacked.trial import is_of_vmap, obstacle_of, reason_of
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.methods.contract.phases import Collect, Train
+from fedloom.methods.contract.phases import Collect, Phase, Train
+from fedloom.methods.contract.sample_statistics import Rows, Statistic
 from fedloom.nets.roles import BATCH_NORM
 
 
@@ -87,6 +88,8 @@ class Stacks:
         batches = self.worker.sampler.batches_per_epoch(job)
         if any(not batches or not by_epochs(phase) for phase in training):
             return None
+        if any(map(_gives_rows, client.phases[:-1])) or any(_has_rows(phase.refresh) for phase in training):
+            return None
         refreshed = any(phase.refresh for phase in training)
         phases = tuple(phase_key(phase) for phase in client.phases)
         consts = structure_of(client.consts)
@@ -126,3 +129,12 @@ def by_epochs(phase: Train) -> bool:
     """Whether a phase consists of whole epochs of all data, which stacks need; other clients run alone."""
     whole = phase.steps is None and phase.share == 1 and phase.until is None
     return whole and phase.epochs > 0
+
+
+def _gives_rows(phase: Phase) -> bool:
+    """Whether later phases find rows among their constants, which differ in number between clients."""
+    return _has_rows(phase.statistics if isinstance(phase, Collect) else phase.collect)
+
+
+def _has_rows(statistics: Mapping[str, Statistic]) -> bool:
+    return any(isinstance(statistic, Rows) for statistic in statistics.values())

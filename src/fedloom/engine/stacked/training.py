@@ -26,6 +26,7 @@ from fedloom.engine.stacked.members import (
     first_rows,
     is_common,
     put_rows,
+    row_of,
 )
 from fedloom.engine.stacked.schedule import Schedule
 from fedloom.engine.steps import add_statistics, objective, tap_of, trainable_names, update
@@ -176,7 +177,6 @@ class StackedTraining:
         for row, (client, steps) in enumerate(zip(self.clients, schedule.steps, strict=True)):
             means = {name: totals[row] / (steps // self.phase.epochs) for name, totals in named.items()}
             collected = {
-                name: statistic.result({n: value[row] for n, value in self.sums[name].items()})
-                for name, statistic in self.phase.collect.items()
+                name: statistic.result(row_of(self.sums[name], row)) for name, statistic in self.phase.collect.items()
             }
             client.trained(means, to_device(collected, CPU), steps, schedule.samples[row])

@@ -1,4 +1,4 @@
-"""The work of a client as a method describes it: batches, losses, statistics, phases, predictors."""
+"""The work of a client as a method describes it: batches, losses, phases, predictors."""
 
 from __future__ import annotations
 
@@ -11,10 +11,9 @@ import torch
 from pydantic import ConfigDict, Field
 from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
-from torch.nn.functional import one_hot
 
-from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
+from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 
@@ -73,95 +72,6 @@ class LossFunction(Protocol):
     """Pure: (net, batch, constants) -> scalar. The same code runs in a loop, stacked, and on a node."""
 
     def __call__(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective: ...
-
-
-Measure: TypeAlias = Callable[[Net, Batch, Consts], Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class ClassMeans:
-    """Statistic: mean over the samples of each class. `of` gives [B, d]; the result is a ClassTable [C, d], float32.
-
-    `of` is a function in a `Collect` phase, the name of a tap in a `Train` phase. Sums are float64.
-    """
-
-    of: Measure | str
-
-    def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        """Add a batch to the sums by class [C, d] and the counts [C], float64; padded rows count for nothing.
-
-        Args:
-            sums: the sums so far; empty before the first batch.
-            values: what `of` gives for the batch [B, d].
-            batch: the labels and the mask of its rows.
-            num_classes: C.
-        """
-        rows = one_hot(batch.y, num_classes).double()
-        if batch.mask is not None:
-            rows = rows * batch.mask.unsqueeze(-1)
-        fresh = {"sums": rows.T @ values.double(), "counts": rows.sum(0)}
-        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
-
-    def result(self, sums: Tree) -> ClassTable:
-        """Divide the sums by the counts; a class without samples is not held."""
-        return ClassTable.from_sums(sums["sums"], sums["counts"]).to(torch.float32)
-
-
-@dataclass(frozen=True, slots=True)
-class SampleMean:
-    """Statistic: mean over all samples. `of` gives [B, ...]; the result is a tensor [...], float32."""
-
-    of: Measure | str
-
-    def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        """Add a batch to the sum [...] in float64 and to the number of samples; padded rows count for nothing.
-
-        Args:
-            sums: the sums so far; empty before the first batch.
-            values: what `of` gives for the batch [B, ...].
-            batch: the mask of its rows.
-            num_classes: not used.
-        """
-        count = torch.tensor(float(len(values))) if batch.mask is None else batch.mask.sum()
-        fresh = {"sums": batch.mean(values.double()) * count, "counts": count}
-        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
-
-    def result(self, sums: Tree) -> Tensor:
-        """Divide the sum by the number of samples; zeros if there are none."""
-        return (sums["sums"] / sums["counts"].clamp(min=1)).float()
-
-
-@dataclass(frozen=True, slots=True)
-class ClassCovariances:
-    """Statistic: unbiased covariance within each class. `of` gives [B, d]; the result is a ClassTable [C, d d] of
-    flattened matrices, float32; 0 for a class of one sample. Sums are float64."""
-
-    of: Measure | str
-
-    def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        """Add a batch to the sums [C, d], sums of outer products [C, d, d] and counts [C], float64.
-
-        Args:
-            sums: the sums so far; empty before the first batch.
-            values: what `of` gives for the batch [B, d].
-            batch: the labels and the mask of its rows; padded rows count for nothing.
-            num_classes: C.
-        """
-        rows, z = one_hot(batch.y, num_classes).double(), values.double()
-        if batch.mask is not None:
-            rows = rows * batch.mask.unsqueeze(-1)
-        fresh = {"sums": rows.T @ z, "squares": torch.einsum("bc,bi,bj->cij", rows, z, z), "counts": rows.sum(0)}
-        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
-
-    def result(self, sums: Tree) -> ClassTable:
-        """Subtract the means and divide by the count less one."""
-        counts, means = sums["counts"], ClassTable.from_sums(sums["sums"], sums["counts"]).values
-        scatter = sums["squares"] - counts.view(-1, 1, 1) * means.unsqueeze(2) * means.unsqueeze(1)
-        spread = torch.where(counts > 1, counts - 1, torch.inf)  # of a single sample: none
-        return ClassTable((scatter.flatten(1) / spread.unsqueeze(1)).to(torch.float32), counts > 0)
-
-
-Statistic: TypeAlias = ClassMeans | SampleMean | ClassCovariances
 
 
 @pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))

@@ -14,7 +14,8 @@ from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerC
 from fedloom.methods.contract.heads import require_same_width
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Batch, ClassMeans, Collect, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.measures import features
 from fedloom.nets.net import Net

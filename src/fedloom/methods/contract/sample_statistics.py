@@ -1,0 +1,200 @@
+"""Statistics of a client's samples: what a pass or a training phase can gather of the tensors that a method names.
+
+`of` is a function of the net in a `Collect` phase and in `Train(refresh=...)`, the name of a tap of the loss in
+`Train(collect=...)`. A plug-in's own statistic is a frozen dataclass with the same field and the same two functions.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
+
+import torch
+from torch import Tensor
+from torch.nn.functional import one_hot
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+from fedloom.nets.net import Net
+
+if TYPE_CHECKING:
+    from fedloom.methods.contract.phases import Batch, Consts
+
+Measure: TypeAlias = "Callable[[Net, Batch, Consts], Tensor]"
+
+
+@dataclass(frozen=True, slots=True)
+class ClassMeans:
+    """Statistic: mean over the samples of each class. `of` gives [B, d]; the result is a ClassTable [C, d], float32.
+
+    `of` is a function in a `Collect` phase, the name of a tap in a `Train` phase. Sums are float64.
+    """
+
+    of: Measure | str
+
+    def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
+        """Add a batch to the sums by class [C, d] and the counts [C], float64; padded rows count for nothing.
+
+        Args:
+            sums: the sums so far; empty before the first batch.
+            values: what `of` gives for the batch [B, d].
+            batch: the labels and the mask of its rows.
+            num_classes: C.
+        """
+        rows = one_hot(batch.y, num_classes).double()
+        if batch.mask is not None:
+            rows = rows * batch.mask.unsqueeze(-1)
+        fresh = {"sums": rows.T @ values.double(), "counts": rows.sum(0)}
+        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
+
+    def result(self, sums: Tree) -> ClassTable:
+        """Divide the sums by the counts; a class without samples is not held."""
+        return ClassTable.from_sums(sums["sums"], sums["counts"]).to(torch.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class SampleMean:
+    """Statistic: mean over all samples. `of` gives [B, ...]; the result is a tensor [...], float32."""
+
+    of: Measure | str
+
+    def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
+        """Add a batch to the sum [...] in float64 and to the number of samples; padded rows count for nothing.
+
+        Args:
+            sums: the sums so far; empty before the first batch.
+            values: what `of` gives for the batch [B, ...].
+            batch: the mask of its rows.
+            num_classes: not used.
+        """
+        count = torch.tensor(float(len(values))) if batch.mask is None else batch.mask.sum()
+        fresh = {"sums": batch.mean(values.double()) * count, "counts": count}
+        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
+
+    def result(self, sums: Tree) -> Tensor:
+        """Divide the sum by the number of samples; zeros if there are none."""
+        return (sums["sums"] / sums["counts"].clamp(min=1)).float()
+
+
+@dataclass(frozen=True, slots=True)
+class ClassCovariances:
+    """Statistic: unbiased covariance within each class. `of` gives [B, d]; the result is a ClassTable [C, d d] of
+    flattened matrices, float32; 0 for a class of one sample. Sums are float64."""
+
+    of: Measure | str
+
+    def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
+        """Add a batch to the sums [C, d], sums of outer products [C, d, d] and counts [C], float64.
+
+        Args:
+            sums: the sums so far; empty before the first batch.
+            values: what `of` gives for the batch [B, d].
+            batch: the labels and the mask of its rows; padded rows count for nothing.
+            num_classes: C.
+        """
+        rows, z = one_hot(batch.y, num_classes).double(), values.double()
+        if batch.mask is not None:
+            rows = rows * batch.mask.unsqueeze(-1)
+        fresh = {"sums": rows.T @ z, "squares": torch.einsum("bc,bi,bj->cij", rows, z, z), "counts": rows.sum(0)}
+        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
+
+    def result(self, sums: Tree) -> ClassTable:
+        """Subtract the means and divide by the count less one."""
+        counts, means = sums["counts"], ClassTable.from_sums(sums["sums"], sums["counts"]).values
+        scatter = sums["squares"] - counts.view(-1, 1, 1) * means.unsqueeze(2) * means.unsqueeze(1)
+        spread = torch.where(counts > 1, counts - 1, torch.inf)  # of a single sample: none
+        return ClassTable((scatter.flatten(1) / spread.unsqueeze(1)).to(torch.float32), counts > 0)
+
+
+@dataclass(frozen=True, slots=True)
+class Moments:
+    """Statistic: the first two moments over all samples, for covariances. `of` gives [B, d]; the result is a tree in
+    float64: "count" [], "sum" [d], and "outer" [d, d], the sum of the outer products z z^T.
+
+    Sums of several clients add up, so the entries may be uploaded as they are.
+    """
+
+    of: Measure | str
+
+    def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
+        """Add a batch to the three sums; padded rows count for nothing.
+
+        Args:
+            sums: the sums so far; empty before the first batch.
+            values: what `of` gives for the batch [B, d].
+            batch: the mask of its rows.
+            num_classes: not used.
+        """
+        z = values.double()
+        count = torch.ones(len(z), dtype=torch.float64, device=z.device)
+        if batch.mask is not None:
+            count = batch.mask.double()
+            z = torch.where(batch.mask.unsqueeze(-1), z, 0.0)
+        fresh = {"count": count.sum(), "sum": z.sum(0), "outer": z.T @ z}
+        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
+
+    def result(self, sums: Tree) -> Tree:
+        """Return the sums."""
+        return sums
+
+
+@dataclass(frozen=True, slots=True)
+class LabelledRows:
+    """The result of `Rows`: `values` [n, ...] in the dtype of `of`, and `labels` [n], int64."""
+
+    values: Tensor
+    labels: Tensor
+
+
+@dataclass(frozen=True, slots=True)
+class Rows:
+    """Statistic: every row with its label. `of` gives [B, ...]; the result is `LabelledRows`.
+
+    A pass gives the rows in the client's stored order, a training phase in the order of its steps, in which a sample
+    has a row for each epoch that is gathered. Where another phase follows, an engine that stacks clients runs each
+    alone, because later phases find the rows among their constants, and every client has another number of them.
+
+    Attributes:
+        of: a function of the net, or the name of a tap.
+        max_mib: bound on the memory of one client's rows and labels, in MiB. More raises `ConfigError`.
+    """
+
+    of: Measure | str
+    max_mib: float = 256.0
+
+    def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
+        """Keep copies of the rows and labels of a batch, and the mask if there is one.
+
+        Args:
+            sums: what was kept so far; empty before the first batch.
+            values: what `of` gives for the batch [B, ...].
+            batch: the labels and the mask of its rows.
+            num_classes: not used.
+        """
+        number = len(sums)
+        parts = {"rows": values, "labels": batch.y} | ({} if batch.mask is None else {"mask": batch.mask})
+        kept = sums | {f"{name}.{number}": part.clone() for name, part in parts.items()}
+        mib = sum(part.numel() * part.element_size() for part in kept.values()) / 2**20
+        if mib > self.max_mib:
+            raise ConfigError(
+                f"Rows(max_mib={self.max_mib:g}): one client's rows take {mib:.3g} MiB and more; raise max_mib, or "
+                "collect ClassMeans or Moments, which keep no rows"
+            )
+        return kept
+
+    def result(self, sums: Tree) -> LabelledRows:
+        """Join the batches, without their padded rows."""
+        values, labels = [], []
+        for name, rows in sums.items():
+            kind, _, number = name.partition(".")
+            if kind != "rows":
+                continue
+            mask, of_rows = sums.get(f"mask.{number}"), sums[f"labels.{number}"]
+            values.append(rows if mask is None else rows[mask])
+            labels.append(of_rows if mask is None else of_rows[mask])
+        return LabelledRows(torch.cat(values), torch.cat(labels))
+
+
+Statistic: TypeAlias = ClassMeans | SampleMean | ClassCovariances | Moments | Rows
