@@ -13,7 +13,7 @@ from fedloom.core.errors import ConfigError, DataError, suggest_name
 from fedloom.data.labels import MISSING_MARKS, missing_marks
 from fedloom.data.sources.source import SOURCES, configure_source
 from fedloom.data.sources.tables.columns import Column
-from fedloom.data.sources.tables.source import TableSource
+from fedloom.data.sources.tables.formats import FileTable
 from fedloom.data.sources.tables.table_files import TableFile, looks_like_a_row
 from fedloom.data.sources.tables.words import refuse_misread
 
@@ -87,15 +87,15 @@ def table_keys(
     return keys, reasons
 
 
-def _reader(keys: Mapping[str, Any], label: str) -> TableSource:
+def _reader(keys: Mapping[str, Any], label: str) -> FileTable:
     fields = {name: value for name, value in keys.items() if name != "source"}
     reader = configure_source(SOURCES.get(keys["source"]), **{"label": label, **fields})
-    if not isinstance(reader, TableSource):
+    if not isinstance(reader, FileTable):
         raise TypeError(f"{keys['source']} is no table")
     return reader
 
 
-def _column_or_none(reader: TableSource, file: TableFile, name: str) -> Column | None:
+def _column_or_none(reader: FileTable, file: TableFile, name: str) -> Column | None:
     try:
         return reader.column(file, name)
     except DataError:  # dates, lists or texts, which no key but `drop` reads
@@ -147,7 +147,7 @@ def _spelling(keys: Mapping[str, Any], path: Path, names: Sequence[str], reasons
     return best
 
 
-def _teaching_nothing(reader: TableSource, file: TableFile, names: Sequence[str]) -> dict[str, str]:
+def _teaching_nothing(reader: FileTable, file: TableFile, names: Sequence[str]) -> dict[str, str]:
     """Return the columns that cannot be learned from, with the reason: dates, ids, free text, mostly empty ones."""
     reasons: dict[str, str] = {}
     for name in names:

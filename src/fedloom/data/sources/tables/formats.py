@@ -1,20 +1,88 @@
-"""The sources `csv` and `parquet`."""
+"""The sources `csv` and `parquet`: tables in files."""
 
 from __future__ import annotations
 
 import codecs
+from collections.abc import Sequence
 from pathlib import Path
-from typing import ClassVar
+from typing import Any, ClassVar, Literal
 
-from pydantic import Field, field_validator
+from pydantic import Field, field_validator, model_validator
 
+from fedloom.core.errors import DataError, printable
+from fedloom.data.sources.regular_files import require_file
 from fedloom.data.sources.source import source
+from fedloom.data.sources.tables.columns import CellFormat
 from fedloom.data.sources.tables.source import TableSource
 from fedloom.data.sources.tables.table_files import TableFile, read_csv, read_parquet
 
+_READING_KEYS = ("missing", "decimal", "thousands", "separator", "encoding")
+
+
+class FileTable(TableSource):
+    """Base of tables in files: a file of rows, and maybe another one of test rows."""
+
+    keys_added_later: ClassVar[frozenset[str]] = frozenset({"decimal", "thousands"})
+
+    path: Path = Field(
+        description="Path of the file with the rows.",
+        examples=["patients.csv"],
+    )
+    test_path: Path | None = Field(
+        None,
+        description="Path of another file with the test rows; null holds out a share of the rows.",
+    )
+    decimal: Literal[".", ","] = Field(".", description="What stands before the decimals of a number.")
+    thousands: Literal[",", ".", "'", " ", "_"] | None = Field(
+        None, description="What stands between groups of three digits."
+    )
+
+    @model_validator(mode="after")
+    def _apart(self) -> FileTable:
+        if self.thousands == self.decimal:
+            raise ValueError(f"decimal and thousands are both '{self.decimal}'; they must differ")
+        return self
+
+    @property
+    def cell_format(self) -> CellFormat:
+        return CellFormat(self.decimal, self.thousands, self.missing, self.typed)
+
+    def files(self) -> Sequence[Path]:
+        paths = [self.path] if self.test_path is None else [self.path, self.test_path]
+        for path in paths:
+            require_file(path, f"a table with a column '{self.label}'")
+        return paths
+
+    def reading_keys(self) -> dict[str, Any]:
+        fields = type(self).model_fields
+        return {key: getattr(self, key) for key in _READING_KEYS if key in fields and not self._is_default(key)}
+
+    def tables(self) -> list[TableFile]:
+        return [self.opened(path) for path in self.files()]
+
+    def opened(self, path: Path) -> TableFile:
+        """The file's columns. Raises `DataError`, one line, for what cannot be read and for a file without rows."""
+        import pyarrow as pa
+
+        try:
+            file = self.read(path)
+        except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError) as error:
+            why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
+            raise DataError(f"{path}: cannot be read as {self.kind} ({why})") from None
+        if not file.rows:
+            raise DataError(f"{path}: holds no rows")
+        return file
+
+    def read(self, path: Path) -> TableFile:
+        """The columns of a file. May raise what pyarrow raises."""
+        raise TypeError(f"{type(self).__name__} defines no read()")
+
+    def _is_default(self, key: str) -> bool:
+        return bool(getattr(self, key) == type(self).model_fields[key].default)
+
 
 @source("csv")
-class Csv(TableSource):
+class Csv(FileTable):
     """Rows of a CSV file with a header: a column holds the class, all others are numbers or words.
 
     With `partition: natural` each owner becomes a client. A categorical column becomes one feature for each word of the
@@ -53,7 +121,7 @@ class Csv(TableSource):
 
 
 @source("parquet")
-class Parquet(TableSource):
+class Parquet(FileTable):
     """Rows of a Parquet file. The keys are those of the source `csv` but for `separator` and `encoding`. Columns that
     pandas wrote as the row index are left out.
 

@@ -1,4 +1,4 @@
-"""The base of the sources `csv` and `parquet`: rows of numbers and words with a label."""
+"""The base of the sources of tables: rows of numbers and words with a label, and maybe an owner."""
 
 from __future__ import annotations
 
@@ -9,44 +9,32 @@ from pathlib import Path
 from typing import Any, ClassVar, Literal
 
 import numpy as np
-from pydantic import Field, field_validator, model_validator
+from pydantic import Field, field_validator
 
-from fedloom.core.errors import DataError, printable, suggest_name
+from fedloom.core.errors import DataError, suggest_name
 from fedloom.data.near_twins import twins_note
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
-from fedloom.data.sources.regular_files import require_file
 from fedloom.data.sources.source import Source, Splits
 from fedloom.data.sources.tables.columns import CellFormat, Column, read_column, refuse_missing
 from fedloom.data.sources.tables.encoding import encoded, vocabulary
 from fedloom.data.sources.tables.labels import label_ids
 from fedloom.data.sources.tables.notes import suspicious_features
-from fedloom.data.sources.tables.table_files import (
-    NO_HEADER,
-    TableFile,
-    looks_like_a_row,
-)
+from fedloom.data.sources.tables.table_files import NO_HEADER, TableFile, looks_like_a_row
 from fedloom.data.sources.tables.words import refuse_misread, refuse_missing_marks
-
-_CELL_FORMAT_KEYS = ("missing", "decimal", "thousands")
 
 
 class TableSource(Source):
-    """Base of tables, with one row per sample. Words are categories anyway."""
+    """Base of tables, with one row per sample. Words are categories anyway.
+
+    Subclasses say with `tables` where the rows are.
+    """
 
     model: ClassVar[str] = "mlp"
-    keys_added_later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", *_CELL_FORMAT_KEYS})
+    keys_added_later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", "missing"})
     typed: ClassVar[bool] = False
-    """Whether files state the kinds of their columns."""
+    """Whether tables state the kinds of their columns."""
 
-    path: Path = Field(
-        description="Path of the file with the rows.",
-        examples=["patients.csv"],
-    )
-    test_path: Path | None = Field(
-        None,
-        description="Path of another file with the test rows; null holds out a share of the rows.",
-    )
     label: str = Field(
         description="Column of the class.",
         examples=["ill"],
@@ -63,7 +51,7 @@ class TableSource(Source):
     )
     categorical: tuple[str, ...] = Field(
         (),
-        description="Columns of numbers that are names of categories.",
+        description="Columns of numbers that are names of categories; of the label only those that occur are classes.",
         examples=[["ward"]],
     )
     test_share: float = Field(
@@ -71,7 +59,7 @@ class TableSource(Source):
         gt=0,
         lt=1,
         description="Share of each class, and with `owner` of each owner's rows, that is held out for tests where "
-        "there is no `test_path`; the same rows in every run.",
+        "there is no table of test rows; the same rows in every run.",
     )
     drop: tuple[str, ...] = Field(
         (),
@@ -85,44 +73,24 @@ class TableSource(Source):
     incomplete: Literal["refuse", "drop"] = Field(
         "refuse", description="Rows with a missing value: refuse the file, or drop the rows and say how many."
     )
-    decimal: Literal[".", ","] = Field(".", description="What stands before the decimals of a number.")
-    thousands: Literal[",", ".", "'", " ", "_"] | None = Field(
-        None, description="What stands between groups of three digits."
-    )
 
     @field_validator("missing", "drop", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
         return (value,) if isinstance(value, str) else value
 
-    @model_validator(mode="after")
-    def _apart(self) -> TableSource:
-        if self.thousands == self.decimal:
-            raise ValueError(f"decimal and thousands are both '{self.decimal}'; they must differ")
-        return self
-
     @property
     def cell_format(self) -> CellFormat:
         """How cells are written."""
-        return CellFormat(self.decimal, self.thousands, self.missing, self.typed)
+        return CellFormat(missing=self.missing, typed=self.typed)
 
-    def files(self) -> Sequence[Path]:
-        paths = [self.path] if self.test_path is None else [self.path, self.test_path]
-        for path in paths:
-            require_file(path, f"a table with a column '{self.label}'")
-        return paths
-
-    def reading_keys(self) -> dict[str, Any]:
-        keys = [key for key in (*_CELL_FORMAT_KEYS, "separator", "encoding") if key in type(self).model_fields]
-        return {key: getattr(self, key) for key in keys if getattr(self, key) != type(self).model_fields[key].default}
-
-    def read(self, path: Path) -> TableFile:
-        """The columns of a file. May raise what pyarrow raises."""
-        raise TypeError(f"{type(self).__name__} defines no read()")
+    def tables(self) -> list[TableFile]:
+        """Return the table of the training rows and, if there is one, that of the test rows."""
+        raise TypeError(f"{type(self).__name__} defines no tables()")
 
     def load(self) -> Splits:
-        paths, origin = self.files(), str(self.path)
-        files = [self.opened(path) for path in paths]
+        files = self.tables()
+        paths, origin = [file.path for file in files], str(files[0].path)
         names = self._features(files[0])
         notes = files[0].notes(files[0].columns.keys() - {*names, self.label, self.owner})
         notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
@@ -165,19 +133,6 @@ class TableSource(Source):
             notes=tuple(notes),
         )
 
-    def opened(self, path: Path) -> TableFile:
-        """The file's columns. Raises `DataError`, one line, for what cannot be read and for a file without rows."""
-        import pyarrow as pa
-
-        try:
-            file = self.read(path)
-        except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError) as error:
-            why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
-            raise DataError(f"{path}: cannot be read as {self.kind} ({why})") from None
-        if not file.rows:
-            raise DataError(f"{path}: holds no rows")
-        return file
-
     def column(self, file: TableFile, name: str) -> Column:
         """One column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
         if name not in file.columns:
@@ -189,7 +144,7 @@ class TableSource(Source):
         columns = file.columns
         apart = [self.label] if self.owner is None else [self.label, self.owner]
         if len(set(apart)) < len(apart):
-            raise DataError(f"{self.path}: label and owner are both '{self.label}'; they must be two columns")
+            raise DataError(f"{file.path}: label and owner are both '{self.label}'; they must be two columns")
         without = {*apart, *self.drop, *(name for name in file.index if name not in self.categorical)}
         chosen = [name for name in columns if name not in without] if self.features is None else list(self.features)
         keys = {
@@ -203,13 +158,13 @@ class TableSource(Source):
             unknown = next((name for name in names if name not in columns), None)
             if unknown is not None:
                 hint = NO_HEADER if looks_like_a_row(columns) else suggest_name(unknown, columns)[:300]
-                raise DataError(f"{self.path}: {key} = '{unknown}' is no column: {hint}")
+                raise DataError(f"{file.path}: {key} = '{unknown}' is no column: {hint}")
         counts = Counter(chosen)
         wrong = next((name for name in chosen if name in {*apart, *self.drop} or counts[name] > 1), None)
         if wrong is not None:
-            raise DataError(f"{self.path}: features name '{wrong}' twice, or as the label or owner; name it once")
+            raise DataError(f"{file.path}: features name '{wrong}' twice, or as the label or owner; name it once")
         if not chosen:
-            raise DataError(f"{self.path}: no column to learn from beside {' and '.join(apart)}")
+            raise DataError(f"{file.path}: no column to learn from beside {' and '.join(apart)}")
         return chosen
 
     def _columns(self, file: TableFile, names: Sequence[str]) -> dict[str, Column]:
@@ -225,6 +180,8 @@ class TableSource(Source):
                 refuse_missing(column, path, name in (self.label, self.owner))
             if name == self.label and self.missing is None:
                 refuse_missing_marks(column, path)
+            if name == self.label and name in self.categorical:
+                columns[name] = column.as_words()
             if name in (self.label, self.owner):
                 continue
             if column.words is None:
