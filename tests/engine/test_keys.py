@@ -94,6 +94,7 @@ OTHERS = {
         "optimizer": OptimizerSpec(lr=0.5),
         "grad_map": clipped(1.0),
         "project": lambda parameters, consts: parameters,
+        "ascent": lambda gradients, parameters, consts: gradients,
         "refresh": {"mean": SampleMean(of)},
         "collect": {"means": ClassMeans("z")},
         "throughout": True,

@@ -36,6 +36,12 @@ def until_two(means):
     return len(means) == 2
 
 
+def uphill(gradients, parameters, consts):
+    """To where the loss is higher, by a length of 0.1 for the head alone."""
+    length = torch.stack([gradients[name].square().sum() for name in ("head.weight", "head.bias")]).sum().sqrt()
+    return {name: 0.1 * gradients[name] / length.clamp(min=1e-12) for name in ("head.weight", "head.bias")}
+
+
 SHAPES = [
     {"steps": 5},
     {"steps": 1},
@@ -46,6 +52,7 @@ SHAPES = [
     {"epochs": 0},
     {"evaluates": BN_ROLES},
     {"evaluates": EVERY},
+    {"ascent": uphill},
     {"epochs": 2, "trains": frozenset({Role.HEAD})},
     {"optimizer": {"head": OptimizerSpec(lr=0.01, momentum=0.9), "norm": OptimizerSpec(name="adam", lr=0.001)}},
 ]

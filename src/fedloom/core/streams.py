@@ -10,7 +10,7 @@ import contextlib
 import hashlib
 import random
 import struct
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -23,6 +23,24 @@ def generator_states() -> tuple[bytes, int, tuple[int, bytes]]:
     _, key, position, *_ = np.random.get_state()  # noqa: NPY002
     numpy_state = int(position), np.asarray(key).tobytes()
     return torch.default_generator.get_state().numpy().tobytes(), hash(random.getstate()), numpy_state
+
+
+def remember_draws(device: torch.device | None = None) -> Callable[[], None]:
+    """Return a function that sets the global generators back to their present states, to draw the same numbers again.
+
+    Args:
+        device: a CUDA device whose generator is set back too.
+
+    Example:
+        >>> draw_again = remember_draws()
+        >>> first = torch.rand(2)
+        >>> draw_again()
+        >>> torch.equal(torch.rand(2), first)
+        True
+    """
+    generators = _global_generators(device)
+    states = _states_of(generators)
+    return lambda: _set_states(generators, states)
 
 
 @dataclass(frozen=True, slots=True)
@@ -95,9 +113,7 @@ class GlobalGenerators:
 
     def __init__(self, seed: int, device: torch.device | None = None) -> None:
         self._seed = seed
-        self._generators = [torch.default_generator]
-        if device is not None and device.type == "cuda":
-            self._generators.append(torch.cuda.default_generators[device.index or 0])
+        self._generators = _global_generators(device)
         self._states: tuple[Any, Any, list[torch.Tensor]] | None = None
         self._separate: torch.Generator | None = None
 
@@ -135,6 +151,12 @@ class GlobalGenerators:
             if self._separate is not None:
                 self._separate.set_state(torch.default_generator.get_state())
             _set_states(self._generators, outer)
+
+
+def _global_generators(device: torch.device | None) -> list[torch.Generator]:
+    if device is None or device.type != "cuda":
+        return [torch.default_generator]
+    return [torch.default_generator, torch.cuda.default_generators[device.index or 0]]
 
 
 def _states_of(generators: Sequence[torch.Generator]) -> tuple[Any, Any, list[torch.Tensor]]:

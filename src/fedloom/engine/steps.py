@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.streams import remember_draws
 from fedloom.core.trees import Tree
+from fedloom.engine.ascent import ascent_moves, moved
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.term_balance import gradient_norms
 from fedloom.methods.contract.contexts import ClientContext
@@ -195,20 +197,31 @@ class EpochSteps:
 
     def run(self, block: Block) -> StepResults:
         """Take the steps of a block."""
-        net, parameters = self.loaded_net.net, list(self.trainable.values())
 
         def gradients_of(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
-            return loss_and_gradients(net, batch, self.consts, self.phase, parameters)
+            result, gradients, _ = self._gradients(batch, measured=False)
+            return result, gradients
 
         return run_steps(gradients_of, self.phase, self.trainable, self.consts, self.optimizer, block)
 
     def run_measured(self, batch: Batch) -> tuple[Objective, Mapping[str, Tensor]]:
         """Take one step. Return its detached objective and the norm [] of the gradient of each term."""
-        net, parameters = self.loaded_net.net, list(self.trainable.values())
-        result, gradients = loss_and_gradients(net, batch, self.consts, self.phase, parameters, keep_graph=True)
-        norms = gradient_norms(result.terms, parameters)
+        result, gradients, norms = self._gradients(batch, measured=True)
         update(self.phase, gradients, self.trainable, self.consts, self.optimizer)
         return detached(result), norms
+
+    def _gradients(self, batch: Batch, *, measured: bool) -> tuple[Objective, Sequence[Tensor], Mapping[str, Tensor]]:
+        """Return the objective of a batch, the gradients of the step, and with `measured` the norms of the terms'."""
+        net, parameters, phase = self.loaded_net.net, list(self.trainable.values()), self.phase
+        draw_again = None if phase.ascent is None else remember_draws(batch.y.device)
+        result, gradients = loss_and_gradients(net, batch, self.consts, phase, parameters, keep_graph=measured)
+        norms = gradient_norms(result.terms, parameters) if measured else {}
+        if phase.ascent is not None and draw_again is not None:
+            moves = ascent_moves(phase.ascent, gradients, self.trainable, self.consts)
+            with moved(self.loaded_net, self.trainable, moves):
+                draw_again()
+                _, gradients = loss_and_gradients(net, batch, self.consts, phase, parameters)
+        return result, gradients, norms
 
 
 def detached(result: Objective) -> Objective:

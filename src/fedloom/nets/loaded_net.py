@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.core.device_copies import tree_on
 from fedloom.core.errors import ConfigError
@@ -58,6 +58,11 @@ class LoadedNet:
             if replacement is not buffer:
                 copy_replaced_buffer(path, buffer, replacement)
                 module._buffers[name] = buffer
+
+    def buffers(self) -> list[Tensor]:
+        """Return the buffers of the tree that may change: the tensors that the net's own code reads and writes."""
+        self.restore_buffers()
+        return [buffer for _, _, _, buffer in self._buffers if not isinstance(buffer, nn.Parameter)]  # as frozen ones
 
     def load(self, tree: Tree) -> None:
         """Copy `tree` into the net."""

@@ -51,6 +51,8 @@ class ProgramCheck:
         scalars = [objective.total, *objective.terms.values()]
         outputs = scalars, list(objective.taps.values()), results.new_state
         step = program_of(recording.calls, self.live, outputs, numbers)
+        if step.draws and self.phase.steps.phase.ascent is not None:
+            raise UnrecordableError("the two passes of a step share their random numbers, as those of dropout")
         generator = torch.Generator()
         for _ in range(2):
             generator.set_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))

@@ -95,6 +95,8 @@ class StackedTraining:
         out, gradients = self._loss_and_gradients(entries, private, batch, keep_graph=bool(measured))
         if measured:
             self._measure(out.terms, list(parameters.values()), measured)
+        if self.phase.ascent is not None:
+            gradients = self._gradients_at_moved(entries, parameters, gradients, batch)
         gradients = update(self._stacked_phase(), gradients, parameters, {}, self.optimizer)
         if first:
             self._relaid(gradients)
@@ -117,6 +119,24 @@ class StackedTraining:
         parameters, retained = [entries[name] for name in self.trainable], keep_graph or None
         gradients = torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
         return out, gradients
+
+    def _gradients_at_moved(
+        self, entries: Tree, parameters: Tree, gradients: Sequence[Tensor], batch: Batch
+    ) -> Sequence[Tensor]:
+        """Compute the gradients at the parameters that the phase's ascent moves to, of all clients.
+
+        The second pass gets copies of the buffers, so that batch norm counts the batch once.
+        """
+        ascent, named = self.phase.ascent, dict(zip(parameters, gradients, strict=True))
+        assert ascent is not None
+        with torch.no_grad():
+            moves = self._mapped(ascent, named, parameters)
+        leaves = {name: value.detach() + moves[name] if name in moves else value for name, value in parameters.items()}
+        constant = {*self.net.parameters, *self.clients[0].job.ctx.task.frozen}
+        buffers = {name: value.clone() for name, value in entries.items() if name not in constant}
+        moved_entries = entries | buffers | {name: leaf.detach().requires_grad_() for name, leaf in leaves.items()}
+        private = self.consts.first(len(batch.y))
+        return self._loss_and_gradients(moved_entries, private, batch, keep_graph=False)[1]
 
     def _stacked_phase(self) -> Train:
         """The phase with its maps of trees over all clients."""

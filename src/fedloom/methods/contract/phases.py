@@ -125,6 +125,10 @@ class Train:
         grad_map: called with (gradients, parameters, consts) before the step; returns the gradients by name that it
             takes.
         project: called with (parameters, consts) after the step; returns the parameters by name that stay.
+        ascent: called with (gradients, parameters, consts) in each step; returns moves of parameters by name. The step
+            is then taken with the gradients at the moved parameters, on the same batch and with the same random
+            numbers. `grad_map` and weight decay apply to these gradients alone. Loss terms, taps and statistics of
+            batch norm are those at the parameters before the move.
         refresh: statistics of the whole training set, taken in evaluation mode before every epoch; the loss finds them
             in `consts`.
         collect: statistics of taps, each before its step, gathered over the last epoch.
@@ -144,6 +148,7 @@ class Train:
     optimizer: OptimizerSpec | Mapping[str, OptimizerSpec] | None = None
     grad_map: Callable[[Tree, Tree, Consts], Tree] | None = None
     project: Callable[[Tree, Consts], Tree] | None = None
+    ascent: Callable[[Tree, Tree, Consts], Tree] | None = None
     refresh: Mapping[str, Statistic] = field(default_factory=dict)
     collect: Mapping[str, Statistic] = field(default_factory=dict)
     throughout: bool = False
