@@ -16,6 +16,7 @@ from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import BatchSampler, PhasePlan
+from fedloom.engine.chosen_weights import chosen_weights
 from fedloom.engine.client_memory import ClientMemory, NetMemory, SeparateMemory
 from fedloom.engine.epoch_results import EpochResults
 from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, LocalTraining, staged
@@ -26,7 +27,7 @@ from fedloom.engine.steps import Block, EpochSteps, add_statistics, objective, t
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Batch, Consts, Phase, Predictor, Train
+from fedloom.methods.contract.phases import Batch, Choose, Consts, Phase, Predictor, Train
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import LoadedNet, net_of_client
@@ -262,6 +263,10 @@ class Worker:
     def _run_phase(self, loaded_net: LoadedNet, memory: ClientMemory, phase: Phase, client: Client) -> Iterator[Replay]:
         if isinstance(phase, Train):
             yield from self._train(loaded_net, memory, phase, client)
+            return
+        if isinstance(phase, Choose):
+            with memory.in_net():
+                loaded_net.load(chosen_weights(phase, loaded_net.copies(), client.consts))
             return
         results = self._statistics(loaded_net.net, memory, phase.statistics, client)
         client.learned(results)

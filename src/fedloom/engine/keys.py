@@ -9,12 +9,12 @@ from enum import Enum
 from types import FunctionType, MethodType
 from typing import Any
 
-from fedloom.methods.contract.phases import Collect, OptimizerSpec, Phase, Train
+from fedloom.methods.contract.phases import Choose, Collect, OptimizerSpec, Phase, Train
 
 _PLAIN_TYPES = frozenset({int, float, str, bytes, bool, type(None)})
 _FIXED_TYPES = _PLAIN_TYPES | {OptimizerSpec}
 _FUNCTION_TYPES = (FunctionType, MethodType)
-_PHASE_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (Train, Collect)}
+_PHASE_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (Train, Collect, Choose)}
 
 
 def phase_key(phase: Phase) -> Hashable:

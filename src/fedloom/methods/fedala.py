@@ -19,13 +19,12 @@ from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerC
 from fedloom.methods.contract.heads import require_trained_head
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, register
-from fedloom.methods.contract.phases import TRAINABLE, Batch, Consts, OptimizerSpec, Phase, Predictor, Train
+from fedloom.methods.contract.phases import TRAINABLE, Batch, Choose, Consts, OptimizerSpec, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import Net
 from fedloom.nets.roles import EXTRA, Role
 
 _SETTLED, _LOSSES = 0.1, 10  # a first mixing ends when the last losses differ by less than that
-_HELD = OptimizerSpec(lr=0.0)  # for what only the projection moves
 
 
 class Options(method.Options):
@@ -100,17 +99,16 @@ class FedALA(Method):
         if "pairs" not in start.consts:
             return [training]
         passes = 1 if start.consts["again"] else self.options.first
-        rates = {name.partition(".")[0]: _HELD for name in start.consts["pairs"]}
         mixing = Train(
             self.mixing_loss,
             passes,
-            trains=frozenset({Role.EXTRA, Role.HEAD}),
-            optimizer=rates | {EXTRA: OptimizerSpec(lr=self.options.eta)},
+            trains=frozenset({Role.EXTRA}),
+            optimizer=OptimizerSpec(lr=self.options.eta),
             project=_clipped,
             share=self.options.share,
             until=_settled,
         )
-        return [mixing, training]
+        return [mixing, Choose(_mixed_head), training]
 
     def mixing_loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor:
         """Return the CE of the net whose head is mixed by A, as a function of A = `net.extra`.
@@ -150,13 +148,13 @@ def _mixed(pairs: dict[str, tuple[Tensor, Tensor]], mixing: Tree) -> Tree:
 
 
 def _clipped(parameters: Tree, consts: Consts) -> Tree:
-    """A in [0, 1], and the head that it gives."""
-    mixing = {name: parameters[f"{EXTRA}.{_flat(name)}"].clamp(0, 1) for name in consts["pairs"]}
-    return (
-        parameters
-        | {f"{EXTRA}.{_flat(name)}": value for name, value in mixing.items()}
-        | _mixed(consts["pairs"], mixing)
-    )
+    """A in [0, 1]."""
+    return {name: value.clamp(0, 1) for name, value in parameters.items()}
+
+
+def _mixed_head(weights: Tree, consts: Consts) -> Tree:
+    """The head that A gives."""
+    return _mixed(consts["pairs"], {name: weights[f"{EXTRA}.{_flat(name)}"] for name in consts["pairs"]})
 
 
 def _settled(means: Sequence[float]) -> bool:

@@ -74,6 +74,11 @@ class LoadedNet:
                 entries = tree_on(entries, self._device)
             torch._foreach_copy_(list(self.tree.values()), list(entries.values()))
 
+    def copies(self) -> Tree:
+        """Return copies of the net's tensors on its device."""
+        self.restore_buffers()
+        return {name: tensor.detach().clone() for name, tensor in self.tree.items()}
+
     def weights(self, allocate: Callable[[Tensor], Tensor] | None = None) -> Tree:
         """Return a copy of the net's tensors on the CPU, in the plain memory order.
 

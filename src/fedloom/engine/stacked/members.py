@@ -10,12 +10,13 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedloom.core.trees import Tree
+from fedloom.engine.chosen_weights import chosen_weights
 from fedloom.engine.client import CPU, PASS_BATCH, Worker, pass_function
 from fedloom.engine.jobs import Client, Draws
 from fedloom.engine.leaves import to_device
 from fedloom.engine.stacked.constants import Stacked
 from fedloom.engine.steps import add_statistics
-from fedloom.methods.contract.phases import Batch
+from fedloom.methods.contract.phases import Batch, Choose
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.functional_call import FunctionalCall
 from fedloom.nets.masked_batch_norm import masked_copy
@@ -112,6 +113,22 @@ def collect_statistics(
         client.learned(results)
         if keep:
             client.collected |= results
+
+
+def choose_weights(phase: Choose, clients: Sequence[Client], tree: Tree, device: torch.device) -> Tree:
+    """Return the stack [K, ...] after each client's rule set its row; rules may branch, so they run client by client.
+
+    Args:
+        phase: has the rule.
+        clients: the K clients of the stack, with their constants.
+        tree: the weights before it [K, ...].
+        device: where weights and constants are.
+    """
+    rows = [
+        chosen_weights(phase, {name: value[row] for name, value in tree.items()}, to_device(client.consts, device))
+        for row, client in enumerate(clients)
+    ]
+    return {name: torch.stack([row[name] for row in rows]) for name in tree}
 
 
 def stacked_trees(trees: Sequence[Tree], device: torch.device) -> Tree:

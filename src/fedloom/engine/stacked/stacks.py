@@ -16,11 +16,11 @@ from fedloom.engine.client import CPU, Worker
 from fedloom.engine.jobs import Client, Job, JobResult, staged
 from fedloom.engine.keys import phase_key
 from fedloom.engine.leaves import structure_of
-from fedloom.engine.stacked.members import StackedNet, collect_statistics, stacked_trees
+from fedloom.engine.stacked.members import StackedNet, choose_weights, collect_statistics, stacked_trees
 from fedloom.engine.stacked.training import StackedTraining
 from fedloom.engine.stacked.trial import is_of_vmap, obstacle_of, reason_of
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.methods.contract.phases import Collect, Phase, Train
+from fedloom.methods.contract.phases import Choose, Collect, Phase, Train
 from fedloom.methods.contract.sample_statistics import Rows, Statistic
 from fedloom.nets.roles import BATCH_NORM
 
@@ -105,6 +105,8 @@ class Stacks:
                 stage = f"phase {number}"
                 if isinstance(phase, Collect):
                     collect_statistics(self.worker, net, phase.statistics, clients, tree, keep=True)
+                elif isinstance(phase, Choose):
+                    tree = choose_weights(phase, clients, tree, self.worker.device)
                 else:
                     tree = StackedTraining(self.worker, net, phase, clients, tree).run()
             tree = {name: value.to(CPU) for name, value in tree.items()}
@@ -133,6 +135,8 @@ def by_epochs(phase: Train) -> bool:
 
 def _gives_rows(phase: Phase) -> bool:
     """Whether later phases find rows among their constants, which differ in number between clients."""
+    if isinstance(phase, Choose):
+        return False
     return _has_rows(phase.statistics if isinstance(phase, Collect) else phase.collect)
 
 

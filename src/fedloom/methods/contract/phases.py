@@ -177,7 +177,28 @@ class Collect:
     statistics: Mapping[str, Statistic]
 
 
-Phase: TypeAlias = Train | Collect
+@dataclass(frozen=True, slots=True)
+class Choose:
+    """A phase that sets the client's weights by a rule, after statistics of its data and before training.
+
+    It takes no step, and may set buffers such as the statistics of batch norm.
+
+    Attributes:
+        rule: called once with (weights, consts), where `consts` has the statistics of earlier `Collect` phases; returns
+            the entries by name that it sets. Each client's rule runs by itself, so it may use `.item()` and branches.
+            It draws no random numbers.
+
+    Example:
+        A client trains the received model that has the least loss on its data. `consts["models"]` are trees.
+
+        >>> from fedloom.methods import Choose
+        >>> choice = Choose(lambda weights, consts: consts["models"][int(consts["losses"].argmin())])
+    """
+
+    rule: Callable[[Tree, Consts], Tree]
+
+
+Phase: TypeAlias = Train | Collect | Choose
 
 
 def plain_logits(net: Net, x: Tensor) -> Tensor:
