@@ -66,7 +66,8 @@ def traits_of(method: Entry, traffic_cells: Cells) -> Iterator[str]:
     }
     yield models[method.yields]
     yield "any networks" if abilities.any_architecture else "equal networks"
-    yield _traffic(method.name, traffic_cells)
+    if f"{_TRAFFIC[1]}/{method.name}" in traffic_cells:
+        yield _traffic(method.name, traffic_cells)
     yield "state at the client" if citation.state else "no state"
     yield f"newcomers train a {abilities.untrained} first" if abilities.untrained else "newcomers at once"
     if abilities.secure_sum:

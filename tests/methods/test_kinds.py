@@ -113,7 +113,9 @@ def test_different_nets_run_where_they_are_claimed_and_are_refused_elsewhere(nam
         with pytest.raises(ConfigError, match="one architecture"):
             started(name, scenario, nets, evaluation={"protocol": f"{entry(name).yields.split(', ')[0]}/global"})
         return
-    shared = {"fml": {"meme": "mlp"}, "fedkd": {"mentee": "mlp"}}.get(name)  # the net that is averaged is one for all
+    shared = {"fml": {"meme": "mlp"}, "fedkd": {"mentee": "mlp"}, "fedmrl": {"small": "digits-cnn"}}.get(
+        name
+    )  # the net that is averaged is one for all
     own = {} if shared is None else {name: shared}
     result = started(name, scenario, nets, evaluation={"protocol": "personal/global"}, **own)
     assert 0 <= result.numbers["accuracy"] <= 1

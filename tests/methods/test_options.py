@@ -53,6 +53,8 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("fedtgp", "margin"): [0.01],
     ("fedtgp", "server_lr"): [0.5],
     ("fedyogi", "v0"): [0.0],
+    ("fedmrl", "clip"): [0.01],
+    ("fedmrl", "small"): ["logistic"],
     ("fml", "meme"): ["logistic"],
     ("perfedavg", "beta"): [0.2],
 }
@@ -70,7 +72,7 @@ UNDER: dict[tuple[str, str], dict[str, Any]] = {
     ("perfedavg", "delta"): {"variant": "hf"},
 }
 # Options about another net of the run, which only a registered net has.
-REGISTERED = {("fedkd", "mentee"), ("fml", "meme")}
+REGISTERED = {("fedkd", "mentee"), ("fedmrl", "small"), ("fml", "meme")}
 # Options that these runs cannot show, with the reason; each has a test of its own.
 ELSEWHERE: dict[tuple[str, str], str] = {
     ("fedavg+dp", "dp_table_clip"): "FedAvg sends no class table: wrappers/test_privacy.py takes FedProto",

@@ -50,6 +50,7 @@ def sizes(name, held, participants=CLIENTS):
         "Cd": 4 * held * WIDE,
         "CC": 4 * held * CLASSES,
         "CH": 4 * held * (WIDE + 1),
+        "map": 4 * (2 * WIDE + 1) * WIDE,
         "mCd": participants * 4 * held * WIDE,
         "foreign": (CLIENTS - 1) * head,
         "mask": CLASSES,

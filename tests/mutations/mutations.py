@@ -196,6 +196,12 @@ MUTATIONS = (
         "aligned.detach()).square().mean(1)",
         "aligned.detach()).square().sum(1)",
     ),
+    _of(
+        "fedmrl",
+        "the own features come first",
+        "[bundle[SMALL].features(x), bundle[OWN].features(x)]",
+        "[bundle[OWN].features(x), bundle[SMALL].features(x)]",
+    ),
     _of("fedclassavg", "a row is its own positive", "positive = others & (", "positive = (others | ~others) & ("),
     _of(
         "fd",

@@ -18,6 +18,7 @@ SYMBOLS: Mapping[str, str] = {
     "CC": "a row of C outputs for each class",
     "CH": "a row of the head, weights and bias, for each class",
     "mCd": "a row of d features for each class and each of the m participants of the last round",
+    "map": "a linear map with bias from the features of two nets to those of the first",
     "foreign": "the classifiers of all other clients, N - 1 times the head's entries",
     "mask": "a bit for each class, as a byte",
     "masks": "m masks, one for each participant of the last round",

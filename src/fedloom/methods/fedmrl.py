@@ -1,0 +1,195 @@
+"""FedMRL."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Literal, cast
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record
+from fedloom.core.trees import Tree
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.spec import Spec
+from fedloom.methods.parts.gradients import clipped
+from fedloom.methods.parts.pairs import require_same_net
+from fedloom.nets.bundle import Bundle
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
+
+OWN, SMALL = "own", "small"
+OWN_HEAD, SMALL_HEAD = (f"{net}.head.weight" for net in (OWN, SMALL))
+
+
+class Options(method.Options):
+    """Options of FedMRL."""
+
+    small: str | None = Field(
+        None,
+        description="Registered model of the small shared net, whose features may not be wider than those of any "
+        "client's own net. Null takes the run's own model.",
+    )
+    weights: Literal["samples", "uniform"] = Field(
+        "samples",
+        description="Weights of clients in the mean of small nets: by samples, as the authors, or all alike, as "
+        "HtFLlib.",
+    )
+    tied_heads: bool = Field(
+        False,
+        description="Whether the small head is the first columns of the own head, with its bias, and both losses move "
+        "them, as in the authors' script for clients with equal nets.",
+    )
+    clip: float | None = Field(
+        None,
+        gt=0,
+        description="Bound of the gradients' 2-norm, of each net alone. Null is no bound; the authors take 50.",
+    )
+
+
+@register
+class FedMRL(Method):
+    """FedMRL: a small shared net and a large private one feed one private map; nested features serve both heads.
+    Yi et al., NeurIPS 2024, arXiv 2406.00488.
+
+    Down: the small net.   Up: the small net, number of samples.   A client keeps its own net and its map.
+    Local, with features z_s of the small net and z of the own net: m = W [z_s; z] + b without activation; the own head
+    reads m, the small head its first entries, as many as z_s has. CE + CE; one step moves everything.
+    Server: mean of small nets. A client is tested with its own head on m, with the server's newest small net.
+    The small net alone is no classifier, since its head never reads its own features.
+
+    Tested: personal.
+    """
+
+    Options = Options
+    presets = {"paper": {}, "authors": {"clip": 50.0}, "sound": {}}  # noqa: RUF012
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3},
+            "local_epochs": 10,
+            "batch_size": 512,
+        }
+    }
+    citation = Citation(
+        "Yi et al.",
+        "NeurIPS",
+        2024,
+        "arXiv 2406.00488",
+        {"Q": 1},
+        {"Q": 1},
+        {"P": 1, "map": 1},
+        code="LipingYi/FedMRL at 8b90f41",
+        our_choice="Both losses have weight 1, as in the code; the paper's weights were not at hand. Without `small` "
+        "both nets are the run's own model. The test takes the newest small net, as HtFLlib does.",
+        released_code="Uploads are references to one net, so the mean is the last client's net; with copies it agrees. "
+        "Sizes in the mean count test data, too. With equal nets the small head's bias is cut to as many entries as "
+        "the small net has features, which stops if they are fewer than the classes.",
+    )
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.spec = Spec(
+            private=frozenset({Role.EXTRA}),
+            nets={OWN: None, SMALL: self.options.small},
+            private_nets=frozenset({OWN}),
+            architectures="any",
+            features=True,
+        )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        require_same_net(tasks, SMALL, "fedmrl.small")
+        diagnostics = super().examine(tasks, participants)
+        for task in tasks:
+            rows, joined = task.init["extra.weight"].shape
+            small = joined - rows
+            if SMALL_HEAD not in task.init or OWN_HEAD not in task.init:
+                raise ConfigError("fedmrl needs heads of one linear layer in both nets")
+            if small > rows:
+                raise ConfigError(
+                    f"fedmrl.small: its features have {small} entries, those of group {task.group} {rows}: the small "
+                    f"head reads the first of {rows}; name a model whose features are no wider"
+                )
+            if small == rows and self.options.small is not None:
+                message = f"the small net's features are as wide as the own net's ({rows}): nothing is nested"
+                diagnostics.append(Diagnostic("fedmrl.not_nested", message, float(rows)))
+        return diagnostics
+
+    def extra(self, net: Net) -> nn.Module:
+        """The map from [z_s; z] to m."""
+        bundle = cast(Bundle, net)
+        small, own = bundle[SMALL].head.in_features, bundle[OWN].head
+        return nn.Linear(small + own.in_features, own.in_features, dtype=own.weight.dtype)
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        return Start(self._tied(start.tree, {}), {}) if self.options.tied_heads else start
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        clip = None if self.options.clip is None else clipped_by_net(self.options.clip)
+        project = self._tied if self.options.tied_heads else None
+        return [Train(self.loss, ctx.task.local_epochs, grad_map=clip, project=project)]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        bundle, mapped = cast(Bundle, net), nested_features(net, batch.x)
+        own, small = bundle[OWN].head, bundle[SMALL].head
+        first = mapped[:, : small.in_features]
+        tied = self.options.tied_heads
+        logits = functional.linear(first, own.weight[:, : small.in_features], own.bias) if tied else small(first)
+        return Objective.sum(
+            {
+                "ce": batch.mean(cross_entropy(own(mapped), batch.y)),
+                "ce_small": batch.mean(cross_entropy(logits, batch.y)),
+            }
+        )
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        return {"model": self.mean(uploads, weights=self.options.weights)}
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        if state is None:
+            return {}
+        return {"personal": Predictor(self._joined(server, state, ctx.task), own_logits)}
+
+    @staticmethod
+    def _tied(tree: Tree, consts: Consts) -> Tree:
+        columns = {"weight": tree[OWN_HEAD][:, : tree[SMALL_HEAD].shape[1]].clone()}
+        tied = columns | ({"bias": tree[f"{OWN}.head.bias"]} if f"{OWN}.head.bias" in tree else {})
+        return tree | {f"{SMALL}.head.{name}": value for name, value in tied.items()}
+
+
+def clipped_by_net(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
+    """Scale down the gradients of each net, and of the map, so that their joint 2-norm is at most `norm`."""
+    clip = clipped(norm)
+
+    def clip_each(gradients: Tree, parameters: Tree, consts: Consts) -> Tree:
+        parts = {name.partition(".")[0] for name in gradients}
+        return {
+            name: gradient
+            for part in sorted(parts)
+            for name, gradient in clip(
+                {n: g for n, g in gradients.items() if n.partition(".")[0] == part}, {}, {}
+            ).items()
+        }
+
+    return clip_each
+
+
+def nested_features(net: Net, x: Tensor) -> Tensor:
+    """m = W [z_s; z] + b [B, d] of a bundle with its map."""
+    bundle = cast(Bundle, net)
+    mapped: Tensor = net.extra(torch.cat([bundle[SMALL].features(x), bundle[OWN].features(x)], 1))
+    return mapped
+
+
+def own_logits(net: Net, x: Tensor) -> Tensor:
+    """Logits [B, C] of the own head on m."""
+    logits: Tensor = cast(Bundle, net)[OWN].head(nested_features(net, x))
+    return logits
