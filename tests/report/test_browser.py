@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import dataclasses
 import json
 import re
 import shutil
@@ -256,3 +257,39 @@ def test_buttons_save_a_chart_in_the_colours_that_are_shown(report, tmp_path):
     assert pixels.shape[1] == 1600
     assert pixels[0, 0, :3] == pytest.approx(1.0)  # the page's ground
     assert pixels.std() > 0.03
+
+
+CHOOSE = """<!DOCTYPE html><body style="margin:0"><iframe src="report.html" style="border:0;width:400px"></iframe>
+<script>
+document.querySelector("iframe").addEventListener("load", function () {
+  var figure = this.contentDocument.querySelector(".client-confusion"), field = figure.querySelector("select");
+  var seen = () => [figure.querySelector("[role=status]").textContent, figure.querySelectorAll("svg").length,
+    [...figure.querySelectorAll("svg > rect title")].map(title => title.textContent)];
+  var first = seen();
+  field.selectedIndex = 1;
+  field.dispatchEvent(new Event("change"));
+  var right = figure.querySelector("svg").getBoundingClientRect().right;
+  console.log("PROBE" + JSON.stringify({first, second: seen(), right, buttons: figure.querySelectorAll("button").length,
+    clients: [...field.options].map(option => option.textContent)}) + "END");
+});
+</script>"""
+
+
+def test_a_field_chooses_the_client_whose_matrix_is_drawn(make_result, make_scenario, tmp_path):
+    confusion = [[3, 0, 0, 0], [1, 0, 0, 0], [0, 0, 0, 0], [0, 0, 0, 2]]
+    recall = {"by_class": [1.0, 0.0, None, 1.0]}
+    details = {"balanced_accuracy": {"confusion": confusion}, "recall": recall, "precision": recall}
+    kept = {"global/local": {"0": {"confusion": [0, 0, 3, 3, 3, 1]}, "2": {"confusion": [1, 0, 1, 3, 3, 1]}}}
+    run = make_result(protocol="global/local", details=details, world=make_scenario(3, 4))
+    write_report([dataclasses.replace(run, client_details=kept)], tmp_path / "report.html")
+    frame = tmp_path / "frame.html"
+    frame.write_text(CHOOSE)
+    done = browse(tmp_path / "profile", frame, "--allow-file-access-from-files", "--dump-dom")
+    (line,) = [line for line in done.stderr.splitlines() if "CONSOLE" in line]  # the probe's: no error
+    seen = json.loads(re.search(r"PROBE(.*)END", line)[1])
+    assert seen["clients"] == ["client 2", "client 0"]
+    words = "1 of 2 test samples are correct. Most frequent mistakes: 1 taken for 0 (1)."
+    assert seen["first"] == [words, 1, ["1 predicted as 0: 1", "3 predicted as 3: 1"]]
+    assert seen["second"] == ["4 of 4 test samples are correct.", 1, ["0 predicted as 0: 3", "3 predicted as 3: 1"]]
+    assert seen["right"] <= 400
+    assert seen["buttons"] == 2

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
+import html
+import json
 import math
 import re
 
@@ -117,10 +120,27 @@ def test_a_hundred_classes_and_more_than_a_matrix_keeps(hospital):
     assert "Recall of each class" in without
 
 
+def test_the_matrix_of_any_client_is_in_the_page_the_least_accurate_first(hospital, monkeypatch):
+    kept = {"global/local": {"0": {"confusion": [0, 0, 4]}, "2": {"confusion": [0, 0, 1, 1, 0, 3]}}}
+    run = dataclasses.replace(hospital(protocol="global/local"), client_details=kept)
+
+    def matrices(text):
+        found = re.search(r'data-matrices="([^"]*)"', text)
+        return found and json.loads(html.unescape(found[1]))
+
+    text = page([run])
+    assert matrices(text) == {"classes": CLASSES, "clients": [[2, [0, 0, 1, 1, 0, 3]], [0, [0, 0, 4]]]}
+    assert "2 of 3 clients; Result.confusion(client) has those recorded." in text
+    monkeypatch.setattr("fedloom.report.client_matrices._MOST_CELLS", 2)
+    assert [client for client, _ in matrices(page([run]))["clients"]] == [2]
+    monkeypatch.setattr("fedloom.report.class_charts._MOST_WITH_CLIENTS", 1)
+    assert matrices(page([run, hospital("fedsc")])) is None
+    assert matrices(page([hospital()])) is None
+
+
 def test_every_client_is_in_a_table_that_folds(make_result):
     text = page([make_result("local", protocol="personal/local", client_accuracies=(0.25, 0.5, 1.0))])
     assert "<summary>local: each of 3 clients</summary>" in text
-    assert "`fedloom evaluate RUN DATA` on its data" in text
     assert re.search(r'client 1</span></th><td[^>]*data-value="24">24</td>', "".join(text.splitlines()))
     many = [make_result(f"method{k}", client_accuracies=(0.25, 0.5)) for k in range(5)]
     assert "each of 2 clients" not in page(many)

@@ -5,14 +5,17 @@ from __future__ import annotations
 import json
 from collections import Counter
 
+import numpy as np
 import pytest
+import torch
 from torch import nn
 
 from fedloom.config.model_key import UserModelConfig
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
-from fedloom.evaluation import PROTOCOLS
+from fedloom.evaluation import METRICS, PROTOCOLS, MetricStates, Predictions
 from fedloom.evaluation.protocols import offered_protocols
+from fedloom.evaluation.scores import details_of_clients
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
@@ -104,6 +107,41 @@ def test_over_messages_the_numbers_are_those_of_the_simulation(method, ditto):
     there = run_in_process(config(method))
     assert scores(there.rows) == scores(here.rows)
     assert there.numbers["protocols"] == here.numbers["protocols"]
+
+
+def test_matrices_of_clients_add_up_to_the_pooled_one(ditto):
+    view = ditto.in_protocol("personal/local")
+    matrices = [np.array(view.confusion(client)) for client in range(view.numbers["clients"])]
+    assert (sum(matrices) == np.array(view.confusion())).all()
+    accuracies = client_accuracies(view.rows)
+    for client, matrix in enumerate(matrices):
+        assert matrix.trace() / matrix.sum() == accuracies[client]
+    foreign = np.array(ditto.in_protocol("personal/others").confusion(0))
+    assert (foreign.sum(1) == sum(matrices).sum(1) - matrices[0].sum(1)).all()  # the samples of all others
+    assert run_in_process(config("ditto")).client_details == ditto.client_details
+
+
+def test_a_matrix_that_was_not_recorded_is_one_line(ditto):
+    with pytest.raises(ConfigError, match="client = 1: no confusion by client in global/global; it is recorded where"):
+        ditto.confusion(1)
+    with pytest.raises(ConfigError, match="client = 99: no confusion of this client in personal/local; 4 of 4 clients"):
+        ditto.in_protocol("personal/local").confusion(99)
+
+
+def test_matrices_are_kept_for_as_many_clients_as_fit(monkeypatch):
+    predictions = Predictions(torch.eye(3), torch.tensor([0, 1, 0]))
+    states = MetricStates.new(predictions, {"recall": METRICS.get("recall")})
+    pairs = [0, 0, 1, 0, 2, 1, 1, 1, 1]  # true class, predicted class, samples
+    assert details_of_clients({4: states, 7: states}) == {4: {"confusion": pairs}, 7: {"confusion": pairs}}
+    monkeypatch.setattr("fedloom.evaluation.scores._MOST_NUMBERS", 10)
+    assert list(details_of_clients({4: states, 7: states})) == [4]
+
+
+def test_foreign_accuracy_by_sample_is_in_the_summary(ditto):
+    metrics = ditto.numbers["protocols"]["personal/others"]["metrics"]
+    rows = ditto.in_protocol("personal/others").rows
+    assert metrics["accuracy_by_sample"] == curve(rows, "accuracy_by_sample", "test")[1][-1]
+    assert "accuracy_by_sample" not in ditto.numbers["protocols"]["personal/local"]["metrics"]
 
 
 def test_one_protocol_in_the_list_is_the_key_of_old():

@@ -54,6 +54,17 @@ def folder(good, tmp_path) -> Path:
     return Path(shutil.copytree(good, tmp_path / "run"))
 
 
+@pytest.mark.parametrize("confusion", [[0, 0], [0, 10, 1], [0, -1, 1], "0 0 1", None, [0.5, 0, 1]])
+def test_matrices_of_clients_are_checked_when_they_are_read(folder, confusion):
+    content = {"personal/local": {"1": {"confusion": confusion}}}
+    checksums = {"content": sha256(content)}
+    (folder / "clients.json").write_text(json_text(content | {"checksums": checksums}))
+    result = Result.read(folder)
+    with pytest.raises(FedloomError, match=r"clients\.json.*damaged") as refused:
+        result.confusion(1)
+    assert "\n" not in str(refused.value)
+
+
 def sha256(content: Any) -> str:
     return hashlib.sha256(json_text(content, sort_keys=True).encode()).hexdigest()
 

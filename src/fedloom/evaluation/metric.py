@@ -114,6 +114,10 @@ class Metric(ABC):
         """Further values by name, as JSON values: a list by class, a bound, a note."""
         return {}
 
+    def client_details(self) -> Mapping[str, list[int]]:
+        """Whole numbers by name, which a run keeps of a single client from its last test, beside the values."""
+        return {}
+
     def merge(self, further: Self) -> Self:
         """The state of both sets of samples: every field is added."""
         names = [f.name for f in dataclasses.fields(self)]  # type: ignore[arg-type]

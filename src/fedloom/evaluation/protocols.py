@@ -38,7 +38,7 @@ from fedloom.data.views import Views
 from fedloom.evaluation.metric import METRICS, Groups, Metric, MetricStates, Predictions
 from fedloom.evaluation.metrics import ALWAYS, Accuracy
 from fedloom.evaluation.metrics.by_group import DomainAccuracy, OwnerAccuracy
-from fedloom.evaluation.scores import Scores
+from fedloom.evaluation.scores import Scores, details_of_clients
 from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 
@@ -54,7 +54,8 @@ def offered_protocols(models: Collection[str]) -> tuple[str, ...]:
 
 @tell_new_names("fedloom.evaluation.protocols.Evaluator")
 class Evaluator:
-    """Tests predictors on a scenario; the attribute `splits` has those that can be tested.
+    """Tests predictors on a scenario; the attribute `splits` has those that can be tested, and `own_metrics` names the
+    metrics that the protocol adds to those of all.
 
     A test of the server's model on the whole test set is cut into slices of whole batches, which engines may run on
     several workers. Neither slices nor batches depend on the engine, so every engine finds the same bits.
@@ -93,8 +94,10 @@ class Evaluator:
         targets = None if attack is None else attack.target_classes(scenario.num_classes)
         self.targets = None if targets is None else targets.to(scenario.test_set.y.device)
         self.kinds: dict[str, type[Metric]] = {name: METRICS.get(name) for name in dict.fromkeys((*ALWAYS, *metrics))}
+        self.own_metrics: tuple[str, ...] = ()
         if self.where == "others":
             self.kinds |= {"accuracy": OwnerAccuracy, "accuracy_by_sample": Accuracy}
+            self.own_metrics = ("accuracy_by_sample",)
         self._by_domain = DomainAccuracy in self.kinds.values()
         if self._by_domain and scenario.test_set.domain is None:
             raise ConfigError(f"evaluation.metrics = {list(metrics)}: {scenario.name} has no domains; leave it out")
@@ -140,7 +143,7 @@ class Evaluator:
             by_predictor = {name: {-1: MetricStates.merged(states.values())} for name, states in by_predictor.items()}
         main, *others = (self._scores(split, by_predictor[name]) for name in self.names)
         also = dict(zip(self.also, others, strict=True))
-        return Scores(split, main.pooled, main.clients, self.kinds, also, self.scenario.bad)
+        return Scores(split, main.pooled, main.clients, self.kinds, also, self.scenario.bad, main.client_details)
 
     def tests_on_clients(self, split: str) -> bool:
         """Whether the tests are the clients' own: of personal models, or on samples that nobody else reads."""
@@ -226,7 +229,9 @@ class Evaluator:
         if -1 in states:
             return Scores(split, states[-1], {}, self.kinds)
         pooled = MetricStates.merged(s if self.kind == "global" else s.poolable() for s in states.values())
-        return Scores(split, pooled, {client: s.reduced() for client, s in states.items()}, self.kinds)
+        kept = details_of_clients(states) if split == "test" else {}
+        reduced = {client: s.reduced() for client, s in states.items()}
+        return Scores(split, pooled, reduced, self.kinds, client_details=kept)
 
     @torch.no_grad()
     def _test(

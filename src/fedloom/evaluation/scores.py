@@ -9,6 +9,8 @@ from typing import Any
 
 from fedloom.evaluation.metric import METRICS, MetricKinds, MetricStates
 
+_MOST_NUMBERS = 1_500_000  # of all clients in one protocol: some 10 MB in a file
+
 
 @dataclass(frozen=True, slots=True)
 class Scores:
@@ -18,6 +20,7 @@ class Scores:
         kinds: the metrics, by name.
         also: scores of the method's other predictors, by name, where they were asked for.
         bad: clients that misbehave in this scenario; all data here are clean.
+        client_details: what a run keeps of single clients from its last test, by client and name.
     """
 
     split: str
@@ -26,6 +29,7 @@ class Scores:
     kinds: MetricKinds
     also: Mapping[str, Scores] = field(default_factory=dict)
     bad: tuple[int, ...] = ()
+    client_details: Mapping[int, Mapping[str, list[int]]] = field(default_factory=dict)
 
     def value(self, name: str) -> float:
         """A metric as the protocol reports it: the mean over clients, or its value where there is one test.
@@ -110,6 +114,23 @@ class Scores:
 
     def _honest(self) -> dict[int, MetricStates]:
         return {client: states for client, states in self.clients.items() if client not in self.bad}
+
+
+def details_of_clients(states: Mapping[int, MetricStates]) -> dict[int, Mapping[str, list[int]]]:
+    """Return what a run keeps of each client's complete states; of those alone that fit into 1.5 million numbers.
+
+    Args:
+        states: metric states by client.
+    """
+    by_client: dict[int, Mapping[str, list[int]]] = {}
+    room = _MOST_NUMBERS
+    for client, of_client in states.items():
+        details = {name: numbers for s in of_client.states.values() for name, numbers in s.client_details().items()}
+        room -= sum(map(len, details.values()))
+        if room < 0:
+            break
+        by_client[client] = details
+    return by_client
 
 
 def finite(values: Any) -> Any:

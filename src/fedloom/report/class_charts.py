@@ -16,6 +16,7 @@ from fedloom.report.class_results import (
     majority_accuracy,
     majority_class,
 )
+from fedloom.report.client_matrices import client_matrices
 from fedloom.report.markup import bullets, chart, choices, fold, grid, name_cell, paragraph, table
 from fedloom.report.svg import inline
 from fedloom.results.formats import Format, as_csv, text_table
@@ -24,6 +25,7 @@ from fedloom.results.table import Group
 from fedloom.results.text import percent
 
 _MOST_ROWS = 30  # rows whose matrices are drawn; beyond them the page would be large
+_MOST_WITH_CLIENTS = 4  # rows of a page that has the counts of all their clients
 _MOST_BARS = 40
 _NAMED = 5
 _FORMATS: dict[str, Format] = {"md": "markdown", "tex": "latex"}
@@ -40,10 +42,13 @@ def class_blocks(rows: Sequence[ChartRow]) -> list[Markup]:
         return [paragraph(_MISSING)]
     if len(measured) == 1:
         ((row, results),) = measured
-        return _row_blocks(0, row.group, results, row.color)
-    blocks = _heat_maps(measured)
+        return _row_blocks(0, row.group, results, row.color, with_clients=True)
+    blocks, with_clients = _heat_maps(measured), len(measured) <= _MOST_WITH_CLIENTS
     folds = [
-        fold(f"{results.label}: confusion, recall and calibration", _row_blocks(k, row.group, results, row.color))
+        fold(
+            f"{results.label}: confusion, recall and calibration",
+            _row_blocks(k, row.group, results, row.color, with_clients),
+        )
         for k, (row, results) in enumerate(measured[:_MOST_ROWS])
     ]
     blocks.append(choices("Row", folds))
@@ -55,12 +60,22 @@ def class_blocks(rows: Sequence[ChartRow]) -> list[Markup]:
     return blocks
 
 
-def _row_blocks(number: int, group: Group, results: ClassResults, tone: str) -> list[Markup]:
-    """Render one row: matrix, recall of each class, calibration, and all classes as a table that folds."""
+def _row_blocks(number: int, group: Group, results: ClassResults, tone: str, with_clients: bool) -> list[Markup]:
+    """Render one row: matrix, recall of each class, calibration, and all classes as a table that folds.
+
+    Args:
+        number: index of the row, for the ids of its drawings.
+        group: its runs.
+        results: its predictions by class.
+        tone: the custom property of its colour.
+        with_clients: also draw the matrix of any single client of its first run.
+    """
     charts = [_confusion(f"confusion-{number}", results)] if results.confusion is not None else []
     charts.append(_recall(f"recall-{number}", group, results, tone))
     calibrated = _calibration(f"calibration-{number}", group, tone)
     charts += [] if calibrated is None else [calibrated]
+    clients = client_matrices(f"client-confusion-{number}", group.results[0], results.classes) if with_clients else None
+    charts += [] if clients is None else [clients]
     wide = len(results.classes) > WITH_COUNTS and results.confusion is not None
     blocks = [charts[0], grid(charts[1:])] if wide else [grid(charts)]
     named = results.largest_confusions(_NAMED)

@@ -16,7 +16,6 @@ from fedloom.storage.run_data import RunData
 
 _MEASURES = {"accuracy": "Accuracy %", "balanced_accuracy": "Balanced accuracy %", "macro_f1": "Macro F1 %"}
 _MOST_ROWS = 4  # rows of the page that have such a table
-_HOW = "Confusion of one client: `fedloom evaluate RUN DATA` on its data, with `--client N` for its personal model."
 
 
 def client_tables(rows: Sequence[ChartRow]) -> list[Markup]:
@@ -41,7 +40,7 @@ def _client_table(number: int, row: ChartRow) -> Markup:
         cells += [("–" if share is None else percent(share), share) for share in shares.values()]
         body.append(cells)
         plain.append({"client": client, **held, **shares})
-    caption = f"Seed {run.numbers['seed']}, last test. {_HOW}"
+    caption = f"Seed {run.numbers['seed']}, last test."
     name = f"client-table-{number}"
     sheet = table(f"{name}-note", caption, columns, set(columns[1:]), body, {"csv": as_csv(plain)})
     return fold(f"{row.row['label']}: each of {counted(len(body), 'client')}", [sheet])

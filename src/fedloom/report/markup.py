@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from markupsafe import Markup
 
+from fedloom.core.files import json_text
 from fedloom.report.templates import render_macro
 from fedloom.results.page_sections import Cell
 
@@ -131,6 +132,18 @@ def fold(summary: str, blocks: Sequence[Markup], css: str = "") -> Markup:
         css: their class.
     """
     return render_macro("elements.html", "fold", summary, blocks, css)
+
+
+def client_confusion(name: str, title: str, caption: str, data: Mapping[str, object]) -> Markup:
+    """Render the confusion matrix of one client, which a field chooses and the page's script draws.
+
+    Args:
+        name: prefix of the files that it is saved as.
+        title: its title.
+        caption: its caption.
+        data: what the script draws, as JSON values.
+    """
+    return render_macro("elements.html", "client_confusion", name, title, caption, json_text(data))
 
 
 def choices(label: str, folds: Sequence[Markup]) -> Markup:

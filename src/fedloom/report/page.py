@@ -72,7 +72,7 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     subjects = listed(methods) if len(methods) <= _TITLED else f"{len(methods)} methods"
     name = title or f"{subjects} on {listed(sources)}"
     remarks = [*(limit for part in parts for limit in part.limits), *_notes(groups, not_offered_notes(results))]
-    script = "".join(map(asset, ("tables.js", "charts.js", "page.js")))
+    script = "".join(map(asset, ("tables.js", "charts.js", "matrices.js", "page.js")))
     return render_page(
         title=name,
         verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, TypedDict
 
@@ -23,6 +23,8 @@ _NOT_COMPARED = {"seed", *EXECUTION}
 _DEALT = "scenario.seed"
 _OWN_COLUMN = {"method", "preset", "evaluation.protocol", "evaluation.select"}
 _SEVERAL = "evaluation.protocols"  # a run in several protocols compares with runs in one of them
+
+_MAIN = "main_protocol"  # in the numbers of a run's views in further protocols
 
 _Key = tuple[tuple[str, str], ...]
 
@@ -71,7 +73,7 @@ class Group:
     @property
     def is_further(self) -> bool:
         """Whether the runs have another protocol as their main one: their costs are in the row of that one."""
-        return any("main_protocol" in result.numbers for result in self.results)
+        return any(_MAIN in result.numbers for result in self.results)
 
 
 def result_table(results: Sequence[RunData]) -> list[ResultRow]:
@@ -112,8 +114,21 @@ def by_protocol(results: Sequence[RunData]) -> list[RunData]:
     """Return each run once for each protocol in which it was tested, protocol by protocol in the order of the lists."""
     names = dict.fromkeys(name for result in results for name in _listed_protocols(result))
     if all(len(result.protocols) == 1 for result in results):
-        return list(results)
-    return [result.in_protocol(name) for name in names for result in results if name in result.protocols]
+        return _with_costs(results)
+    return _with_costs([result.in_protocol(name) for name in names for result in results if name in result.protocols])
+
+
+def _with_costs(results: Sequence[RunData]) -> list[RunData]:
+    """Let the first view of each run stand for its costs where the view in its main protocol is not among them."""
+    seen = {result.numbers.get("fingerprint") for result in results if _MAIN not in result.numbers}
+    views = []
+    for result in results:
+        fingerprint = result.numbers.get("fingerprint")
+        if _MAIN in result.numbers and fingerprint not in seen:
+            seen.add(fingerprint)
+            result = replace(result, numbers={k: v for k, v in result.numbers.items() if k != _MAIN})
+        views.append(result)
+    return views
 
 
 def _listed_protocols(result: RunData) -> Sequence[str]:

@@ -30,6 +30,7 @@ class ProtocolTests:
         evaluators: by protocol, without those that are not offered.
         not_offered: by protocol, why the method is not tested in it.
         details: by protocol, further values of metrics after the last test; empty before it.
+        client_details: by protocol, what the run keeps of single clients from that test.
     """
 
     def __init__(self, config: RunConfig, setup: Setup, worker: Worker, federation: Federation) -> None:
@@ -39,6 +40,7 @@ class ProtocolTests:
         }
         self.not_offered: dict[str, str] = {}
         self.details: dict[str, dict[str, dict[str, Any]]] = {}
+        self.client_details: dict[str, dict[str, Mapping[str, list[int]]]] = {}
         offered_by_kind = {
             kind: next(self._predictors(kind, 0))[1] for kind in {one.kind for one in self.evaluators.values()}
         }
@@ -74,6 +76,11 @@ class ProtocolTests:
             for split in evaluator.splits
             for row in self._rows_of_split(round_, protocol, split)
         ]
+
+    def own_metrics(self, protocol: str) -> tuple[str, ...]:
+        """Name the metrics that only this protocol computes."""
+        evaluator = self.evaluators[protocol]
+        return evaluator.own_metrics if isinstance(evaluator, Evaluator) else ()
 
     def baselines(self) -> dict[str, Majority | None]:
         """Return the majority baseline of each protocol."""
@@ -135,6 +142,7 @@ class ProtocolTests:
         scores = evaluator.scores(split, tested)
         if split == "test":
             self.details[protocol] = scores.details()
+            self.client_details[protocol] = {str(client): of for client, of in scores.client_details.items()}
         rows = score_rows(round_, scores, protocol)
         return [*rows, system_row(round_, "samples_adapted", adapted)] if adapted else rows
 

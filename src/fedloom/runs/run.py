@@ -33,6 +33,7 @@ from fedloom.runs.weights import copy_weights
 from fedloom.storage import checkpoint as checkpoint_store
 from fedloom.storage import data_record
 from fedloom.storage.checkpoint import Checkpoint
+from fedloom.storage.client_details import write_client_details
 from fedloom.storage.compatibility import report_misfits, restore
 from fedloom.storage.curves import best_val
 from fedloom.storage.data_record import data_record_of, refuse_other_data
@@ -351,9 +352,18 @@ class _Run:
         }
         if self.folder:
             self.folder.write_parquet(self.rows)
+            write_client_details(self.folder, self.tests.client_details)
             self.folder.write_summary(numbers)
         path = self.folder.path if self.folder else None
-        result = Result(numbers, self.rows, config.resolved(), self.scenario_record(), path, memory=self.memory)
+        result = Result(
+            numbers,
+            self.rows,
+            config.resolved(),
+            self.scenario_record(),
+            path,
+            client_details=self.tests.client_details,
+            memory=self.memory,
+        )
         self._notify_end(result)
         return result
 

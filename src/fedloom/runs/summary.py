@@ -45,7 +45,8 @@ def summarise(
     by_protocol = {
         protocol: {
             **_scores(config, of_protocol(rows, protocol)),
-            "metrics": _metrics(config, of_protocol(rows, protocol)) | _baselines(baseline),
+            "metrics": _metrics(config, of_protocol(rows, protocol), tests.own_metrics(protocol))
+            | _baselines(baseline),
             "details": tests.details.get(protocol, {}),
             **_attack(config, federation, of_protocol(rows, protocol)),
         }
@@ -98,13 +99,14 @@ def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
     }
 
 
-def _metrics(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
-    """The metrics that are always shown, and those that the config asks for, at the selected round.
+def _metrics(config: RunConfig, rows: Sequence[Row], own_metrics: Sequence[str]) -> dict[str, Any]:
+    """The metrics that are always shown, those of the protocol, and those that the config asks for, at the selected
+    round.
 
     None stands for one that is not defined there. Few-shot evaluation measures none of them.
     """
     evaluation = config.evaluation
-    names = () if evaluation.protocol == "few-shot" else dict.fromkeys((*SHOWN, *evaluation.metrics))
+    names = () if evaluation.protocol == "few-shot" else dict.fromkeys((*SHOWN, *own_metrics, *evaluation.metrics))
     rule = evaluation.select, evaluation.last_k, evaluation.criterion()
     values = {name: value_at_selected_round(rows, name, *rule) for name in names}
     return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}

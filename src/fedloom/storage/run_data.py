@@ -9,6 +9,7 @@ from typing import Any, Self
 
 from fedloom.core.criterion import ACCURACY
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.storage.client_details import ClientDetails, Confusion, confusions_of, matrix_of, read_client_details
 from fedloom.storage.curves import curve, of_protocol, total_over_rounds
 from fedloom.storage.run_folder import Row, RunFolder
 
@@ -21,7 +22,8 @@ class RunData:
 
     numbers: the contents of summary.json. rows: all measures of metrics.jsonl. config, scenario: the contents of
     config.yaml and scenario.json. folder: the run folder, None if the run was not kept on disk. cell: the names of the
-    setting and the row in the study that the run belongs to.
+    setting and the row in the study that the run belongs to. client_details: the contents of clients.json; None if they
+    are read from the folder when they are needed.
     """
 
     numbers: dict[str, Any]
@@ -30,6 +32,7 @@ class RunData:
     scenario: dict[str, Any]
     folder: Path | None = None
     cell: tuple[str, str] | None = field(default=None, compare=False)
+    client_details: ClientDetails | None = field(default=None, compare=False)
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -58,6 +61,44 @@ class RunData:
         if not is_main:
             numbers["main_protocol"] = self.numbers["protocol"]
         return replace(self, numbers=numbers, rows=of_protocol(self.rows, protocol))
+
+    def confusions(self) -> dict[int, Confusion]:
+        """Each client's test samples after the last round, by client: true class, predicted class and samples of the
+        pairs that occur.
+
+        Empty where the run tested no clients, has more than 256 classes, or is of an earlier version. Raises
+        `RunFolderError` if the file is damaged.
+        """
+        details = self.client_details
+        if details is None:
+            details = {} if self.folder is None else read_client_details(RunFolder(self.folder))
+        return confusions_of(details, self.numbers["protocol"], len(self.scenario.get("classes") or ()))
+
+    def confusion(self, client: int | None = None) -> list[list[int]]:
+        """Return the confusion matrix after the last round: test samples by true class and predicted class [C][C].
+
+        Args:
+            client: number of the client on whose test it is; None for all tests together.
+
+        Raises `ConfigError` where it was not recorded, and `RunFolderError` if a file is damaged.
+        """
+        if client is None:
+            pooled = self.numbers.get("details", {}).get("balanced_accuracy", {}).get("confusion")
+            if pooled is None:
+                raise ConfigError("confusion: the run has none; up to 256 classes are recorded")
+            return [list(row) for row in pooled]
+        recorded, protocol = self.confusions(), self.numbers["protocol"]
+        if not recorded:
+            raise ConfigError(
+                f"client = {client}: no confusion by client in {protocol}; it is recorded where clients are tested, "
+                "for up to 256 classes"
+            )
+        if client not in recorded:
+            raise ConfigError(
+                f"client = {client}: no confusion of this client in {protocol}; {len(recorded)} of "
+                f"{self.numbers['clients']} clients have one, from {min(recorded)} to {max(recorded)}"
+            )
+        return matrix_of(recorded[client], len(self.scenario["classes"]))
 
     @classmethod
     def read(cls, path: Path) -> Self | None:

@@ -1,8 +1,8 @@
 """A run on disk.
 
 .fedloom (the mark of such a folder) · config.yaml (resolved) · scenario.json · metrics.jsonl while running,
-metrics.parquet at the end · checkpoint/ · summary.json · env.json · report.html. Every file is written whole or not at
-all; metrics are appended line by line.
+metrics.parquet at the end · checkpoint/ · summary.json · clients.json · env.json · report.html. Every file is written
+whole or not at all; metrics are appended line by line.
 """
 
 from __future__ import annotations
@@ -34,8 +34,8 @@ _CHECKSUMS, _CONTENT = "checksums", "content"
 _KINDS = {_CONTENT, "numbers", "metrics", "config"}
 # What a run writes beside its checkpoints. Earlier versions wrote .metrics.parquet.
 _FILES = (
-    *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "report.html"),
-    ".metrics.parquet",
+    *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "clients.json"),
+    *("report.html", ".metrics.parquet"),
 )
 _LONGEST = 1 << 20  # characters of a resolved config
 # What every summary has, those of earlier versions included.
@@ -140,11 +140,18 @@ class RunFolder:
     def _damaged(self, name: str, why: object) -> RunFolderError:
         return RunFolderError(f"{self.path / name}: damaged ({why}); delete the run folder and run again")
 
-    def write_json(self, name: str, value: Mapping[str, Any], **sums: str) -> None:
-        """Write a JSON file of the folder, whole, with a checksum of its content, or with other ones."""
+    def write_json(self, name: str, value: Mapping[str, Any], indent: int | None = 1, **sums: str) -> None:
+        """Write a JSON file of the folder, whole, with a checksum of its content, or with other ones.
+
+        Args:
+            name: name of the file.
+            value: its content.
+            indent: spaces of each level; None puts all on one line.
+            sums: checksums by name, instead of that of the content.
+        """
         content = parse_json(json_text(value))  # keys are words then, as they will be read
         sums = sums or {_CONTENT: _sha256(content)}
-        write_atomic(self.path / name, json_text(content | {_CHECKSUMS: sums}, indent=1, sort_keys=True) + "\n")
+        write_atomic(self.path / name, json_text(content | {_CHECKSUMS: sums}, indent=indent, sort_keys=True) + "\n")
 
     def write_config(self, resolved: dict[str, Any]) -> None:
         """Write config.yaml."""

@@ -59,6 +59,13 @@ class ClassCounts(Metric):
         """The three counts of each class, without the matrix."""
         return type(self)(_empty(0, 0), self.vectors())
 
+    def client_details(self) -> Mapping[str, list[int]]:
+        """The pairs of classes that occur, one after another: true class, predicted class, samples. So a client has at
+        most as many pairs as samples."""
+        pairs = self.confusion.nonzero()
+        samples = self.confusion[pairs[:, 0], pairs[:, 1]]
+        return {"confusion": torch.column_stack([pairs, samples]).flatten().tolist()} if len(pairs) else {}
+
     def check(self, total: int) -> None:
         """Raise `ValueError` unless `total` samples can have these counts."""
         true, predicted, correct = self.vectors()

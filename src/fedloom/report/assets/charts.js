@@ -39,16 +39,20 @@ var charts = (function () {
 
   // Two buttons below a figure; they save the drawing that is shown, of the twins for wide and for narrow screens.
   function savable(figure) {
-    var drawings = [].slice.call(figure.querySelectorAll("svg[data-name]")), line = document.createElement("p");
-    if (!drawings.length) return;
+    var line = document.createElement("p");
+    function drawings() {
+      return [].slice.call(figure.querySelectorAll("svg[data-name]"));
+    }
+    if (!drawings().length) return;
     line.className = "note save";
     ["svg", "png"].forEach(function (kind) {
       var press = document.createElement("button");
       press.type = "button";
       press.textContent = kind.toUpperCase();
-      press.setAttribute("aria-label", "Save “" + drawings[0].querySelector("title").textContent + "” as " + press.textContent);
+      press.setAttribute("aria-label", "Save “" + figure.querySelector("svg[data-name] title").textContent + "” as " + press.textContent);
       press.addEventListener("click", function () {
-        save(drawings.find(function (svg) { return getComputedStyle(svg).display !== "none"; }) || drawings[0], kind);
+        var all = drawings();
+        save(all.find(function (svg) { return getComputedStyle(svg).display !== "none"; }) || all[0], kind);
       });
       line.append(press);
     });

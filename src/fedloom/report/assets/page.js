@@ -36,6 +36,7 @@
     box.insertBefore(label, box.firstChild);
     show();
   });
+  [].forEach.call(document.querySelectorAll(".client-confusion"), matrices.choosable);
   [].forEach.call(document.querySelectorAll("figure"), charts.savable);
   [].forEach.call(document.querySelectorAll("table.sorts"), function (table) {
     tables.sortable(table);
