@@ -49,6 +49,7 @@ def reproduce(
     as_json: AsJson = False,
 ) -> None:
     """Run a published table or figure again: ours beside theirs, with a verdict for every value, or drawn."""
+    from fedloom.commands.computed_figures import COMPUTED, show_computed
     from fedloom.config.run_config import load
     from fedloom.papers.recipe import find_recipe
 
@@ -59,6 +60,16 @@ def reproduce(
         if not list_all:
             raise ConfigError("name a table, e.g. feddw/table1, or ask for all with --list")
         show_tables(chosen, as_json)
+        return
+    if name in COMPUTED:
+        given: dict[str, object] = {
+            "key=value": overrides,
+            "--plan": plan,
+            "--scale small": chosen == "small",
+            "--only": only,
+        }
+        given |= {"--reuse": reuse, "--workers": workers > 1}
+        show_computed(name, out or Path("runs") / name.replace("/", "-"), seeds, given, as_json)
         return
     recipe = find_recipe(name)
     study = recipe.study(chosen, seeds, load(None, overrides or ()))
@@ -99,6 +110,7 @@ def reproduce(
 
 def show_tables(scale: Scale, as_json: bool) -> None:
     """Every table with its cells, the data it needs, and core hours on this machine."""
+    from fedloom.commands.computed_figures import computed_rows
     from fedloom.papers.cost import study_cost
     from fedloom.papers.missing_data import missing_sources, source_names
     from fedloom.papers.recipe import recipes
@@ -125,6 +137,7 @@ def show_tables(scale: Scale, as_json: bool) -> None:
                 "hours": hours,
             }
         )
+    summaries += map(dict, computed_rows())
     if as_json:
         from fedloom.storage.environment import describe_environment, environment_line
 

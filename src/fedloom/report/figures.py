@@ -56,6 +56,7 @@ _KINDS = {
     "norms": _Kind(
         lambda ax, rows, every, _: model_axes.draw_norms(ax, rows), ("panel", "row"), 4.6, 2.6, one_seed=True
     ),
+    "residuals": _Kind(lambda ax, rows, every, _: model_axes.draw_residuals(ax, rows), width=4.6),
     "surface": _Kind(
         lambda ax, rows, every, _: model_axes.draw_surface(ax, rows, every),
         ("panel", "row"),
@@ -70,7 +71,7 @@ def figure(kind: str, rows: Rows, axis: str = "") -> Figure:
     """Return a figure in the report's colours: a panel for each value of the keys that tell them apart.
 
     Args:
-        kind: curves, sweep, clients, bars, costs, points, relations, norms or surface.
+        kind: curves, sweep, clients, bars, costs, points, relations, norms, surface or residuals.
         rows: the rows to draw, at least one. Of models, those of the lowest seed are drawn.
         axis: the name of a sweep's axis.
     """

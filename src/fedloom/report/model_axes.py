@@ -1,4 +1,4 @@
-"""Drawings of trained models on matplotlib Axes: clusters of features, class relations, weight norms, loss surfaces.
+"""Drawings of models on matplotlib Axes: clusters of features, class relations, weight norms, loss surfaces, residuals.
 
 Rows are tidy, as `fedloom.papers.probes` measures them; each docstring names their keys.
 """
@@ -15,8 +15,9 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter
 
-from fedloom.report.axes import SHAPES, Rows, dressed
+from fedloom.report.axes import SHAPES, Rows, dressed, strokes
 from fedloom.report.svg import color
 
 _MOST_CLIENTS = 3  # rows of bubbles in a panel
@@ -135,6 +136,28 @@ def draw_surface(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappa
     ax.set_yticks([ys[0], 0, ys[-1]])
     ax.set_box_aspect(1)
     return filled
+
+
+def draw_residuals(ax: Axes, rows: Rows) -> None:
+    """Squared residuals by step on a logarithmic axis: the median over problems of each row, and its bound, dotted.
+
+    Args:
+        ax: the axes to draw on.
+        rows: with `row`, `x` (the step), `residual` and `bound`, both relative to the first residual.
+    """
+    for label, stroke in strokes(rows).items():
+        by_step: dict[int, list[tuple[float, float]]] = {}
+        for row in rows:
+            if row["row"] == label:
+                by_step.setdefault(row["x"], []).append((row["residual"], row["bound"]))
+        steps = sorted(by_step)
+        medians = [median(residual for residual, _ in by_step[step]) for step in steps]
+        bounds = [median(bound for _, bound in by_step[step]) for step in steps]
+        ax.plot(steps, medians, linewidth=1.6, label=label, **stroke)
+        ax.plot(steps, bounds, linewidth=1.0, color=stroke["color"], linestyle=":")
+    ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    dressed(ax, "step", "squared residual / first (bounds dotted)")
 
 
 def _xy(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:

@@ -1,0 +1,148 @@
+"""The quantities of the papers' bounds, measured while one client takes the steps of a round."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import islice
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.functional import cross_entropy
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.trees import Tree, clone
+from fedloom.diagnose.theory.printed_bound import Constants
+from fedloom.nets.net import Net
+
+_SAMPLED_GRADIENTS = 20  # mini-batches whose gradients are compared with that of all data
+
+
+@dataclass(frozen=True, slots=True)
+class MeasuredRound:
+    """The measurements of one client's round of plain SGD on cross-entropy.
+
+    Attributes:
+        smoothness: the largest change of the full gradient over a step, relative to the step: L1 from below.
+        feature_lipschitz: the largest change of a sample's features over a step, relative to the body's step: L2 from
+            below.
+        gradient_variance: mean squared distance of a mini-batch gradient to the full one, at the start.
+        gradient_bound: the largest norm of a mini-batch gradient: B.
+        lr: eta.
+        steps: number of steps.
+        losses: the loss on all of the client's data before each step and after the last one.
+        squared_gradients: the sum over the steps of the squared norm of the full gradient.
+        tree: the weights after the last step.
+    """
+
+    smoothness: float
+    feature_lipschitz: float
+    gradient_variance: float
+    gradient_bound: float
+    lr: float
+    steps: int
+    losses: tuple[float, ...]
+    squared_gradients: float
+    tree: Tree
+
+    def constants(self, best_loss: float = 0.0) -> Constants:
+        """The measured quantities as the bounds take them.
+
+        Args:
+            best_loss: L*, the smallest loss that can be reached; cross-entropy is at least 0.
+        """
+        return Constants(
+            self.smoothness,
+            self.gradient_variance,
+            self.lr,
+            self.steps,
+            self.losses[0],
+            best_loss,
+            self.squared_gradients,
+        )
+
+
+def measure_round(
+    net: Net,
+    tree: Tree,
+    x: Tensor,
+    y: Tensor,
+    *,
+    lr: float,
+    steps: int,
+    batch_size: int,
+    rng: np.random.Generator,
+) -> MeasuredRound:
+    """Take a client's SGD steps on cross-entropy, and measure the quantities of the bounds along the way.
+
+    Every step costs a gradient on all of the client's data beside its own. Batch norm uses its running statistics, so
+    that the loss is one function of the weights.
+
+    Args:
+        net: the network; its own weights are not changed.
+        tree: the weights at the start of the round.
+        x: the client's inputs [n, ...].
+        y: their labels [n], int64.
+        lr: the learning rate.
+        steps: number of steps, at least 1.
+        batch_size: samples of a step, drawn without replacement from the epoch's order.
+        rng: the source of the order.
+
+    Raises `ConfigError` without samples or steps, and where the loss diverges.
+    """
+    if steps < 1 or len(x) == 0 or batch_size < 1:
+        raise ConfigError(f"steps {steps}, samples {len(x)}, batch_size {batch_size}: each must be at least 1")
+    names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
+    body = [name for name in names if name.partition(".")[0] not in net.classifier_block]
+    tree, batches = clone(tree), _batches(rng, len(x), batch_size)
+    full, loss = _gradient(net, tree, names, x, y)
+    sampled = [_gradient(net, tree, names, x[rows], y[rows])[0] for rows in islice(batches, _SAMPLED_GRADIENTS)]
+    variance = float(np.mean([_distance(gradient, full) ** 2 for gradient in sampled]))
+    features = _features(net, tree, x)
+    smoothness, lipschitz, largest, squared, losses = 0.0, 0.0, 0.0, 0.0, [loss]
+    for rows in islice(batches, steps):
+        step, _ = _gradient(net, tree, names, x[rows], y[rows])
+        largest, squared = max(largest, _norm(step)), squared + _norm(full) ** 2
+        tree = tree | {name: tree[name] - lr * step[name] for name in names}
+        next_full, loss = _gradient(net, tree, names, x, y)
+        if not math.isfinite(loss):
+            raise ConfigError(f"lr = {lr}: the loss diverges in this round; take a smaller rate")
+        next_features = _features(net, tree, x)
+        length, body_length = lr * _norm(step), lr * _norm({name: step[name] for name in body})
+        if length > 0:
+            smoothness = max(smoothness, _distance(next_full, full) / length)
+        if body_length > 0:
+            changes = (next_features - features).double().norm(dim=1)
+            lipschitz = max(lipschitz, float(changes.max()) / body_length)
+        full, features = next_full, next_features
+        losses.append(loss)
+    return MeasuredRound(smoothness, lipschitz, variance, largest, lr, steps, tuple(losses), squared, tree)
+
+
+def _features(net: Net, tree: Tree, x: Tensor) -> Tensor:
+    with torch.no_grad():
+        return net.functional.features(tree, x)
+
+
+def _gradient(net: Net, tree: Tree, names: Sequence[str], x: Tensor, y: Tensor) -> tuple[Tree, float]:
+    """The gradient of the mean cross-entropy by the entries called `names`, and the loss."""
+    leaves = {name: tree[name].detach().requires_grad_() for name in names}
+    loss = cross_entropy(net.functional.logits({**tree, **leaves}, x), y)
+    gradients = torch.autograd.grad(loss, list(leaves.values()))
+    return dict(zip(names, gradients, strict=True)), float(loss.detach())
+
+
+def _norm(tree: Tree) -> float:
+    return math.sqrt(sum(float(value.double().square().sum()) for value in tree.values()))
+
+
+def _distance(tree: Tree, other: Tree) -> float:
+    return _norm({name: tree[name].double() - other[name].double() for name in tree})
+
+
+def _batches(rng: np.random.Generator, count: int, batch_size: int) -> Iterator[Tensor]:
+    """Rows of one mini-batch after another, over shuffled passes without end."""
+    while True:
+        yield from torch.split(torch.from_numpy(rng.permutation(count)), batch_size)

@@ -1,0 +1,294 @@
+"""Fed-CO2's neural tangent kernels (Section 4, Theorem 4.3, Appendix C): online, offline and joint.
+
+A two-layer ReLU network of width m, whose first layer is normalised by each client's covariance S_i:
+F(x in D_i) = m^-1/2 sum_k c_k relu(gamma_{k,i} v_k'x / |v_k|_{S_i}). In the online model the directions v are shared
+and the scales gamma personal, as in FedBN; in the offline model all are personal. The second layer c is fixed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Literal, TypeAlias
+
+import numpy as np
+from numpy.typing import NDArray
+
+from fedloom.core.errors import ConfigError
+
+Matrix: TypeAlias = NDArray[np.float64]
+Model = Literal["online", "joint", "apart"]
+CAVEATS = (
+    "Definition 4.2 prints no activation indicators; without them the kernel has at most rank d, and is singular with "
+    "more than d samples. The kernels here have them (Eq. 16, 18).",
+    "The text defines the Euclidean projection; the exact derivative has I - S v v' / |v|_S^2, which is used here. "
+    "Both are equal where S is the identity.",
+    "With F = (F_on + F_off) / 2 trained on the joint loss, the chain rule gives (V_on + V_off) / 4; Equation 19 "
+    "prints 1/2. With 1/4 the smallest eigenvalue is not above that of FedBN in most draws. The condition number is "
+    "never worse, so each model at its own largest stable step keeps the order.",
+    "The algorithm trains the two models apart: the slower one, which is FedBN, then sets the rate.",
+    "Mutual learning and the exchange of classifiers are left out. In words the theorem says faster; its proof gives "
+    "not slower.",
+)
+
+
+@dataclass(frozen=True, slots=True)
+class TwoLayerNet:
+    """The weights of the network at one time, and the clients' covariances.
+
+    Attributes:
+        directions: v [m, d], the first layer.
+        signs: c [m], the second layer, -1 or 1.
+        scales: gamma [m, N], batch norm's scale of each unit at each client.
+        covariances: S [N, d, d], symmetric and positive definite.
+        spread: alpha, the standard deviation of the first directions.
+    """
+
+    directions: Matrix
+    signs: Matrix
+    scales: Matrix
+    covariances: Matrix
+    spread: float = 1.0
+
+    @staticmethod
+    def initial(directions: Matrix, signs: Matrix, covariances: Matrix, spread: float = 1.0) -> TwoLayerNet:
+        """The network with the paper's first scales, gamma = |v| / alpha (Eq. 11), which give all clients the same.
+
+        Args:
+            directions: v [m, d].
+            signs: c [m].
+            covariances: S [N, d, d].
+            spread: alpha.
+        """
+        lengths = np.linalg.norm(directions, axis=1, keepdims=True)
+        return TwoLayerNet(directions, signs, lengths.repeat(len(covariances), 1) / spread, covariances, spread)
+
+    def norms(self) -> Matrix:
+        """|v_k|_{S_i} [m, N]."""
+        squares = np.einsum("kd,ide,ke->ki", self.directions, self.covariances, self.directions)
+        return np.asarray(np.sqrt(squares))
+
+    def outputs(self, inputs: Matrix, clients: NDArray[np.int64]) -> Matrix:
+        """F [n] of the samples [n, d], each at its client [n]."""
+        unit = self.scales[:, clients] / self.norms()[:, clients] * (self.directions @ inputs.T)
+        return np.asarray(self.signs @ np.maximum(unit, 0) / np.sqrt(len(self.signs)))
+
+
+@dataclass(frozen=True, slots=True)
+class Kernels:
+    """The parts of the evolution matrices Lambda = V / alpha^2 + G of n samples, each [n, n].
+
+    Attributes:
+        direction_online: V of the online model.
+        direction_offline: V of the offline model: the online one's blocks within clients.
+        magnitude: G, which both models share at the start.
+    """
+
+    direction_online: Matrix
+    direction_offline: Matrix
+    magnitude: Matrix
+
+    @property
+    def direction_joint(self) -> Matrix:
+        """(V_on + V_off) / 2, as the paper prints it (Eq. 19)."""
+        return (self.direction_online + self.direction_offline) / 2
+
+    @property
+    def direction_quarter(self) -> Matrix:
+        """(V_on + V_off) / 4, as the chain rule gives it for the mean of both models."""
+        return (self.direction_online + self.direction_offline) / 4
+
+
+def jacobians(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
+    """Return the derivatives of the online model's outputs by directions [n, m, d] and by scales [n, m, N].
+
+    Args:
+        net: the network; the derivatives by directions are times alpha, as V has them.
+        inputs: samples [n, d].
+        clients: the client of each sample [n], from 0 on.
+    """
+    units = np.sqrt(len(net.signs))
+    norms = net.norms()[:, clients].T  # [n, m]
+    projections = inputs @ net.directions.T  # v'x [n, m]
+    active = projections >= 0
+    slopes = net.signs * active / norms / units
+    curved = np.einsum("nde,ke->nkd", net.covariances[clients], net.directions)  # S v
+    along = inputs[:, None, :] - projections[:, :, None] * curved / norms[:, :, None] ** 2
+    by_direction = net.spread * (slopes * net.scales[:, clients].T)[:, :, None] * along
+    by_scale = np.zeros((len(inputs), *net.scales.shape))
+    by_scale[np.arange(len(inputs)), :, clients] = slopes * projections
+    return by_direction, by_scale
+
+
+def kernels(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> Kernels:
+    """Return V and G of the online and the offline model (Eq. 16 to 18, with the exact projection).
+
+    Args:
+        net: the network, the same for both models, as at the start of training.
+        inputs: samples [n, d].
+        clients: the client of each sample [n], from 0 to N - 1.
+
+    Raises `ConfigError` for shapes that do not fit.
+    """
+    units, width = net.directions.shape
+    if net.covariances.shape[1:] != (width, width) or inputs.shape[1:] != (width,) or len(net.signs) != units:
+        raise ConfigError(
+            f"directions {net.directions.shape}, covariances {net.covariances.shape}, inputs {inputs.shape}: they "
+            "must be [m, d], [N, d, d] and [n, d]"
+        )
+    if len(clients) != len(inputs) or clients.min() < 0 or clients.max() >= len(net.covariances):
+        raise ConfigError(f"clients {clients.tolist()}: one id from 0 to {len(net.covariances) - 1} for each sample")
+    by_direction, by_scale = (values.reshape(len(inputs), -1) for values in jacobians(net, inputs, clients))
+    online, same_client = by_direction @ by_direction.T, clients[:, None] == clients[None, :]
+    return Kernels(online, np.where(same_client, online, 0.0), by_scale @ by_scale.T)
+
+
+def smallest_eigenvalue(kernel: Matrix) -> float:
+    """The smallest eigenvalue of a symmetric matrix."""
+    return float(np.linalg.eigvalsh(kernel)[0])
+
+
+def condition_number(kernel: Matrix) -> float:
+    """The largest eigenvalue over the smallest one; infinite where that is not above rounding."""
+    values = np.linalg.eigvalsh(kernel)
+    return float(values[-1] / values[0]) if values[0] > 1e-12 * values[-1] else float("inf")
+
+
+def random_problem(
+    rng: np.random.Generator, *, clients: int = 3, samples: int = 4, width: int = 6, units: int = 400
+) -> tuple[TwoLayerNet, Matrix, NDArray[np.int64]]:
+    """Draw clients with random covariances (eigenvalues in [0.3, 2]), their samples, and a network.
+
+    Args:
+        rng: the source of randomness.
+        clients: N.
+        samples: M, of each client.
+        width: d.
+        units: m.
+
+    Returns the network, the samples [N M, d] and their clients [N M].
+    """
+    covariances = np.empty((clients, width, width))
+    for client in range(clients):
+        basis = np.linalg.qr(rng.normal(size=(width, width)))[0]
+        covariances[client] = basis * rng.uniform(0.3, 2.0, width) @ basis.T
+    inputs = np.concatenate([rng.multivariate_normal(np.zeros(width), spread, samples) for spread in covariances])
+    directions, signs = rng.normal(size=(units, width)), rng.choice([-1.0, 1.0], units)
+    owners = np.arange(clients).repeat(samples)
+    return TwoLayerNet.initial(directions, signs, covariances), inputs, owners
+
+
+def kernel_figures(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> Mapping[str, float]:
+    """Return smallest eigenvalues and condition numbers of the kernels of one problem.
+
+    Args:
+        net: the network at its start.
+        inputs: samples [n, d].
+        clients: the client of each sample [n].
+
+    Returns "lmin_" and "condition_" of "online", "offline", "joint" and "quarter" (of V), and of "full_online" and
+    "full_joint" (of Lambda).
+    """
+    parts = kernels(net, inputs, clients)
+    squared = net.spread**2
+    by_name = {
+        "online": parts.direction_online,
+        "offline": parts.direction_offline,
+        "joint": parts.direction_joint,
+        "quarter": parts.direction_quarter,
+        "full_online": parts.direction_online / squared + parts.magnitude,
+        "full_joint": parts.direction_joint / squared + parts.magnitude,
+    }
+    smallest = {f"lmin_{name}": smallest_eigenvalue(kernel) for name, kernel in by_name.items()}
+    return smallest | {f"condition_{name}": condition_number(kernel) for name, kernel in by_name.items()}
+
+
+@dataclass(frozen=True, slots=True)
+class Descent:
+    """Gradient descent on the squared loss, for one of the models.
+
+    Attributes:
+        model: which one.
+        lr: the step size.
+        squared_residuals: |F - y|^2 before each step and after the last one [steps + 1].
+    """
+
+    model: Model
+    lr: float
+    squared_residuals: Matrix
+
+
+def descend(
+    net: TwoLayerNet,
+    inputs: Matrix,
+    clients: NDArray[np.int64],
+    targets: Matrix,
+    *,
+    model: Model,
+    lr: float,
+    steps: int,
+) -> Descent:
+    """Train directions and scales by gradient descent on |F - y|^2 / 2, all samples in each step.
+
+    Args:
+        net: the first weights of both models.
+        inputs: samples [n, d].
+        clients: the client of each sample [n].
+        targets: y [n].
+        model: "online" is FedBN; "joint" trains (F_on + F_off) / 2 on one loss, as Theorem 4.3 has it; "apart" trains
+            both models on losses of their own, as the algorithm does, and reports the residual of their mean.
+        lr: the step size.
+        steps: how many.
+    """
+    online = net
+    offline = [net for _ in net.covariances]
+    own = [np.flatnonzero(clients == client) for client in range(len(net.covariances))]
+    squared = []
+    for step in range(steps + 1):
+        online_outputs, offline_outputs = online.outputs(inputs, clients), np.zeros(len(inputs))
+        if model != "online":
+            for client, rows in enumerate(own):
+                offline_outputs[rows] = offline[client].outputs(inputs[rows], clients[rows])
+        mean = online_outputs if model == "online" else (online_outputs + offline_outputs) / 2
+        squared.append(float(((mean - targets) ** 2).sum()))
+        if step == steps:
+            break
+        shared = (mean - targets) / 2  # the chain rule's half
+        errors = {"online": (mean - targets, shared), "joint": (shared, shared)}.get(
+            model, (online_outputs - targets, offline_outputs - targets)
+        )
+        online = _stepped(online, inputs, clients, errors[0], lr)
+        if model != "online":
+            offline = [
+                _stepped(offline[client], inputs[rows], clients[rows], errors[1][rows], lr)
+                for client, rows in enumerate(own)
+            ]
+    return Descent(model, lr, np.array(squared))
+
+
+def _stepped(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64], errors: Matrix, lr: float) -> TwoLayerNet:
+    by_direction, by_scale = jacobians(net, inputs, clients)
+    directions = net.directions - lr * np.tensordot(errors, by_direction, 1) / net.spread
+    return replace(net, directions=directions, scales=net.scales - lr * np.tensordot(errors, by_scale, 1))
+
+
+def largest_stable_lr(kernel: Matrix) -> float:
+    """1 over the largest eigenvalue of an evolution matrix: the step that solves its fastest direction at once."""
+    return float(1 / np.linalg.eigvalsh(kernel)[-1])
+
+
+def squared_residual_bound(kernel_floor: float, lr: float, steps: int, first: float, spread: float = 1.0) -> float:
+    """Theorem C.1 and Corollary C.2: (1 - eta mu / (2 alpha^2))^t |F(0) - y|^2.
+
+    Args:
+        kernel_floor: mu, the smallest eigenvalue of the model's V.
+        lr: eta.
+        steps: t.
+        first: |F(0) - y|^2.
+        spread: alpha.
+
+    Example:
+        >>> squared_residual_bound(0.5, lr=1.0, steps=2, first=16.0)
+        9.0
+    """
+    return (1 - lr * kernel_floor / (2 * spread**2)) ** steps * first

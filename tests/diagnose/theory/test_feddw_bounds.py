@@ -1,0 +1,113 @@
+"""FedDW's bounds on worked numbers, the faults of the printed forms, and the Hessian of its regulariser."""
+
+from __future__ import annotations
+
+import json
+import math
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.diagnose.theory.feddw_bounds import feddw_bounds, hessian_of
+from fedloom.diagnose.theory.printed_bound import Constants
+from fedloom.methods.parts.consistency import class_relations, gram_linearised, inconsistency, softmax_linearised
+
+GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "theory.json").read_text(encoding="utf-8"))
+THEORY, LINEARISED = GOLDEN["feddw_theory"], GOLDEN["feddw_linearised"]["inputs"]
+INPUTS = THEORY["inputs"]
+CONSTANTS = Constants(
+    INPUTS["L1"], INPUTS["s2"], INPUTS["eta"], INPUTS["R"], INPUTS["L0"], INPUTS["Ls"], INPUTS["sum_grad_sq"]
+)
+REST = {"weight": INPUTS["mu"], "classes": INPUTS["C"], "target": INPUTS["eps"], "rounds": INPUTS["T"]}
+
+
+def test_worked_numbers() -> None:
+    bounds = feddw_bounds(CONSTANTS, **REST)
+    values = {name: bound.value for name, bound in bounds.items()}
+    at_round = feddw_bounds(replace(CONSTANTS, loss=INPUTS["loss_t"]), **REST)
+    assert at_round["loss"].value == pytest.approx(THEORY["thm2_rhs"], abs=5e-7)
+    assert values["gradient"] == pytest.approx(THEORY["thm3_rhs_corrected"], abs=5e-7)
+    assert values["gradient_printed"] == pytest.approx(THEORY["thm3_rhs_as_printed"], abs=5e-7)
+    assert values["rounds"] == pytest.approx(THEORY["T_needed_eq21"], abs=5e-7)
+    window = [values["lowest_lr"], values["largest_lr"]]
+    assert window == pytest.approx(THEORY["eta_window_corrected"], abs=5e-7)
+    assert values["largest_lr_printed"] == pytest.approx(THEORY["eta_upper_as_printed_eq22"], abs=5e-7)
+    assert values["regulariser"] == 2 / INPUTS["C"]
+
+
+def test_the_printed_rate_leaves_no_number_of_rounds() -> None:
+    printed = feddw_bounds(CONSTANTS, **REST)["largest_lr_printed"].value
+    rounds = feddw_bounds(replace(CONSTANTS, lr=printed), **REST)["rounds"]
+    assert math.isnan(rounds.value)
+    assert not rounds.is_met
+
+
+@pytest.mark.parametrize("edge", ["lowest_lr", "largest_lr"])
+def test_the_corrected_window_is_where_the_number_of_rounds_is_finite(edge: str) -> None:
+    lr = feddw_bounds(CONSTANTS, **REST)[edge].value
+    inside, outside = (1.001, 0.999) if edge == "lowest_lr" else (0.999, 1.001)
+    assert feddw_bounds(replace(CONSTANTS, lr=lr * inside), **REST)["rounds"].is_met
+    assert not feddw_bounds(replace(CONSTANTS, lr=lr * outside), **REST)["rounds"].is_met
+
+
+def test_a_heavy_regulariser_leaves_no_window() -> None:
+    bounds = feddw_bounds(CONSTANTS, **{**REST, "weight": 1e6})
+    assert not bounds["lowest_lr"].is_met
+    assert not bounds["rounds"].is_met
+
+
+def test_the_bound_of_the_regulariser_is_reached_by_disjoint_rows_alone() -> None:
+    expected = GOLDEN["feddw_theorem1"]
+    labels = torch.eye(4, dtype=torch.float64)
+    disjoint = inconsistency(labels.roll(1, 1), labels, None)
+    assert float(disjoint) == pytest.approx(expected["L_reg_disjoint_onehot"])
+    assert float(inconsistency(labels, labels, None)) == expected["L_reg_equal"]
+    assert float(disjoint) == feddw_bounds(CONSTANTS, **{**REST, "classes": 4})["regulariser"].value
+
+
+WEIGHTS, REFERENCE, SOFT_LABELS = (torch.tensor(LINEARISED[name], dtype=torch.float64) for name in ("W", "W0", "Omega"))
+FORMS: dict[str, Callable[[Tensor], Tensor]] = {
+    "exact": class_relations,
+    "softmax_lin": lambda weights: softmax_linearised(weights, REFERENCE),
+    "gram": lambda weights: gram_linearised(weights, REFERENCE),
+}
+
+
+def smallest_curvature(form: str, weights: Tensor) -> float:
+    hessian = hessian_of(lambda w: inconsistency(FORMS[form](w), SOFT_LABELS, None), weights)
+    return float(torch.linalg.eigvalsh(hessian)[0])
+
+
+def test_the_regulariser_is_not_convex() -> None:
+    """The paper's claim is right, though the Hessian that it prints is not that of the regulariser."""
+    assert smallest_curvature("exact", WEIGHTS) < -1e-3
+
+
+@pytest.mark.parametrize("form", ["softmax_lin", "gram"])
+@pytest.mark.parametrize("weights", [WEIGHTS, REFERENCE, 10 * WEIGHTS])
+def test_both_linearised_forms_are_convex(form: str, weights: Tensor) -> None:
+    assert smallest_curvature(form, weights) > -1e-9
+
+
+def test_equation_24_is_not_the_gradient() -> None:
+    """The worked inputs have 6 decimals, and entries of the gradient multiply their rounding by up to 10."""
+    check = GOLDEN["feddw_linearised"]["paper_eq24_check"]
+    a, omega = (torch.tensor(check[name], dtype=torch.float64) for name in ("A", "Omega_sq"))
+    leaf = a.clone().requires_grad_()
+    (omega - leaf.T @ leaf).square().sum().backward()  # type: ignore[no-untyped-call]
+    assert leaf.grad is not None
+    assert leaf.grad.tolist() == [pytest.approx(row, abs=1e-5) for row in check["true_gradient"]]
+    printed = -2 * (omega - a.T @ a) @ a
+    assert printed.tolist() == [pytest.approx(row, abs=1e-5) for row in check["paper_minus2_resid_A"]]
+    assert float((printed - leaf.grad).abs().max()) > 1
+
+
+@pytest.mark.parametrize("changed", [{"weight": -1.0}, {"classes": 1}, {"target": 0.0}, {"rounds": 0}])
+def test_impossible_values_are_refused(changed: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        feddw_bounds(CONSTANTS, **{**REST, **changed})  # type: ignore[arg-type]

@@ -1,0 +1,82 @@
+"""The quantities of the bounds on problems where each has a known value."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
+from fedloom.diagnose.theory.measured_round import MeasuredRound, measure_round
+from fedloom.diagnose.theory.prototype_bounds import PrototypeConstants, prototype_bounds
+from fedloom.nets.net import Net, build, tree_of
+
+
+class Scaled(Net):
+    """Features z = a x with one scalar weight a, and a fixed head."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.scale = nn.Parameter(torch.ones(1))
+        self.head = nn.Linear(2, 2, bias=False)
+        self.head.weight.requires_grad_(False)
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.scale * x
+
+
+def measured(steps: int = 5, batch_size: int = 4, lr: float = 0.1, net: Net | None = None) -> MeasuredRound:
+    net = net or build("mlp", input_shape=(3,), num_classes=3, streams=Streams(0), hidden=(4,))
+    generator = torch.Generator().manual_seed(0)
+    x, y = (
+        torch.randn(12, net.input_width if hasattr(net, "input_width") else 3, generator=generator),
+        torch.arange(12) % 3,
+    )
+    rng = np.random.default_rng(0)
+    return measure_round(net, tree_of(net), x, y, lr=lr, steps=steps, batch_size=batch_size, rng=rng)
+
+
+def test_full_batches_have_no_variance_and_one_gradient() -> None:
+    full = measured(batch_size=12)
+    assert full.gradient_variance == pytest.approx(0, abs=1e-10)
+    assert full.squared_gradients <= full.steps * full.gradient_bound**2 + 1e-9
+    assert len(full.losses) == full.steps + 1
+    assert full.losses[-1] < full.losses[0]
+    assert measured(batch_size=4).gradient_variance > 1e-4
+
+
+def test_the_features_of_a_scaled_input_move_as_far_as_the_input_is_long() -> None:
+    """z = a x: |z' - z| = |a' - a| |x|, so L2 is the length of the longest input."""
+    net = Scaled()
+    x = torch.tensor([[3.0, 4.0], [1.0, 0.0]])
+    result = measure_round(
+        net, tree_of(net), x, torch.tensor([0, 1]), lr=0.1, steps=2, batch_size=2, rng=np.random.default_rng(0)
+    )
+    assert result.feature_lipschitz == pytest.approx(5.0, rel=1e-4)
+    assert net.scale.item() == 1.0
+
+
+def test_smoothness_lies_below_the_known_constant_and_near_it() -> None:
+    """Cross-entropy of a linear layer has a Hessian of at most (1/2) times the mean of |x|^2."""
+    net = build("logistic", input_shape=(3,), num_classes=3, streams=Streams(0))
+    generator = torch.Generator().manual_seed(0)
+    x, y = torch.randn(12, 3, generator=generator), torch.arange(12) % 3
+    result = measure_round(net, tree_of(net), x, y, lr=0.5, steps=5, batch_size=12, rng=np.random.default_rng(0))
+    known = 0.5 * float((x.square().sum(1) + 1).mean())
+    assert 0.05 * known < result.smoothness <= known
+
+
+def test_measured_quantities_enter_the_bounds() -> None:
+    result = measured()
+    prototypes = PrototypeConstants(result.feature_lipschitz, result.gradient_bound, classes=3, merged=1, target=0.1)
+    change = prototype_bounds("fedskc", result.constants(), prototypes)["change"]
+    assert np.isfinite(change.value)
+
+
+def test_a_round_without_steps_or_samples_and_a_diverging_one_are_refused() -> None:
+    with pytest.raises(ConfigError, match="steps 0"):
+        measured(steps=0)
+    with pytest.raises(ConfigError, match="diverges"):
+        measured(lr=1e30, steps=30)
