@@ -7,6 +7,7 @@ import pytest
 import torch
 
 from fedloom.engine.keys import phase_key, quickly_equal
+from fedloom.methods.contract.parts_of_data import Part
 from fedloom.methods.contract.phases import Collect, OptimizerSpec, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.fedavg import FedAvg
@@ -102,8 +103,10 @@ OTHERS = {
         "steps": 3,
         "share": 0.5,
         "until": lambda means: True,
+        "part": Part("quiz", 3),
+        "on": "received",
     },
-    Collect: {"statistics": {"means": ClassMeans(of)}},
+    Collect: {"statistics": {"means": ClassMeans(of)}, "part": Part("quiz", 3), "on": "received"},
 }
 PLAIN = {Train: Train(METHOD.loss), Collect: Collect({"means": SampleMean(of)})}
 FIELDS = [(kind, field.name) for kind in OTHERS for field in dataclasses.fields(kind)]

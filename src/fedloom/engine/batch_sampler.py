@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 import torch
 from torch import Tensor
 
 from fedloom.core.device_copies import sent_to
+from fedloom.core.errors import ConfigError
+from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
-from fedloom.engine.jobs import Draws, Job, LocalTraining
+from fedloom.engine.jobs import Client, Draws, Job, LocalTraining
 from fedloom.engine.steps import Block
-from fedloom.methods.contract.phases import Train
+from fedloom.methods.contract.phases import Batch, Collect, Train
 
 # Numbers that are gathered at once: small batches need few calls, and the gathered block still fits the cache.
 _BLOCK_NUMBERS = 1 << 16
@@ -47,6 +50,29 @@ class BatchSampler:
             streams.numpy(f"{prefix}shuffle", ctx.round, ctx.client),
             streams.numpy(f"{prefix}augment", ctx.round, ctx.client) if augmented else None,
         )
+
+    def for_phase(self, phase: Train | Collect, client: Client) -> PhaseSamples:
+        """Return the samples of a client that a phase works on.
+
+        Raises `ConfigError` where they are those that the server sent, and it sent none.
+        """
+        job = client.job
+        if phase.on == "own":
+            return PhaseSamples(self, self.job_of(phase, job), client.draws)
+        received, y = client.start.received, self.data.y
+        if received is None or not len(received.x):
+            raise ConfigError('a phase with on="received" has no samples: `begin` must return Start(received=...)')
+        labels = torch.arange(len(received.x)) if received.y is None else received.y
+        data = Dataset(received.x.to(y.device), labels.to(y.device), self.data.classes)
+        plain = replace(self.local_training, augment=Augmentation())
+        sampler = BatchSampler(data, plain, 1, self._skip_single)
+        return PhaseSamples(sampler, replace(job, indices=torch.arange(len(data))), Draws(client.draws.order, None))
+
+    def job_of(self, phase: Train | Collect, job: Job) -> Job:
+        """Return a job with those of its samples that a phase takes, which works on the client's own data."""
+        if phase.part is None:
+            return job
+        return replace(job, indices=phase.part.of(job.indices, job.ctx.task.streams, job.ctx.client))
 
     def batches_per_epoch(self, job: Job, share: float = 1.0) -> int:
         """Return the number of batches in one epoch over a `share` of the samples, with the smaller last batch."""
@@ -90,11 +116,23 @@ class BatchSampler:
         second_view = self.gather(indices, draws) if self._views == 2 else None
         return Block(x, self.data.y[indices], self.local_training.batch_size, second_view)
 
+    def pass_batch(self, indices: Tensor) -> Batch:
+        """Return samples without augmentation, as one batch."""
+        return Batch(self.data.gather(indices), self.data.y[indices])
+
     def gather(self, indices: Tensor, draws: Draws) -> Tensor:
         """Return the inputs of a training batch, augmented if the run augments."""
         if draws.augment is None:
             return self.data.gather(indices)
         return self.local_training.augment.gather(self.data, indices, draws.augment)
+
+
+class PhaseSamples(NamedTuple):
+    """The samples of one phase: what gathers them, the client's job with their indices, and its generators."""
+
+    sampler: BatchSampler
+    job: Job
+    draws: Draws
 
 
 class EpochBatches:

@@ -15,7 +15,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
-from fedloom.engine.batch_sampler import BatchSampler, PhasePlan
+from fedloom.engine.batch_sampler import BatchSampler, PhasePlan, PhaseSamples
 from fedloom.engine.chosen_weights import chosen_weights
 from fedloom.engine.client_memory import ClientMemory, NetMemory, SeparateMemory
 from fedloom.engine.epoch_results import EpochResults
@@ -23,11 +23,11 @@ from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, Loc
 from fedloom.engine.leaves import to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Replay, Speedups
-from fedloom.engine.steps import Block, EpochSteps, add_statistics, objective, trainable_names
+from fedloom.engine.steps import EpochSteps, add_statistics, objective, trainable_names
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Batch, Choose, Consts, Phase, Predictor, Train
+from fedloom.methods.contract.phases import Batch, Choose, Collect, Consts, Phase, Predictor, Train
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import LoadedNet, net_of_client
@@ -165,7 +165,7 @@ class Worker:
             work = Work(tree, collected, client.steps, client.start, client.terms)
             payload, state = client.method.end(work, job.state, ctx)
             payload, state = client.method.pack(payload, state, job.payload, job.state, ctx)
-        notes = self.stepper.notes()
+        notes = [*self.stepper.notes(), *client.notes()]
         counts = client.terms, client.steps, client.samples, seconds(), client.norms
         return JobResult(ctx.client, payload, state, *counts, notes)
 
@@ -268,32 +268,34 @@ class Worker:
             with memory.in_net():
                 loaded_net.load(chosen_weights(phase, loaded_net.copies(), client.consts))
             return
-        results = self._statistics(loaded_net.net, memory, phase.statistics, client)
+        results = self._statistics(loaded_net.net, memory, phase.statistics, phase, client)
         client.learned(results)
         client.collected |= results
 
     def _train(self, loaded_net: LoadedNet, memory: ClientMemory, phase: Train, client: Client) -> Iterator[Replay]:
-        job, ctx, net, draws = client.job, client.job.ctx, loaded_net.net, client.draws
+        ctx, net = client.job.ctx, loaded_net.net
+        sampler, job, draws = self.sampler.for_phase(phase, client)
+        stepper = self.stepper if sampler is self.sampler else self.speedups.plain_stepper()
         names = trainable_names(loaded_net.parameters, phase, ctx)
         trainable: Tree = {name: loaded_net.parameters[name] for name in names}
         specs = [phase.spec_of(name, self.local_training.optimizer) for name in names]
         optimizer = Optimizer(specs, list(trainable.values()), ctx.round)
-        plan, results = PhasePlan.of(self.sampler, phase, job), EpochResults(phase, job)
+        plan, results = PhasePlan.of(sampler, phase, job), EpochResults(phase, job)
         remaining_ratio = max(0, ctx.task.rounds - ctx.round) / ctx.round if ctx.round else 0.0
         # epochs between which Python has nothing to do are given to the stepper together
         alone = bool(phase.refresh or phase.until or job.measured or draws.augment)
         for number in range(0, plan.epochs, 1 if alone else max(1, plan.epochs)):
             if phase.refresh:
-                client.learned(self._statistics(net, memory, phase.refresh, client))
+                client.learned(self._statistics(net, memory, phase.refresh, phase, client))
             set_modes = functools.partial(self.set_modes, net, phase, ctx.task.roles)
             steps = EpochSteps(loaded_net, phase, client.consts, trainable, optimizer, remaining_ratio, set_modes)
             numbers = [number] if alone else range(plan.epochs)
-            epochs = [self.sampler.batches(job, draws, phase.share, epoch, plan.batches(epoch)) for epoch in numbers]
+            epochs = [sampler.batches(job, draws, phase.share, epoch, plan.batches(epoch)) for epoch in numbers]
             results.last_epoch = plan.epochs - 1
             measured_epoch = epochs[0] if job.measured and number == plan.epochs - 1 and len(epochs[0]) else None
             if measured_epoch is not None:
                 measured_epoch.keep_back()
-            yield from self.stepper(steps, memory, epochs, results)
+            yield from stepper(steps, memory, epochs, results)
             if measured_epoch is not None:
                 measured_epoch.restore()
                 with memory.in_net():
@@ -305,25 +307,32 @@ class Worker:
         if phase.collect and not tally.steps:  # a single sample under batch norm takes no step, but has statistics
             with memory.in_net():
                 net.eval()
-                batch = Block(self.data.gather(job.indices), self.data.y[job.indices], len(job.indices)).as_batch()
+                batch = sampler.pass_batch(job.indices)
                 tally.add([objective(net, batch, client.consts, phase)], [batch])
         client.trained(tally.mean_terms() if tally.steps else {}, tally.statistics(), optimizer.steps, results.samples)
 
     @torch.no_grad()
     def _statistics(
-        self, net: Net, memory: ClientMemory, statistics: Mapping[str, Statistic], client: Client
+        self,
+        net: Net,
+        memory: ClientMemory,
+        statistics: Mapping[str, Statistic],
+        phase: Train | Collect,
+        client: Client,
     ) -> dict[str, Any]:
-        """Compute statistics of the client's training data, in evaluation mode."""
+        """Compute statistics of all samples of a phase, in evaluation mode."""
         with memory.in_net():
             if net.training or id(net) in self._mixed_modes:
                 net.eval()
-            return self._statistics_in_net(net, statistics, client)
+            return self._statistics_in_net(net, statistics, client, self.sampler.for_phase(phase, client))
 
-    def _statistics_in_net(self, net: Net, statistics: Mapping[str, Statistic], client: Client) -> dict[str, Any]:
+    def _statistics_in_net(
+        self, net: Net, statistics: Mapping[str, Statistic], client: Client, samples: PhaseSamples
+    ) -> dict[str, Any]:
         classes = client.job.ctx.task.num_classes
         sums: dict[str, Tree] = {name: {} for name in statistics}
-        for indices in torch.split(client.job.indices, PASS_BATCH):
-            batch = Batch(self.data.gather(indices), self.data.y[indices])
+        for indices in torch.split(samples.job.indices, PASS_BATCH):
+            batch = samples.sampler.pass_batch(indices)
 
             def values(name: str, statistic: Statistic, batch: Batch = batch) -> Tensor:
                 return pass_function(name, statistic)(net, batch, client.consts)

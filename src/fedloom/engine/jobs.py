@@ -17,7 +17,7 @@ from fedloom.data.augment import Augmentation
 from fedloom.evaluation.metric import MetricStates
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Start
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Consts, OptimizerSpec, Phase
+from fedloom.methods.contract.phases import Choose, Consts, OptimizerSpec, Phase
 
 
 @dataclass(frozen=True, slots=True)
@@ -167,6 +167,15 @@ class Client:
     def learned(self, results: dict[str, Any]) -> None:
         """Statistics that later losses may use."""
         self.consts = self.consts | results
+
+    def notes(self) -> list[Diagnostic]:
+        """Report parts of the data that are no parts, because the client has a single sample."""
+        parts = [phase.part for phase in self.phases if not isinstance(phase, Choose) and phase.part is not None]
+        if not parts or self.job.indices.numel() > 1:
+            return []
+        names = ", ".join(sorted({part.name for part in parts}))
+        message = f"client {self.job.ctx.client} has a single sample: it is in the part {names} and in the others, too"
+        return [Diagnostic("data.part_of_one_sample", message, 1.0)]
 
 
 class staged:

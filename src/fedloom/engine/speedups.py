@@ -135,6 +135,11 @@ class Speedups:
         fast = _fast_folder() if self.steps and data.y.device.type == "cpu" else None
         return fast.Replayer(data) if fast else _PlainStepper()
 
+    @staticmethod
+    def plain_stepper() -> Stepper:
+        """Return a stepper for batches of any data, one step after another."""
+        return _PlainStepper()
+
     def threads_obstacle(self) -> str | None:
         """Begin to prepare threads that replay steps; return why they cannot be used, or None if they can or will."""
         if not self.steps:

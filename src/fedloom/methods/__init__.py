@@ -10,9 +10,10 @@ from fedloom.core.records import Record, get_number, get_table, get_tensor, get_
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
 from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Received, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import METHODS, WRAPPERS, Method, Options, Uploads, register
+from fedloom.methods.contract.parts_of_data import Part
 from fedloom.methods.contract.phases import (
     TRAINABLE,
     Batch,
@@ -65,8 +66,10 @@ __all__ = [
     "Objective",
     "OptimizerSpec",
     "Options",
+    "Part",
     "Phase",
     "Predictor",
+    "Received",
     "Record",
     "Role",
     "Rows",

@@ -16,7 +16,7 @@ from fedloom.engine.jobs import Client, Draws
 from fedloom.engine.leaves import to_device
 from fedloom.engine.stacked.constants import Stacked
 from fedloom.engine.steps import add_statistics
-from fedloom.methods.contract.phases import Batch, Choose
+from fedloom.methods.contract.phases import Batch, Choose, Collect, Train
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.functional_call import FunctionalCall
 from fedloom.nets.masked_batch_norm import masked_copy
@@ -81,15 +81,27 @@ def collect_statistics(
     worker: Worker,
     net: StackedNet,
     statistics: Mapping[str, Statistic],
+    phase: Train | Collect,
     clients: list[Client],
     tree: Tree,
     *,
     keep: bool = False,
 ) -> None:
-    """Run a statistics pass for all clients and add results to their constants; with `keep`, also to `collected`."""
+    """Run a statistics pass for all clients and add results to their constants.
+
+    Args:
+        worker: has the training set.
+        net: the stack's net.
+        statistics: the statistics by name.
+        phase: says which samples of a client the pass takes.
+        clients: the K clients, the largest first.
+        tree: their weights [K, ...].
+        keep: also add results to `collected`.
+    """
     classes = clients[0].job.ctx.task.num_classes
     consts = Stacked.of([client.consts for client in clients]).on(worker.device)
-    parts = [list(torch.split(client.job.indices, PASS_BATCH)) for client in clients]
+    jobs = [worker.sampler.job_of(phase, client.job) for client in clients]
+    parts = [list(torch.split(job.indices, PASS_BATCH)) for job in jobs]
     sums: dict[str, Tree] = {name: {} for name in statistics}
 
     def added(sums: dict[str, Tree], private: list[Tensor], tree: Tree, batch: Batch) -> dict[str, Tree]:

@@ -54,8 +54,9 @@ class Schedule:
     def __init__(self, worker: Worker, phase: Train, clients: Sequence[Client]) -> None:
         self._clients, self._orders = clients, []
         for client in clients:
-            orders = [worker.sampler.epoch_order(client.job, client.draws) for _ in range(phase.epochs)]
-            epoch, batches = orders[0].shape[0], worker.sampler.batches_per_epoch(client.job)
+            job = worker.sampler.job_of(phase, client.job)
+            orders = [worker.sampler.epoch_order(job, client.draws) for _ in range(phase.epochs)]
+            epoch, batches = orders[0].shape[0], worker.sampler.batches_per_epoch(job)
             self._orders.append(_BatchOrder(torch.cat(orders), epoch, batches, worker.local_training.batch_size))
         self.steps = [len(order) for order in self._orders]
         self.samples = [order.samples.shape[0] for order in self._orders]

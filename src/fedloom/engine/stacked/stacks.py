@@ -45,7 +45,8 @@ def obstacle(worker: Worker) -> str | None:
 
 
 class Stacks:
-    """Run clients on a worker's nets, up to `stack` together; a client that fits no stack runs alone."""
+    """Run clients on a worker's nets, up to `stack` together; a client that fits no stack runs alone, as do those with
+    phases on samples that the server sent."""
 
     def __init__(self, worker: Worker, stack: int) -> None:
         self.worker, self.stack = worker, stack
@@ -85,15 +86,18 @@ class Stacks:
     def _key(self, client: Client) -> Hashable | None:
         """Return a key that clients in one stack must share; None for a client that must run alone."""
         job, training = client.job, [phase for phase in client.phases if isinstance(phase, Train)]
-        batches = self.worker.sampler.batches_per_epoch(job)
-        if any(not batches or not by_epochs(phase) for phase in training):
+        sampler = self.worker.sampler
+        batches = [sampler.batches_per_epoch(sampler.job_of(phase, job)) for phase in training]
+        if not all(batches) or not all(map(by_epochs, training)):
+            return None
+        if any(not isinstance(phase, Choose) and phase.on == "received" for phase in client.phases):
             return None
         if any(map(_gives_rows, client.phases[:-1])) or any(_has_rows(phase.refresh) for phase in training):
             return None
-        refreshed = any(phase.refresh for phase in training)
+        refreshed = [count for count, phase in zip(batches, training, strict=True) if phase.refresh]
         phases = tuple(phase_key(phase) for phase in client.phases)
         consts = structure_of(client.consts)
-        return job.ctx.task.group, job.measured, job.closing, phases, consts, batches if refreshed else None
+        return job.ctx.task.group, job.measured, job.closing, phases, consts, tuple(refreshed)
 
     def _run(self, clients: list[Client]) -> list[JobResult]:
         started, ctx = time.perf_counter(), clients[0].job.ctx
@@ -104,7 +108,7 @@ class Stacks:
             for number, phase in enumerate(clients[0].phases):
                 stage = f"phase {number}"
                 if isinstance(phase, Collect):
-                    collect_statistics(self.worker, net, phase.statistics, clients, tree, keep=True)
+                    collect_statistics(self.worker, net, phase.statistics, phase, clients, tree, keep=True)
                 elif isinstance(phase, Choose):
                     tree = choose_weights(phase, clients, tree, self.worker.device)
                 else:

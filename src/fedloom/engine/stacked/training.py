@@ -57,7 +57,7 @@ class StackedTraining:
         schedule = Schedule(worker, phase, clients)
         for step in schedule:
             if phase.refresh and schedule.opens_epoch(step):
-                collect_statistics(worker, self.net, phase.refresh, clients, self.tree)
+                collect_statistics(worker, self.net, phase.refresh, phase, clients, self.tree)
                 self.consts = self._constants()
             worker.set_modes(self.net.module, phase, self.roles)
             batch = batch_of(worker, step.samples, [client.draws for client in clients[: step.active]])

@@ -131,11 +131,32 @@ class ClientContext:
 
 
 @dataclass(frozen=True, slots=True)
+class Received:
+    """Samples that came from the server, for phases with `on="received"`.
+
+    Attributes:
+        x: inputs as nets see them [n, ...]: what `Dataset.gather` returns at the server.
+        y: labels [n], int64. None numbers the samples, so that a loss finds the row of each in a constant, such as
+            `consts["targets"][batch.y]`.
+    """
+
+    x: Tensor
+    y: Tensor | None = None
+
+
+@dataclass(frozen=True, slots=True)
 class Start:
-    """The result of `begin`, with which the phases start: the net's full weights, and the constants of this round."""
+    """The result of `begin`, with which the phases start.
+
+    Attributes:
+        tree: the net's full weights.
+        consts: the constants of this round.
+        received: samples for phases with `on="received"`.
+    """
 
     tree: Tree
     consts: Consts
+    received: Received | None = None
 
 
 @dataclass(frozen=True, slots=True)

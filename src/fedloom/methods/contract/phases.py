@@ -13,11 +13,13 @@ from pydantic.dataclasses import dataclass as pydantic_dataclass
 from torch import Tensor
 
 from fedloom.core.trees import Tree
+from fedloom.methods.contract.parts_of_data import Part
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 
 Consts: TypeAlias = dict[str, Any]
+Origin: TypeAlias = Literal["own", "received"]
 TRAINABLE = frozenset({Role.BODY, Role.HEAD, Role.BN_AFFINE, Role.EXTRA})
 
 
@@ -139,6 +141,8 @@ class Train:
         share: the part of the data in (0, 1] that a pass takes, drawn anew for each.
         until: asked after every pass, with the mean loss of each pass so far; True ends the phase before its last
             epoch.
+        part: a fixed part of the client's data, instead of all.
+        on: "received" trains on the samples that the server sent (`Start.received`), without augmentation.
     """
 
     loss: LossFunction
@@ -156,12 +160,15 @@ class Train:
     steps: int | None = None
     share: float = 1.0
     until: Callable[[Sequence[float]], bool] | None = None
+    part: Part | None = None
+    on: Origin = "own"
 
     def __post_init__(self) -> None:
         if self.epochs < 0 or (self.steps is not None and self.steps < 0):
             raise ValueError(f"Train(epochs={self.epochs}, steps={self.steps}): neither may be negative")
         if not 0 < self.share <= 1:
             raise ValueError(f"Train(share={self.share}): the part of the data must be above 0, and 1 at most")
+        _require_one_origin("Train", self.part, self.on)
 
     def spec_of(self, name: str, default: OptimizerSpec) -> OptimizerSpec:
         """The optimiser of the entry `name`; `default` is the run's."""
@@ -172,9 +179,25 @@ class Train:
 
 @dataclass(frozen=True, slots=True)
 class Collect:
-    """A statistics pass over the client's training data: evaluation mode, no gradient, no augmentation."""
+    """A statistics pass over the client's training data: evaluation mode, no gradient, no augmentation.
+
+    Attributes:
+        statistics: by the names under which `Work.collected` and the constants of later phases have the results.
+        part: a fixed part of the client's data, instead of all.
+        on: "received" passes over the samples that the server sent (`Start.received`).
+    """
 
     statistics: Mapping[str, Statistic]
+    part: Part | None = None
+    on: Origin = "own"
+
+    def __post_init__(self) -> None:
+        _require_one_origin("Collect", self.part, self.on)
+
+
+def _require_one_origin(phase: str, part: Part | None, on: Origin) -> None:
+    if part is not None and on != "own":
+        raise ValueError(f"{phase}(part=..., on='{on}'): a part is one of the client's own data; leave one of them out")
 
 
 @dataclass(frozen=True, slots=True)
