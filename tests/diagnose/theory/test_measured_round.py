@@ -9,7 +9,10 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
-from fedloom.diagnose.theory.measured_round import MeasuredRound, measure_round
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import Scenario
+from fedloom.data.views import Views
+from fedloom.diagnose.theory.measured_round import MeasuredRound, measure_clients, measure_round
 from fedloom.diagnose.theory.prototype_bounds import PrototypeConstants, prototype_bounds
 from fedloom.nets.net import Net, build, tree_of
 
@@ -80,3 +83,20 @@ def test_a_round_without_steps_or_samples_and_a_diverging_one_are_refused() -> N
         measured(steps=0)
     with pytest.raises(ConfigError, match="diverges"):
         measured(lr=1e30, steps=30)
+
+
+def test_clients_are_measured_on_their_own_data_and_those_without_are_left_out() -> None:
+    x, y = torch.randn(9, 3, generator=torch.Generator().manual_seed(1)), torch.arange(9) % 3
+    data = Dataset(x, y, ("a", "b", "c"))
+    views = Views.from_lists([np.arange(3), np.arange(0), np.arange(3, 9)])
+    empty = Views.from_lists([np.arange(0)] * 3)
+    scenario = Scenario("three", data, data, views, empty, empty)
+    net = build("mlp", input_shape=(3,), num_classes=3, streams=Streams(0), hidden=(4,))
+    rounds = measure_clients(scenario, net, lr=0.1, steps=2, batch_size=3)
+    assert list(rounds) == [0, 2]
+    alone = measure_round(
+        *(net, tree_of(net), x[:3], y[:3]), lr=0.1, steps=2, batch_size=3, rng=np.random.default_rng(5)
+    )  # a batch of all its data: the order does not matter
+    assert rounds[0].losses == pytest.approx(alone.losses)
+    with pytest.raises(ConfigError, match="no client"):
+        measure_clients(Scenario("none", data, data, empty, empty, empty), net, lr=0.1, steps=2, batch_size=3)

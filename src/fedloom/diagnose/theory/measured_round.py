@@ -13,9 +13,11 @@ from torch import Tensor
 from torch.nn.functional import cross_entropy
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree, clone
+from fedloom.data.scenario import Scenario
 from fedloom.diagnose.theory.printed_bound import Constants
-from fedloom.nets.net import Net
+from fedloom.nets.net import Net, tree_of
 
 _SAMPLED_GRADIENTS = 20  # mini-batches whose gradients are compared with that of all data
 
@@ -119,6 +121,35 @@ def measure_round(
         full, features = next_full, next_features
         losses.append(loss)
     return MeasuredRound(smoothness, lipschitz, variance, largest, lr, steps, tuple(losses), squared, tree)
+
+
+def measure_clients(
+    scenario: Scenario, net: Net, tree: Tree | None = None, *, lr: float, steps: int, batch_size: int, seed: int = 0
+) -> dict[int, MeasuredRound]:
+    """Measure a round of each client with data, by client id; all start from the same weights.
+
+    Args:
+        scenario: who holds what.
+        net: the network.
+        tree: the weights at the start; None takes those of `net`.
+        lr: the learning rate.
+        steps: number of steps of each client.
+        batch_size: samples of a step.
+        seed: root of the random streams, from which each client's order of samples is drawn.
+
+    Raises `ConfigError` as `measure_round`, and if no client has data.
+    """
+    streams, start = Streams(seed), tree_of(net) if tree is None else tree
+    rounds = {}
+    for client in range(scenario.clients):
+        rows = torch.from_numpy(scenario.train[client])
+        if len(rows):
+            rng = streams.numpy("measured round", client)
+            x, y = scenario.train_set.gather(rows), scenario.train_set.y[rows]
+            rounds[client] = measure_round(net, start, x, y, lr=lr, steps=steps, batch_size=batch_size, rng=rng)
+    if not rounds:
+        raise ConfigError("no client of this scenario has training samples, so nothing can be measured")
+    return rounds
 
 
 def _features(net: Net, tree: Tree, x: Tensor) -> Tensor:
