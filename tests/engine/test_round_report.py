@@ -1,8 +1,10 @@
-"""A closing round is part of the report of the last round: what it sends, steps and takes is added."""
+"""A closing round is part of the report of the last round, an opening round of that of the first: costs are added."""
 
 from __future__ import annotations
 
 from dataclasses import fields
+
+import pytest
 
 from fedloom.engine.round_report import RoundReport, Seconds
 from fedloom.methods.contract.contexts import Diagnostic
@@ -25,17 +27,19 @@ def report(number: int) -> RoundReport:
     )
 
 
-def test_what_a_closing_round_sends_and_does_is_added():
-    joined = report(2).with_closing(report(3))
+@pytest.mark.parametrize("word", ["closing", "opening"])
+def test_what_such_a_round_sends_and_does_is_added(word):
+    joined = getattr(report(2), f"with_{word}")(report(3))
     assert (joined.bytes_up, joined.bytes_down) == (50, 500)
     assert (joined.steps, joined.samples) == (5000, 50_000)
     assert joined.seconds == Seconds(5.0, 10.0, 20.0)
     assert [diagnostic.code for diagnostic in joined.diagnostics] == ["code2", "code3"]
-    assert joined.closing_samples_by_group == {0: 3}
+    assert getattr(joined, f"{word}_samples_by_group") == {0: 3}
 
 
-def test_the_rest_stays_that_of_the_last_round():
-    joined, last = report(2).with_closing(report(3)), report(2)
-    added = {"bytes_up", "bytes_down", "steps", "samples", "seconds", "diagnostics", "closing_samples_by_group"}
+@pytest.mark.parametrize("word", ["closing", "opening"])
+def test_the_rest_stays_that_of_the_round(word):
+    joined, alone = getattr(report(2), f"with_{word}")(report(3)), report(2)
+    added = {"bytes_up", "bytes_down", "steps", "samples", "seconds", "diagnostics", f"{word}_samples_by_group"}
     unchanged = {field.name for field in fields(RoundReport)} - added
-    assert all(getattr(joined, name) == getattr(last, name) for name in unchanged)
+    assert all(getattr(joined, name) == getattr(alone, name) for name in unchanged)

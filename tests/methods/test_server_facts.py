@@ -216,8 +216,8 @@ def test_it_runs_once_after_the_last_round_over_all_clients_with_data(participat
     last, closing = toy.federation.engine.jobs[before:-4], toy.federation.engine.jobs[-4:]
     assert [job.ctx.client for job in last] == list(report.participants)
     assert 1 <= len(last) <= (4 if participation == 1 else 2)
-    assert [(job.ctx.client, job.ctx.round, job.closing) for job in closing] == [(k, 4, True) for k in (0, 1, 3, 4)]
-    assert not any(job.closing for job in toy.federation.engine.jobs[:-4])
+    assert [(job.ctx.client, job.ctx.round, job.stage) for job in closing] == [(k, 4, "closing") for k in (0, 1, 3, 4)]
+    assert all(job.stage == "round" for job in toy.federation.engine.jobs[:-4])
     assert dict(toy.federation.states) == {k: {"closed": 4} for k in (0, 1, 3, 4)}
 
 

@@ -19,7 +19,7 @@ from fedloom.engine.batch_sampler import BatchSampler, PhasePlan, PhaseSamples
 from fedloom.engine.chosen_weights import chosen_weights
 from fedloom.engine.client_memory import ClientMemory, NetMemory, SeparateMemory
 from fedloom.engine.epoch_results import EpochResults
-from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, LocalTraining, staged
+from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, LocalTraining, methods_by_stage, staged
 from fedloom.engine.leaves import to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Replay, Speedups
@@ -74,7 +74,7 @@ class Worker:
                 "same; set augment, e.g. augment.crop=2"
             )
         self.method, self.data, self.device = method, data.to(device), device
-        self._closing_method = method.closing()
+        self._methods = methods_by_stage(method)
         self.speedups = speedups or Speedups()
         self.bfloat16 = bfloat16
         for submodule in (module for net in nets for module in net.modules() if isinstance(module, Net)):
@@ -150,7 +150,7 @@ class Worker:
     def begin(self, job: Job) -> Client:
         """Call the method's `begin` and `phases`, and return the client at the start of its round."""
         ctx = job.ctx
-        method = self._closing_method if job.closing and self._closing_method is not None else self.method
+        method = self._methods[job.stage]
         with staged(ctx, "begin"):
             start = method.begin(job.payload, job.state, ctx)
             phases = method.phases(start, ctx)

@@ -19,6 +19,7 @@ def flops_of(
     worker: Worker,
     samples_by_group: Mapping[int, float],
     closing_samples_by_group: Mapping[int, float] | None = None,
+    opening_samples_by_group: Mapping[int, float] | None = None,
     adapted_samples: float = 0.0,
 ) -> float:
     """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds.
@@ -31,14 +32,19 @@ def flops_of(
         worker: has a net for each architecture group.
         samples_by_group: training samples of the participants, summed over the rounds, by architecture group.
         closing_samples_by_group: the same for the closing round.
+        opening_samples_by_group: the same for the opening round.
         adapted_samples: samples that were processed to adapt models before tests.
     """
     last_round = max(1, federation.round)
     total = 0.0
-    for group, samples in samples_by_group.items():
-        total += samples * flops_per_sample(worker, _job_of_group(federation, worker, group, last_round))
-    for group, samples in (closing_samples_by_group or {}).items():
-        total += samples * flops_per_sample(worker, _job_of_group(federation, worker, group, last_round + 1))
+    by_round = {
+        last_round: samples_by_group,
+        last_round + 1: closing_samples_by_group or {},
+        0: opening_samples_by_group or {},
+    }
+    for round_, by_group in by_round.items():
+        for group, samples in by_group.items():
+            total += samples * flops_per_sample(worker, _job_of_group(federation, worker, group, round_))
     if adapted_samples:
         job = _job_of_group(federation, worker, 0, last_round)
         total += adapted_samples * _adaptation_flops_per_sample(worker, federation, job)
@@ -49,7 +55,7 @@ def _job_of_group(federation: Federation, worker: Worker, group: int, round_: in
     """The job of the group's first client with data, with a stand-in for a state that the client keeps itself."""
     clients = range(group, len(federation.train), len(federation.tasks))
     job = next(federation.job(client, round_) for client in clients if len(federation.train[client]))
-    if not kept_since(job.state):
+    if kept_since(job.state) is None:
         return job
     first_result = federation.run_first_round(worker, job)
     return replace(job, state=first_result.state or federation.method.client_init(job.ctx))

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, get_type_hints
+from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import numpy as np
 from pydantic import Field
@@ -29,6 +29,15 @@ class LocalTraining:
     augment: Augmentation = field(default_factory=Augmentation)
 
 
+Stage: TypeAlias = Literal["opening", "round", "closing"]
+
+
+def methods_by_stage(method: Method) -> Mapping[Stage, Method]:
+    """Return the method of each stage of a run; a stage that the run lacks has none."""
+    stages: dict[Stage, Method | None] = {"opening": method.opening(), "round": method, "closing": method.closing()}
+    return {stage: of_stage for stage, of_stage in stages.items() if of_stage is not None}
+
+
 _AWAY = "kept by the client since round"
 
 
@@ -37,9 +46,9 @@ def kept_remotely(round_: int) -> Record:
     return {_AWAY: round_}
 
 
-def kept_since(state: Record) -> int:
-    """The round of a state that the client keeps itself; 0 for every other state."""
-    return int(get_number(state, _AWAY)) if _AWAY in state else 0
+def kept_since(state: Record) -> int | None:
+    """The round of a state that the client keeps itself, 0 after an opening round; None for every other state."""
+    return int(get_number(state, _AWAY)) if _AWAY in state else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -50,7 +59,7 @@ class Job:
         ctx: the client, the round and the task.
         indices: the client's training samples in the shared set [n_k], int64.
         measured: whether the gradients of the loss's terms are measured on the last step of each training phase.
-        closing: whether it is the round after the last (`Method.closing`).
+        stage: whether it is one of the run's rounds, the one before the first or the one after the last.
     """
 
     ctx: ClientContext
@@ -58,7 +67,7 @@ class Job:
     state: Record
     indices: Tensor
     measured: bool = False
-    closing: bool = False
+    stage: Stage = "round"
 
 
 @dataclass(frozen=True, slots=True)

@@ -19,7 +19,7 @@ from fedloom.engine import term_balance
 from fedloom.engine.arrivals import ArrivingUploads, LazyJobs, PayloadBytes
 from fedloom.engine.attacked import idle_attack_diagnostics, with_forged
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import EvalJob, Job, JobResult, kept_since
+from fedloom.engine.jobs import EvalJob, Job, JobResult, Stage, kept_since, methods_by_stage
 from fedloom.engine.public import require_public
 from fedloom.engine.round_report import RoundReport, Seconds
 from fedloom.engine.serial import Engine
@@ -49,6 +49,7 @@ class Federation:
         states: states of the clients by id.
         round: number of finished rounds.
         clients_per_round: clients that are drawn for a round.
+        methods: the method of each stage: of the rounds, and of an opening and a closing round if the run has them.
         initial_diagnostics: what the method reports before the first round.
         train: training views of the clients, or of one client that has all samples (`Spec.pooled`).
         guard: if set, it tests every new server state before it is kept, and may leave uploads out.
@@ -77,7 +78,7 @@ class Federation:
         require_public(method, scenario)
         diagnostics = method.examine(tasks, self.clients_per_round)
         self.initial_diagnostics = diagnostics + idle_attack_diagnostics(scenario, self.clients_per_round)
-        self._nets, self._closing_method = nets, method.closing()
+        self._nets, self.methods = nets, methods_by_stage(method)
         self.round = 0
         self.guard: Guard | None = None
         self.server: Record = method.server_init(self.server_context())
@@ -119,7 +120,7 @@ class Federation:
     def state_of(self, ctx: ClientContext) -> Record:
         """Return the client's state, or `client_init` for a client that has none here: it is new, or keeps its own."""
         state = self.states.get(ctx.client)
-        return self.method.client_init(ctx) if state is None or kept_since(state) else state
+        return self.method.client_init(ctx) if state is None or kept_since(state) is not None else state
 
     def run_first_round(self, worker: Worker, job: Job) -> JobResult:
         """Run a client's very first round here, on the samples of `job`, and return its result.
@@ -131,7 +132,7 @@ class Federation:
         server = method.server_init(self._context(ctx.task, 0))
         payload = method.down(server, ctx.client, self._context(ctx.task, 1))
         state = method.client_init(ctx)
-        return worker.run(replace(job, ctx=ctx, payload=payload, state=state, measured=False, closing=False))
+        return worker.run(replace(job, ctx=ctx, payload=payload, state=state, measured=False, stage="round"))
 
     def _job_state(self, ctx: ClientContext) -> Record:
         """The state that a job carries: the client's, or the record that says since when the client keeps its own."""
@@ -143,14 +144,14 @@ class Federation:
 
         Args:
             client: id of the client.
-            round_: the round, which counts from 1.
+            round_: the round, which counts from 1; 0 is an opening round.
             measured: also measure gradients of terms.
         """
         ctx = self.client_context(client, round_)
-        closing = round_ > ctx.task.rounds and self._closing_method is not None
-        method = self._closing_method if closing and self._closing_method is not None else self.method
-        payload = method.down(self.server, client, self._context(ctx.task, round_))
-        return Job(ctx, payload, self._job_state(ctx), self.train.tensor(client), measured, closing)
+        stage: Stage = "opening" if round_ == 0 else "closing" if round_ > ctx.task.rounds else "round"
+        stage = stage if stage in self.methods else "round"
+        payload = self.methods[stage].down(self.server, client, self._context(ctx.task, round_))
+        return Job(ctx, payload, self._job_state(ctx), self.train.tensor(client), measured, stage)
 
     def tests(self, split: str, protocol: str | None = None) -> Iterator[EvalJob]:
         """Yield the tests of the personal models of all clients, participants or not, after the present round.
@@ -178,7 +179,8 @@ class Federation:
             yield EvalJob(ctx, self.server, {}, no_samples, split, protocol)
 
     def step(self) -> RoundReport:
-        """Run the next round, and after the last one the method's closing round. Return its report.
+        """Run the next round, with an opening round before the first and a closing round after the last, if the method
+        has them. Return its report.
 
         If no participant has data, the server's state stays. Nets on the server draw from a stream of the round.
         """
@@ -187,12 +189,18 @@ class Federation:
 
     def _step(self) -> RoundReport:
         next_round = self.round + 1
+        opening = self._run_with_all("opening", 0) if next_round == 1 else None
         report = self._run_round(self.method, next_round, self.participants(next_round))
         self.round = next_round
-        if self._closing_method is not None and next_round == self.tasks[0].rounds:
-            everyone = [k for k in range(len(self.train)) if len(self.train[k])]
-            report = report.with_closing(self._run_round(self._closing_method, next_round + 1, everyone))
-        return report
+        closing = self._run_with_all("closing", next_round + 1) if next_round == self.tasks[0].rounds else None
+        report = report.with_opening(opening) if opening else report
+        return report.with_closing(closing) if closing else report
+
+    def _run_with_all(self, stage: Stage, round_: int) -> RoundReport | None:
+        """Run the round of a stage over all clients with data; None if the method has no such stage."""
+        if stage not in self.methods:
+            return None
+        return self._run_round(self.methods[stage], round_, [k for k in range(len(self.train)) if len(self.train[k])])
 
     def _run_round(self, method: Method, round_: int, clients: Sequence[int]) -> RoundReport:
         """Send payloads, let the engine run the clients, aggregate their uploads, and keep the new states."""

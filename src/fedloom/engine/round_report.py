@@ -25,7 +25,7 @@ class Seconds:
 @tell_new_names(f"{__name__}.RoundReport")
 @dataclass(frozen=True, slots=True)
 class RoundReport:
-    """One finished round. A closing round is part of the report of the last round.
+    """One finished round. An opening round is part of the report of the first round, a closing round of the last one.
 
     Attributes:
         bytes_up, bytes_down: serialised uploads and payloads.
@@ -35,6 +35,7 @@ class RoundReport:
         diagnostics: what method, engine and loop report.
         closing_samples_by_group: the same as `samples_by_group` for the closing round, which all clients join; its
             bytes, steps and samples are included above.
+        opening_samples_by_group: the same for the opening round.
         figures: numbers that the method reports (`Method.figures`).
     """
 
@@ -49,17 +50,25 @@ class RoundReport:
     seconds: Seconds
     diagnostics: list[Diagnostic] = field(default_factory=list)
     closing_samples_by_group: Mapping[int, int] = field(default_factory=dict)
+    opening_samples_by_group: Mapping[int, int] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
 
     def with_closing(self, closing: RoundReport) -> RoundReport:
         """Return this report with that of the closing round added."""
+        return replace(self._with(closing), closing_samples_by_group=closing.samples_by_group)
+
+    def with_opening(self, opening: RoundReport) -> RoundReport:
+        """Return this report with that of the opening round added."""
+        return replace(self._with(opening), opening_samples_by_group=opening.samples_by_group)
+
+    def _with(self, other: RoundReport) -> RoundReport:
+        """This report with the costs and diagnostics of a round that has no report of its own."""
         return replace(
             self,
-            bytes_up=self.bytes_up + closing.bytes_up,
-            bytes_down=self.bytes_down + closing.bytes_down,
-            steps=self.steps + closing.steps,
-            samples=self.samples + closing.samples,
-            seconds=self.seconds.plus(closing.seconds),
-            diagnostics=[*self.diagnostics, *closing.diagnostics],
-            closing_samples_by_group=closing.samples_by_group,
+            bytes_up=self.bytes_up + other.bytes_up,
+            bytes_down=self.bytes_down + other.bytes_down,
+            steps=self.steps + other.steps,
+            samples=self.samples + other.samples,
+            seconds=self.seconds.plus(other.seconds),
+            diagnostics=[*self.diagnostics, *other.diagnostics],
         )

@@ -126,7 +126,7 @@ class RunAtCheckpoint:
             return offered["global"]
         facts, states = self._context(client), self.checkpoint.states
         state = states[client] if client in set(states) else self.method.client_init(facts)
-        if kept_since(state):
+        if kept_since(state) is not None:
             raise ConfigError(f"client = {client}: its personal model stays on its own node, the server never has it")
         offered = self.method.predictors(server, state, ServerContext(facts.task, round_))
         if "personal" not in offered:

@@ -208,10 +208,10 @@ class Node:
         counts = torch.bincount(self.scenario.train_set.y[self._indices], minlength=task.num_classes)
         return ClientContext(task, round_, self.client, len(self._indices), counts)
 
-    def _state(self, store: StateStore, state_round: int, ctx: ClientContext, notes: list[Diagnostic]) -> Record:
+    def _state(self, store: StateStore, state_round: int | None, ctx: ClientContext, notes: list[Diagnostic]) -> Record:
         """Load the private state after `state_round`; a lost one starts again from the first, with a note."""
-        state = store.load(state_round) if state_round else None
-        if state is None and state_round:
+        state = None if state_round is None else store.load(state_round)
+        if state is None and state_round is not None:
             name = f"the private state of client {self.client} after round {state_round}"
             message = f"{name} is not on its disk: it starts anew"
             notes.append(Diagnostic(f"{_LOST}/{self.client}", message, float(state_round)))

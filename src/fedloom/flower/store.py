@@ -49,7 +49,7 @@ class StateStore:
             )
         return token
 
-    def save(self, round_: int, state: Record, spare: int = 0) -> None:
+    def save(self, round_: int, state: Record, spare: int | None = None) -> None:
         """Write the state after a round, and delete old ones, except `spare` and those of `is_kept_for_rewind`.
 
         Raises `OSError`, with the old states intact, and `DataError` if a folder is a link.
@@ -57,7 +57,8 @@ class StateStore:
         self._check_links()
         write_atomic(self._file(round_), to_bytes(state), private=True)
         for old in sorted(self.path.glob("round-*.safetensors"))[:-_RECENT]:
-            if old != self._file(spare) and not is_kept_for_rewind(int(old.stem.removeprefix("round-")), round_):
+            stored = int(old.stem.removeprefix("round-"))
+            if stored != spare and not is_kept_for_rewind(stored, round_):
                 old.unlink(missing_ok=True)
 
     def load(self, round_: int) -> Record | None:

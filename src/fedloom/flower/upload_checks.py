@@ -19,7 +19,7 @@ from fedloom.core.files import parse_json
 from fedloom.core.records import Record, RecordError, Value, from_bytes, json_header, map_tensors, wire_size
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation, Worker
-from fedloom.engine.jobs import Job, JobResult
+from fedloom.engine.jobs import Job, JobResult, Stage
 from fedloom.engine.term_balance import CE
 from fedloom.flower.checks import check_trained
 from fedloom.methods import Method
@@ -55,7 +55,7 @@ class UploadReader:
 
     def __init__(self, federation: Federation, worker: Worker, max_norm: float | None = None) -> None:
         self._federation, self._worker, self._max_norm = federation, worker, max_norm
-        self._rehearsals: dict[tuple[int, bool], Rehearsal] = {}
+        self._rehearsals: dict[tuple[int, Stage], Rehearsal] = {}
 
     def read(self, body: bytes, job: Job, samples: int) -> Record:
         """Read the upload of a client with `samples` training samples after `job`. Raises `UploadError`."""
@@ -102,12 +102,12 @@ class UploadReader:
         check_trained(trained, job.measured, samples, rehearsal.terms, rehearsal.passes)
 
     def method_of(self, job: Job) -> Method:
-        """Return the method of a job: the run's, or that of its closing round."""
-        return (self._federation.method.closing() if job.closing else None) or self._federation.method
+        """Return the method of a job: the run's, or that of its opening or closing round."""
+        return self._federation.methods[job.stage]
 
     def _rehearsal_of(self, job: Job) -> Rehearsal:
         """Return the rehearsal for clients of the job's architecture."""
-        key = job.ctx.task.group, job.closing
+        key = job.ctx.task.group, job.stage
         if key not in self._rehearsals:
             self._rehearsals[key] = self._rehearse(job)
         return self._rehearsals[key]
@@ -118,7 +118,8 @@ class UploadReader:
         ctx = replace(job.ctx, samples=len(indices), class_counts=counts)
         rehearsal_job = replace(job, ctx=ctx, indices=indices)
         first_result = self._federation.run_first_round(self._worker, rehearsal_job)
-        state = first_result.state or self._federation.method.client_init(ctx)
+        state = first_result.state if job.stage != "opening" else {}
+        state = state or self._federation.method.client_init(ctx)
         result = self._worker.run(replace(rehearsal_job, state=state))
         names = {*first_result.terms, *result.terms, *result.norms}
         passes = max(result.samples, result.steps * self._worker.local_training.batch_size) / max(1, len(indices))

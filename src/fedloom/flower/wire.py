@@ -51,7 +51,7 @@ class Request(_MessageFacts, extra="ignore"):
     """The facts of every request from the server to a node.
 
     do: join the run, train, or test. fingerprint, version: of the config and of fedloom. state_round: the round after
-    which the node stored the private state to continue from, 0 for none. scale: of numeric features, once the nodes'
+    which the node stored the private state to continue from, null for none. scale: of numeric features, once the nodes'
     columns are standardised.
     """
 
@@ -60,7 +60,7 @@ class Request(_MessageFacts, extra="ignore"):
     version: Name
     client: int = -1
     round: Count = 0
-    state_round: Count = 0
+    state_round: Count | None = None
     scale: Scale | None = None
 
 

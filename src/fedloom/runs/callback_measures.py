@@ -20,7 +20,7 @@ from fedloom.storage.log import CALLBACK_SPLIT, LARGEST, Row
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
 # Names of the loop that a first round may lack.
-_LOOP_NAMES = re.compile(r"clients|samples_adapted|seconds_checkpoint|(degenerate|samples_held|samples_closing)/.*")
+_LOOP_NAMES = re.compile(r"clients|samples_adapted|seconds_checkpoint|(degenerate|samples_(held|closing|opening))/.*")
 
 
 class CallbackMeasures:

@@ -29,6 +29,7 @@ def training_rows(report: RoundReport) -> list[Row]:
         "samples": report.samples,
         **{f"samples_held/{group}": samples for group, samples in report.samples_by_group.items()},
         **{f"samples_closing/{group}": samples for group, samples in report.closing_samples_by_group.items()},
+        **{f"samples_opening/{group}": samples for group, samples in report.opening_samples_by_group.items()},
         "seconds_train": seconds.train,
         "seconds_aggregate": seconds.aggregate,
         "seconds_move": seconds.move,

@@ -154,6 +154,7 @@ def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[
             worker,
             _by_group(rows, "samples_held/"),
             _by_group(rows, "samples_closing/"),
+            _by_group(rows, "samples_opening/"),
             total_over_rounds(rows, "samples_adapted"),
         ),
         "samples_per_second": round(total_over_rounds(rows, "samples") / max(seconds["train"], 1e-9), 1),

@@ -294,6 +294,9 @@ def test_refused_hooks():
     choosing = type("Choosing", (DP, type("Base", (base,), {"select": lambda *_: [0]})), {"Options": Options})
     with pytest.raises(ConfigError, match="the round after the last one would send a mean without noise"):
         world(closing(), LABELS)
+    opening = type("Opening", (DP, type("Base", (base,), {"opening": lambda self: self})), {"Options": Options})
+    with pytest.raises(ConfigError, match="the round before the first one would send a mean without noise"):
+        world(opening(), LABELS)
     with pytest.raises(ConfigError, match="the method chooses its clients"):
         world(choosing(), LABELS)
 

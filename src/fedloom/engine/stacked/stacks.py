@@ -97,7 +97,7 @@ class Stacks:
         refreshed = [count for count, phase in zip(batches, training, strict=True) if phase.refresh]
         phases = tuple(phase_key(phase) for phase in client.phases)
         consts = structure_of(client.consts)
-        return job.ctx.task.group, job.measured, job.closing, phases, consts, tuple(refreshed)
+        return job.ctx.task.group, job.measured, job.stage, phases, consts, tuple(refreshed)
 
     def _run(self, clients: list[Client]) -> list[JobResult]:
         started, ctx = time.perf_counter(), clients[0].job.ctx

@@ -30,8 +30,8 @@ class Abilities:
     predicts: the kinds of model that it offers, "global" and "personal".
     any_architecture: clients may have different nets.
     means: upload entries of which the server only needs the mean, so that a robust mean can replace it.
-    per_client: upload entries that the server reads client by client, also in a closing round. If this is empty, secure
-    aggregation can be used.
+    per_client: upload entries that the server reads client by client, also in an opening or closing round. If this is
+    empty, secure aggregation can be used.
     unstackable: why clients cannot be trained in one stack; None if they can.
     untrained: the part of a newcomer's model that still has its initial weights; None if the server has all of it.
     """
@@ -52,8 +52,8 @@ class Abilities:
 def abilities(kind: type[Method]) -> Abilities:
     """Determine the abilities of a method."""
     method = _plain(kind)
-    closing = method.closing()
-    sends = {**method.spec.sends, **(closing.spec.sends if closing else {})}
+    stages = [method, method.opening(), method.closing()]
+    sends = {name: sent for stage in stages if stage is not None for name, sent in stage.spec.sends.items()}
     try:
         means = frozenset(averaged(method, "a wrapper"))
     except ConfigError:

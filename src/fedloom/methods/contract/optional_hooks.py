@@ -83,6 +83,17 @@ class OptionalHooks:
         """
         return []
 
+    def opening(self) -> Method | None:
+        """Return the method of an opening round, over all clients with data, before the first; None for no such round.
+
+        It gets the server's state of `server_init`, and what its `aggregate` returns is the state that the first round
+        starts from. Clients keep the states that its `end` returns. Its hooks see round 0. `select` is not asked.
+
+        Hooks of the other rounds must be able to do without what the opening brings: a client may miss it, and a
+        federation over Flower tries uploads on the state of `server_init`.
+        """
+        return None
+
     def closing(self) -> Method | None:
         """Return the method of a closing round, over all clients with data; None for no such round.
 

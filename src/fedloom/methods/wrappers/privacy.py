@@ -83,8 +83,9 @@ class DP(Method):
                     f"{self.name()}: batch norm's statistics are shared ({statistics[0]}, ...), and noise would make "
                     "variances negative; take a net without batch norm, or a method that keeps it private, as fedbn"
                 )
-        if super().closing() is not None:
-            raise ConfigError(f"{self.name()}: the round after the last one would send a mean without noise")
+        for word, unnoised in (("before the first", super().opening()), ("after the last", super().closing())):
+            if unnoised is not None:
+                raise ConfigError(f"{self.name()}: the round {word} one would send a mean without noise")
         if super().select.__func__ is not OptionalHooks.select:  # type: ignore[attr-defined]
             raise ConfigError(
                 f"{self.name()}: the method chooses its clients, and epsilon is of clients drawn by chance"
