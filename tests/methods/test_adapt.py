@@ -17,9 +17,10 @@ from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS, register
+from fedloom.methods.contract.contexts import Work
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Predictor, Train
-from fedloom.methods.contract.sample_statistics import SampleMean
+from fedloom.methods.contract.sample_statistics import Rows, SampleMean
 from fedloom.nets.roles import Role
 from fedloom.runs.run import run
 from support import Tiny, TinyBN, TinyDropout, after, dataset, world
@@ -226,3 +227,76 @@ def test_a_run_adapts_tests_and_counts(registered, protocol, tmp_path):
     assert tuned["test_loss"] != still["test_loss"]
     if protocol == "personal/local":  # two classes each: easy to adapt to
         assert tuned["accuracy"] > still["accuracy"] + 0.05
+
+
+class Nearest(Method):
+    """FedAvg, whose clients are tested by the nearest mean of their own features, shifted by the client's number."""
+
+    def predictors(self, server, state, ctx):
+        if state is None:
+            return super().predictors(server, None, ctx)
+        return {"personal": Predictor(server["model"], consts={"shift": float(ctx.client)})}
+
+    def adapt(self, start, ctx):
+        assert start.consts["shift"] == ctx.client
+        return [Collect({"rows": Rows(lambda net, batch, consts: net.features(batch.x))})]
+
+    def adapted(self, work, predictor, ctx):
+        rows, head = work.collected["rows"], torch.zeros(4, 6)
+        for label in rows.labels.unique():
+            head[label] = rows.values[rows.labels == label].mean(0)
+        tree = work.tree | {"head.weight": 2 * head, "head.bias": -head.square().sum(1) + predictor.consts["shift"]}
+        return dataclasses.replace(predictor, tree=tree)
+
+
+@pytest.mark.parametrize("engine", ["processes", "stacked"])
+def test_a_predictor_can_be_made_from_what_adapting_collected(engine):
+    (toy, done), (_, others) = (after_tests(Nearest(), engine=name) for name in ("serial", engine))
+    assert done == others
+    scenario, x_test = toy.worker.evaluator_for(None).scenario, toy.worker.evaluator_for(None).scenario.test_set
+    for client in (0, 1, 3):
+        net, (x, y) = Tiny(), toy.samples(client)
+        net.load_state_dict(toy.federation.server["model"])
+        with torch.no_grad():
+            z = net.features(x)
+            means = torch.stack([z[y == c].mean(0) if (y == c).any() else torch.zeros(6) for c in range(4)])
+            indices = scenario.test.tensor(client)
+            far = torch.cdist(net.features(x_test.gather(indices)), means)
+        correct = int((far.argmin(1) == x_test.y[indices]).sum())
+        assert done[client].tested["personal"].value("accuracy") == pytest.approx(correct / len(indices))
+    assert done[2].samples == 0
+
+
+def test_hooks_of_the_server_know_the_client():
+    asked = []
+
+    class Asking(Tuned):
+        def down(self, server, client, ctx):
+            assert ctx.client == client
+            return super().down(server, client, ctx)
+
+        def aggregate(self, server, uploads, ctx):
+            assert ctx.client == -1
+            return super().aggregate(server, uploads, ctx)
+
+        def unpack(self, server, uploads, of):
+            assert [of(client).client for client in uploads] == list(uploads)
+            return uploads
+
+        def predictors(self, server, state, ctx):
+            asked.append((state is None, ctx.client))
+            return super().predictors(server, state, ctx)
+
+    after_tests(Asking())
+    assert sorted({*asked}) == [(False, 0), (False, 1), (False, 2), (False, 3)]
+    asked.clear()
+    after_tests(Asking(), protocol="global/global")
+    assert {*asked} == {(True, -1)}
+
+
+def test_tuning_of_a_wrapper_does_not_reach_the_base():
+    class Tuning(METHODS.get("fedavg+finetune"), Nearest):
+        pass
+
+    work = Work({"w": torch.ones(1)}, {}, 0)
+    assert Tuning(METHODS.get("fedavg+finetune").Options()).adapted(work, Predictor({}), None).tree is work.tree

@@ -15,7 +15,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
-from fedloom.engine.batch_sampler import BatchSampler, PhasePlan, PhaseSamples
+from fedloom.engine.batch_sampler import BatchSampler, PhasePlan
 from fedloom.engine.chosen_weights import chosen_weights
 from fedloom.engine.client_memory import ClientMemory, NetMemory, SeparateMemory
 from fedloom.engine.epoch_results import EpochResults
@@ -23,11 +23,11 @@ from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, Loc
 from fedloom.engine.leaves import to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Replay, Speedups
-from fedloom.engine.steps import EpochSteps, add_statistics, objective, trainable_names
+from fedloom.engine.steps import EpochSteps, objective, statistics_of, trainable_names
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Batch, Choose, Collect, Consts, Phase, Predictor, Train
+from fedloom.methods.contract.phases import Choose, Collect, Consts, Phase, Predictor, Train
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import LoadedNet, net_of_client
@@ -161,15 +161,20 @@ class Worker:
         """Call the method's `end` and `pack` on the trained weights `tree`, and return the client's result."""
         job, ctx = client.job, client.job.ctx
         with staged(ctx, "end"):
-            collected = client.collected if self.device == CPU else to_device(client.collected, CPU)
-            work = Work(tree, collected, client.steps, client.start, client.terms)
-            payload, state = client.method.end(work, job.state, ctx)
+            payload, state = client.method.end(self._work(client, tree), job.state, ctx)
             payload, state = client.method.pack(payload, state, job.payload, job.state, ctx)
         notes = [*self.stepper.notes(), *client.notes()]
         counts = client.terms, client.steps, client.samples, seconds(), client.norms
         return JobResult(ctx.client, payload, state, *counts, notes)
 
-    def adapt(self, loaded_net: LoadedNet, predictor: Predictor, ctx: ClientContext, indices: Tensor) -> int:
+    def _work(self, client: Client, tree: Tree) -> Work:
+        """The result of a client's phases, on the CPU as `tree` is."""
+        collected = client.collected if self.device == CPU else to_device(client.collected, CPU)
+        return Work(tree, collected, client.steps, client.start, client.terms)
+
+    def adapt(
+        self, loaded_net: LoadedNet, predictor: Predictor, ctx: ClientContext, indices: Tensor
+    ) -> tuple[Predictor, int]:
         """Load a personal model, and adapt it to the client's training samples if the method does so.
 
         Args:
@@ -178,11 +183,18 @@ class Worker:
             ctx: the client and the round.
             indices: the client's samples in the training set [n], int64.
 
-        Returns the number of samples that were processed. Raises `ClientError`.
+        Returns the model to test, whose weights are in the net, and the number of samples that were processed.
+        Raises `ClientError`.
         """
         with staged(ctx, "adapt"):
             phases = self.method.adapt(Start(predictor.tree, predictor.consts), ctx)
-        return self.tune(loaded_net, predictor, ctx, indices, phases)
+        client = self.tune(loaded_net, predictor, ctx, indices, phases)
+        if client.phases:
+            with staged(ctx, "adapt"):
+                work = self._work(client, loaded_net.weights())
+                predictor = self.method.adapted(work, predictor, ctx)
+                loaded_net.load(predictor.tree)
+        return predictor, client.samples
 
     def tune(
         self,
@@ -191,8 +203,8 @@ class Worker:
         ctx: ClientContext,
         indices: Tensor,
         phases: Sequence[Phase],
-    ) -> int:
-        """Load a model, and run phases on it.
+    ) -> Client:
+        """Load a model, and run phases on it, of which none remains for a client without samples.
 
         Args:
             loaded_net: the net that gets the weights.
@@ -201,21 +213,21 @@ class Worker:
             indices: samples of the training set [n], int64.
             phases: the phases, in order; none only loads the model.
 
-        Returns the number of samples that were processed. Raises `ClientError`.
+        Returns the client after its phases. Raises `ClientError`.
         """
         with staged(ctx, "adapt"):
             start = Start(predictor.tree, predictor.consts)
             loaded_net.load(predictor.tree)
-        if not phases or not len(indices):
-            return 0
         job = Job(ctx, {}, {}, indices)
-        generators = self.sampler.generators(job, "adapt")
+        generators, phases = self.sampler.generators(job, "adapt"), phases if len(indices) else []
         client = Client(job, self.method, start, phases, generators, self._on_device(start.consts))
+        if not phases:
+            return client
         memory = NetMemory(loaded_net, predictor.tree, self._random_numbers(ctx, "adapt"))
         with memory.active(), staged(ctx, "adapt"):
             for phase in phases:
                 run_all(self._run_phase(loaded_net, memory, phase, client))
-        return client.samples
+        return client
 
     def test(self, test: EvalJob) -> EvalResult:
         """Test one client's personal models, adapted by the method; or the server's model on the samples of a client
@@ -230,7 +242,8 @@ class Worker:
         evaluator, ctx, split = self.evaluator_for(test.protocol), test.ctx, test.split
         of_server = evaluator.kind == "global"
         loaded_net = self.net_of_client(-1 if of_server else ctx.client)
-        server_context = ServerContext(ctx.task, ctx.round, loaded_net.net.functional, evaluator.scenario.public)
+        facts = ctx.task, ctx.round, loaded_net.net.functional, evaluator.scenario.public
+        server_context = ServerContext(*facts, client=-1 if of_server else ctx.client)
         predictors = self.method.predictors(test.server, None if of_server else test.state, server_context)
         tested, samples = {}, 0
         for name in evaluator.names_in(predictors):
@@ -238,7 +251,8 @@ class Worker:
             if of_server:
                 loaded_net.load(predictor.tree)
             else:
-                samples += self.adapt(loaded_net, predictor, ctx, test.indices)
+                predictor, processed = self.adapt(loaded_net, predictor, ctx, test.indices)
+                samples += processed
             with staged(ctx, "test"):
                 tested[name] = evaluator.states(loaded_net, predictor, ctx.client, split)
         return EvalResult(ctx.client, tested, samples)
@@ -324,21 +338,9 @@ class Worker:
         with memory.in_net():
             if net.training or id(net) in self._mixed_modes:
                 net.eval()
-            return self._statistics_in_net(net, statistics, client, self.sampler.for_phase(phase, client))
-
-    def _statistics_in_net(
-        self, net: Net, statistics: Mapping[str, Statistic], client: Client, samples: PhaseSamples
-    ) -> dict[str, Any]:
-        classes = client.job.ctx.task.num_classes
-        sums: dict[str, Tree] = {name: {} for name in statistics}
-        for indices in torch.split(samples.job.indices, PASS_BATCH):
-            batch = samples.sampler.pass_batch(indices)
-
-            def values(name: str, statistic: Statistic, batch: Batch = batch) -> Tensor:
-                return pass_function(name, statistic)(net, batch, client.consts)
-
-            sums = add_statistics(statistics, sums, values, batch, classes)
-        return {name: statistics[name].result(sums[name]) for name in sums}
+            samples = self.sampler.for_phase(phase, client)
+            batches = (samples.sampler.pass_batch(rows) for rows in torch.split(samples.job.indices, PASS_BATCH))
+            return statistics_of(net, statistics, batches, client.consts, client.job.ctx.task.num_classes)
 
     def set_modes(self, net: torch.nn.Module, phase: Train, roles: Mapping[str, Role]) -> None:
         """Set training mode, but evaluation mode for modules of the roles that a phase only evaluates."""
@@ -373,13 +375,6 @@ def run_all(replays: Iterator[Replay]) -> None:
     """Run work of a client as it comes."""
     for replay in replays:
         replay.run()
-
-
-def pass_function(name: str, statistic: Statistic) -> Callable[[Net, Batch, Consts], Tensor]:
-    """Return the function that a statistics pass evaluates. Raises `TypeError` if the statistic names a tap instead."""
-    if not callable(statistic.of):
-        raise TypeError(f"statistic '{name}' of a pass names a tap, '{statistic.of}': it needs a function of the net")
-    return statistic.of
 
 
 def _entry_names(module: torch.nn.Module) -> list[str]:

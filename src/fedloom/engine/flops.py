@@ -67,7 +67,7 @@ def _adaptation_flops_per_sample(worker: Worker, federation: Federation, job: Jo
     predictors = worker.method.predictors(federation.server, job.state, federation.server_context(job.ctx.client))
     loaded_net = worker.net_of_client(job.ctx.client)
     with _FlopCounter() as counter:
-        samples = worker.adapt(loaded_net, predictors["personal"], job.ctx, job.indices[:size])
+        _, samples = worker.adapt(loaded_net, predictors["personal"], job.ctx, job.indices[:size])
     return float(counter.total) / max(1, samples)
 
 

@@ -94,18 +94,19 @@ class Federation:
 
     def server_context(self, client: int = -1) -> ServerContext:
         """Return the server's context in the current round, for one client or (-1) for all."""
-        return self._context(self.tasks[0] if client < 0 else self.task_of(client), self.round)
+        return self._context(self.round, client)
 
-    def _context(self, task: Task, round_: int) -> ServerContext:
+    def _context(self, round_: int, client: int = -1) -> ServerContext:
+        task = self.tasks[0] if client < 0 else self.task_of(client)
         net = self._nets[task.group] if self._nets else None
-        return ServerContext(task, round_, net, self.scenario.public, self._nets, self.clients_per_round)
+        return ServerContext(task, round_, net, self.scenario.public, self._nets, self.clients_per_round, client)
 
     def participants(self, round_: int) -> list[int]:
         """Return the clients that the method selects for a round, by id, without those that have no data.
 
         Raises `ValueError` for ids that do not exist or occur twice.
         """
-        selected = sorted(self.method.select(self.server, self.clients_per_round, self._context(self.tasks[0], round_)))
+        selected = sorted(self.method.select(self.server, self.clients_per_round, self._context(round_)))
         if len(set(selected)) < len(selected) or not all(0 <= k < len(self.train) for k in selected):
             raise ValueError(
                 f"{self.method.name()} selects clients {selected}: need different ids of 0 .. {len(self.train) - 1}"
@@ -129,8 +130,8 @@ class Federation:
         bare changes of weights need a state like that.
         """
         method, ctx = self.method, replace(job.ctx, round=1)
-        server = method.server_init(self._context(ctx.task, 0))
-        payload = method.down(server, ctx.client, self._context(ctx.task, 1))
+        server = method.server_init(self._context(0, ctx.client))
+        payload = method.down(server, ctx.client, self._context(1, ctx.client))
         state = method.client_init(ctx)
         return worker.run(replace(job, ctx=ctx, payload=payload, state=state, measured=False, stage="round"))
 
@@ -150,7 +151,7 @@ class Federation:
         ctx = self.client_context(client, round_)
         stage: Stage = "opening" if round_ == 0 else "closing" if round_ > ctx.task.rounds else "round"
         stage = stage if stage in self.methods else "round"
-        payload = self.methods[stage].down(self.server, client, self._context(ctx.task, round_))
+        payload = self.methods[stage].down(self.server, client, self._context(round_, client))
         return Job(ctx, payload, self._job_state(ctx), self.train.tensor(client), measured, stage)
 
     def tests(self, split: str, protocol: str | None = None) -> Iterator[EvalJob]:
@@ -204,7 +205,7 @@ class Federation:
 
     def _run_round(self, method: Method, round_: int, clients: Sequence[int]) -> RoundReport:
         """Send payloads, let the engine run the clients, aggregate their uploads, and keep the new states."""
-        started, ctx = time.perf_counter(), self._context(self.tasks[0], round_)
+        started, ctx = time.perf_counter(), self._context(round_)
         bytes_down, payloads_of_bad = PayloadBytes(), dict[int, Record]()
         pooled = method.spec.pooled  # nothing travels, and nobody forges it
         bad = frozenset[int]() if pooled else frozenset(self.scenario.bad).intersection(clients)
@@ -222,7 +223,7 @@ class Federation:
         attackers = bad.intersection(clients)
         received = with_forged(uploads, attackers, payloads_of_bad, self.scenario, method.spec, self.task_of, round_)
         aggregation_started, waited_before = time.perf_counter(), uploads.waited_seconds
-        unpacked = method.unpack(self.server, received, lambda client: self._context(self.task_of(client), round_))
+        unpacked = method.unpack(self.server, received, lambda client: self._context(round_, client))
         server = self.server
         if clients:
             server, unpacked = self._aggregate(method, unpacked, ctx)

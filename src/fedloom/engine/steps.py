@@ -148,6 +148,35 @@ def add_statistics(
     }
 
 
+def pass_function(name: str, statistic: Statistic) -> Callable[[Net, Batch, Consts], Tensor]:
+    """Return the function that a statistics pass evaluates. Raises `TypeError` if the statistic names a tap instead."""
+    if not callable(statistic.of):
+        raise TypeError(f"statistic '{name}' of a pass names a tap, '{statistic.of}': it needs a function of the net")
+    return statistic.of
+
+
+def statistics_of(
+    net: Net, statistics: Mapping[str, Statistic], batches: Iterable[Batch], consts: Consts, classes: int
+) -> dict[str, Any]:
+    """Return the results of statistics by name.
+
+    Args:
+        net: the net, in evaluation mode.
+        statistics: functions of the net, a batch and the constants, by name.
+        batches: all samples of the pass.
+        consts: constants that the functions read.
+        classes: number of classes C.
+    """
+    sums: dict[str, Tree] = {name: {} for name in statistics}
+    for batch in batches:
+
+        def values(name: str, statistic: Statistic, batch: Batch = batch) -> Tensor:
+            return pass_function(name, statistic)(net, batch, consts)
+
+        sums = add_statistics(statistics, sums, values, batch, classes)
+    return {name: statistics[name].result(sums[name]) for name in sums}
+
+
 def run_steps(
     gradients_of: Callable[[Batch], tuple[Objective, Sequence[Tensor]]],
     phase: Train,

@@ -153,5 +153,6 @@ def _of_method(metadata: ExportMetadata, user_model: ModelSource | None) -> nn.M
     server: Record = {"model": {name: value for name, value in task.init.items() if name not in private}}
     state: Record = {"model": {name: value for name, value in task.init.items() if name in private}}
     held, kind = (None, "global") if training.client is None else (state, "personal")
-    offered = method.predictors(server, held, ServerContext(task, training.round, net.functional))
+    client = -1 if training.client is None else training.client
+    offered = method.predictors(server, held, ServerContext(task, training.round, net.functional, client=client))
     return module_of(net, offered[kind], blueprint, method)[0]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -128,7 +127,7 @@ class RunAtCheckpoint:
         state = states[client] if client in set(states) else self.method.client_init(facts)
         if kept_since(state) is not None:
             raise ConfigError(f"client = {client}: its personal model stays on its own node, the server never has it")
-        offered = self.method.predictors(server, state, ServerContext(facts.task, round_))
+        offered = self.method.predictors(server, state, ServerContext(facts.task, round_, client=client))
         if "personal" not in offered:
             raise ConfigError(f"client = {client}: {name} has no personal models, only a global one; name no client")
         return self._adapted(offered["personal"], facts)
@@ -158,5 +157,4 @@ class RunAtCheckpoint:
         half = config.precision == "bfloat16"
         worker = Worker(self.method, nets, data.train_set, local, bfloat16=half, speedups=Speedups(steps=False))
         live = worker.loaded_nets[facts.task.group]
-        worker.adapt(live, predictor, facts, data.train.tensor(facts.client))
-        return dataclasses.replace(predictor, tree=live.weights())
+        return worker.adapt(live, predictor, facts, data.train.tensor(facts.client))[0]

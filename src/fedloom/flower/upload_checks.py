@@ -22,7 +22,7 @@ from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job, JobResult, Stage
 from fedloom.engine.term_balance import CE
 from fedloom.flower.checks import check_trained
-from fedloom.methods import Method
+from fedloom.methods import Method, ServerContext
 
 _PER_CLASS = 2  # samples of each class in a rehearsal
 _MARGIN = 1 << 16  # bytes above twice the expected ones, for names and masks
@@ -136,9 +136,12 @@ class UploadReader:
     def _try_to_aggregate(self, record: Record, job: Job) -> None:
         """Aggregate an upload whose shapes may vary, to see whether the server can use it."""
         server, method = self._federation.server, self.method_of(job)
-        ctx = replace(self._federation.server_context(), round=job.ctx.round)
+
+        def ctx_of(client: int) -> ServerContext:
+            return replace(self._federation.server_context(client), round=job.ctx.round)
+
         try:
-            method.aggregate(server, method.unpack(server, {job.ctx.client: record}, lambda _: ctx), ctx)
+            method.aggregate(server, method.unpack(server, {job.ctx.client: record}, ctx_of), ctx_of(-1))
         except Exception as error:
             raise UploadError(f"the server cannot use it ({type(error).__name__}: {str(error)[:200]})") from None
 

@@ -150,7 +150,8 @@ class NewcomerTests:
 
     def _server_context(self, newcomer: _Newcomer) -> ServerContext:
         net = self.worker.net_of_client(newcomer.client).net.functional
-        return ServerContext(newcomer.task, self.federation.round, net, self.federation.scenario.public)
+        public = self.federation.scenario.public
+        return ServerContext(newcomer.task, self.federation.round, net, public, client=newcomer.client)
 
     def _first_state(self, newcomer: _Newcomer, indices: Tensor) -> Record:
         return self.federation.method.client_init(self._context(newcomer, indices))
@@ -207,5 +208,5 @@ class NewcomerTests:
             state = self.worker.run(Job(ctx, payload, self._first_state(newcomer, support), support)).state
             predictors = federation.method.predictors(federation.server, state, self._server_context(newcomer))
             loaded_net = self.worker.net_of_client(newcomer.client)
-            self.worker.adapt(loaded_net, predictors["personal"], ctx, support)
-            return self.evaluator.states(loaded_net, predictors["personal"], newcomer.index, "test")
+            predictor, _ = self.worker.adapt(loaded_net, predictors["personal"], ctx, support)
+            return self.evaluator.states(loaded_net, predictor, newcomer.index, "test")

@@ -11,11 +11,11 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedloom.core.trees import Tree
 from fedloom.engine.chosen_weights import chosen_weights
-from fedloom.engine.client import CPU, PASS_BATCH, Worker, pass_function
+from fedloom.engine.client import CPU, PASS_BATCH, Worker
 from fedloom.engine.jobs import Client, Draws
 from fedloom.engine.leaves import to_device
 from fedloom.engine.stacked.constants import Stacked
-from fedloom.engine.steps import add_statistics
+from fedloom.engine.steps import add_statistics, pass_function
 from fedloom.methods.contract.phases import Batch, Choose, Collect, Train
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.functional_call import FunctionalCall

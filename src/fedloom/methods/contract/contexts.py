@@ -96,6 +96,8 @@ class ServerContext:
         public: data that the server holds itself (`scenario.public`), None without any.
         nets: of clients with different architectures, each one's, by group; client k has number k mod their count.
         participants: how many clients the run draws for a round.
+        client: id of the client to which a payload, an upload or a predictor belongs, N and above for newcomers; -1
+            where it is the server's own.
     """
 
     task: Task
@@ -104,6 +106,7 @@ class ServerContext:
     public: Dataset | None = None
     nets: Sequence[FunctionalNet] = ()
     participants: int = 0
+    client: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -176,7 +176,7 @@ class Method(OptionalHooks):
         Args:
             server: the server's state, which is read and never written.
             client: id of the receiver, from 0 to N - 1; most methods send the same to all.
-            ctx: the receiver's task, and the round, which counts from 1.
+            ctx: the receiver's task and id, and the round, which counts from 1.
         """
         return {"model": server["model"]}
 
@@ -272,7 +272,7 @@ class Method(OptionalHooks):
             server: the server's state after the last round.
             state: None for the global model: "global" if nothing is private. A client's state for its own: "personal"
                 if something is private, or if the method adapts.
-            ctx: the round and the task, of the client where a state is given.
+            ctx: the round and the task; where a state is given, the client's task and `ctx.client`, its id.
         """
         if state is None:
             complete = not self.private_names(ctx.task)

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING
 
 import numpy as np
 from torch import nn
 
 from fedloom.core.records import Record
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
-from fedloom.methods.contract.phases import Phase
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.contract.phases import Phase, Predictor
 from fedloom.nets.net import Net
 
 if TYPE_CHECKING:
@@ -82,6 +83,16 @@ class OptionalHooks:
         as evaluation, their operations as the run's.
         """
         return []
+
+    def adapted(self, work: Work, predictor: Predictor, ctx: ClientContext) -> Predictor:
+        """Return the predictor of a client's test, made from what the phases of `adapt` left: by default their weights.
+
+        Args:
+            work: the weights after the phases, and the statistics that they collected.
+            predictor: the personal model before them.
+            ctx: the client, the round and the task.
+        """
+        return replace(predictor, tree=work.tree)
 
     def opening(self) -> Method | None:
         """Return the method of an opening round, over all clients with data, before the first; None for no such round.

@@ -15,7 +15,7 @@ from pydantic import BaseModel, Field
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_trained_head
 from fedloom.methods.contract.method import WRAPPERS, Method
 from fedloom.methods.contract.phases import Phase, Predictor
@@ -67,6 +67,9 @@ class FineTuned(Method):
         options, predictor = self.tuning_options, self._global_predictor(ctx.task)
         probe_epochs = getattr(options, "probe_epochs", None)
         return tuning_phases(self.tuned, predictor, optimizer, options.epochs, probe_epochs)
+
+    def adapted(self, work: Work, predictor: Predictor, ctx: ClientContext) -> Predictor:
+        return Method.adapted(self, work, predictor, ctx)  # the base's own belongs to its own phases
 
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
         predictors = super().predictors(server, None, ctx)
