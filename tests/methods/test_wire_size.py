@@ -18,6 +18,7 @@ TABLES = {"Cd", "CC", "CH", "mCd"}
 WHOLE = {"feddistill", "fedtgp"}  # identity rows, and generated prototypes
 WIDE = 6  # features of the toy net
 GENERATOR = (32 + CLASSES) * 256 + 256 + 256 * WIDE + WIDE  # noise and class -> 256 -> features
+CONDITIONS = CLASSES * WIDE + 2 * (WIDE * WIDE + 3 * WIDE)  # an embedding, and two layers with layer norm
 MEASURED = [name for name in ROW_METHODS if name in FEDERATED and METHODS.get(name).citation is not None]
 
 
@@ -45,8 +46,10 @@ def sizes(name, held, participants=CLIENTS):
         "B": sum(entries.values()) - head,
         "BN": of(*BN_ROLES),
         "H": head,
-        # APFL's share alpha; FedALA's mixing weights of the head; FedGen's generator; else a second net
-        "Q": {"apfl": 4, "fedala": head, "fedgen": 4 * GENERATOR}.get(name, sum(entries.values())),
+        # APFL's alpha; FedALA's mixing weights of the head; FedGen's generator; GPFL's conditions; else a second net
+        "Q": {"apfl": 4, "fedala": head, "fedgen": 4 * GENERATOR, "gpfl": 4 * CONDITIONS}.get(
+            name, sum(entries.values())
+        ),
         "Cd": 4 * held * WIDE,
         "CC": 4 * held * CLASSES,
         "CH": 4 * held * (WIDE + 1),

@@ -202,6 +202,18 @@ MUTATIONS = (
         "[bundle[SMALL].features(x), bundle[OWN].features(x)]",
         "[bundle[OWN].features(x), bundle[SMALL].features(x)]",
     ),
+    _of(
+        "gpfl",
+        "the anchors move with the training",
+        'general - consts["anchors"][batch.y]',
+        "general - embedding[batch.y]",
+    ),
+    _of(
+        "gpfl",
+        "the two conditions swapped",
+        "return embedding.mean(0), shares @ embedding",
+        "return shares @ embedding, embedding.mean(0)",
+    ),
     _of("fedclassavg", "a row is its own positive", "positive = others & (", "positive = (others | ~others) & ("),
     _of(
         "fd",
