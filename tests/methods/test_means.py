@@ -5,8 +5,10 @@ import pytest
 import torch
 
 from fedloom.core.tables import ClassTable
-from fedloom.methods.contract.means import mean_of
+from fedloom.methods.contract.means import Slices, mean_of
 from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.spec import Spec
+from fedloom.nets.roles import Role
 from support import (
     FEDERATED,
     ROW_METHODS,
@@ -196,3 +198,72 @@ def test_a_models_mean_is_that_of_its_clients_by_samples():
     shares = np.array([len(LABELS[done.client]) for done in toy.federation.engine.done]) / sum(map(len, LABELS))
     expected = {name: sum(s * t[name].double() for s, t in zip(shares, trees, strict=True)) for name in trees[0]}
     assert furthest(toy.federation.server["model"], expected) < 1e-7
+
+
+# -- slices ------------------------------------------------------------------------------------------------------------
+WITHIN = {"w": torch.tensor([[10.0, 20.0, 30.0], [40.0, 50.0, 60.0]]), "count": torch.tensor(4)}
+WIDE = {"w": torch.tensor([[1.0, 2.0], [3.0, 4.0]]), "count": torch.tensor(1)}
+SMALL = {"w": torch.tensor([[7.0]]), "count": torch.tensor(2)}
+
+
+def mean_within(trees, weights, within=WITHIN):
+    slices = Slices(within)
+    return slices.filled(mean_of(*slices.whole(trees, weights)))
+
+
+def test_each_number_is_averaged_over_its_holders_and_stays_without_any():
+    found = mean_within([WIDE, SMALL], [1.0, 3.0])
+    assert found["w"].tolist() == [[5.5, 2.0, 30.0], [3.0, 4.0, 60.0]]  # (1 + 3 * 7) / 4
+    assert found["count"] == 1  # the first one's
+
+
+def test_weights_may_differ_by_number():
+    rows = torch.tensor([[0.0], [1.0]])  # of the wide one, the second row alone
+    found = mean_within([WIDE, SMALL], [{"w": rows}, {}])
+    assert found["w"].tolist() == [[7.0, 20.0, 30.0], [3.0, 4.0, 60.0]]
+
+
+def test_whole_trees_have_the_bits_of_the_plain_mean():
+    trees = [{"w": torch.randn(40, 30)} for _ in range(3)]
+    assert same_bits(mean_within(trees, [1.0] * 3, {"w": torch.zeros(40, 30)}), mean_of(trees, [1.0] * 3))
+
+
+@pytest.mark.parametrize(
+    ("tree", "message"),
+    [
+        ({"w": torch.zeros(3, 1)}, "trees? with the entries"),
+        ({"w": torch.zeros(3, 1), "count": torch.tensor(1)}, r"w \(3, 1\) is no slice of \(2, 3\)"),
+        ({"w": torch.zeros(2), "count": torch.tensor(1)}, r"w \(2,\) is no slice of"),
+    ],
+)
+def test_what_is_no_slice_is_refused(tree, message):
+    with pytest.raises(ValueError, match=message):
+        mean_within([tree], [1.0])
+
+
+def test_what_is_tested_may_be_other_weights_than_the_next_start():
+    """An average of iterates: tests see it, clients do not."""
+
+    class Averaged(Method):
+        def tested(self, server, ctx):
+            return server | {"model": {name: value + 1 for name, value in server["model"].items()}}
+
+    toy = world(Averaged(), LABELS)
+    server, ctx = toy.federation.server, toy.federation.server_context()
+    tree = toy.method.predictors(server, None, ctx)["global"].tree
+    assert same_bits(tree, {name: value + 1 for name, value in server["model"].items()})
+    assert same_bits(toy.method.down(server, 0, ctx)["model"], server["model"])
+
+
+def test_personal_models_take_the_shared_part_that_is_tested():
+    class AveragedHeads(Method):
+        spec = Spec(private=frozenset({Role.HEAD}))
+
+        def tested(self, server, ctx):
+            return server | {"model": {name: value + 1 for name, value in server["model"].items()}}
+
+    toy = world(AveragedHeads(), LABELS)
+    server, state = toy.federation.server, toy.method.client_init(toy.federation.client_context(0, 1))
+    tree = toy.method.predictors(server, state, toy.federation.server_context(0))["personal"].tree
+    assert torch.equal(tree["fc.weight"], server["model"]["fc.weight"] + 1)
+    assert torch.equal(tree["head.weight"], state["model"]["head.weight"])

@@ -269,9 +269,23 @@ MUTATIONS = (
     ),
     Mutation(
         "krum: one neighbour too few",
-        "methods/wrappers/robust.py",
-        "max(2, len(rows) - faulty - 1)",
-        "max(2, len(rows) - faulty - 2)",
+        "methods/parts/robust_rules.py",
+        "max(2, len(squares) - faulty - 1)",
+        "max(2, len(squares) - faulty - 2)",
         ("methods/wrappers/test_robust.py",),
+    ),
+    Mutation(
+        "bulyan: values nearest the mean, not the median",
+        "methods/parts/robust_rules.py",
+        "picked - median(picked)",
+        "picked - picked.mean(0)",
+        ("methods/wrappers/test_robust.py",),
+    ),
+    Mutation(
+        "all: a number that nobody holds counts as zero",
+        "methods/contract/means.py",
+        "torch.where(self._held[name], mean[name], value)",
+        "torch.where(self._held[name], mean[name], 0 * value)",
+        ("methods/test_means.py",),
     ),
 )

@@ -72,5 +72,5 @@ def privacy_of(method: str) -> Privacy:
         tuple(sends),
         tuple(name for name, sent in sends.items() if sent.labels),
         bool(sends) if kind.citation is None else bool(kind.citation.up.keys() & _WITH_HEAD),
-        tuple(name for name, sent in sends.items() if sent.per_client),
+        tuple(name for name, sent in sends.items() if sent.per_client or sent.sliced),
     )

@@ -6,9 +6,11 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
-from fedloom.methods import METHODS
+from fedloom.methods import METHODS, Sent, Spec
+from fedloom.methods.contract.method import WRAPPERS, Method
+from fedloom.methods.parts import robust_rules
 from fedloom.methods.wrappers import robust
-from golden_world import GOLDEN, matches
+from golden_world import GOLDEN, SHARED_BASELINES, matches
 from support import TinyBN, near, same_bits, world
 
 REDUCERS = GOLDEN["reducers"]
@@ -21,6 +23,7 @@ OPTIONS = {
     "multikrum": {"multikrum_faulty": 2, "multikrum_kept": 3},
     "geomedian": {"geomedian_steps": 2000},
 }
+BULYAN = SHARED_BASELINES["bulyan"]
 WANTED = {
     "median": "median",
     "trimmed": "trimmed_mean",
@@ -44,7 +47,7 @@ def test_golden(word):
 
 
 def test_krum_scores():
-    scores = robust.krum_scores(ROWS, REDUCERS["options"]["faulty"])
+    scores = robust_rules.krum_scores(ROWS, REDUCERS["options"]["faulty"])
     assert torch.allclose(scores, torch.tensor(REDUCERS["krum_scores"], dtype=torch.float64), rtol=0, atol=1e-7)
 
 
@@ -61,10 +64,10 @@ def test_a_class_table_is_taken_class_by_class_among_those_who_hold_it(word):
     assert torch.allclose(found.values[1], own)
 
 
-@pytest.mark.parametrize("word", [*OPTIONS, "normbound"])
+@pytest.mark.parametrize("word", [*OPTIONS, "bulyan", "normbound"])
 @pytest.mark.parametrize("base", ["fedskc", "fedprox+dw"])
 def test_it_reaches_every_method_that_has_a_mean(base, word):
-    options = {"normbound_length": 1e-3} if word == "normbound" else {}
+    options = {"normbound": {"normbound_length": 1e-3}, "bulyan": {"bulyan_faulty": 0}}.get(word, {})
     methods = METHODS.get(base).configured("sound", {}), wrapped(base, word, **options)
     plain, other = (world(method, LABELS) for method in methods)
     for toy in (plain, other):
@@ -127,6 +130,87 @@ def test_norm_bound_golden():
     assert np.allclose(weights @ rows.numpy() / weights.sum(), REDUCERS["norm_bounded_mean"], rtol=0, atol=1e-7)
 
 
+def test_bulyan_golden():
+    rows = torch.tensor(BULYAN["options"]["updates"], dtype=torch.float64)
+    assert robust_rules.bulyan_picked(rows, BULYAN["options"]["faulty"]) == BULYAN["picked"]
+    method = wrapped("fedavg", "bulyan", bulyan_faulty=BULYAN["options"]["faulty"])
+    found = method.reduce("model", [{"w": row} for row in rows], [float(k) for k in range(1, 8)])
+    assert matches(found, {"w": BULYAN["out"]}, tolerance=1e-7)
+    wrong = [name for name in BULYAN if name.startswith("WRONG_")]
+    assert len(wrong) == 3
+    assert not any(matches(found, {"w": BULYAN[name]}, tolerance=1e-3) for name in wrong)
+
+
+def test_bulyan_without_faulty_clients_is_the_plain_mean():
+    rows = torch.tensor(BULYAN["options"]["updates"], dtype=torch.float64)
+    assert torch.allclose(robust_rules.bulyan(rows, 0), rows.mean(0), rtol=0, atol=1e-12)
+
+
+def test_bulyan_stays_among_the_honest_whatever_one_client_sends():
+    rows = torch.tensor(BULYAN["options"]["updates"], dtype=torch.float64)
+    honest = rows[BULYAN["picked"]]
+    for wild in (1e6, -1e6, torch.inf):
+        rows[4] = wild
+        found = robust_rules.bulyan(rows.nan_to_num(posinf=1e12), 1)
+        others = torch.cat([rows[:4], rows[5:]])
+        assert (found >= others.min(0).values).all()
+        assert (found <= others.max(0).values).all()
+    assert len(honest) == 5
+
+
+def test_bulyan_takes_the_first_of_equal_uploads():
+    assert robust_rules.bulyan_picked(torch.ones(7, 2), 1) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("rows", [1, 2, 3])
+def test_bulyan_has_a_result_for_a_class_of_few_holders(rows):
+    assert torch.equal(robust_rules.bulyan(torch.full((rows, 2), 3.0), 1), torch.full((2,), 3.0))
+
+
+class Narrow(Method):
+    """Client k sends the first rows of the head's bias, its own number of them; the server averages what they hold."""
+
+    spec = Spec(sends={"model": Sent(sliced=True)})
+
+    def aggregate(self, server, uploads, ctx):
+        return {"model": self.mean(uploads, weights="uniform", within=server["model"])}
+
+
+SLICES = {k: {"model": {"w": torch.tensor(row)}} for k, row in enumerate([[9.0, 1.0, 5.0], [2.0, 4.0], [4.0]])}
+SERVER = {"model": {"w": torch.tensor([0.0, 0.0, 0.0, 7.0])}}
+
+
+@pytest.mark.parametrize(
+    ("word", "result"), [("median", [4.0, 2.5, 5.0, 7.0]), ("trimmed", [5.0, 2.5, 5.0, 7.0]), (None, [5, 2.5, 5, 7])]
+)
+def test_rules_of_coordinates_take_each_number_over_its_holders(word, result):
+    kind = WRAPPERS.get(word)(Narrow) if word else Narrow
+    assert kind(kind.Options()).aggregate(SERVER, SLICES, None)["model"]["w"].tolist() == result
+
+
+def test_the_norm_bound_takes_a_slice_from_a_slice():
+    kind = WRAPPERS.get("normbound")(Narrow)
+    uploads = {0: {"model": {"w": torch.tensor([3.0, 4.0])}}}
+    assert kind(kind.Options()).aggregate(SERVER, uploads, None)["model"]["w"].tolist() == pytest.approx(
+        [0.6, 0.8, 0.0, 7.0]
+    )
+
+
+@pytest.mark.parametrize("word", ["krum", "multikrum", "bulyan", "geomedian"])
+def test_rules_of_whole_uploads_refuse_slices(word):
+    kind = WRAPPERS.get(word)(Narrow)
+    with pytest.raises(
+        ConfigError, match=r"compares whole uploads, and each client sends other entries of model; take"
+    ):
+        kind(kind.Options())
+
+
+def test_noise_refuses_slices():
+    kind = WRAPPERS.get("dp")(Narrow)
+    with pytest.raises(ConfigError, match="how many clients sent a number would be told without noise"):
+        kind(kind.Options())
+
+
 def test_refusals():
     none = r"local\+krum: krum replaces the mean .* here there is none \(sent: nothing\)"
     with pytest.raises(ConfigError, match=none):
@@ -137,6 +221,8 @@ def test_refusals():
         METHODS.get("fedavg+krum+krum")
     with pytest.raises(ConfigError, match=r"faulty = 2 needs 7 participants a round, here are 5; lower krum_faulty"):
         world(wrapped("fedavg", "krum", krum_faulty=2), LABELS)
+    with pytest.raises(ConfigError, match=r"faulty = 1 needs 7 participants a round, here are 5; lower bulyan_faulty"):
+        world(wrapped("fedavg", "bulyan"), LABELS)
 
 
 @pytest.mark.parametrize("name", ["fedprox+dw+krum", "fedprox+krum+dw", "fedavg+dw+median", "fedavg+median+dw"])

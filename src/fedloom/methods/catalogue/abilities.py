@@ -30,8 +30,8 @@ class Abilities:
     predicts: the kinds of model that it offers, "global" and "personal".
     any_architecture: clients may have different nets.
     means: upload entries of which the server only needs the mean, so that a robust mean can replace it.
-    per_client: upload entries that the server reads client by client, also in an opening or closing round. If this is
-    empty, secure aggregation can be used.
+    per_client: upload entries that the server reads client by client, also in an opening or closing round, or whose
+    sizes differ between clients. If this is empty, secure aggregation can be used.
     unstackable: why clients cannot be trained in one stack; None if they can.
     untrained: the part of a newcomer's model that still has its initial weights; None if the server has all of it.
     """
@@ -63,7 +63,7 @@ def abilities(kind: type[Method]) -> Abilities:
         predicts,
         method.spec.architectures == "any",
         means,
-        frozenset(name for name, sent in sends.items() if sent.per_client),
+        frozenset(name for name, sent in sends.items() if sent.per_client or sent.sliced),
         method.spec.unstackable,
         None if "global" in predicts else initial_part(method, _task(method)),
     )

@@ -3,28 +3,110 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from fedloom.core.records import Value
 from fedloom.core.tables import ClassTable
-from fedloom.core.trees import weighted_mean
+from fedloom.core.trees import Tree, weighted_mean
 
 
-def mean_of(values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
+@dataclass(frozen=True, slots=True)
+class ByNumber:
+    """Weights of trees, one tree for each: a float64 weight of 0 or more for every number of every entry."""
+
+    trees: Iterable[Tree]
+
+
+class Slices:
+    """Trees of leading slices of the entries of `within`, as trees of whole entries with weights by number.
+
+    Example:
+        >>> slices = Slices({"w": torch.tensor([7.0, 8.0, 9.0])})
+        >>> trees = [{"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0])}]
+        >>> slices.filled(mean_of(*slices.whole(trees, [1.0, 1.0])))["w"]
+        tensor([2., 2., 9.])
+    """
+
+    def __init__(self, within: Tree) -> None:
+        self._within = within
+        self._held = {name: torch.zeros(value.shape, dtype=torch.bool) for name, value in within.items()}
+
+    def whole(
+        self, values: Iterable[Value], weights: Iterable[float] | Iterable[Tree] | Tensor
+    ) -> tuple[Iterator[Tree], ByNumber]:
+        """Return the trees with zeros outside their slices, and their weights, which are zero there, too.
+
+        Both are read one by one, and nothing is kept of those that are done. Raises `ValueError` for a tree with other
+        names than `within`, or with an entry that is no slice.
+
+        Args:
+            values: trees of slices.
+            weights: a number for each tree, or a tree of weights that broadcast to its entries.
+        """
+        pairs = (self._whole(value, weight) for value, weight in zip(values, weights, strict=True))
+        first, second = itertools.tee(pairs)
+        return (value for value, _ in first), ByNumber(weight for _, weight in second)
+
+    def filled(self, mean: Value) -> Tree:
+        """Return the mean, and the numbers of `within` where no tree had a weight."""
+        assert isinstance(mean, dict)
+        return {
+            name: torch.where(self._held[name], mean[name], value) if value.is_floating_point() else mean[name]
+            for name, value in self._within.items()
+        }
+
+    def _whole(self, value: Value, weight: float | Tree | Tensor) -> tuple[Tree, Tree]:
+        if not isinstance(value, dict) or value.keys() != self._within.keys():
+            raise ValueError("a mean of slices needs trees with the entries of the whole tree")
+        tree, weights = Tree(), Tree()
+        for name, entry in value.items():
+            whole = self._within[name]
+            if entry.dim() != whole.dim() or any(a > b for a, b in zip(entry.shape, whole.shape, strict=True)):
+                raise ValueError(f"{name} {tuple(entry.shape)} is no slice of {tuple(whole.shape)}")
+            part = tuple(slice(size) for size in entry.shape)
+            tree[name] = torch.zeros_like(whole)
+            tree[name][part] = entry
+            weights[name] = torch.zeros(whole.shape, dtype=torch.float64)
+            by_number = weight.get(name, 1.0) if isinstance(weight, dict) else weight
+            weights[name][part] = by_number.double() if isinstance(by_number, Tensor) else by_number
+            self._held[name] |= weights[name] > 0
+        return tree, weights
+
+
+def _mean_by_number(trees: Iterable[Tree], weights: Iterable[Tree]) -> Tree:
+    """Return sum_k weights_k trees_k / sum_k weights_k, number by number; 0 where all weights are 0."""
+    first, sums, totals = Tree(), Tree(), Tree()
+    for tree, weight in zip(trees, weights, strict=True):
+        if not first:
+            first = tree
+            sums = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in tree.items()}
+            totals = {name: torch.zeros_like(value) for name, value in sums.items()}
+        for name, value in tree.items():
+            sums[name] += weight[name] * value.double()
+            totals[name] += weight[name]
+    means = {name: sums[name] / torch.where(total > 0, total, 1.0) for name, total in totals.items()}
+    return {n: means[n].to(v.dtype) if v.is_floating_point() else v.clone() for n, v in first.items()}
+
+
+def mean_of(values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumber) -> Value:
     """Average trees, class tables or tensors, in their order and in float64.
 
     Trees keep their dtypes (`weighted_mean`), and may come one by one. Of class tables [C, d], each row is the mean
     over the clients that hold the class; weights are one for each table, or one for each table and class [m, C]; the
-    result is float64. Raises `TypeError` for values of another kind, and `ValueError` for none.
+    result is float64. Trees may have a weight for each number. Raises `TypeError` for values of another
+    kind, and `ValueError` for none.
     """
     iterator = iter(values)
     first = next(iterator, None)
     if first is None:
         raise ValueError("mean of nothing: at least one client must have sent this")
     all_values = itertools.chain([first], iterator)
+    if isinstance(weights, ByNumber):
+        return _mean_by_number(all_values, weights.trees)  # type: ignore[arg-type]
     if isinstance(first, dict):
         return weighted_mean(all_values, weights)  # type: ignore[arg-type]
     if isinstance(first, ClassTable):

@@ -26,7 +26,7 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.heads import require_trained_head
 from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.means import mean_of
+from fedloom.methods.contract.means import ByNumber, Slices, mean_of
 from fedloom.methods.contract.optional_hooks import OptionalHooks
 from fedloom.methods.contract.paper_settings import PAPERS
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
@@ -59,7 +59,7 @@ def _wrapped(wrapper: str, base: str) -> type[Method]:
 
 PRESETS = ("paper", "authors", "sound")
 Uploads: TypeAlias = Mapping[int, Record]
-Weights: TypeAlias = Literal["samples", "uniform"] | Sequence[float] | Tensor
+Weights: TypeAlias = Literal["samples", "uniform"] | Sequence[float] | Sequence[Tree] | Tensor
 M = TypeVar("M", bound="type[Method]")
 
 
@@ -234,7 +234,9 @@ class Method(OptionalHooks):
         """
         return {"model": self.mean(uploads)}
 
-    def mean(self, uploads: Uploads, key: str = "model", weights: Weights = "samples") -> Any:
+    def mean(
+        self, uploads: Uploads, key: str = "model", weights: Weights = "samples", within: Tree | None = None
+    ) -> Any:
         """Average the upload entries called `key`: trees, class tables or tensors.
 
         Args:
@@ -242,25 +244,32 @@ class Method(OptionalHooks):
             key: name of the entry, which each upload has.
             weights: "samples" (McMahan et al. 2017, Algorithm 1), "uniform", or one number for each upload; for class
                 tables also a tensor with one for each upload and class [m, C]. A class counts for the clients that hold
-                it.
+                it. With `within` also one tree for each upload, with weights by number, whose shapes broadcast to the
+                upload's entries; what such a tree leaves out weighs 1.
+            within: a tree of which uploads hold leading slices, each client of its own size (`Sent.sliced`). Every
+                number is averaged over the uploads that hold it; one that nobody holds stays as it is here.
 
         Every mean of uploads passes through here, and so through `reduce`.
         """
-        if isinstance(weights, str):
-            client_weights: Iterable[float] | Tensor = (
-                get_number(upload, "samples") if weights == "samples" else 1.0 for upload in uploads.values()
-            )
-        else:
-            client_weights = weights
-        return self.reduce(key, (upload[key] for upload in uploads.values()), client_weights)
+        client_weights: Iterable[float] | Iterable[Tree] | Tensor = (
+            (get_number(upload, "samples") if weights == "samples" else 1.0 for upload in uploads.values())
+            if isinstance(weights, str)
+            else weights
+        )
+        values = (upload[key] for upload in uploads.values())
+        if within is None:
+            return self.reduce(key, values, client_weights)  # type: ignore[arg-type]  # no trees without `within`
+        slices = Slices(within)
+        return slices.filled(self.reduce(key, *slices.whole(values, client_weights)))
 
-    def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
+    def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumber) -> Value:
         """Reduce the values of the uploads to their weighted mean. Wrappers override this.
 
         Args:
             key: name of the entry in the uploads.
             values: the entries, one by one in the order of client ids.
-            weights: one number of 0 or more for each value, of any sum; for class tables also a tensor [m, C].
+            weights: one number of 0 or more for each value, of any sum; for class tables also a tensor [m, C], for
+                trees also `ByNumber`.
         """
         return mean_of(values, weights)
 
@@ -274,6 +283,7 @@ class Method(OptionalHooks):
                 if something is private, or if the method adapts.
             ctx: the round and the task; where a state is given, the client's task and `ctx.client`, its id.
         """
+        server = self.tested(server, ctx)
         if state is None:
             complete = not self.private_names(ctx.task)
             return {"global": Predictor(get_tree(server, "model"))} if complete else {}

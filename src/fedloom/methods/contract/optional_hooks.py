@@ -76,6 +76,17 @@ class OptionalHooks:
         """
         return {}
 
+    def tested(self, server: Record, ctx: ServerContext) -> Record:
+        """Return the server's state with the weights that are tested, where the next round starts from others.
+
+        An average of iterates, say. `predictors` reads it; clients still get what `down` takes from the state itself.
+
+        Args:
+            server: the server's state after the last round.
+            ctx: the round and the task.
+        """
+        return server
+
     def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
         """Return the phases on its training data that a client runs on a personal model before its test.
 

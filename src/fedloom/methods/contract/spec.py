@@ -20,6 +20,8 @@ class Sent:
         labels: the entry is counted or averaged by class, and so tells a client's label mix directly.
         form: how a tree is written. "whole": weights, with the entries that the server sent under this name. "change":
             an update. "own": a format that wrappers such as compression must not touch.
+        sliced: entries of a tree are leading slices of the server's, of another size for each client, and the server
+            averages them by `Method.mean(..., within=...)`.
         spread: how far the entries of honest clients lie apart, relative to weights (1). It multiplies the federation's
             bound on the size of uploads (`flower.max_ratio`).
     """
@@ -27,6 +29,7 @@ class Sent:
     per_client: bool = False
     labels: bool = False
     form: Literal["whole", "change", "own"] = "whole"
+    sliced: bool = False
     spread: float = 1.0
 
 

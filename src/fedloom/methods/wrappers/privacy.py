@@ -24,6 +24,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
+from fedloom.methods.contract.means import ByNumber
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, Weights
 from fedloom.methods.contract.optional_hooks import OptionalHooks
 from fedloom.methods.contract.phases import Predictor
@@ -111,6 +112,13 @@ class DP(Method):
                 "does not hide; dp takes methods of which the server needs nothing but means"
             )
 
+        sliced = [name for name, sent in self.spec.sends.items() if sent.sliced]
+        if sliced:
+            raise ConfigError(
+                f"{self.name()}: each client sends other entries of {', '.join(sliced)}, and how many clients sent a "
+                "number would be told without noise; dp takes methods whose clients send trees of one shape"
+            )
+
     def noised(self) -> set[str]:
         """Return the upload entries of which the server gets the mean with noise."""
         return {name for name, sent in self.spec.sends.items() if not sent.per_client}
@@ -152,14 +160,16 @@ class DP(Method):
         max_releases = max(int(get_number(server, releases)), round_.releases())
         return next_server | {rounds: int(get_number(server, rounds)) + 1, releases: max_releases}
 
-    def mean(self, uploads: Uploads, key: str = "model", weights: Weights = "samples") -> Any:
+    def mean(
+        self, uploads: Uploads, key: str = "model", weights: Weights = "samples", within: Tree | None = None
+    ) -> Any:
         if key not in self.noised():
-            return super().mean(uploads, key, weights)
+            return super().mean(uploads, key, weights, within)
         if not isinstance(uploads, _Round):
             raise ConfigError(f"{self.name()}: a mean of other uploads of {key} than a round's has no noise")
         return uploads.noisy(key)
 
-    def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
+    def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumber) -> Value:
         if key in self.noised():
             raise ConfigError(f"{self.name()}: {key} is put together outside of Method.mean, where noise is added")
         return super().reduce(key, values, weights)

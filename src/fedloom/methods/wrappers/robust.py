@@ -22,12 +22,14 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
+from fedloom.methods.contract.means import ByNumber
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads
 from fedloom.methods.contract.spec import Spec
+from fedloom.methods.parts.robust_rules import bulyan, geometric_median, krum, median, multi_krum, trimmed_mean
 from fedloom.methods.wrappers.uploads import Changed
 from fedloom.methods.wrappers.wrapping import alone, averaged, names_of, wrapped
 
-MEANS = ("median", "trimmed", "krum", "multikrum", "geomedian", "normbound")  # all wrappers of this file
+MEANS = ("median", "trimmed", "krum", "multikrum", "bulyan", "geomedian", "normbound")  # all wrappers of this file
 
 
 class Faulty(method.Options):
@@ -43,6 +45,14 @@ class Kept(Faulty):
 
     kept: int | None = Field(
         None, ge=1, description="Number of uploads that are averaged. Null averages all but the faulty ones."
+    )
+
+
+class BulyanFaulty(method.Options):
+    """Options of Bulyan."""
+
+    faulty: int = Field(
+        1, ge=0, description="f, number of bad clients that a round may have; needs 4 f + 3 participants."
     )
 
 
@@ -66,103 +76,35 @@ class Bound(method.Options):
     )
 
 
-def median(rows: Tensor) -> Tensor:
-    """Compute the median of each coordinate: rows [m, p] -> [p]. Yin et al., ICML 2018, arXiv 1803.01498.
-
-    For an even number of rows it is the mean of the middle two.
-
-    Example:
-        >>> median(torch.tensor([[1.0, 5.0], [2.0, 6.0], [90.0, 7.0]]))
-        tensor([2., 6.])
-    """
-    ordered = rows.sort(0).values
-    return (ordered[(len(rows) - 1) // 2] + ordered[len(rows) // 2]) / 2
-
-
-def trimmed_mean(rows: Tensor, share: float) -> Tensor:
-    """Compute the mean of each coordinate without its largest and smallest values (Yin et al., ICML 2018, 1803.01498).
-
-    Args:
-        rows: uploads of m clients [m, p]; the result is [p].
-        share: share of the rows that is left out at each end.
-
-    Example:
-        >>> trimmed_mean(torch.tensor([[1.0], [2.0], [3.0], [90.0]]), share=0.25)
-        tensor([2.5000])
-    """
-    dropped = int(share * len(rows) + 1e-9)
-    return rows.sort(0).values[dropped : len(rows) - dropped].mean(0)
-
-
-def krum_scores(rows: Tensor, faulty: int) -> Tensor:
-    """Sum the squared distances of each row to its m - f - 2 nearest neighbours: rows [m, p] -> [m]."""
-    distances = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist").square().sort(1).values
-    return distances[:, 1 : max(2, len(rows) - faulty - 1)].sum(1)
-
-
-def krum(rows: Tensor, faulty: int) -> Tensor:
-    """Choose the row that is nearest to its neighbours (Blanchard et al., NeurIPS 2017, arXiv 1703.02757).
-
-    Args:
-        rows: uploads of m clients [m, p]; the result is [p].
-        faulty: number of bad rows that it withstands.
-
-    Example:
-        >>> krum(torch.tensor([[1.0], [1.2], [1.1], [1.3], [90.0]]), faulty=1)
-        tensor([1.2000])
-    """
-    return rows[int(krum_scores(rows, faulty).argmin())]
-
-
-def multi_krum(rows: Tensor, faulty: int, count: int | None) -> Tensor:
-    """Average the `count` best rows by Krum's score: rows [m, p] -> [p]. None takes all but the faulty ones.
-
-    Blanchard et al., NeurIPS 2017, arXiv 1703.02757.
-
-    Example:
-        >>> multi_krum(torch.tensor([[1.0], [2.0], [1.5], [1.5], [90.0]]), faulty=1, count=None)
-        tensor([1.5000])
-    """
-    count = count or max(1, len(rows) - faulty)
-    return rows[krum_scores(rows, faulty).argsort(stable=True)[:count]].mean(0)
-
-
-def geometric_median(rows: Tensor, steps: int) -> Tensor:
-    """Find the point with the least sum of distances to the rows (Pillutla et al., IEEE TSP 2022, arXiv 1912.13445).
-
-    Args:
-        rows: uploads of m clients [m, p]; the result is [p].
-        steps: steps of Weiszfeld's iteration.
-
-    Example:
-        >>> geometric_median(torch.tensor([[0.0], [0.0], [90.0]]), steps=100).round(decimals=3)
-        tensor([0.])
-    """
-    point = rows.mean(0)
-    for _ in range(steps):
-        weights = 1 / (rows - point).norm(dim=1).clamp(min=1e-12)
-        point = (rows * weights[:, None]).sum(0) / weights.sum()
-    return point
-
-
 class Robust(Method):
     """Base of robust means: `rule` in the place of the mean. Refuses methods without a mean."""
 
     word: ClassVar[str]
+    by_coordinate: ClassVar[bool] = False  # each coordinate of the result depends on that coordinate alone
     RuleOptions: ClassVar[type[method.Options]] = method.Options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
         self.robust: Any = names_of(self, self.word).options(self.RuleOptions, self.options)
         self.replaced = averaged(self, self.word)
+        sliced = [name for name in self.replaced if self.spec.sends[name].sliced]
+        if sliced and not self.by_coordinate:
+            raise ConfigError(
+                f"{self.name()}: {self.word} compares whole uploads, and each client sends other entries of "
+                f"{', '.join(sliced)}; take median or trimmed, which look at each number by itself"
+            )
         self.spec = each_needed(self.spec, self.replaced)
 
     @abstractmethod
     def rule(self, rows: Tensor) -> Tensor:
         """Reduce the vectors of the uploads, rows [m, p], to one [p] instead of their mean."""
 
+    def needed(self) -> int:
+        """Return the fewest participants of a round for which the rule holds what it promises."""
+        return 2 * self.robust.faulty + 3 if isinstance(self.robust, Faulty) else 1
+
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        needed = 2 * self.robust.faulty + 3 if isinstance(self.robust, Faulty) else 1
+        needed = self.needed()
         if participants < needed:
             raise ConfigError(
                 f"{self.name()}: faulty = {self.robust.faulty} needs {needed} participants a round, here are "
@@ -170,9 +112,12 @@ class Robust(Method):
             )
         return super().examine(tasks, participants)
 
-    def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor) -> Value:
+    def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumber) -> Value:
         if key not in self.replaced:
             return super().reduce(key, values, weights)
+        if isinstance(weights, ByNumber):
+            pairs = list(zip(values, weights.trees, strict=True))
+            return applied_by_number(self.rule, [value for value, _ in pairs], [weight for _, weight in pairs])  # type: ignore[misc]
         return applied(self.rule, list(values))
 
 
@@ -203,6 +148,31 @@ def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
     raise TypeError(f"{type(example).__name__}: only trees, class tables and tensors have a robust mean")
 
 
+def applied_by_number(rule: Callable[[Tensor], Tensor], trees: Sequence[Tree], weights: Sequence[Tree]) -> Tree:
+    """Apply a rule of coordinates to trees, each number over the trees in which it has a weight above 0.
+
+    Args:
+        rule: reduces rows [m, p] to [p], each column by itself.
+        trees: trees of equal shapes.
+        weights: the weight of every number of every tree.
+
+    Returns a tree with 0 where no tree has a weight; integer entries are the first's.
+    """
+    first = trees[0]
+    names = [name for name, value in first.items() if value.is_floating_point()]
+    rows = torch.stack([flat(tree, names) for tree in trees])
+    held = torch.stack([flat(weight, names) for weight in weights]) > 0
+    reduced = torch.zeros_like(rows[0])
+    patterns, pattern_of = held.unique(dim=1, return_inverse=True)  # type: ignore[no-untyped-call]
+    for index, holders in enumerate(patterns.T):
+        columns = pattern_of == index
+        if holders.any():
+            reduced[columns] = rule(rows[holders][:, columns])
+    parts = iter(torch.split(reduced, [first[name].numel() for name in names]))
+    fresh = {name: next(parts).view(first[name].shape).to(first[name].dtype) for name in names}
+    return {name: fresh[name] if name in fresh else value.clone() for name, value in first.items()}
+
+
 def flat(tree: Tree, names: Sequence[str]) -> Tensor:
     """Some entries of a tree as one float64 vector."""
     return torch.cat([tree[name].flatten().double() for name in names])
@@ -230,6 +200,8 @@ class NormBound(Method):
             return value
         if self.spec.sends[key].form == "change":
             old = {name: torch.zeros_like(entry) for name, entry in value.items()}
+        if self.spec.sends[key].sliced:
+            old = {n: old[n][tuple(map(slice, entry.shape))] for n, entry in value.items() if n in old}
         return bounded(old, value, self.bound.length)
 
 
@@ -245,7 +217,7 @@ def bounded(old: Tree, new: Tree, length: float) -> Tree:
 class Median(Robust):
     """The median of each coordinate."""
 
-    word = "median"
+    word, by_coordinate = "median", True
 
     def rule(self, rows: Tensor) -> Tensor:
         return median(rows)
@@ -254,7 +226,7 @@ class Median(Robust):
 class Trimmed(Robust):
     """The mean of each coordinate without its extremes."""
 
-    word, RuleOptions = "trimmed", TrimmedShare
+    word, by_coordinate, RuleOptions = "trimmed", True, TrimmedShare
 
     def rule(self, rows: Tensor) -> Tensor:
         return trimmed_mean(rows, self.robust.share)
@@ -278,6 +250,18 @@ class MultiKrum(Robust):
         return multi_krum(rows, self.robust.faulty, self.robust.kept)
 
 
+class Bulyan(Robust):
+    """The mean of values near the median, of the uploads that Krum picks."""
+
+    word, RuleOptions = "bulyan", BulyanFaulty
+
+    def needed(self) -> int:
+        return 4 * int(self.robust.faulty) + 3
+
+    def rule(self, rows: Tensor) -> Tensor:
+        return bulyan(rows, self.robust.faulty)
+
+
 class GeometricMedian(Robust):
     """The point with the least sum of distances."""
 
@@ -298,7 +282,7 @@ def _register(kind: type[Robust]) -> None:
     WRAPPERS.register(kind.word)(lambda base: _put_over(kind, base, kind.word, kind.RuleOptions))
 
 
-for _kind in (Median, Trimmed, Krum, MultiKrum, GeometricMedian):
+for _kind in (Median, Trimmed, Krum, MultiKrum, Bulyan, GeometricMedian):
     _register(_kind)
 
 
