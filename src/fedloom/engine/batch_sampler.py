@@ -192,11 +192,14 @@ class EpochBatches:
         """The number of batches that were taken."""
         return self._position
 
-    def take_order(self, batches: int) -> Tensor:
-        """Take batches as the indices [n] of their samples, which the caller gathers."""
-        rows = slice(self._position * self.batch_size, (self._position + batches) * self.batch_size)
+    @property
+    def order(self) -> Tensor:
+        """The indices [n] of all samples of the epoch, in the order of its batches."""
+        return self._order
+
+    def skip(self, batches: int) -> None:
+        """Go on to a later batch: the caller gathers those before it, by `order`."""
         self._position += batches
-        return self._order[rows]
 
     def peek(self) -> Block:
         """Return the next batch without taking it."""

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
-from collections.abc import Callable, Generator, Iterator, Mapping, Sequence
+from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 import torch
@@ -84,6 +84,7 @@ class Worker:
         self.stepper = self.speedups.stepper(self.data)
         self.evaluators: dict[str, Evaluator] = {}  # by protocol, the main one first
         self.allocate: Callable[[Tensor], Tensor] | None = None  # memory for the weights of results
+        self._trainable_of: dict[tuple[Hashable, ...], Tree] = {}
         self._mixed_modes: set[int] = set()  # ids of nets with modules in evaluation mode while they train
         skip_single = [method.spec.batch_statistics or has_batch_norm(net) for net in nets]
         self.sampler = BatchSampler(self.data, local_training, method.spec.views, skip_single)
@@ -290,9 +291,9 @@ class Worker:
         ctx, net = client.job.ctx, loaded_net.net
         sampler, job, draws = self.sampler.for_phase(phase, client)
         stepper = self.stepper if sampler is self.sampler else self.speedups.plain_stepper()
-        names = trainable_names(loaded_net.parameters, phase, ctx)
-        trainable: Tree = {name: loaded_net.parameters[name] for name in names}
-        specs = [phase.spec_of(name, self.local_training.optimizer) for name in names]
+        trainable, default = self._trainable(loaded_net, phase, ctx), self.local_training.optimizer
+        several = isinstance(phase.optimizer, Mapping)
+        specs = [phase.spec_of(name, default) for name in trainable] if several else phase.spec_of("", default)
         optimizer = Optimizer(specs, list(trainable.values()), ctx.round)
         plan, results = PhasePlan.of(sampler, phase, job), EpochResults(phase, job)
         remaining_ratio = max(0, ctx.task.rounds - ctx.round) / ctx.round if ctx.round else 0.0
@@ -324,6 +325,14 @@ class Worker:
                 batch = sampler.pass_batch(job.indices)
                 tally.add([objective(net, batch, client.consts, phase)], [batch])
         client.trained(tally.mean_terms() if tally.steps else {}, tally.statistics(), optimizer.steps, results.samples)
+
+    def _trainable(self, loaded_net: LoadedNet, phase: Train, ctx: ClientContext) -> Tree:
+        """The parameters that a phase trains, by name; many clients have the same phase."""
+        key = ctx.task.group, phase.trains, phase.nets
+        if key not in self._trainable_of:
+            names = trainable_names(loaded_net.parameters, phase, ctx)
+            self._trainable_of[key] = {name: loaded_net.parameters[name] for name in names}
+        return self._trainable_of[key]
 
     @torch.no_grad()
     def _statistics(

@@ -27,6 +27,14 @@ class ClientMemory(Protocol):
         """The generator from which the client draws on the CPU."""
         ...
 
+    def borrowed(self) -> list[Tensor] | None:
+        """Return the first weights in the order of the net's tree, if C++ may copy them; None if that has been done."""
+        ...
+
+    def own(self, tensors: list[Tensor]) -> None:
+        """Keep the weights that were trained on a copy of those that `borrowed` returned."""
+        ...
+
     def in_net(self) -> contextlib.AbstractContextManager[None]:
         """Let code in the block find the weights in the net, and the random numbers in the global generators."""
         ...
@@ -54,6 +62,12 @@ class NetMemory:
         self._loaded_net.restore_buffers()  # a net may have replaced tensors of its tree
         return list(self._loaded_net.tree.values())
 
+    def borrowed(self) -> list[Tensor] | None:
+        return None
+
+    def own(self, tensors: list[Tensor]) -> None:
+        raise RuntimeError("the weights are in the net, and were not borrowed")
+
     def in_net(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
@@ -74,16 +88,33 @@ class SeparateMemory:
     """
 
     def __init__(self, loaded_net: LoadedNet, start: Tree, generators: GlobalGenerators) -> None:
-        self._loaded_net, self._generators = loaded_net, generators
-        with torch.no_grad():
-            if loaded_net.is_laid_out_as(start):
-                self.tensors = [start[name].clone() for name in loaded_net.tree]
-                return
-            separate: dict[tuple[int, torch.Size], Tensor] = {}  # entries that share memory in the net share it here
-            for tensor in loaded_net.tree.values():
-                separate.setdefault((tensor.data_ptr(), tensor.shape), torch.empty_like(tensor))
-            self.tensors = [separate[tensor.data_ptr(), tensor.shape] for tensor in loaded_net.tree.values()]
-            torch._foreach_copy_(self.tensors, [start[name] for name in loaded_net.tree])
+        self._loaded_net, self._start, self._generators = loaded_net, start, generators
+        self._tensors: list[Tensor] | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        if self._tensors is None:
+            self._tensors = self._copied()
+        return self._tensors
+
+    def borrowed(self) -> list[Tensor] | None:
+        if self._tensors is not None or not self._loaded_net.is_laid_out_as(self._start):
+            return None
+        return [self._start[name] for name in self._loaded_net.tree]
+
+    def own(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+
+    @torch.no_grad()
+    def _copied(self) -> list[Tensor]:
+        if self._loaded_net.is_laid_out_as(self._start):
+            return [self._start[name].clone() for name in self._loaded_net.tree]
+        separate: dict[tuple[int, torch.Size], Tensor] = {}  # entries that share memory in the net share it here
+        for tensor in self._loaded_net.tree.values():
+            separate.setdefault((tensor.data_ptr(), tensor.shape), torch.empty_like(tensor))
+        tensors = [separate[tensor.data_ptr(), tensor.shape] for tensor in self._loaded_net.tree.values()]
+        torch._foreach_copy_(tensors, [self._start[name] for name in self._loaded_net.tree])
+        return tensors
 
     @property
     def generator(self) -> torch.Generator:

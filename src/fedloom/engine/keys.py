@@ -6,15 +6,17 @@ import functools
 from collections.abc import Callable, Hashable, Mapping
 from dataclasses import fields, is_dataclass
 from enum import Enum
+from operator import attrgetter
 from types import FunctionType, MethodType
 from typing import Any
 
 from fedloom.methods.contract.phases import Choose, Collect, OptimizerSpec, Phase, Train
 
 _PLAIN_TYPES = frozenset({int, float, str, bytes, bool, type(None)})
-_FIXED_TYPES = _PLAIN_TYPES | {OptimizerSpec}
+_FIXED_TYPES = _PLAIN_TYPES | {OptimizerSpec, type}
 _FUNCTION_TYPES = (FunctionType, MethodType)
 _PHASE_FIELDS = {kind: tuple(field.name for field in fields(kind)) for kind in (Train, Collect, Choose)}
+_READ = {kind: attrgetter("__class__", *names) for kind, names in _PHASE_FIELDS.items()}
 
 
 def phase_key(phase: Phase) -> Hashable:
@@ -22,33 +24,32 @@ def phase_key(phase: Phase) -> Hashable:
     return type(phase), tuple([_key(getattr(phase, name)) for name in _PHASE_FIELDS[type(phase)]])
 
 
-def quickly_equal(first: Phase, second: Phase) -> bool:
-    """Whether phases are seen at a glance to have equal keys. False says nothing.
+def glance_of(phase: Phase) -> Hashable:
+    """Return what `values_of` gives for phases that are seen at a glance to have the key of this one.
 
-    Objects that may have changed since are not compared: their keys are made of what they contain at the time.
+    None if a field has an object that may have changed since: keys are made of what it contains at the time.
     """
-    kind = type(first)
-    return kind is type(second) and all(
-        _seen_equal(getattr(first, name), getattr(second, name)) for name in _PHASE_FIELDS[kind]
-    )
+    values, types = values_of(phase)
+    return (values, types) if all(map(_is_fixed, values)) else None
 
 
-def _seen_equal(first: Any, second: Any) -> bool:
-    kind = type(first)
-    if kind is not type(second):
-        return False
-    if kind in _FIXED_TYPES:
-        return bool(first == second)
-    if kind is MethodType:
-        return bool(first == second) and _is_fixed(first.__func__)
-    if kind is FunctionType:
-        return first is second and _is_fixed(first)
-    if kind is frozenset or kind is tuple:
-        return first is second or bool(first == second)
-    return kind is dict and not first and not second
+def values_of(phase: Phase) -> tuple[tuple[Any, ...], tuple[type, ...]]:
+    """Return the values of a phase's fields, and their types."""
+    values = _READ[type(phase)](phase)
+    return values, tuple(map(type, values))
 
 
-def _is_fixed(function: Any) -> bool:
+def _is_fixed(value: Any) -> bool:
+    """Whether a field that equals this value later has the same key."""
+    kind = type(value)
+    if kind in _FUNCTION_TYPES:
+        return _is_fixed_function(value.__func__ if kind is MethodType else value)
+    if kind in (frozenset, tuple):
+        return all(map(_is_fixed, value))
+    return kind in _FIXED_TYPES or isinstance(value, Enum) or (kind is dict and not value)
+
+
+def _is_fixed_function(function: Any) -> bool:
     """Whether a function refers to nothing that may change, apart from what is global or its owner's."""
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     return function.__defaults__ is None and function.__kwdefaults__ is None and all(type(c) is type for c in cells)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -46,18 +46,27 @@ class Optimizer:
         self, specs: OptimizerSpec | Sequence[OptimizerSpec], parameters: Sequence[Tensor], round_: int = 1
     ) -> None:
         self.parameters, self.steps = list(parameters), 0
-        spec_list = [specs] * len(self.parameters) if isinstance(specs, OptimizerSpec) else specs
-        self._groups: list[_Group] = []
-        alike = all(spec is spec_list[0] for spec in spec_list)
-        for spec in spec_list[:1] if alike else dict.fromkeys(spec_list):
-            device = self.parameters[0].device
-            rate = torch.tensor(spec.lr_in(round_), dtype=torch.float64, device=device) if spec.decay != 1 else None
-            indices = [index for index, other in enumerate(spec_list) if other is spec or other == spec]
-            self._groups.append(_Group(spec, indices, rate))
+        self._groups = [_Group(spec, indices, self._decayed_rate(spec, round_)) for spec, indices in self._split(specs)]
+        self._specs = tuple([(group.spec, tuple(group.indices)) for group in self._groups])
+        self._has_numbers, self._is_plain_sgd = False, True
+        for group in self._groups:
+            adam = group.spec.name == "adam"
+            self._has_numbers |= adam
+            self._is_plain_sgd &= not adam and not group.spec.momentum
 
-        self._specs = tuple((group.spec, tuple(group.indices)) for group in self._groups)
-        self._has_numbers = any(group.spec.name == "adam" for group in self._groups)
-        self._is_plain_sgd = all(spec.name == "sgd" and not spec.momentum for spec, _ in self._specs)
+    def _split(self, specs: OptimizerSpec | Sequence[OptimizerSpec]) -> Iterable[tuple[OptimizerSpec, list[int]]]:
+        """Each spec with the indices of its parameters."""
+        if isinstance(specs, OptimizerSpec):
+            return [(specs, list(range(len(self.parameters))))]
+        groups: dict[OptimizerSpec, list[int]] = {}
+        for index, spec in enumerate(specs):
+            groups.setdefault(spec, []).append(index)
+        return groups.items()
+
+    def _decayed_rate(self, spec: OptimizerSpec, round_: int) -> Tensor | None:
+        if spec.decay == 1:
+            return None
+        return torch.tensor(spec.lr_in(round_), dtype=torch.float64, device=self.parameters[0].device)
 
     @property
     def rates(self) -> list[Tensor]:

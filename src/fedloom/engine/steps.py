@@ -265,16 +265,16 @@ def tap_of(taps: Mapping[str, Tensor]) -> Callable[[str, Statistic], Tensor]:
 
 
 class StepTable(NamedTuple):
-    """The objectives of some steps as a table.
+    """The objectives of some steps as numbers.
 
     Attributes:
-        rows: float64 [steps, 1 + terms]; each row has the total, then the terms.
-        terms: names of the loss terms.
+        totals: the total of each step.
+        terms: by name, the value of a loss term in each step.
         taps: the taps of each step by name.
     """
 
-    rows: Tensor
-    terms: Sequence[str]
+    totals: list[float]
+    terms: Mapping[str, list[float]]
     taps: Sequence[Mapping[str, Tensor]]
 
 
@@ -284,8 +284,8 @@ class Tally:
     def __init__(self, statistics: Mapping[str, Statistic], num_classes: int) -> None:
         self._statistics, self._classes, self.steps = statistics, num_classes, 0
         self._sums: dict[str, Tree] = {name: {} for name in statistics}
-        self._terms: dict[str, list[Tensor]] = {}
-        self._totals: list[Tensor] = []
+        self._terms: dict[str, list[Tensor | list[float]]] = {}
+        self._totals: list[Tensor | list[float]] = []
 
     def next_epoch(self, *, keep_statistics: bool) -> Tally:
         """Return a tally for the next epoch, with the statistics so far if `keep_statistics`."""
@@ -306,10 +306,10 @@ class Tally:
 
     def add_table(self, table: StepTable, batches: Sequence[Batch]) -> None:
         """Add a table of objectives; `batches` are those of its steps, and only read if there are statistics."""
-        self.steps += table.rows.shape[0]
-        self._totals.append(table.rows[:, 0])
-        for index, name in enumerate(table.terms, 1):
-            self._terms.setdefault(name, []).append(table.rows[:, index])
+        self.steps += len(table.totals)
+        self._totals.append(table.totals)
+        for name, values in table.terms.items():
+            self._terms.setdefault(name, []).append(values)
         if self._statistics:
             self._add_taps(table.taps, batches)
 
@@ -324,9 +324,17 @@ class Tally:
 
     def mean_terms(self) -> dict[str, float]:
         """Return the mean of each loss term over the steps."""
-        return {name: sum(torch.cat(values).tolist()) / self.steps for name, values in self._terms.items()}
+        return {name: sum(_numbers(pieces)) / self.steps for name, pieces in self._terms.items()}
 
     def mean_total(self) -> float:
         """Return the mean of the loss over the steps."""
-        totals: list[float] = torch.cat(self._totals).tolist()
-        return sum(totals) / self.steps
+        return sum(_numbers(self._totals)) / self.steps
+
+
+def _numbers(pieces: Sequence[Tensor | list[float]]) -> list[float]:
+    """Vectors and lists as one list. Vectors are read from their device at once."""
+    if len(pieces) == 1 and isinstance(pieces[0], list):
+        return pieces[0]
+    vectors = [torch.tensor(p, dtype=torch.float64) if isinstance(p, list) else p for p in pieces]
+    numbers: list[float] = torch.cat(vectors).tolist()
+    return numbers

@@ -32,6 +32,7 @@ class LoadedNet:
         self.tree = tree_of(net)
         self.parameters = dict(net.named_parameters())
         addresses = {tensor.data_ptr() for tensor in self.tree.values()}
+        self._dtypes = {name: tensor.dtype for name, tensor in self.tree.items()}
         self._is_plain = len(addresses) == len(self.tree) and all(t.is_contiguous() for t in self.tree.values())
         self._device = next(iter(self.tree.values())).device if self.tree else torch.device("cpu")
         self._buffers = [
@@ -43,10 +44,13 @@ class LoadedNet:
 
     def is_laid_out_as(self, tree: Tree) -> bool:
         """Whether clones of a tree's tensors lie as the net's do: in the plain order, none shared, on its device."""
-        return self._is_plain and all(
-            (value := tree[name]).is_contiguous() and value.dtype is tensor.dtype and value.device == self._device
-            for name, tensor in self.tree.items()
-        )
+        if not self._is_plain:
+            return False
+        for name, dtype in self._dtypes.items():  # no generator, because this is asked for every client
+            value = tree[name]
+            if value.dtype is not dtype or not value.is_contiguous() or value.device != self._device:
+                return False
+        return True
 
     def restore_buffers(self) -> None:
         """Copy buffers that the net has replaced into their old tensors.

@@ -57,11 +57,11 @@ class ProgramCheck:
         for _ in range(2):
             generator.set_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
             job, inputs = self._replayed(step, samples, generator, numbers)
-            error, values, taps, state = job.results()
+            error, values, taps, state, _ = job.results()
             if error:
                 raise UnrecordableError(error)
             expected = torch.stack([scalar.detach().double().reshape(()) for scalar in scalars])
-            pairs = [(expected, values), *zip(outputs[1], taps, strict=True)]
+            pairs = [(expected, torch.tensor(values, dtype=torch.float64)), *zip(outputs[1], taps, strict=True)]
             if results.new_state:
                 pairs += zip(results.new_state, state, strict=True)
             pairs += zip(self.live, inputs, strict=True)
@@ -79,7 +79,7 @@ class ProgramCheck:
         counts = len(steps.loaded_net.tree), len(steps.optimizer.rates), self.state_count, len(self.phase.consts)
         weights, rates, state, consts = ([next(tensors) for _ in range(count)] for count in counts)
         samples_per_batch = self.live[-1].shape[0]
-        job = torch.classes.fedloom_replay.Replay(samples, weights, rates, state, consts, samples_per_batch, 1)
+        job = samples.replay(weights, False, rates, state, consts, samples_per_batch, 1)
         job.draw_from(generator)
         job.feed(step.program, list(tensors), True, numbers)
         job.run()

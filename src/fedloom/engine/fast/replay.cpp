@@ -6,7 +6,6 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/custom_class.h>
 
-#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -193,13 +192,13 @@ struct Samples : torch::CustomClassHolder {
   }
 };
 
-// Steps of one program. order: samples to gather, rows for each step; else data: the tensors of a single step.
+// Steps of one program. order: samples to gather from `first` on, rows for each step; else data: those of a single step.
 struct Segment {
   c10::intrusive_ptr<Program> program;
   Tensor order;
-  int64_t rows, slot;  // slot: the first step's place in the block of batches that are gathered together
+  int64_t first, rows, steps, slot;  // slot: the first step's place in the block of batches that are gathered together
+  bool recorded;                     // whether the results of its steps are wanted
   Tensors data;
-  bool recorded;  // whether the results of its steps are wanted
   std::vector<double> step_numbers;
 };
 
@@ -208,37 +207,50 @@ struct Replay : torch::CustomClassHolder {
   c10::intrusive_ptr<Samples> samples;
   Tensors weights, fixed, state, taps;  // fixed: rates, then constants
   std::vector<double> values;           // the scalars of each recorded step
+  bool borrowed;                        // whether the weights are copied first
   int64_t rates, batch_size, slots;
   IValue generator;
   std::vector<Segment> segments;
   std::string error;
-  double seconds = 0;
 
-  Replay(c10::intrusive_ptr<Samples> training_set, Tensors weight_tensors, Tensors rate_tensors, Tensors state_tensors,
-         Tensors constants, int64_t samples_per_batch, int64_t batches_per_block)
+  Replay(c10::intrusive_ptr<Samples> training_set, Tensors weight_tensors, bool weights_are_borrowed,
+         Tensors rate_tensors, Tensors state_tensors, Tensors constants, int64_t samples_per_batch,
+         int64_t batches_per_block)
       : samples(std::move(training_set)), weights(std::move(weight_tensors)), fixed(std::move(rate_tensors)),
-        state(std::move(state_tensors)), rates(fixed.size()), batch_size(samples_per_batch), slots(batches_per_block) {
+        state(std::move(state_tensors)), borrowed(weights_are_borrowed), rates(fixed.size()),
+        batch_size(samples_per_batch), slots(batches_per_block) {
     for (Tensor& weight : weights) weight = weight.detach();
     for (Tensor& constant : constants) fixed.push_back(std::move(constant));
   }
 
   void draw_from(IValue random) { generator = std::move(random); }
 
-  void gather(c10::intrusive_ptr<Program> program, Tensor order, int64_t rows, int64_t slot, bool recorded,
-              std::vector<double> numbers) {
-    segments.push_back({std::move(program), order.contiguous(), rows, slot, {}, recorded, std::move(numbers)});
+  // Adds steps of an epoch. plan: for each program the first sample in `order`, the rows of a step, the number of
+  // steps, the slot, and whether results are wanted. numbers: the step numbers of all steps.
+  void gather(std::vector<c10::intrusive_ptr<Program>> programs, Tensor order, const std::vector<int64_t>& plan,
+              const std::vector<double>& numbers) {
+    order = order.contiguous();
+    auto next = numbers.begin();
+    for (size_t i = 0; i < programs.size(); i++) {
+      const int64_t* entry = plan.data() + 5 * i;
+      auto end = next + entry[2] * programs[i]->numbers;
+      segments.push_back({std::move(programs[i]), order, entry[0], entry[1], entry[2], entry[3], entry[4] != 0, {},
+                          std::vector<double>(next, end)});
+      next = end;
+    }
   }
 
   void feed(c10::intrusive_ptr<Program> program, Tensors data, bool recorded, std::vector<double> numbers) {
     int64_t rows = data[0].size(0);
-    segments.push_back({std::move(program), Tensor(), rows, 0, std::move(data), recorded, std::move(numbers)});
+    segments.push_back({std::move(program), Tensor(), 0, rows, 1, 0, recorded, std::move(data), std::move(numbers)});
   }
 
   // Runs all steps in this thread. An exception ends it, and `error` has its text.
   void run() {
-    auto started = std::chrono::steady_clock::now();
     try {
       at::AutoDispatchBelowADInplaceOrView below;
+      if (borrowed)
+        for (Tensor& weight : weights) weight = weight.clone();
       Registers registers;
       torch::jit::Stack stack;
       Tensor x, y;
@@ -249,22 +261,21 @@ struct Replay : torch::CustomClassHolder {
       error = "an unknown C++ exception";
     }
     error = error.substr(0, error.find('\n'));
-    seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
   }
 
   void run_segment(const Segment& segment, Registers& registers, torch::jit::Stack& stack, Tensor& x, Tensor& y) {
     const Program& program = *segment.program;
-    int64_t steps = segment.data.empty() ? segment.order.numel() / segment.rows : 1;
     if (segment.data.empty() && !x.defined()) {
       x = samples->buffer(batch_size * slots);
       y = at::empty({batch_size * slots}, at::TensorOptions(at::kLong));
     }
-    for (int64_t step = 0; step < steps; step++) {
+    const int64_t* order = segment.data.empty() ? segment.order.const_data_ptr<int64_t>() + segment.first : nullptr;
+    for (int64_t step = 0; step < segment.steps; step++) {
       size_t index = set_inputs(registers);
       if (segment.data.empty()) {
         int64_t first = (segment.slot + step) % slots * batch_size;
         Tensor batch = x.narrow(0, first, segment.rows), labels = y.narrow(0, first, segment.rows);
-        samples->gather(segment.order.const_data_ptr<int64_t>() + step * segment.rows, segment.rows, batch, labels);
+        samples->gather(order + step * segment.rows, segment.rows, batch, labels);
         set(registers, index++, batch), set(registers, index++, labels);
       } else {
         for (const Tensor& tensor : segment.data) set(registers, index++, tensor);
@@ -286,12 +297,6 @@ struct Replay : torch::CustomClassHolder {
     for (const Tensor& tensor : state) set(registers, index++, tensor);
     for (size_t i = rates; i < fixed.size(); i++) set(registers, index++, fixed[i]);
     return index;
-  }
-
-  Tensor value_tensor() const {
-    Tensor tensor = at::empty({static_cast<int64_t>(values.size())}, at::TensorOptions(at::kDouble));
-    std::copy(values.begin(), values.end(), tensor.mutable_data_ptr<double>());
-    return tensor;
   }
 
   void keep_results(const Program& program, Registers& registers, bool recorded) {
@@ -402,16 +407,21 @@ TORCH_LIBRARY(fedloom_replay, library) {
       .def("capture", &Program::capture)
       .def("call", &Program::call)
       .def("finish", &Program::finish);
-  library.class_<Samples>("Samples").def(torch::init<Tensor, Tensor, std::vector<double>, std::vector<double>>());
   library.class_<Replay>("Replay")
-      .def(torch::init<c10::intrusive_ptr<Samples>, Tensors, Tensors, Tensors, Tensors, int64_t, int64_t>())
       .def("draw_from", &Replay::draw_from)
       .def("gather", &Replay::gather)
       .def("feed", &Replay::feed)
       .def("run", &Replay::run)
-      .def("seconds", [](const c10::intrusive_ptr<Replay>& self) { return self->seconds; })
-      .def("results", [](const c10::intrusive_ptr<Replay>& self) {  // error, scalars, taps, optimiser state
-        return std::make_tuple(self->error, self->value_tensor(), self->taps, self->state);
+      .def("results", [](const c10::intrusive_ptr<Replay>& self) {  // error, scalars, taps, optimiser state, own weights
+        return std::make_tuple(self->error, self->values, self->taps, self->state,
+                               self->borrowed ? self->weights : Tensors());
+      });
+  library.class_<Samples>("Samples")
+      .def(torch::init<Tensor, Tensor, std::vector<double>, std::vector<double>>())
+      .def("replay", [](const c10::intrusive_ptr<Samples>& self, Tensors weights, bool borrowed, Tensors rates,
+                        Tensors state, Tensors constants, int64_t samples_per_batch, int64_t batches_per_block) {
+        return c10::make_intrusive<Replay>(self, std::move(weights), borrowed, std::move(rates), std::move(state),
+                                           std::move(constants), samples_per_batch, batches_per_block);
       });
   library.class_<Pool>("Pool")
       .def(torch::init<int64_t>())

@@ -43,11 +43,12 @@ class ReplayedSteps:
     def __init__(self, optimizer: Optimizer, memory: ClientMemory, job: Any) -> None:
         self._optimizer, self._memory, self.job, self.segments = optimizer, memory, job, list[_Segment]()
         self._makes_state, self._draws, self.batches = not optimizer.has_state, False, 0
+        self._gathered: tuple[list[Any], list[int], list[float]] = [], [], []  # programs, plan and numbers of an epoch
 
     def add(
         self, program: StepProgram, epoch: EpochBatches, rows: int, batches: int, numbers: list[float], *, wanted: bool
     ) -> None:
-        """Add the next batches of an epoch.
+        """Add the next batches of an epoch; `end_epoch` follows the last ones.
 
         Args:
             program: the recorded step.
@@ -58,20 +59,31 @@ class ReplayedSteps:
             wanted: whether the objectives are reported.
         """
         self.batches += batches
-        last, first, slot = self.segments[-1] if self.segments else None, epoch.position, epoch.slot
+        last, first, step = self.segments[-1] if self.segments else None, epoch.position, program.step
         if last is not None and last.continues(program, epoch, wanted=wanted):
             last.batches += batches
         else:
             self.segments.append(_Segment(program, epoch, first, batches, wanted))
-        if program.step.draws and not self._draws:
+        if step.draws and not self._draws:
             self._draws = True
             self.job.draw_from(self._memory.generator)
         if epoch.augmented:
             batch = epoch.take()
             views = [batch.x, batch.y] if batch.second_view is None else [batch.x, batch.y, batch.second_view]
-            self.job.feed(program.step.program, views, wanted, numbers)
+            self.job.feed(step.program, views, wanted, numbers)
         else:
-            self.job.gather(program.step.program, epoch.take_order(batches), rows, slot, wanted, numbers)
+            programs, plan, all_numbers = self._gathered
+            programs.append(step.program)
+            plan += (first * epoch.batch_size, rows, batches, epoch.slot, wanted)
+            all_numbers += numbers
+            epoch.skip(batches)
+
+    def end_epoch(self, epoch: EpochBatches) -> None:
+        """Hand the batches of an epoch to C++."""
+        programs, plan, numbers = self._gathered
+        if programs:
+            self.job.gather(programs, epoch.order, plan, numbers)
+            self._gathered = [], [], []
 
     def run(self) -> None:
         """Take the steps in this thread."""
@@ -79,20 +91,22 @@ class ReplayedSteps:
 
     def finish(self, results: EpochResults) -> None:
         """Add the objectives to `results`. Raises `RuntimeError` if a call failed."""
-        error, numbers, all_taps, state = self.job.results()
+        error, numbers, all_taps, state, weights = self.job.results()
         if error:
             raise RuntimeError(error)
+        if weights:
+            self._memory.own(weights)
         self._optimizer.advance(self.batches, state if self._makes_state else [])
         taps, start = iter(all_taps), 0
         for segment in self.segments:
             table = None
             if segment.wanted:
                 names, width = segment.program.terms, 1 + len(segment.program.terms)
-                count = segment.batches * width
-                rows = numbers if count == numbers.shape[0] else numbers[start : start + count]
-                start += count
+                end = start + segment.batches * width
+                terms = {name: numbers[start + index : end : width] for index, name in enumerate(names, 1)}
                 step_taps = [{name: next(taps) for name in segment.program.taps} for _ in range(segment.batches)]
-                table = StepTable(rows.view(segment.batches, width), names, step_taps)
+                table = StepTable(numbers[start:end:width], terms, step_taps)
+                start = end
             results.add_replayed(segment.epoch, segment.first, segment.batches, table)
 
 
@@ -206,19 +220,23 @@ class Replayer:
                 rows, batches = epoch.next_rows()
                 kind = phase.kind.steps.get(self._key(epoch, has_state, rows))
                 if kind is None or kind.program is None:
+                    replay.end_epoch(epoch)
                     return replay
                 if not has_state or epoch.augmented:
                     batches = 1
                 numbers = optimizer.numbers_of_steps(number + 1, batches)
                 replay.add(kind.program, epoch, rows, batches, numbers, wanted=results.wants(epoch))
                 has_state, number = True, number + batches
+            replay.end_epoch(epoch)
         return replay
 
     def _job_of(self, phase: ClientPhase, memory: ClientMemory, epoch: EpochBatches) -> Any:
         """A job in C++ without steps."""
-        optimizer, sizes = phase.steps.optimizer, (epoch.batch_size, epoch.batches_per_block)
-        tensors = memory.tensors, optimizer.rates, optimizer.state, phase.consts
-        return torch.classes.fedloom_replay.Replay(self._samples_in_cpp(), *tensors, *sizes)
+        optimizer, borrowed = phase.steps.optimizer, memory.borrowed()
+        weights = memory.tensors if borrowed is None else borrowed
+        tensors = optimizer.rates, optimizer.state, phase.consts
+        make = self._samples_in_cpp().replay
+        return make(weights, borrowed is not None, *tensors, epoch.batch_size, epoch.batches_per_block)
 
     def _samples_in_cpp(self) -> Any:
         """The training set as an object in C++."""

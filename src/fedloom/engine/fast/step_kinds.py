@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from torch import Tensor
 
 from fedloom.engine.fast.recording import RecordedStep
-from fedloom.engine.keys import quickly_equal
+from fedloom.engine.keys import glance_of, values_of
 from fedloom.engine.steps import Block, EpochSteps
 from fedloom.methods.contract.phases import Consts, Train
 from fedloom.nets.loaded_net import LoadedNet
@@ -42,6 +42,7 @@ class PhaseKind:
         refused: whether its steps cannot be replayed.
         recurs: whether later rounds are expected to bring steps of this kind.
         steps: kinds of its steps, by the layout of a batch.
+        glance: what `values_of` gives for phases of this kind; None for those that are not seen at a glance.
     """
 
     loaded_net: LoadedNet
@@ -52,14 +53,19 @@ class PhaseKind:
     refused: bool = False
     recurs: bool = True
     steps: dict[Hashable, StepKind] = field(default_factory=dict)
+    glance: Hashable = None
+
+    def __post_init__(self) -> None:
+        if not self.consts:
+            self.glance = glance_of(self.phase)
 
     def is_at_a_glance(self, steps: EpochSteps) -> bool:
         """Whether steps are quickly seen to be of this kind. False says nothing."""
         return (
-            steps.loaded_net is self.loaded_net
+            self.glance is not None
+            and steps.loaded_net is self.loaded_net
             and not steps.consts
-            and not self.consts
-            and quickly_equal(steps.phase, self.phase)
+            and values_of(steps.phase) == self.glance
             and steps.optimizer.key == self.optimizer
             and list(steps.trainable) == self.trainable
         )

@@ -20,7 +20,7 @@ def torch_flags(*more: str) -> tuple[str, ...]:
     """
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     return (
-        *("-std=c++20", "-O2", "-fPIC", "-shared", "-ffp-contract=off"),
+        *("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-ffp-contract=off"),
         *(f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f'-DFEDLOOM_TORCH="{torch.__version__}"'),
         *(f"-I{_TORCH / 'include'}", f"-I{_TORCH / 'include' / 'torch' / 'csrc' / 'api' / 'include'}"),
         *(f"-L{_TORCH / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{_TORCH / 'lib'}"),
