@@ -54,6 +54,7 @@ def sizes(name, held, participants=CLIENTS):
         "CC": 4 * held * CLASSES,
         "CH": 4 * held * (WIDE + 1),
         "map": 4 * (2 * WIDE + 1) * WIDE,
+        "Jd": 4 * held * WIDE + CLASSES,  # three clients: one prototype a class
         "mCd": participants * 4 * held * WIDE,
         "foreign": (CLIENTS - 1) * head,
         "mask": CLASSES,

@@ -224,6 +224,12 @@ MUTATIONS = (
     _of("feddistill", "the moving average turned round", '"eye", self.options.ema', '"eye", 1 - self.options.ema'),
     _of("fedgh", "rows are labelled by client", "tables.held.nonzero()[:, 1]", "tables.held.nonzero()[:, 0]"),
     _of("fedtgp", "the sign of the margin", "-(distances + margins)", "-(distances - margins)"),
+    _of(
+        "fpl",
+        "the contrast is averaged over samples of known classes alone",
+        "batch.mean(torch.where(known, contrast, 0.0))",
+        "batch.mean(contrast, among=known)",
+    ),
     _of("feddisco", "the sign of the discrepancy", "- self.options.a * distances", "+ self.options.a * distances"),
     _of("fedprox", "no half in the proximal term", "0.5 * self.options.mu", "self.options.mu"),
     _of(

@@ -17,6 +17,7 @@ SYMBOLS: Mapping[str, str] = {
     "Cd": "a row of d features for each class",
     "CC": "a row of C outputs for each class",
     "CH": "a row of the head, weights and bias, for each class",
+    "Jd": "a row of d features for each prototype, several for some classes, and as many masks as a class has at most",
     "mCd": "a row of d features for each class and each of the m participants of the last round",
     "map": "a linear map with bias from the features of two nets to those of the first",
     "foreign": "the classifiers of all other clients, N - 1 times the head's entries",

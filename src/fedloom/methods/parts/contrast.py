@@ -31,6 +31,15 @@ class Scaling(Protocol):
 
 
 @dataclass(frozen=True, slots=True)
+class Cosines:
+    """The `Scaling` of cosines that are divided by a temperature and nothing else."""
+
+    tau: float
+    scale: str = "none"
+    detach_scale: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Prototypes:
     """A round's Q prototypes, and which of them attract and repel the samples of each class.
 

@@ -1,0 +1,154 @@
+"""FPL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch.nn import functional
+
+from fedloom.core.records import Record, get_table
+from fedloom.core.tables import ClassTable
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of
+from fedloom.methods.parts.finch import class_clusters
+from fedloom.methods.parts.measures import features
+from fedloom.nets.net import Net
+
+FEWEST = 4  # points of which FINCH can make two clusters
+
+
+class Options(method.Options):
+    """Options of FPL."""
+
+    tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
+    contrast: float = Field(1.0, ge=0, description="Weight of the contrast with the cluster prototypes.")
+    pull: float = Field(1.0, ge=0, description="Weight of the pull to the mean of a class's cluster prototypes.")
+    prototypes_from: Literal["after_training", "last_epoch"] = Field(
+        "after_training",
+        description="Where class means come from: a pass after training, or the last epoch's own forward passes.",
+    )
+    keep_absent: bool = Field(
+        True,
+        description="Whether a class that no participant holds keeps its prototypes. Released code drops them.",
+    )
+
+
+@register
+class FPL(Method):
+    """FPL: several prototypes a class, so that small domains keep a say in contrast and pull. Huang et al., CVPR 2023.
+
+    | direction | item | shape |
+    |---|---|---|
+    | down | weights; from round 2 on K cluster prototypes a class | tree; [K, C, d] + mask |
+    | up | weights, samples; class means of z, the head's input | tree, int; [C, d] + mask |
+
+    Local: CE + batch mean of -log(sum_own exp(cos(z, p) / tau) / sum_all exp(cos(z, p) / tau)) + |z - b_y|^2 / d, b_y
+    the plain mean of the prototypes p of the class; both terms are 0 for samples whose class has no prototype.
+    Server: the mean of weights by samples; FINCH over the participants' means of each class, and the clusters' means.
+    """
+
+    spec = Spec(features=True, sends={"model": Sent(), "prototypes": Sent(per_client=True, labels=True)})
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {"prototypes_from": "last_epoch", "keep_absent": False},
+        "sound": {},
+    }
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
+            "local_epochs": 10,
+            "batch_size": 64,
+        }
+    }
+    citation = Citation(
+        "Huang et al.",
+        "CVPR",
+        2023,
+        "",
+        {"P": 1, "Jd": 1},
+        {"P": 1, "Cd": 1, "mask": 1},
+        code="WenkeHuang/RethinkFL at 74201b3",
+        our_choice="Preset `paper` follows the released formulas, with class means from a pass after training; the "
+        "paper's own text was not read. A class that no participant holds keeps its prototypes.",
+        released_code="Class means come from the last epoch's forward passes. The code stops at a class with one "
+        "holder, whose row it stores without its first dimension.",
+    )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        diagnostics = super().examine(tasks, participants)
+        if participants < FEWEST:
+            message = f"{participants} participants a round: FINCH makes several prototypes a class of {FEWEST} or more"
+            diagnostics.append(Diagnostic("fpl.few_participants", message, float(participants)))
+        return diagnostics
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        return server
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        tables = ClassTable.stack([get_table(upload, "prototypes") for upload in uploads.values()])
+        clusters = class_clusters(tables).to(torch.float32)
+        if self.options.keep_absent and "prototypes" in server:
+            clusters = with_absent_classes(clusters, get_table(server, "prototypes"))
+        return super().aggregate(server, uploads, ctx) | {"prototypes": clusters}
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        if "prototypes" not in payload:  # round 1
+            return start
+        table = get_table(payload, "prototypes")
+        centres = table.mean_over_clients()
+        prototypes = prototypes_of(table.values, table.held, table.held)
+        return Start(start.tree, {"prototypes": prototypes, "centres": centres.values, "known": centres.held})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        if self.options.prototypes_from == "last_epoch":
+            return [Train(self.loss, ctx.task.local_epochs, collect={"prototypes": ClassMeans("features")})]
+        return [Train(self.loss, ctx.task.local_epochs), Collect({"prototypes": ClassMeans(features)})]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        options, z = self.options, net.features(batch.x)
+        terms = {"ce": batch.mean(cross_entropy(net.head(z), batch.y))}
+        if "prototypes" in consts:
+            known = consts["known"][batch.y]
+            contrast, _ = prototype_contrast(z, batch, consts, Cosines(options.tau))
+            distance = (z - consts["centres"][batch.y]).square().mean(1)
+            terms["contrast"] = options.contrast * batch.mean(torch.where(known, contrast, 0.0))
+            terms["pull"] = options.pull * batch.mean(torch.where(known, distance, 0.0))
+        return Objective.sum(terms, {"features": z})
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, state = super().end(work, state, ctx)
+        return payload | {"prototypes": work.collected["prototypes"]}, state
+
+    # -- self-examination ------------------------------------------------------------------------------------
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+        if len(uploads) < FEWEST or bool(get_table(server, "prototypes").held[1:].any()):
+            return []
+        message = "no class has two cluster prototypes: FPL is a pull to class means with a contrast"
+        return [Diagnostic("fpl.one_prototype_per_class", message, 1.0)]
+
+
+def with_absent_classes(fresh: ClassTable, last: ClassTable) -> ClassTable:
+    """Return the prototypes `fresh` [K, C, d], and those of `last` [K', C, d] for the classes that have none.
+
+    Both have the dtype of `fresh`.
+    """
+    most = max(len(fresh.held), len(last.held))
+    values, last_values = (functional.pad(t.values, (0, 0, 0, 0, 0, most - len(t.held))) for t in (fresh, last))
+    held, last_held = (functional.pad(t.held, (0, 0, 0, most - len(t.held))) for t in (fresh, last))
+    present = fresh.held.any(0)
+    chosen = torch.where(present.unsqueeze(1), values, last_values)
+    return ClassTable(chosen, torch.where(present, held, last_held))
