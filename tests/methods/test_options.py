@@ -75,7 +75,7 @@ UNDER: dict[tuple[str, str], dict[str, Any]] = {
 REGISTERED = {("fedkd", "mentee"), ("fedmrl", "small"), ("fml", "meme")}
 # Options that these runs cannot show, with the reason; each has a test of its own.
 ELSEWHERE: dict[tuple[str, str], str] = {
-    ("fedavg+bulyan", "bulyan_faulty"): "1 needs more clients than are here: wrappers/test_robust.py has golden numbers",
+    ("fedavg+bulyan", "bulyan_faulty"): "1 needs more clients than are here: wrappers/test_robust.py has the numbers",
     ("fedavg+dp", "dp_table_clip"): "FedAvg sends no class table: wrappers/test_privacy.py takes FedProto",
     ("fedavg+krum", "krum_faulty"): "the upload that is taken is the same here: wrappers/test_robust.py has the scores",
     ("fedco2", "offline_init"): "the net was not built from a blueprint: test_fedco2.py builds one",
