@@ -60,6 +60,7 @@ VALUES: dict[tuple[str, str], list[Any]] = {
 }
 # Options under which an option matters, set in both runs.
 UNDER: dict[tuple[str, str], dict[str, Any]] = {
+    ("fedamp", "own_share"): {"kernel": "cosine"},
     ("fedavg+dw", "dw_relin_every"): {"dw_linearised": "gram"},
     ("fedcda", "batches"): {"warmup": 1},
     ("fedcda", "kept"): {"warmup": 1},

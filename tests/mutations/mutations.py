@@ -214,6 +214,13 @@ MUTATIONS = (
         "return embedding.mean(0), shares @ embedding",
         "return shares @ embedding, embedding.mean(0)",
     ),
+    _of("fedamp", "the slope without sigma", "options.alpha * slope / options.sigma", "options.alpha * slope"),
+    _of(
+        "fedamp",
+        "no half in the pull",
+        "self.options.weight / (2 * self.options.alpha)",
+        "self.options.weight / self.options.alpha",
+    ),
     _of("fedclassavg", "a row is its own positive", "positive = others & (", "positive = (others | ~others) & ("),
     _of(
         "fd",
