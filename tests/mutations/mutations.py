@@ -237,6 +237,12 @@ MUTATIONS = (
         "batch.mean(torch.where(known, contrast, 0.0))",
         "batch.mean(contrast, among=known)",
     ),
+    _of(
+        "fedplvm",
+        "the power goes to the wrong side",
+        ".pow(options.alpha) / options.tau",
+        " / options.tau**options.alpha",
+    ),
     _of("feddisco", "the sign of the discrepancy", "- self.options.a * distances", "+ self.options.a * distances"),
     _of("fedprox", "no half in the proximal term", "0.5 * self.options.mu", "self.options.mu"),
     _of(

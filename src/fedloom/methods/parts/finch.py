@@ -5,6 +5,8 @@ Sarfraz, Sharma and Stiefelhagen, CVPR 2019, arXiv 1902.11266, with cosines, as 
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import torch
 from torch import Tensor
 
@@ -56,10 +58,14 @@ def class_clusters(table: ClassTable) -> ClassTable:
     Returns means [K, C, d], float64, K the largest number of clusters of a class (1 at least). A class has its
     clusters first, in the order of their first rows, and a class without rows has none.
     """
-    means_by_class = []
-    for column, held in zip(table.values.unbind(1), table.held.unbind(1), strict=True):
-        rows = column[held].double()
-        means_by_class.append(cluster_means(rows, finch(rows)) if len(rows) else rows)
+    columns = zip(table.values.unbind(1), table.held.unbind(1), strict=True)
+    return clusters_by_class([column[held] for column, held in columns])
+
+
+def clusters_by_class(rows_by_class: Sequence[Tensor]) -> ClassTable:
+    """Cluster the rows [n_c, d] of each class by `finch`, and return the clusters' means as `class_clusters` does."""
+    points = [rows.double() for rows in rows_by_class]
+    means_by_class = [cluster_means(rows, finch(rows)) if len(rows) else rows for rows in points]
     most = max(1, *(len(means) for means in means_by_class))
     clusters = torch.stack([torch.nn.functional.pad(m, (0, 0, 0, most - len(m))) for m in means_by_class], 1)
     numbers = torch.tensor([len(means) for means in means_by_class])
