@@ -11,6 +11,7 @@ from fedloom.flower.node import Node
 from fedloom.flower.transport import InProcessTransport
 from fedloom.flower.wire import Message, Request, read
 from fedloom.methods import METHODS
+from fedloom.methods.catalogue.abilities import abilities
 from fedloom.runs.callbacks import Callback
 
 DEALT = {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 4, "val": 0.0}
@@ -34,20 +35,8 @@ def config_of(method="fedavg", **keys):
 def settings_of(method):
     """What a method needs: a protocol that it has a model for, images where it augments them, data at the server."""
     kind = METHODS.get(method)
-    only_personal = [
-        "fd",
-        "fedclassavg",
-        "fedco2",
-        "fedgh",
-        "fedper",
-        "fedproto",
-        "fedrep",
-        "fedssa",
-        "fedtgp",
-        "lgfedavg",
-        "local",
-    ]
-    protocol = "personal/local" if method.partition("+")[0] in only_personal else "global/global"
+    base = METHODS.get(method.partition("+")[0])
+    protocol = "global/global" if "global" in abilities(base).predicts else "personal/local"
     views = {"model": "digits-cnn", "augment": {"crop": 1}} if kind.spec.views == 2 else {}
     public = {"scenario": {**DEALT, "public": 0.05}} if kind.spec.public else {}
     return {"participation": 0.6, "evaluation": {"every": 3, "protocol": protocol}, **views, **public}

@@ -128,5 +128,5 @@ def test_a_personal_model_is_chosen_before_its_test():
     toy = after(world(Adapts(), LABELS), 1)
     live, ctx = toy.worker.loaded_nets[0], toy.federation.client_context(0, 1)
     (predictor,) = toy.method.predictors(toy.federation.server, {}, toy.federation.server_context()).values()
-    assert toy.worker.adapt(live, predictor, ctx, toy.job(0).indices) == 0
+    assert toy.worker.adapt(live, predictor, ctx, toy.job(0).indices)[1] == 0
     assert set(live.net(toy.data.x).argmax(1).tolist()) == {2}

@@ -196,6 +196,7 @@ MUTATIONS = (
         "aligned.detach()).square().mean(1)",
         "aligned.detach()).square().sum(1)",
     ),
+    _of("ifca", "a client takes the model with the highest loss", "argmin().reshape(1)", "argmax().reshape(1)"),
     _of(
         "fedmrl",
         "the own features come first",

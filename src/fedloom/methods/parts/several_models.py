@@ -1,0 +1,83 @@
+"""Several models of one architecture at the server: their first weights, their names in records, their losses."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record, get_tree
+from fedloom.core.trees import Tree
+from fedloom.methods.contract.contexts import Diagnostic, Task
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.phases import TRAINABLE, Batch, Consts
+from fedloom.nets.net import Net
+
+NOISE = 0.1  # of first weights that cannot be drawn anew, relative to the root mean square of an entry
+
+
+def first_models(task: Task, count: int) -> list[Tree]:
+    """Return `count` different first weights: the run's own, and others drawn like them.
+
+    A net that comes with its weights cannot be drawn anew. Its others are its weights with normal noise of `NOISE`
+    times the root mean square of each trained entry.
+    """
+    return [task.init, *(_other_weights(task, number) for number in range(1, count))]
+
+
+def _other_weights(task: Task, number: int) -> Tree:
+    if draws_weights(task):
+        return task.fresh(-1 - number)
+    rng, trained = task.streams.numpy("first models", 0, number), task.names(TRAINABLE) - task.frozen
+    weights = dict(task.init)
+    for name in (name for name in task.init if name in trained):
+        value = task.init[name]
+        noise = torch.from_numpy(rng.standard_normal(value.shape)).to(value)
+        weights[name] = value + NOISE * value.square().mean().sqrt() * noise
+    return weights
+
+
+def draws_weights(task: Task) -> bool:
+    """Whether further first weights of the run's net can be drawn."""
+    try:
+        task.fresh(-2)
+    except ConfigError:
+        return False
+    return True
+
+
+def noisy_starts(method: str, count: int, task: Task) -> list[Diagnostic]:
+    """Report if the first weights of several models differ by noise alone.
+
+    Args:
+        method: name of the method, the first word of the diagnostic's code.
+        count: number of models.
+        task: of the run.
+    """
+    if count < 2 or draws_weights(task):
+        return []
+    message = f"this net comes with its weights: the {count} models start from them with noise of {NOISE:.0%}"
+    return [Diagnostic(f"{method}.noisy_starts", message, NOISE)]
+
+
+def key_of(number: int) -> str:
+    """Return the name of a model in a record: "model", "model.1", "model.2", ..."""
+    return f"model.{number}" if number else "model"
+
+
+def named_models(models: Sequence[Tree]) -> Record:
+    """Return the models as entries of a record."""
+    return {key_of(number): model for number, model in enumerate(models)}
+
+
+def models_in(record: Record, count: int) -> list[Tree]:
+    """Return the first `count` models of a record."""
+    return [get_tree(record, key_of(number)) for number in range(count)]
+
+
+def losses_of_models(net: Net, batch: Batch, consts: Consts) -> Tensor:
+    """Return the cross-entropy of each of `consts["models"]` on each sample [B, models], in evaluation mode."""
+    logits = [net.functional.logits(tree, batch.x) for tree in consts["models"]]
+    return torch.stack([cross_entropy(scores, batch.y) for scores in logits], 1)

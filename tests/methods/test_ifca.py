@@ -1,0 +1,103 @@
+"""IFCA against golden numbers of three rounds; which model a client takes, and what a model that nobody takes does."""
+
+import torch
+
+from fedloom.methods import METHODS
+from fedloom.methods.ifca import moved
+from fedloom.methods.parts.several_models import draws_weights, models_in
+from golden_world import SHARED_BASELINES, golden_run, matches, probe
+from support import TinyBN, after, configured, furthest, same_tree, world
+
+GOLD = SHARED_BASELINES["ifca"]
+SECOND = SHARED_BASELINES["world"]["init_2"]
+LABELS = [[0, 0, 0, 0, 1], [0, 0, 1, 0], [2, 2, 3, 2, 3, 2], [3, 3, 2]]
+IFCA = METHODS.get("ifca")
+
+
+class Golden(IFCA):
+    """Begins with the two golden models."""
+
+    def server_init(self, ctx):
+        second = {name: torch.tensor(value, dtype=torch.float64) for name, value in SECOND.items()}
+        return super().server_init(ctx) | {"model.1": second}
+
+    def end(self, work, state, ctx):
+        payload, state = super().end(work, state, ctx)
+        return payload, state | {f"round {ctx.round}": float(work.collected["losses"][0])}
+
+
+def fingerprint(server):
+    """Of both models: the first counts once, the second twice."""
+    first, second = models_in(server, 2)
+    return probe(first) + 2 * probe(second)
+
+
+def test_golden_rounds():
+    federation, servers = golden_run(Golden, rounds=3)
+    for number, server in enumerate(servers, 1):
+        wanted = GOLD["out"][f"round{number}"]
+        for model, tree in zip(models_in(server, 2), wanted["models"], strict=True):
+            assert matches(model, tree)
+        assert abs(fingerprint(server) - wanted["probe"]) < 1e-6
+    assert abs(fingerprint(servers[-1]) - GOLD["WRONG_highest_loss"]) > 1e-3
+    for client, losses in GOLD["out"]["round3"]["losses"].items():
+        assert abs(federation.states[int(client)]["round 3"] - losses[0]) < 1e-5
+
+
+def test_golden_uniform_mean():
+    _, servers = golden_run(Golden, rounds=3, weights="uniform")
+    assert abs(fingerprint(servers[-1]) - GOLD["uniform_probe"]) < 1e-6
+
+
+def test_one_cluster_is_fedavg():
+    ours = after(world(configured("ifca", clusters=1), LABELS, net=TinyBN, participation=0.75), 3)
+    theirs = after(world(configured("fedavg"), LABELS, net=TinyBN, participation=0.75), 3)
+    assert furthest(ours.federation.server["model"], theirs.federation.server["model"]) < 1e-6
+
+
+def test_of_equal_starts_all_take_the_first_and_the_run_says_so():
+    class Equal(IFCA):
+        def server_init(self, ctx):
+            return super().server_init(ctx) | {"model.1": ctx.task.init}
+
+    toy = after(world(Equal(), LABELS), 1)
+    assert same_tree(toy.federation.server["model.1"], toy.task.init)
+    assert "ifca.one_model" in {found.code for report in toy.reports for found in report.diagnostics}
+
+
+def test_a_model_that_nobody_took_stays_and_a_strange_number_is_left_out():
+    toy = world(configured("ifca"), LABELS)
+    server, change = toy.federation.server, {n: torch.ones_like(v) for n, v in toy.task.init.items()}
+    uploads = {k: {"model": change, "samples": 1, "cluster": c} for k, c in ((0, 1), (1, 9))}
+    new = toy.method.aggregate(server, uploads, toy.federation.server_context())
+    assert same_tree(new["model"], server["model"])
+    assert same_tree(new["model.1"], moved(server["model.1"], change))
+    (found,) = toy.method.diagnostics(new, uploads, toy.federation.server_context())
+    assert (found.code, found.figure) == ("ifca.unknown_model", 1)
+
+
+def test_a_shared_body_is_the_mean_over_all():
+    toy = after(world(configured("ifca", share_body=True), LABELS, net=TinyBN), 2)
+    first, second = models_in(toy.federation.server, 2)
+    same = {name: torch.equal(first[name], second[name]) for name in first}
+    assert {name for name in first if not same[name]} == {"head.weight", "head.bias"}
+
+
+def test_a_client_is_tested_with_the_model_that_fits_its_training_data():
+    federation, _ = golden_run(Golden, rounds=3)
+    live, worker = federation.engine.worker.net_of_client(0), federation.engine.worker
+    for client, cluster in enumerate((0, 1, 0)):
+        ctx = federation.client_context(client, 3)
+        offered = federation.method.predictors(federation.server, {}, federation.server_context(client))
+        worker.adapt(live, offered["personal"], ctx, federation.train.tensor(client))
+        wanted = models_in(federation.server, 2)[cluster]
+        assert same_tree({name: value.detach() for name, value in live.tree.items()}, wanted)
+
+
+def test_first_models_are_drawn_where_they_can_be():
+    drawn, noisy = world(configured("ifca"), LABELS, net="mlp", shape=(1, 2, 2)), world(configured("ifca"), LABELS)
+    assert not draws_weights(noisy.task)
+    codes = [[found.code for found in toy.federation.initial_diagnostics] for toy in (drawn, noisy)]
+    assert "ifca.noisy_starts" in codes[1]
+    first, second = models_in(noisy.federation.server, 2)
+    assert 0 < furthest(first, second) < 0.5
