@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from pathlib import Path
@@ -12,7 +13,7 @@ from typing import Any
 from fedloom.core.criterion import ACCURACY
 from fedloom.core.files import write_atomic
 from fedloom.methods.catalogue.descriptions import entries
-from fedloom.results.clients import worst_of_group
+from fedloom.results.clients import client_accuracies, worst_of_group
 from fedloom.results.result import Result
 from fedloom.results.statistics import mean_std
 from fedloom.storage.environment import describe_environment
@@ -24,6 +25,7 @@ from fedloom.studies.tuning import validation_value
 FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 BESIDE = {"fedavg": "FedAvg", "local": "Local, own models"}
 FOLDER = Path(__file__).parent / "results" / "studies"
+_NUMBERS = re.compile(r"\[\s+([-\d.eE,\s]|null)+\]")
 
 
 def keep(out: Path) -> Path:
@@ -43,7 +45,8 @@ def keep(out: Path) -> Path:
     }
     names = dict.fromkeys(f"{cell.setting}/{cell.method}" for cell in study.cells)
     text = {"cells": {name: cells[name] for name in names if name in cells}}
-    write_atomic(path, (json.dumps(text, indent=1) + "\n").encode())
+    lines = _NUMBERS.sub(lambda numbers: " ".join(numbers[0].split()), json.dumps(text, indent=1))
+    write_atomic(path, f"{lines}\n".encode())
     return path
 
 
@@ -77,10 +80,39 @@ def block_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
         "bytes_up": fmean(summary["bytes_up"] for summary in numbers),
         "bytes_down": fmean(summary["bytes_down"] for summary in numbers),
         "flops": fmean(summary["flops"] for summary in numbers),
+        "total_seconds": round(fmean(summary["seconds"]["total"] for summary in numbers), 1),
         "train_seconds": round(fmean(summary["seconds"]["train"] for summary in numbers), 1),
         "attack_success": fmean(success) if success and None not in success else None,
         "warnings": sorted({message for summary in numbers for message in summary["degenerate"]}),
+    } | (_in_protocols(results) if "protocols" in numbers[0] else {})
+
+
+def _in_protocols(results: Sequence[Result]) -> dict[str, Any]:
+    """What runs of several protocols measured, one value for each seed.
+
+    tested: all metrics by protocol. newcomers: by way of serving them. clients: accuracies of the clients in the order
+    of their ids, of personal models if there are any.
+    """
+    tested, clients = {}, {}
+    for protocol in results[0].protocols:
+        runs = [result.in_protocol(protocol) for result in results]
+        tested[protocol] = {"accuracy": _rounded(run.numbers["accuracy"] for run in runs)} | {
+            name: _rounded(run.numbers["metrics"][name] for run in runs) for name in runs[0].numbers["metrics"]
+        }
+        tested[protocol]["ece"] = _rounded(run.curve("ece", "test")[1][-1] for run in runs)  # no summary has it
+        accuracies = [client_accuracies(run.rows) for run in runs]
+        if all(accuracies) and not (clients and protocol.startswith("global")):  # the main protocol comes first
+            clients[protocol] = [_rounded(by_id[client] for client in sorted(by_id)) for by_id in accuracies]
+    tests = [result.numbers["newcomers"]["tests"] for result in results if "newcomers" in result.numbers]
+    newcomers = {
+        served: {name: _rounded(test[served][name] for test in tests) for name in ("accuracy", "balanced_accuracy")}
+        for served in (tests[0] if tests else ())
     }
+    return {"tested": tested, "clients": clients, "newcomers": newcomers}
+
+
+def _rounded(values: Iterable[float | None]) -> list[float | None]:
+    return [None if value is None else round(value, 5) for value in values]
 
 
 def _validation(result: Result) -> float | None:
@@ -101,7 +133,8 @@ def titles() -> dict[str, str]:
 
 def display_name(label: str, cell: Mapping[str, Any]) -> str:
     """A method as papers write it, with what its row adds in brackets, e.g. FedDW (paper)."""
-    title = titles().get(cell["method"], cell["method"])
+    method, *wrappers = cell["method"].split("+")
+    title = "+".join([titles().get(method, method), *wrappers])
     variant = label.removeprefix(cell["method"]).strip("-")
     return f"{title} ({variant})" if variant else title
 

@@ -1,4 +1,5 @@
-"""Tables of measured accuracies in docs/: results.md, leaderboard.md; in methods/: robust.md, sound.md, departures.md.
+"""Tables of measured accuracies in docs/: results.md, leaderboard.md, honest-scale.md; in methods/: robust.md,
+sound.md, departures.md.
 
 fedloom study benchmarks/studies/NAME.yaml --out runs/NAME --workers 2
 python benchmarks/results.py runs/NAME     # its finished methods into results/studies/NAME.json, and the pages
@@ -13,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import honest_scale
 import hundred_rounds
 import settings_side_by_side
 from cells import FOLDER, display_name, keep, percent
@@ -27,7 +29,7 @@ from sound import sound_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
 ATTACKS, SOUND, DEPARTURES = "attacks", "sound", "departures"
-PAGES = {ATTACKS, SOUND, DEPARTURES}  # studies with a page of their own
+PAGES = {ATTACKS, SOUND, DEPARTURES, *honest_scale.STUDIES}  # studies with a page of their own
 SCENARIOS = {
     "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
     "all-methods/alpha-0.2": "Fashion-MNIST, Dirichlet 0.2",
@@ -124,6 +126,7 @@ def tables() -> dict[Path, dict[str, str]]:
     settings["hundred-rounds"] = hundred_rounds.table(json.loads(hundred_rounds.RESULTS.read_text())["cases"])
     pages = {DOCS / "results.md": settings, DOCS / "leaderboard.md": {"leaderboard": leaderboard(studies)}}
     pages[DOCS / "methods" / "robust.md"] = {ATTACKS: attack_table(studies[ATTACKS])}
+    pages[honest_scale.PAGE] = honest_scale.honest_tables(studies)
     pages[DOCS / "methods" / "departures.md"] = departure_tables(studies.get(DEPARTURES, {}))
     return pages | {DOCS / "methods" / "sound.md": sound_tables(studies.get(SOUND, {}))}
 
