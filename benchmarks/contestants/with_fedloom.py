@@ -19,13 +19,13 @@ from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, LocalTraining, Serial, Worker
 from fedloom.engine.batch_sampler import EpochBatches
 from fedloom.engine.choose import EngineChoice, choose_engine
-from fedloom.engine.client import pass_function, run_all
+from fedloom.engine.client import run_all
 from fedloom.engine.client_memory import NetMemory
 from fedloom.engine.fast import Replayer
 from fedloom.engine.jobs import Draws
 from fedloom.engine.memory import keep_freed_memory
 from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.steps import Block, EpochSteps, trainable_names
+from fedloom.engine.steps import Block, EpochSteps, pass_function, trainable_names
 from fedloom.methods import METHODS, Method
 from fedloom.methods.contract.contexts import ClientContext, Start, Task
 from fedloom.methods.contract.phases import Batch, Consts, OptimizerSpec, Phase, Train

@@ -7,7 +7,7 @@ tensors (batch-norm counters) are never averaged: the first tree's value is kept
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Sequence
+from collections.abc import Callable, Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import TypeAlias
 
@@ -20,6 +20,18 @@ Tree: TypeAlias = dict[str, Tensor]
 # summed together, and _TREES_PER_PASS trees in each pass over the sums.
 _BLOCK, _SMALL, _TREES_PER_PASS = 65_536, 16_384, 16
 _USABLE_WEIGHTS = "need one for each tree, >= 0, with a positive sum"
+
+
+# Adds weights[k] * trees[k] to a sum [n], for trees whose entries stand one tree after another in the list, in their
+# order and with the bits of `Tensor.add_`; returns False, and adds nothing, if it cannot.
+CompiledAdd: TypeAlias = Callable[[Tensor, list[Tensor], list[float]], bool]
+_compiled_add: CompiledAdd | None = None
+
+
+def use_compiled_add(add: CompiledAdd | None) -> None:
+    """Let weighted sums be computed by compiled code, which costs or saves time alone; None computes them by torch."""
+    global _compiled_add
+    _compiled_add = add
 
 
 def clone(tree: Tree) -> Tree:
@@ -78,6 +90,10 @@ class _Sum:
 
     def add(self, trees: Sequence[Tree], weights: Sequence[float]) -> None:
         """Add weight * tree for each tree, in blocks that stay in the cache."""
+        if _compiled_add is not None and self.total.device.type == "cpu":
+            listed = [tree[name] for tree in trees for name in self.names]
+            if _compiled_add(self.total, listed, [float(weight) for weight in weights]):
+                return
         entries = [[tree[name].reshape(-1) for name in self.names] for tree in trees]
         flat_trees = [tensors[0] if len(tensors) == 1 else torch.cat(tensors) for tensors in entries]
         for start in range(0, self.total.numel(), _BLOCK):

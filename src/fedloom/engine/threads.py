@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from fedloom.core.records import Record
 from fedloom.engine.client import ClientRound, Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
+from fedloom.engine.memory import HeldHeap
 from fedloom.engine.serial import Engine, Jobs
 from fedloom.engine.slow_clients import SlowClientWatch
 from fedloom.engine.speedups import Replay, ReplayPool
@@ -56,6 +57,7 @@ class Threads:
         self._test_engine: Engine | None = None
         self._watch = None if note is None else SlowClientWatch(note)
         self._pool: ReplayPool | None = None
+        self._heap = HeldHeap()
         self._running: dict[int, _Running] = {}
         self._seconds_of_replays = 0.0  # that this thread took in the present round
         self.python_bound_rounds = 0  # latest rounds in a row whose length was that of the work in Python
@@ -69,6 +71,7 @@ class Threads:
             return
         if self._pool is None:
             self._pool = self.worker.speedups.pool(self.threads)
+            self._heap.hold()
         self._forget_clients()  # of a round that was not awaited
         running = self._running
         self._seconds_of_replays, before = 0.0, (time.thread_time(), time.process_time())
@@ -152,3 +155,4 @@ class Threads:
         if self._pool is not None:
             self._pool.close()
             self._pool, self._running = None, {}
+        self._heap.release()

@@ -6,6 +6,7 @@
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/custom_class.h>
 
+#include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
@@ -316,6 +317,37 @@ struct Replay : torch::CustomClassHolder {
   }
 };
 
+// total += weights[k] * tree k, for trees whose entries stand one tree after another in `entries`. Each sum is taken in
+// the order of the trees and with a fused multiply-add, as torch takes it. False, before anything is added, for entries
+// of other dtypes or layouts.
+bool add_weighted(Tensor total, const Tensors& entries, const std::vector<double>& weights) {
+  size_t trees = weights.size(), names = trees ? entries.size() / trees : 0;
+  if (total.scalar_type() != at::kDouble || !total.is_contiguous() || entries.size() != trees * names) return false;
+  int64_t left = total.numel() * static_cast<int64_t>(trees);
+  for (size_t i = 0; i < entries.size(); i++) {
+    const Tensor& entry = entries[i];
+    if (entry.scalar_type() != at::kFloat || !entry.is_contiguous() || !entry.device().is_cpu()) return false;
+    if (entry.numel() != entries[i % names].numel()) return false;
+    left -= entry.numel();
+  }
+  if (left) return false;
+  double* sums = total.mutable_data_ptr<double>();
+  constexpr int64_t block = 2048;  // sums that stay in the first cache
+  for (size_t name = 0; name < names; name++) {
+    int64_t numbers = entries[name].numel();
+    for (int64_t start = 0; start < numbers; start += block) {
+      int64_t end = std::min(numbers, start + block);
+      for (size_t tree = 0; tree < trees; tree++) {
+        const float* values = entries[tree * names + name].const_data_ptr<float>();
+        double weight = weights[tree];
+        for (int64_t i = start; i < end; i++) sums[i] = std::fma(static_cast<double>(values[i]), weight, sums[i]);
+      }
+    }
+    sums += numbers;
+  }
+  return true;
+}
+
 // Threads that run replays. Whoever waits for a result runs one meanwhile.
 struct Pool : torch::CustomClassHolder {
   using Entry = std::pair<int64_t, c10::intrusive_ptr<Replay>>;
@@ -402,6 +434,7 @@ struct Pool : torch::CustomClassHolder {
 };
 
 TORCH_LIBRARY(fedloom_replay, library) {
+  library.def("add_weighted(Tensor(a!) total, Tensor[] entries, float[] weights) -> bool", add_weighted);
   library.class_<Program>("Program")
       .def(torch::init<>())
       .def("capture", &Program::capture)

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Callable
 from functools import cache
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from fedloom.core.trees import CompiledAdd, use_compiled_add
 from fedloom.engine.fast.kernels.compiling import BackgroundCompilation, KernelError, compiler
 
 _TORCH = Path(torch.__file__).parent
@@ -36,10 +39,12 @@ class TorchLibrary:
 
     Args:
         source: the C++ file; `TORCH_LIBRARY` in it makes what it defines known to torch.
+        loaded: called once it has been loaded.
     """
 
-    def __init__(self, source: Path) -> None:
+    def __init__(self, source: Path, loaded: Callable[[], None] = lambda: None) -> None:
         self.source, self.obstacle = source, None if compiler() else "there is no C++ compiler"
+        self._tell_loaded = loaded
         self._compilation: BackgroundCompilation | None = None
         self._loaded = False
 
@@ -68,6 +73,7 @@ class TorchLibrary:
             if self._compilation.finished(wait=wait):
                 torch.ops.load_library(str(self._compilation.path))  # type: ignore[no-untyped-call]
                 self._loaded = True
+                self._tell_loaded()
         except KernelError as error:
             self.obstacle = str(error)
         except OSError as error:
@@ -78,7 +84,26 @@ class TorchLibrary:
 @cache
 def replay_library() -> TorchLibrary:
     """Return the library that replays steps."""
-    return TorchLibrary(Path(__file__).parent / "replay.cpp")
+    return TorchLibrary(Path(__file__).parent / "replay.cpp", _sum_in_cpp)
+
+
+def _sum_in_cpp() -> None:
+    """Let sums over clients be taken in C++ if that has torch's bits on this processor."""
+    add = torch.ops.fedloom_replay.add_weighted.default
+    if has_bits_of_torch(add):
+        use_compiled_add(add)
+
+
+def has_bits_of_torch(add: CompiledAdd) -> bool:
+    """Whether compiled sums of two trees have the bits of `Tensor.add_`, for entries of all lengths up to 70."""
+    generator, weights = torch.Generator().manual_seed(0), [math.pi, 1 / 3]
+    trees = [[torch.randn(length, generator=generator) for length in range(70)] for _ in weights]
+    sums = [torch.zeros(length, dtype=torch.float64) for length in range(70)]
+    for tree, weight in zip(trees, weights, strict=True):
+        for part, entry in zip(sums, tree, strict=True):
+            part.add_(entry, alpha=weight)
+    total = torch.zeros(sum(range(70)), dtype=torch.float64)
+    return add(total, trees[0] + trees[1], weights) and torch.equal(total, torch.cat(sums))
 
 
 def threads_obstacle() -> str | None:
