@@ -49,7 +49,7 @@ def registered(name):
 
 
 def test_they_are_all_here():
-    expected = "fd fedclassavg feddf fedgh fedkd fedproto fedssa fedtgp fml lgfedavg local"
+    expected = "fd fedclassavg feddf fedgh fedkd fedorgp fedproto fedssa fedtgp fml lgfedavg local protonorm"
     assert set(expected.split()) <= set(NAMES)
 
 

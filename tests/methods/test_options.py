@@ -57,6 +57,7 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("fedmrl", "small"): ["logistic"],
     ("fml", "meme"): ["logistic"],
     ("perfedavg", "beta"): [0.2],
+    ("protonorm", "server_steps"): [3],
 }
 # Options under which an option matters, set in both runs.
 UNDER: dict[tuple[str, str], dict[str, Any]] = {

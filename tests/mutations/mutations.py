@@ -84,8 +84,8 @@ MUTATIONS = (
     Mutation(
         "fedproto: the distance summed over features",
         "methods/parts/prototype_pull.py",
-        'consts["rows"][batch.y]).square().mean(1)',
-        'consts["rows"][batch.y]).square().sum(1)',
+        "(z - rows).square().mean(1)",
+        "(z - rows).square().sum(1)",
         ("methods/test_fedproto.py",),
     ),
     Mutation(
@@ -232,6 +232,18 @@ MUTATIONS = (
     _of("feddistill", "the moving average turned round", '"eye", self.options.ema', '"eye", 1 - self.options.ema'),
     _of("fedgh", "rows are labelled by client", "tables.held.nonzero()[:, 1]", "tables.held.nonzero()[:, 0]"),
     _of("fedtgp", "the sign of the margin", "-(distances + margins)", "-(distances - margins)"),
+    _of(
+        "fedorgp",
+        "a row's own class is among the others",
+        "functional.one_hot(labels, len(prototypes)) == 0",
+        "functional.one_hot(labels, len(prototypes)) >= 0",
+    ),
+    _of(
+        "protonorm",
+        "the force of the inverse square",
+        "1 / (squares + 1e-10), 0.0",
+        "1 / (squares + 1e-10) ** 1.5, 0.0",
+    ),
     _of(
         "fpl",
         "the contrast is averaged over samples of known classes alone",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import torch
 from pydantic import Field
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional
 
 from fedloom.core.records import Record, get_table, get_tree
@@ -12,12 +12,12 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ServerContext, Task
+from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.descent import descended
+from fedloom.methods.parts.prototype_generator import first_generator, generated, generated_table, labelled_rows
 from fedloom.methods.parts.prototype_pull import PrototypePull
-from fedloom.nets.net import tree_of
 from fedloom.nets.roles import ALL_ROLES
 
 
@@ -69,7 +69,7 @@ class FedTGP(PrototypePull):
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         tables = ClassTable.stack([get_table(upload, "prototypes") for upload in uploads.values()])
         generator, lr = get_tree(server, "generator"), self.options.server_lr
-        labels, rows = tables.held.nonzero()[:, 1], tables.values[tables.held].to(generator["embedding"].dtype)
+        rows, labels = labelled_rows(tables, generator["embedding"].dtype)
         margins = margin_of(tables, self.options.margin) * functional.one_hot(labels, ctx.task.num_classes)
 
         def loss(tree: Tree) -> Tensor:
@@ -79,22 +79,7 @@ class FedTGP(PrototypePull):
 
         lr = ctx.task.optimizer.lr_in(ctx.round) if lr is None else lr
         generator = descended(loss, generator, lr, self.options.server_epochs)
-        all_classes = torch.ones(ctx.task.num_classes, dtype=torch.bool)
-        return {"prototypes": ClassTable(generated(generator).to(torch.float32), all_classes), "generator": generator}
-
-
-def first_generator(task: Task) -> Tree:
-    """Weights of the generator, drawn from a stream of their own."""
-    with task.streams.isolated("generator"):
-        width = task.feature_dim
-        net = nn.ModuleDict({"middle": nn.Linear(width, width), "out": nn.Linear(width, width)})
-        return {"embedding": torch.randn(task.num_classes, width), **tree_of(net)}
-
-
-def generated(tree: Tree) -> Tensor:
-    """The prototypes [C, d] of a generator."""
-    hidden = functional.linear(tree["embedding"], tree["middle.weight"], tree["middle.bias"]).relu()
-    return functional.linear(hidden, tree["out.weight"], tree["out.bias"])
+        return {"prototypes": generated_table(generator), "generator": generator}
 
 
 def margin_of(tables: ClassTable, largest: float) -> float:

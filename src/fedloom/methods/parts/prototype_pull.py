@@ -1,4 +1,4 @@
-"""The client of FedProto and FedTGP, whose features are pulled to the global prototype of their class."""
+"""The client of methods in which features are pulled to the global prototype of their class: FedProto and others."""
 
 from __future__ import annotations
 
@@ -27,8 +27,9 @@ UNKNOWN = -1e6  # the score of a class without a prototype: finite, so that loss
 class PrototypePull(Method):
     """Private nets of any kind with features of one width. Down and up: a table [C, d] of prototypes.
 
-    Local: CE + weight mean over the batch of |z - row_y|^2 / d, 0 for samples whose class has no row; then the class
-    means of z, in evaluation mode. Options have `weight`. Predictors: the net's own head, and "nearest" prototype.
+    Local: CE + weight mean over the batch of `distance`, |z - row_y|^2 / d unless a method has its own, and 0 for
+    samples whose class has no row; then the class means of z, in evaluation mode. Options have `weight`. Predictors:
+    the net's own head, and "nearest" prototype.
     """
 
     spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(labels=True)})
@@ -54,9 +55,13 @@ class PrototypePull(Method):
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         z = net.features(batch.x)
         ce = batch.mean(cross_entropy(net.head(z), batch.y))
-        distance = (z - consts["rows"][batch.y]).square().mean(1)
+        distance = self.distance(z, consts["rows"][batch.y])
         pull = batch.mean(torch.where(consts["known"][batch.y], distance, 0.0))
         return Objective.sum({"ce": ce, "prototypes": self.options.weight * pull}, {"features": z})
+
+    def distance(self, z: Tensor, rows: Tensor) -> Tensor:
+        """Return how far features are from the prototypes of their classes: z [B, d], rows [B, d] -> [B]."""
+        return (z - rows).square().mean(1)
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         return {"prototypes": work.collected["prototypes"]}, {"model": work.tree}

@@ -1,0 +1,133 @@
+"""FedORGP."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn import functional
+
+from fedloom.core.records import Record, get_table, get_tree
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
+from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.contrast import unit
+from fedloom.methods.parts.descent import descended
+from fedloom.methods.parts.prototype_generator import first_generator, generated, generated_table, labelled_rows
+from fedloom.methods.parts.prototype_pull import PrototypePull
+from fedloom.nets.roles import ALL_ROLES
+
+
+class Options(method.Options):
+    """Options of FedORGP."""
+
+    weight: float = Field(10.0, ge=0, description="lambda_c, the strength of the clients' pull; 0 is local training.")
+    near: float = Field(
+        1.0, ge=0, description="lambda_s, the weight of the server's term that turns prototypes to their clients' rows."
+    )
+    apart: float = Field(
+        10.0, ge=0, description="gamma, the weight of the server's term against cosines to rows of other classes."
+    )
+    adaptive: bool = Field(
+        False,
+        description="Whether both terms weigh more where rows of other classes are near, as in newer released code.",
+    )
+    server_lr: float = Field(0.01, gt=0, description="Learning rate of the server's steps.")
+    server_epochs: int = Field(
+        1,
+        ge=0,
+        description="Steps of the server in a round, each over all rows of the round (our choice: released code takes "
+        "batches of 32).",
+    )
+
+
+@register
+class FedORGP(PrototypePull):
+    """FedORGP: the server turns the global prototypes to right angles. Guo et al., 2025, arXiv 2502.16119.
+
+    Down, up: as FedTGP. Local: CE + lambda_c mean over the batch of 1 - cos(z, row_y), from round 2 on.
+    Server: the generator of FedTGP, with gradient steps on lambda_s mean (1 - cos(r, P_y)) + gamma mean over the other
+    classes c of |cos(r, P_c)|; r are the round's rows, one for each client and class it holds.
+    Tested with the own head, or the nearest prototype ("nearest").
+    """
+
+    spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(per_client=True, labels=True)})
+    Options = Options
+    presets = {"paper": {}, "authors": {"adaptive": True}, "sound": {"server_epochs": 100}}  # noqa: RUF012
+    settings = {  # noqa: RUF012
+        "authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "local_epochs": 1}
+    }
+    citation = Citation(
+        "Guo et al.",
+        "arXiv",
+        2025,
+        "arXiv 2502.16119",
+        {"Cd": 1, "mask": 1},
+        {"Cd": 1, "mask": 1},
+        {"P": 1},
+        code="wisheverybodyhapi/FedORGP at ff4a036",
+        our_choice="A step of the server takes all rows of the round, and `sound` takes 100 of them: one would hardly "
+        "move the generator. Preset `paper` has the plain terms of the older released code; the paper's own text was "
+        "not read.",
+        released_code="The server takes one pass over batches of 32 rows. Newer code weighs the terms (`adaptive`), "
+        "and leaves features that lie far from the others out of a client's class means, which fedloom does not.",
+    )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        diagnostics, task = super().examine(tasks, participants), tasks[0]
+        if task.num_classes > task.feature_dim:
+            message = f"{task.num_classes} prototypes of {task.feature_dim} features cannot all be at right angles"
+            diagnostics.append(Diagnostic("fedorgp.more_classes_than_features", message, float(task.num_classes)))
+        return diagnostics
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        return super().server_init(ctx) | {"generator": first_generator(ctx.task)}
+
+    def distance(self, z: Tensor, rows: Tensor) -> Tensor:
+        distances: Tensor = 1 - (unit(z) * unit(rows)).sum(1)
+        return distances
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        tables = ClassTable.stack([get_table(upload, "prototypes") for upload in uploads.values()])
+        generator, options = get_tree(server, "generator"), self.options
+        rows, labels = labelled_rows(tables, generator["embedding"].dtype)
+
+        def loss(tree: Tree) -> Tensor:
+            near, apart = angle_terms(rows, labels, generated(tree), adaptive=options.adaptive)
+            total: Tensor = options.near * near + options.apart * apart
+            return total
+
+        generator = descended(loss, generator, options.server_lr, options.server_epochs)
+        return {"prototypes": generated_table(generator), "generator": generator}
+
+
+def angle_terms(rows: Tensor, labels: Tensor, prototypes: Tensor, *, adaptive: bool) -> tuple[Tensor, Tensor]:
+    """Return the mean of 1 - cos(r, P_y) over the rows, and the mean of |cos(r, P_c)| over rows and other classes c.
+
+    Args:
+        rows: one for each client and class [R, d].
+        labels: their classes y [R], int64.
+        prototypes: P [C, d].
+        adaptive: weighs a row of the first mean by 1 + sigmoid((a - 0.3) / 0.5), a its mean |cos| over other classes,
+            and an entry of the second in the same way, a its own |cos|; the weights have a gradient.
+    """
+    cosines = unit(rows) @ unit(prototypes).T
+    is_other = functional.one_hot(labels, len(prototypes)) == 0
+    others = torch.where(is_other, cosines.abs(), 0.0)
+    distances = 1 - cosines.gather(1, labels.unsqueeze(1)).squeeze(1)
+    number = max(1, len(prototypes) - 1)
+    if adaptive:
+        distances = distances * _crowded(others.sum(1) / number)
+        others = others * _crowded(others)
+    return distances.mean(), others.sum() / (max(1, len(rows)) * number)
+
+
+def _crowded(cosines: Tensor) -> Tensor:
+    """The weight between 1 and 2 of a term, by how near rows of other classes are."""
+    return 1 + torch.sigmoid((cosines - 0.3) / 0.5)

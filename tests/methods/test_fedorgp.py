@@ -1,0 +1,119 @@
+"""FedORGP against golden numbers of two rounds, plain and adaptive; what its server's terms do alone."""
+
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import get_table, get_tree
+from fedloom.methods import METHODS, ClassTable
+from fedloom.methods.fedorgp import angle_terms
+from fedloom.methods.parts.contrast import unit
+from fedloom.methods.parts.prototype_generator import generated
+from golden_world import CLASS_KNOWLEDGE, WORLD, golden_run, matches, probe, refuted
+from support import TinyBN, configured, same_bits, world
+
+GOLD = CLASS_KNOWLEDGE["fedorgp"]
+FEDORGP = METHODS.get("fedorgp")
+LABELS = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]
+
+
+class Golden(FEDORGP):
+    """Begins with the golden generator."""
+
+    def server_init(self, ctx):
+        given = {name: torch.tensor(value).double() for name, value in GOLD["generator_init"].items()}
+        return super().server_init(ctx) | {"generator": given}
+
+
+def rows(server):
+    return {"": get_table(server, "prototypes").values}
+
+
+def of_all(federation, server):
+    """The fingerprint of the prototypes, then the nets of all clients."""
+    trees = {
+        f"{client}/{name}": federation.states[client]["model"][name] for client in range(3) for name in WORLD["init"]
+    }
+    return probe(rows(server) | trees, ["", *trees])
+
+
+@pytest.mark.parametrize("entry", ["out", "adaptive"])
+def test_golden_rounds(entry):
+    federation, servers = golden_run(Golden, rounds=2, adaptive=entry == "adaptive", **GOLD["options"])
+    for number, server in enumerate(servers, 1):
+        wanted = GOLD[entry][f"round{number}"]
+        assert matches(rows(server), {"": wanted["rows"]}, tolerance=2e-6)
+    for client, wanted in GOLD[entry]["own_probes"].items():
+        assert abs(probe(federation.states[int(client)]["model"]) - wanted) < 2e-6
+    assert matches(servers[-1]["generator"], GOLD[entry]["generator"], tolerance=2e-6)
+    assert abs(of_all(federation, servers[-1]) - GOLD[entry]["probe_of_all"]) < 1e-5
+    assert abs(of_all(federation, servers[-1]) - GOLD["WRONG_euclidean_pull_probe_of_all"]) > 1e-3
+    assert refuted(rows(servers[-1]), GOLD, [""])
+
+
+def test_the_servers_terms_by_hand():
+    r = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
+    prototypes = torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, -1.0]])
+    near, apart = angle_terms(r, torch.tensor([0, 1]), prototypes, adaptive=False)
+    assert float(near) == pytest.approx((0 + 0.2) / 2)
+    assert float(apart) == pytest.approx((0.6 + 0 + 0 + 1) / (2 * 2))
+
+
+def descend(**options):
+    """The cosines between the prototypes, and to their rows, after many steps of the server on fixed rows."""
+    toy = world(configured("fedorgp", server_lr=0.1, server_epochs=2000, **options), LABELS)
+    values = torch.eye(4, 6) + 0.5
+    uploads = {0: {"prototypes": ClassTable(values, torch.ones(4, dtype=torch.bool))}}
+    server = toy.method.aggregate(toy.federation.server, uploads, toy.federation.server_context())
+    units = unit(generated(get_tree(server, "generator")))
+    return units @ units.T, (units * unit(values)).sum(1)
+
+
+def test_without_the_second_term_prototypes_take_the_direction_of_their_rows():
+    _, to_rows = descend(apart=0)
+    assert float(to_rows.min()) > 0.999
+
+
+def test_the_second_term_alone_turns_prototypes_from_the_rows_of_other_classes():
+    toy = world(configured("fedorgp"), LABELS)
+    rows_, labels = torch.eye(4, 6), torch.arange(4)
+    first = unit(generated(get_tree(toy.federation.server, "generator")))
+    _, before = angle_terms(rows_, labels, first, adaptive=False)
+    options = configured("fedorgp", near=0, server_lr=0.1, server_epochs=500)
+    uploads = {0: {"prototypes": ClassTable(rows_, torch.ones(4, dtype=torch.bool))}}
+    server = options.aggregate(toy.federation.server, uploads, toy.federation.server_context())
+    _, after = angle_terms(rows_, labels, get_table(server, "prototypes").values, adaptive=False)
+    assert float(after) < 0.1 * float(before)
+
+
+def test_features_without_length_have_no_gradient():
+    z = torch.zeros(1, 3, requires_grad=True)
+    distance = configured("fedorgp").distance(z, torch.ones(1, 3))
+    assert distance.tolist() == [1.0]
+    (gradient,) = torch.autograd.grad(distance.sum(), z)
+    assert gradient.tolist() == [[0.0, 0.0, 0.0]]
+
+
+def test_without_its_term_it_is_local_training():
+    local, mine = (
+        world(configured(name, **o), LABELS, net=TinyBN)
+        for name, o in (("local", {}), ("fedorgp", {"weight": 0, "server_epochs": 2}))
+    )
+    for _ in range(2):
+        local.federation.step()
+        mine.federation.step()
+    assert all(same_bits(state, mine.federation.states[k]) for k, state in local.federation.states.items())
+    assert get_table(mine.federation.server, "prototypes").held.all()
+
+
+def test_more_classes_than_features_are_reported():
+    toy = world(configured("fedorgp"), LABELS)
+    assert toy.method.examine([toy.task], 2) == []
+    fields = {name: getattr(toy.task, name) for name in type(toy.task).__dataclass_fields__}
+    (found,) = toy.method.examine([type(toy.task)(**{**fields, "num_classes": 9})], 2)
+    assert found.code == "fedorgp.more_classes_than_features"
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match=r"fedorgp\.apart = -1"):
+        configured("fedorgp", apart=-1)
