@@ -57,6 +57,8 @@ ATTACK = {"name": "label-flip", "share": 0.2}
         ({"model": {"name": "mlp", "hidden": [9]}}, ["model=lenet5"], "model.hidden=[9]"),
         ({"model": [{"name": "mlp", "hidden": [9]}, "lenet5"]}, ["model.0.name=lenet5"], "model.0.hidden=[9]"),
         ({"optimizer": {"lr": 0.1}}, ["optimizer=adam"], "optimizer.lr=0.1"),
+        ({"optimizer": {"momentum": 0.5}}, ["optimizer.name=adam"], "optimizer.name=adam drops optimizer.momentum=0.5"),
+        ({"optimizer": {"name": "adam", "eps": 0.1}}, ["optimizer.name=sgd"], "drops optimizer.eps=0.1"),
         ({"scenario": {"split": None, "val": 0.2}}, ["scenario.split={train: 0.6, val: 0.2, test: 0.2}"], "val=0.2"),
         ({"scenario": {"val": 0.2}}, ["scenario.partition=iid", "scenario.clients=3"], "scenario.alpha=0.1"),
         ({"evaluation": {"metrics": ["auroc"]}}, ["evaluation.protocol=few-shot"], "evaluation.metrics=['auroc']"),

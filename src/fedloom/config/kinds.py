@@ -1,14 +1,16 @@
-"""Keys that belong to one kind (a partition, a source, a model): they leave a config when another kind is put over it.
+"""Keys that belong to one kind (a partition, a source, a model, an optimiser): they leave a config when another kind is
+put over it.
 
 A kind is named by one key, such as `scenario.partition`, and its own keys stand in the same section.
 """
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Collection, Iterator, Mapping, Sequence
-from typing import Any, get_args
+from typing import Any, get_args, get_type_hints
 
-from pydantic import BaseModel, ValidationError
+from pydantic import BaseModel, ValidationError, create_model
 
 from fedloom.config.explain import fields_of
 from fedloom.config.keys import check_options, sections_by_key
@@ -17,7 +19,7 @@ from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
 from fedloom.data.sources.nodes import Nodes
-from fedloom.methods import METHODS
+from fedloom.methods import METHODS, OptimizerSpec
 from fedloom.nets import MODELS
 from fedloom.nets.options import model_options
 
@@ -29,6 +31,17 @@ _PARTS_OF_SCENARIO = {
     "partition": (PARTITIONS, ScenarioConfig.model_fields["partition"].default),
 }
 _NOT_WITH_NODES = ("partition", "skews", "attack", "tests", "public", "held_out")
+
+
+def _fields_of_optimizer(*names: str) -> type[BaseModel]:
+    """A model of the keys of `OptimizerSpec` that one kind of optimiser alone uses."""
+    hints = get_type_hints(OptimizerSpec, include_extras=True)
+    defaults = {field.name: field.default for field in dataclasses.fields(OptimizerSpec)}
+    fields: dict[str, Any] = {name: (hints[name], defaults[name]) for name in names}
+    return create_model("OptimizerKeys", **fields)
+
+
+_OPTIMIZERS = {"sgd": _fields_of_optimizer("momentum"), "adam": _fields_of_optimizer("betas", "eps")}
 KIND_KEYS = ("scenario.source", "scenario.partition", "scenario.attack.name", "scenario.public.source", "model.name")
 """Keys that name a kind, outside lists."""
 
@@ -122,6 +135,7 @@ def _sections_with_kinds(values: Mapping[str, Any]) -> Iterator[tuple[_Path, _Ki
     yield ("scenario", "attack"), (("name",), {"name": (ATTACKS, "")})
     yield ("scenario", "public"), (PublicConfig.model_fields, {"source": (SOURCES, "")})
     yield ("model",), (("name",), {"name": (MODELS, "")})
+    yield ("optimizer",), (("name",), {"name": (_OPTIMIZERS, OptimizerSpec().name)})
     for path, registry in ((("scenario", "skews"), SKEWS), (("model",), MODELS)):
         entries = _at(values, path)
         for index in range(len(entries) if isinstance(entries, list) else 0):

@@ -167,13 +167,6 @@ class RunConfig(Section):
         value = {"name": value} if isinstance(value, str) else value
         return {**_OPTIMIZER, **value} if isinstance(value, Mapping) else value
 
-    @field_validator("optimizer")
-    @classmethod
-    def _moving(cls, optimizer: OptimizerSpec) -> OptimizerSpec:
-        if not optimizer.lr:
-            raise ConfigError("optimizer.lr = 0: input should be greater than 0: nothing would be trained")
-        return optimizer
-
     def build_method(self) -> Method:
         """Build the method with its preset and the options of its section."""
         return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))
@@ -300,8 +293,8 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
     """Read a YAML file, and change it by words `key=value`: dots lead into sections, or to an index of a list; values
     are YAML, and null drops a key that takes no null.
 
-    Another kind (partition, source, model, attack, method) drops the keys of the file that only the former kind knows,
-    and one warning says which. Raises `ConfigError` for a file or a word that cannot be read.
+    Another kind (partition, source, model, optimiser, attack, method) drops the keys of the file that only the former
+    kind knows, and one warning says which. Raises `ConfigError` for a file or a word that cannot be read.
     """
     values = {} if path is None else read_yaml(path) or {}
     if not isinstance(values, dict):
