@@ -74,7 +74,7 @@ def _not_run(paper: PaperResults, hours: PlannedHours) -> list[str]:
         return []
     machine = [
         f"Core hours are those of `fedloom reproduce --list` on {hours.machine}, as if every method cost what FedAvg "
-        "costs. `--plan` tries each method."
+        "costs. `--plan` counts the operations of each method."
     ]
     table = "\n".join(["| name | table | cells | core hours |", "|---|---|---|---|", *lines])
     return ["## Not run yet in the paper's own setting", *(machine if hours.machine else []), table]

@@ -35,7 +35,7 @@ def enter_empty_folder(folder: Path, patch: pytest.MonkeyPatch) -> None:
     """Work in a folder without data, where every run is estimated at an hour."""
     patch.chdir(folder)
     patch.setenv("FEDLOOM_DATA", str(folder / "data"))
-    patch.setattr(cost, "run_cost", lambda config, by_method: cost.Cost(1.0, 1.0, 3600.0))
+    patch.setattr(cost, "run_cost", lambda config, by, operations: cost.Cost(1.0, 1.0, 3600.0))
 
 
 @pytest.fixture(scope="module")
@@ -82,7 +82,7 @@ def test_a_plan_has_hours_by_row_and_what_is_missing(capsys: Any) -> None:
 def test_a_row_that_cannot_be_tried_has_no_hours_instead_of_none_at_all(
     capsys: Any, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refuse(config: Any, by_method: bool) -> cost.Cost:
+    def refuse(config: Any, by: str, operations: float) -> cost.Cost:
         if config.method == "fedbn":
             raise ConfigError("fedbn: no batch norm")
         return cost.Cost(1.0, 1.0, 3600.0)
@@ -214,7 +214,7 @@ def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any, copie
 
 
 def test_what_another_process_foresaw_meanwhile_stays(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cost_while_another_writes(config: Any, by_method: bool) -> cost.Cost:
+    def cost_while_another_writes(config: Any, by: str, operations: float) -> cost.Cost:
         Path("t/foreseen.json").write_text('{"cifar10-pathological/FedProx": 5.0, "cifar10-pathological/FedAvg": 6.0}')
         return cost.Cost(1.0, 1.0, 3600.0)
 

@@ -2,6 +2,7 @@
 
 import numpy as np
 import pytest
+import torch
 
 import fedloom as fl
 from fedloom.core.errors import ConfigError
@@ -119,3 +120,18 @@ def test_sources_without_another_domain_are_one_line():
     one = from_arrays(x, y, domain=np.zeros(40, int), domains=["ward"])
     with pytest.raises(ConfigError, match="it is the only domain of"):
         fl.run("fedavg", scenario=fl.scenario(one, partition="iid", clients=2, held_out={"domain": "ward"}), rounds=1)
+
+
+@pytest.mark.parametrize("held_out", [{"domain": "clinic"}, [1], {"share": 0.3}])
+@pytest.mark.parametrize("normalise", ["own", "unit"])
+def test_pixels_of_those_who_never_train_are_not_in_the_moments(held_out, normalise):
+    """Each owner has pixels of one brightness and its neighbour, so that a sample too many would show."""
+    domain = np.arange(150) % 3
+    x = np.broadcast_to(40 * domain[:, None, None, None] + np.arange(2), (150, 1, 2, 2)).astype(np.uint8)
+    data = from_arrays(x, np.arange(150) // 3 % 2, owners=np.array(NAMES)[domain], normalise=normalise)
+    dealt = fl.scenario(data, partition="natural", held_out=held_out)
+    pixels = dealt.train_set.x[torch.from_numpy(dealt.train.order)].double()
+    wanted = (pixels.mean(), pixels.std(correction=0)) if normalise == "own" else (0.0, 255.0)
+    for samples in (dealt.train_set, dealt.test_set, dealt.newcomers.train_set, dealt.newcomers.test_set):
+        assert float(samples.mean) == pytest.approx(float(wanted[0]), rel=1e-6)
+        assert float(samples.std) == pytest.approx(float(wanted[1]), rel=1e-6)

@@ -29,7 +29,7 @@ NOT_RUN = {
     "make test": "runs this test",
     "fedloom methods NAME": "stands for any method",
 }
-LONG = "fedloom reproduce "  # tries each method of a table to foresee its hours, which takes minutes
+LONG = "fedloom reproduce "  # tries the networks of a table to foresee its hours
 
 
 @pytest.fixture

@@ -101,6 +101,35 @@ def test_clients_of_a_trial_are_no_larger_than_those_of_its_config(monkeypatch: 
     assert tried == [(2, 16), (2, 512)]
 
 
+def test_a_trial_does_not_grow_to_a_batch_that_would_take_far_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
+    tried: list[tuple[int, int]] = []
+
+    def timed(keys: str, shape: Any, clients: int, size: int) -> tuple[float, module.Speed]:
+        tried.append((clients, size))
+        return 4e-3 * clients * size, module.Speed(4e-3, 1e-4)
+
+    monkeypatch.setattr(module, "_timed", timed)
+    keys = json.dumps(module._network_keys(parse(_DIGITS)))
+    module._speed(keys, 512, shape_of(parse(_DIGITS)), 4096, 0.3)  # 32 samples take 0.13 s, two batches 4.1 s
+    assert tried == [(2, 16)]
+
+
+def test_operations_of_a_method_are_those_of_its_passes() -> None:
+    """Ditto's clients train a personal model for one epoch beside the two, or five, of the shared one."""
+    ditto = {"method": "ditto", "ditto": {"personal_epochs": 1}}
+    assert module.method_operations(parse(_DIGITS)) == 1.0
+    assert module.method_operations(parse(_DIGITS | ditto | {"local_epochs": 2})) == pytest.approx(3 / 2)
+    assert module.method_operations(parse(_DIGITS | ditto | {"local_epochs": 5})) == pytest.approx(6 / 5)
+
+
+def test_a_trial_of_the_method_is_taken_where_one_is_kept(trials: list[str]) -> None:
+    config = parse(_DIGITS | {"method": "ditto"})
+    assert module.kept_method_trial(config, 64) is None
+    speed = module.method_trial(config, 64)
+    assert module.kept_method_trial(config, 64) == speed
+    assert len(trials) == 1
+
+
 def test_a_trial_has_few_local_epochs() -> None:
     assert module._method_keys(parse(_DIGITS | {"method": "fedavg", "local_epochs": 50}))["local_epochs"] == 3
 

@@ -21,6 +21,10 @@ if TYPE_CHECKING:
 
 
 _ESTIMATES_FILE = "foreseen.json"
+_BASIS = (
+    "a trial of the method where a run of the table has made one, else a trial of its network, times the operations "
+    "of the method (matrix products, convolutions) over those of plain training"
+)
 
 
 def reproduce(
@@ -125,7 +129,7 @@ def show_tables(scale: Scale, as_json: bool) -> None:
             )
             continue
         cells = recipe.study(scale).cells
-        cost = study_cost(cells, by_method=False, progress=say)
+        cost = study_cost(cells, "network", say)
         say(f"{name}: {len(cells)} cells")
         hours = sum(estimate.seconds for estimate in cost.values()) / 3600
         summaries.append(
@@ -150,7 +154,7 @@ def show_tables(scale: Scale, as_json: bool) -> None:
         line = f"{row['name']:<16} {amount}{row['title']} ({row['data']}{absent})".replace(" ()", "")
         console.print(line, markup=False, soft_wrap=True)
     console.print(
-        "hours: one core of this machine, as if every method cost what FedAvg costs; --plan tries each method"
+        "hours: one core of this machine, as if every method cost what FedAvg costs; --plan counts each method's work"
     )
 
 
@@ -174,7 +178,8 @@ def show_cost(
     study_folder = StudyFolder(folder)
     study_folder.check(study)
     absent = missing_sources(cells)
-    cost = study_cost(cells, progress=say)
+    say("networks that this machine has not tried yet are tried for some seconds")
+    cost = study_cost(cells, "operations", say)
     groups: dict[str, list[Cell]] = {}
     for cell in cells:
         groups.setdefault(cell.group, []).append(cell)
@@ -183,6 +188,7 @@ def show_cost(
     unknown = sum(row["hours"] is None for row in rows)
     if as_json:
         overview = {"name": recipe.name, "scale": scale, "says": recipe.scale_text(scale), "rows": rows, "hours": total}
+        overview["hours_basis"] = _BASIS
         print_json(overview | {"missing": absent, "open": list(recipe.choices)})
         return
     console = console_of(as_json)
@@ -193,6 +199,7 @@ def show_cost(
         console.print(line, markup=False, soft_wrap=True)
     without = f", without the rows of no estimate ({unknown})" if unknown else ""
     console.print(f"{len(cells)} cells, {total:,.1f} hours on one core of this machine{without}", soft_wrap=True)
+    console.print(f"hours: {_BASIS}", markup=False, soft_wrap=True)
     for source, why in absent.items():
         console.print(f"missing: {source}: {why}", markup=False, soft_wrap=True)
 
@@ -214,7 +221,7 @@ def estimate_cells(cells: Sequence[Cell], study_folder: StudyFolder) -> None:
     groups = {cell.group: cell for cell in cells if cell.group not in known_estimates}
     if groups:
         say(f"how long {len(groups)} rows will take: trials of their networks")
-        cost = study_cost(list(groups.values()), progress=say)
+        cost = study_cost(list(groups.values()), "trial", say)
         estimates = {name: round(cost[cell.name].seconds, 1) for name, cell in groups.items() if cell.name in cost}
         with study_folder.locked():
             write_atomic(

@@ -10,12 +10,13 @@ from typing import Any, Literal
 import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
+from torch import Tensor
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.attacks.attack import Attack
 from fedloom.data.client_splits import hold_out, matched_tests, split_three
-from fedloom.data.dataset import Dataset
+from fedloom.data.dataset import Dataset, channel_moments
 from fedloom.data.digest import sets_digest
 from fedloom.data.left_out_domain import LeftOutDomain
 from fedloom.data.newcomers import HeldOut, without_newcomers
@@ -101,7 +102,8 @@ def make_scenario(
         held_out: clients that never train, set apart before the attack.
 
     Measured features of a table (`Splits.numeric_features`) are standardised last, by mean and deviation of clients'
-    training samples only. Raises `ConfigError` for more clients than samples, shares out of range, and partitions that
+    training samples only; so are pixels with their own moments, where clients or a domain never train. Raises
+    `ConfigError` for more clients than samples, shares out of range, and partitions that
     cannot be made.
     """
     train, test = splits.train, splits.test
@@ -153,6 +155,8 @@ def make_scenario(
         scenario = left_out.add_to(scenario, newcomer)
     elif held_out is not None:
         scenario = without_newcomers(scenario, held_out.draw(scenario, streams.numpy("held_out")))
+    keeps_apart = splits.own_moments and scenario.newcomers is not None
+    moments = _moments_of_clients(scenario) if keeps_apart else None
     if attack is not None:
         scenario = attack.add_to(scenario, streams.numpy("attack"))
     if public:
@@ -164,6 +168,7 @@ def make_scenario(
         source_digest=sets_digest([train, test]),
         by_owners=isinstance(partition, Natural),
     )
+    scenario = scenario if moments is None else _with_moments(scenario, *moments)
     return _standardised(scenario, splits.numeric_features) if splits.numeric_features else scenario
 
 
@@ -262,7 +267,19 @@ def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
             float(values.mean()) if values.size else 0.0,
             float(values.std()) if varies else 1.0,
         )
-    sets = {"train_set": data, "test_set": scenario.test_set, "public": scenario.public}
+    return _with_moments(scenario, mean, std)
+
+
+def _moments_of_clients(scenario: Scenario) -> tuple[Tensor, Tensor]:
+    """Mean and deviation of each channel [c] over the samples that clients train on, in stored units."""
+    rows = torch.from_numpy(np.sort(scenario.train.order))
+    mean, std = channel_moments(scenario.train_set.x[rows].numpy())
+    return torch.tensor(mean), torch.tensor(std)
+
+
+def _with_moments(scenario: Scenario, mean: Tensor, std: Tensor) -> Scenario:
+    """Normalise all samples of a scenario, those of newcomers included, by the same mean and deviation [c]."""
+    sets = {"train_set": scenario.train_set, "test_set": scenario.test_set, "public": scenario.public}
     scaled: dict[str, Any] = {
         name: replace(samples, mean=mean, std=std) for name, samples in sets.items() if samples is not None
     }

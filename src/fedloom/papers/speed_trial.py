@@ -33,6 +33,7 @@ from fedloom.storage.environment import describe_environment
 from fedloom.storage.log import Row
 
 _METHOD_SECONDS, _NETWORK_SECONDS = 1.0, 0.3  # that the timed round of a trial should take
+_LONGEST = 4  # times those seconds, which no round of a trial should take
 _FIRST_SIZE = 16  # samples of a client in the first attempt
 _PLAIN_METHOD = "local"  # trains as FedAvg does, also where clients have different nets
 _ROUNDS = 3  # the last one is timed
@@ -59,10 +60,30 @@ def method_trial(config: RunConfig, train_size: float) -> Speed:
         train_size: samples of a client. Clients of about one size have one trial, because they share what a method does
             once a round.
     """
-    shape, keys = shape_of(config), json.dumps(_method_keys(config), sort_keys=True)
-    size = int(2 ** round(log2(max(1.0, train_size))))
-    facts = [keys, asdict(replace(shape, train=(), test=())), size]
-    return _kept(facts, lambda: _speed(keys, config.batch_size, shape, size, _METHOD_SECONDS))
+    facts, keys, size = _method_facts(config, train_size)
+    return _kept(facts, lambda: _speed(keys, config.batch_size, shape_of(config), size, _METHOD_SECONDS))
+
+
+def kept_method_trial(config: RunConfig, train_size: float) -> Speed | None:
+    """Return the speed that `method_trial` has measured on this machine before; None if it has not."""
+    return _known(_key(_method_facts(config, train_size)[0]))
+
+
+def method_operations(config: RunConfig) -> float:
+    """Count the operations of the config's method on its network, for each that plain local training takes.
+
+    Matrix products and convolutions count, as in `fedloom.engine.flops`, on two small clients; nothing is timed.
+    """
+    shape, samples = shape_of(config), _FIRST_SIZE
+    counts = []
+    for keys in (_method_keys(config), _network_keys(config)):
+        epochs = keys["local_epochs"] if keys["method"] == _PLAIN_METHOD else config.local_epochs
+        text = json.dumps(keys | {"batch_size": samples // 2, "local_epochs": epochs}, sort_keys=True)
+        clients = max(2, len(_trial_config(text, 1, 1).models()))
+        trial = _trial_config(text, 2, clients)
+        scenario = _trial_scenario(text, shape, samples * clients, max(len(shape.classes), 2), clients)
+        counts.append(run(trial, scenario=scenario).numbers["flops"] / trial.local_epochs)
+    return float(counts[0] / counts[1])
 
 
 def network_trial(config: RunConfig) -> Speed:
@@ -82,18 +103,38 @@ _known_speeds: dict[str, Speed] = {}
 
 def _kept(facts: Sequence[Any], measure: Callable[[], Speed]) -> Speed:
     """Return the speed of a trial that this machine has made before, with these versions, or make it now."""
-    key = hashlib.sha256(json.dumps([describe_environment(), facts], sort_keys=True).encode()).hexdigest()
+    key = _key(facts)
+    if (known := _known(key)) is not None:
+        return known
+    speed, file = measure(), _file(key)
+    if file is not None:
+        with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
+            file.parent.mkdir(parents=True, exist_ok=True)
+            write_atomic(file, json.dumps(asdict(speed)))
+    _known_speeds[key] = speed
+    return speed
+
+
+def _known(key: str) -> Speed | None:
+    """The speed that was kept under a key, in this process or before; None if there is none."""
     if key not in _known_speeds:
         file = _file(key)
         speed = None if file is None else _read(file)
         if speed is None:
-            speed = measure()
-            if file is not None:
-                with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
-                    file.parent.mkdir(parents=True, exist_ok=True)
-                    write_atomic(file, json.dumps(asdict(speed)))
+            return None
         _known_speeds[key] = speed
     return _known_speeds[key]
+
+
+def _key(facts: Sequence[Any]) -> str:
+    return hashlib.sha256(json.dumps([describe_environment(), facts], sort_keys=True).encode()).hexdigest()
+
+
+def _method_facts(config: RunConfig, train_size: float) -> tuple[list[Any], str, int]:
+    """What a trial of the config's method depends on, with the keys of the trial and the samples of a client."""
+    shape, keys = shape_of(config), json.dumps(_method_keys(config), sort_keys=True)
+    size = int(2 ** round(log2(max(1.0, train_size))))
+    return [keys, asdict(replace(shape, train=(), test=())), size], keys, size
 
 
 def _file(key: str) -> Path | None:
@@ -169,7 +210,8 @@ def _speed(keys: str, batch: int, shape: Shape, max_size: int, target: float) ->
         size = min(max_size, ceil(size * factor / batch) * batch)
         enough = min(_MAX_CLIENTS, int(before[0] * before[1] * factor / size))
         clients = max(clients, enough - enough % min_clients)
-        if (size, clients) == before:
+        expected = seconds * size * clients / (before[0] * before[1])
+        if (size, clients) == before or expected > _LONGEST * target:  # one large batch would take too long
             break
         seconds, speed = _timed(keys, shape, clients, size)
     return speed

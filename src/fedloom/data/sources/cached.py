@@ -180,6 +180,7 @@ class ImageSource(CachedSource):
             splits,
             train=replace(splits.train, mean=means, std=deviations),
             test=replace(splits.test, mean=means, std=deviations),
+            own_moments=self.normalise == "own",
         )
 
 

@@ -36,6 +36,8 @@ class Splits:
         domains_are_owners: whether each domain is an owner and becomes a client, unless another partition is set.
         numeric_features: indices of measured features. `make_scenario` standardises them, because only then is it known
             which samples clients train on.
+        own_moments: whether pixels have the moments of the training set. `make_scenario` takes them anew where clients
+            or a domain never train.
         notes: one sentence on each kind of data that was left out or looks like a mistake; shown once.
     """
 
@@ -43,6 +45,7 @@ class Splits:
     test: Dataset
     domains_are_owners: bool = False
     numeric_features: tuple[int, ...] = ()
+    own_moments: bool = False
     notes: tuple[str, ...] = ()
 
     def __repr__(self) -> str:
