@@ -49,3 +49,30 @@ def shrunk(covariance: Tensor, share: float) -> Tensor:
     matrix = covariance.double()
     identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     return (1 - share) * matrix + share * matrix.diagonal().mean() * identity
+
+
+def conditioned(covariance: Tensor, largest: float) -> tuple[Tensor, float]:
+    """Return a covariance that can be solved with, and the condition of S: the largest variance over the smallest.
+
+    If the condition is above `largest`, the smaller variances, negative ones included, are raised to the largest one
+    divided by it, and to 1e-12 at least. Otherwise S is returned as it is, and so is one that is not finite.
+
+    Args:
+        covariance: S [d, d], symmetric.
+        largest: the condition that may stay.
+
+    Example:
+        >>> matrix, condition = conditioned(torch.diag(torch.tensor([4.0, 0.0])), 8.0)
+        >>> matrix.diagonal(), condition
+        (tensor([4.0000, 0.5000], dtype=torch.float64), inf)
+    """
+    matrix = covariance.double()
+    if not matrix.isfinite().all():
+        return matrix, torch.inf
+    variances, axes = torch.linalg.eigh(matrix)
+    smallest, greatest = float(variances[0]), float(variances[-1])
+    condition = greatest / smallest if smallest > 0 else torch.inf
+    if condition <= largest:
+        return matrix, condition
+    raised = variances.clamp(min=max(greatest / largest, 1e-12))
+    return (axes * raised) @ axes.T, condition

@@ -1,0 +1,58 @@
+"""Fed3R."""
+
+from __future__ import annotations
+
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.parts.one_shot import OneShotHead, OneShotOptions, SumsRound, masking_bias
+
+
+class Options(OneShotOptions):
+    """Options of Fed3R."""
+
+    ridge: float = Field(0.01, gt=0, description="lambda, the ridge penalty of the regression on labels.")
+
+
+class RidgeHead(SumsRound):
+    """Fed3R's round after the last."""
+
+    Options = Options
+    method_name = "fed3r"
+
+    def head(self, uploads: Uploads) -> tuple[Tensor, Tensor]:
+        means, shares, squares, samples = self.means(uploads)
+        gram = samples * squares + self.options.ridge * torch.eye(len(squares), dtype=squares.dtype)
+        sums = samples * shares.unsqueeze(1) * means.values
+        return normalize(torch.linalg.solve(gram, sums.T).T, dim=1, eps=1e-12), masking_bias(means.held)
+
+
+@register
+class Fed3R(OneShotHead):
+    """Fed3R: FedAvg, whose head is replaced at the end by a ridge regression on the labels, solved from sums. Fani et
+    al., ICML 2024, arXiv 2406.01116.
+
+    Down, up, local, server: as FedAvg. After the last round every client with data gets the model and sends sums over
+    its samples: of z by class and of z z^T. The rows of the head are (sum z z^T + lambda I)^-1 n_c mu_c, made unit,
+    with mu_c the mean of class c over all clients; it has no bias. The server needs sums alone.
+
+    Tested: global.
+    """
+
+    Options = Options
+    head_round = RidgeHead
+    citation = Citation(
+        "Fani et al.",
+        "ICML",
+        2024,
+        "arXiv 2406.01116",
+        {"P": 1},
+        {"P": 1},
+        our_choice="FedAvg trains the body, as no pre-trained weights come with the library. The formula and lambda "
+        "are those of FedCOF's repository, dipamgoswami/FedCOF at c2e9296; the authors' code was not read. A class "
+        "without samples is never named.",
+    )

@@ -1,0 +1,104 @@
+"""FedCGS."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.core.records import Record
+from fedloom.core.tables import ClassTable
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import Diagnostic, ServerContext
+from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.parts.gaussian import conditioned, gaussian_head
+from fedloom.methods.parts.one_shot import OneShotHead, OneShotOptions, SumsRound
+
+LARGEST_CONDITION = 1e8
+
+
+class Options(OneShotOptions):
+    """Options of FedCGS."""
+
+    gamma: float = Field(
+        0.1, ge=0, description="gamma, added to the variance of every feature; the released code adds nothing."
+    )
+    covariance: Literal["all", "within"] = Field(
+        "all", description="Covariance of all features, as in released code, or within classes, as in LDA."
+    )
+
+
+class GaussianHead(SumsRound):
+    """FedCGS's round after the last."""
+
+    Options = Options
+    method_name = "fedcgs"
+
+    def head(self, uploads: Uploads) -> tuple[Tensor, Tensor]:
+        means, shares, covariance = self.gaussians(uploads)
+        return gaussian_head(means, conditioned(covariance, LARGEST_CONDITION)[0], shares)
+
+    def gaussians(self, uploads: Uploads) -> tuple[ClassTable, Tensor, Tensor]:
+        """Return class means [C, d], shares of the classes [C], and the one covariance [d, d], gamma in it.
+
+        Args:
+            uploads: the clients' statistics.
+        """
+        means, shares, squares, samples = self.means(uploads)
+        if self.options.covariance == "all":
+            centre = shares @ means.values
+            between = torch.outer(centre, centre)
+        else:
+            between = (means.values.T * shares) @ means.values
+        scatter = samples * (squares - between)
+        identity = torch.eye(len(squares), dtype=squares.dtype)
+        return means, shares, scatter / max(samples - 1, 1) + self.options.gamma * identity
+
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+        means, _, covariance = self.gaussians(uploads)
+        condition, missing, found = conditioned(covariance, LARGEST_CONDITION)[1], int((~means.held).sum()), []
+        if condition > LARGEST_CONDITION:
+            message = (
+                f"the covariance of the features has the condition {condition:.1e}: directions without variance got a "
+                "little; fewer features, more samples or a larger gamma would make the head certain"
+            )
+            found.append(Diagnostic("fedcgs.condition", message, condition))
+        if missing:
+            message = f"{missing} classes have no sample at any client: the head never names them"
+            found.append(Diagnostic("fedcgs.missing_classes", message, float(missing)))
+        return found
+
+
+@register
+class FedCGS(OneShotHead):
+    """FedCGS: FedAvg, whose head is replaced at the end by one of class Gaussians, made in one round of sums. Guan et
+    al., AAAI 2025, arXiv 2503.06962.
+
+    Down, up, local, server: as FedAvg. After the last round every client with data gets the model and sends sums over
+    its samples: of z by class, of z z^T, and its class counts. With the means M_c and the covariance S of all features,
+    gamma I added, the head's rows are S^-1 M_c, its bias -M_c S^-1 M_c / 2 + log(n_c / N). The server needs sums alone.
+    Any split of the same samples over clients gives the same head.
+
+    Tested: global.
+    """
+
+    Options = Options
+    presets = {"paper": {"gamma": 0.0}, "authors": {"gamma": 0.0}, "sound": {}}  # noqa: RUF012
+    head_round = GaussianHead
+    needs_bias = True
+    citation = Citation(
+        "Guan et al.",
+        "AAAI",
+        2025,
+        "arXiv 2503.06962",
+        {"P": 1},
+        {"P": 1},
+        code="Yuqin-G/FedCGS at 25402e6",
+        our_choice="No pre-trained weights come with the library, so FedAvg trains the body; `body: first` leaves one "
+        "that you bring as it is. gamma is 0.1: a ReLU feature that is always 0 makes the covariance singular.",
+        departures="A covariance of condition above 1e8 gets variances in its empty directions. A class without "
+        "samples is never named.",
+        released_code="A class without samples gets weights that are no numbers. Sums are float32.",
+    )

@@ -1,0 +1,46 @@
+"""FedNCM."""
+
+from __future__ import annotations
+
+from torch import Tensor
+from torch.nn.functional import normalize
+
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.parts.one_shot import MeansRound, OneShotHead, masking_bias
+
+
+class MeansHead(MeansRound):
+    """FedNCM's round after the last."""
+
+    method_name = "fedncm"
+
+    def head(self, uploads: Uploads) -> tuple[Tensor, Tensor]:
+        means, _ = self.class_means(uploads)
+        return normalize(means.values, dim=1, eps=1e-12), masking_bias(means.held)
+
+
+@register
+class FedNCM(OneShotHead):
+    """FedNCM: FedAvg, whose head is replaced at the end by the unit means of the classes' features. Legate et al.,
+    NeurIPS 2023, arXiv 2306.03937.
+
+    Down, up, local, server: as FedAvg. After the last round every client with data gets the model and sends its class
+    means of z and its class counts. Row c of the head is mu_c / |mu_c|, with mu_c the mean of class c over all clients;
+    it has no bias.
+
+    Tested: global.
+    """
+
+    head_round = MeansHead
+    citation = Citation(
+        "Legate et al.",
+        "NeurIPS",
+        2023,
+        "arXiv 2306.03937",
+        {"P": 1},
+        {"P": 1},
+        our_choice="FedAvg trains the body, as no pre-trained weights come with the library. The formula is that of "
+        "FedCOF's repository, dipamgoswami/FedCOF at c2e9296; the authors' code was not read. A class without samples "
+        "is never named.",
+    )
