@@ -1,0 +1,1 @@
+"""How heterogeneous the clients' data are: labels, amounts, features, and the relation between both."""

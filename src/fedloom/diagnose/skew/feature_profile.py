@@ -1,0 +1,235 @@
+"""Feature skew: how clients' features of one class differ, and whether equal features have equal labels."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import combinations
+from typing import Any
+
+import numpy as np
+import torch
+from numpy.typing import NDArray
+from sklearn.decomposition import PCA
+from sklearn.exceptions import ConvergenceWarning
+from sklearn.linear_model import LogisticRegression
+from sklearn.metrics import balanced_accuracy_score
+from sklearn.model_selection import StratifiedKFold, cross_val_predict
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.trees import Tree
+from fedloom.data.scenario import Scenario
+from fedloom.diagnose.skew.distances import Floats
+from fedloom.diagnose.skew.label_profile import Interval
+from fedloom.nets.net import Net
+
+MOST_CLIENTS, SAMPLES = 20, 100  # compared clients, and samples of each
+_PERMUTATIONS = 50
+_DIMENSIONS = 50  # principal components on which classifiers work
+_FOLDS = 2
+Labels = NDArray[np.int64]
+
+
+@dataclass(frozen=True, slots=True)
+class FeatureProfile:
+    """How the clients' features differ. All figures are of features that are scaled to unit variance.
+
+    Attributes:
+        clients: ids of the compared clients [K], at most 20, evenly spaced among those with samples.
+        samples: number of samples that were looked at, at most 100 of each client.
+        class_distance: mean over classes and pairs of clients of the distance of their class means, in standard
+            deviations within a class, less what finite samples explain; with the interval of 50 random dealings that
+            keep every client's labels. NaN where no two clients share a class with two samples each.
+        pairs: mean distance of each pair of clients over their common classes [K, K]; NaN without one.
+        client_accuracy: balanced accuracy of logistic regressions that name the client of a sample among those that
+            hold its class, by two-fold cross-validation, averaged over classes. NaN where no class has two such
+            clients.
+        chance: what guessing reaches in them.
+        label_gaps: for each client [K], the accuracy on its samples of a logistic regression of the label that was
+            trained on them (two-fold), less that of one trained on all other clients; both weigh classes by the
+            client's shares. Above 0, equal features have other labels, or only own data teach them. NaN where it has
+            fewer than two samples of each of two classes.
+    """
+
+    clients: tuple[int, ...]
+    samples: int
+    class_distance: Interval
+    pairs: Floats
+    client_accuracy: float
+    chance: float
+    label_gaps: Floats
+
+    @property
+    def mean_label_gap(self) -> float:
+        """The mean of `label_gaps` over the clients that have one; NaN if none has."""
+        known = self.label_gaps[~np.isnan(self.label_gaps)]
+        return float(known.mean()) if len(known) else float("nan")
+
+
+def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0) -> FeatureProfile:
+    """Profile the features that a net with the weights `tree` has of the clients' training samples.
+
+    It pools features of people, so it is for simulation, or for data whose owner is one.
+
+    Args:
+        scenario: who holds what.
+        net: the network; it must have features and a head.
+        tree: its weights: untrained ones, or those of a run.
+        seed: of the random dealings and folds.
+
+    Raises `ConfigError` for a net without features, or no client with samples.
+    """
+    if not net.classifier_block:
+        raise ConfigError("this model has no head, so it has no features: profile its labels alone")
+    owners = np.flatnonzero(scenario.train.sizes)
+    compared = owners[np.linspace(0, len(owners) - 1, min(len(owners), MOST_CLIENTS)).astype(int)]
+    rows = [_spaced(scenario.train[int(client)]) for client in compared]
+    if not rows:
+        raise ConfigError("no client has training samples, so there is nothing to compare")
+    features = features_of(net, tree, scenario, np.concatenate(rows))
+    labels = scenario.train_set.y.numpy()[np.concatenate(rows)]
+    clients = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
+    return feature_profile(features, labels, clients, tuple(compared.tolist()), seed)
+
+
+def features_of(net: Net, tree: Tree, scenario: Scenario, rows: Labels) -> Floats:
+    """Features [n, d] of training samples by their numbers [n], in evaluation mode, in float64.
+
+    Args:
+        net: the network.
+        tree: its weights.
+        scenario: has the samples.
+        rows: their numbers.
+    """
+    with torch.no_grad():
+        parts = [
+            net.functional.features(tree, scenario.train_set.gather(part)).double()
+            for part in torch.from_numpy(rows).split(500)  # type: ignore[no-untyped-call]
+        ]
+    return torch.cat(parts).flatten(1).numpy()
+
+
+def feature_profile(
+    features: Floats, labels: Labels, clients: Labels, ids: Sequence[int], seed: int = 0
+) -> FeatureProfile:
+    """Profile features [n, d] with labels [n] of clients [n] that are numbered from 0 to K - 1.
+
+    Args:
+        features: one row for each sample.
+        labels: the class of each sample.
+        clients: the place of each sample's client in `ids`.
+        ids: ids of the clients.
+        seed: of the random dealings and folds.
+    """
+    spread = features.std(0)
+    scaled = (features - features.mean(0)) / np.where(spread > 0, spread, 1)
+    reduced = scaled
+    if min(scaled.shape) > _DIMENSIONS:
+        reduced = PCA(_DIMENSIONS, svd_solver="randomized", random_state=seed).fit_transform(scaled)
+    pairs = _class_distances(scaled, labels, clients, len(ids))
+    rng, drawn = np.random.default_rng(seed), []
+    for _ in range(_PERMUTATIONS):
+        dealt = clients.copy()
+        for label in np.unique(labels):
+            members = np.flatnonzero(labels == label)
+            dealt[members] = clients[rng.permutation(members)]
+        drawn.append(_mean(_class_distances(scaled, labels, dealt, len(ids))))
+    low, high = np.nanquantile(drawn, [0.025, 0.975]) if not np.isnan(drawn).all() else (np.nan, np.nan)
+    accuracy, chance = _client_accuracy(reduced, labels, clients, seed)
+    return FeatureProfile(
+        clients=tuple(ids),
+        samples=len(features),
+        class_distance=Interval(_mean(pairs), float(low), float(high)),
+        pairs=pairs,
+        client_accuracy=accuracy,
+        chance=chance,
+        label_gaps=np.array([_label_gap(reduced, labels, clients == client, seed) for client in range(len(ids))]),
+    )
+
+
+def _spaced(rows: Labels) -> Labels:
+    return rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLES)).astype(int)]
+
+
+def _mean(pairs: Floats) -> float:
+    """Mean over the pairs that are known; NaN without one."""
+    known = pairs[np.triu_indices(len(pairs), 1)]
+    known = known[~np.isnan(known)]
+    return float(known.mean()) if len(known) else float("nan")
+
+
+def _class_distances(features: Floats, labels: Labels, clients: Labels, count: int) -> Floats:
+    """Mean over common classes of the scaled distance of two clients' class means [K, K]."""
+    sums, numbers = np.zeros((count, count)), np.zeros((count, count))
+    for label in np.unique(labels):
+        of_class = labels == label
+        x, owners = features[of_class], clients[of_class]
+        sizes = np.bincount(owners, minlength=count)
+        holders = np.flatnonzero(sizes >= 2)
+        if len(holders) < 2:
+            continue
+        means = np.stack([x[owners == holder].mean(0) for holder in holders])
+        variances = np.array([x[owners == holder].var(0, ddof=1).sum() for holder in holders])
+        within = np.average(variances, weights=sizes[holders] - 1)
+        for (i, first), (j, second) in combinations(enumerate(holders), 2):
+            noise = variances[i] / sizes[first] + variances[j] / sizes[second]
+            squared = ((means[i] - means[j]) ** 2).sum() - noise
+            scaled = np.sqrt(max(squared, 0.0) / within) if within > 0 else 0.0
+            sums[first, second] += scaled
+            sums[second, first] += scaled
+            numbers[first, second] += 1
+            numbers[second, first] += 1
+    return np.where(numbers > 0, sums / np.maximum(numbers, 1), np.nan)
+
+
+def _client_accuracy(features: Floats, labels: Labels, clients: Labels, seed: int) -> tuple[float, float]:
+    """Mean over classes of the balanced accuracy of naming a sample's client, and of chance; NaN without a class that
+    two clients hold often enough."""
+    accuracies, chances = [], []
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    for label in np.unique(labels):
+        of_class = labels == label
+        owners = clients[of_class]
+        usable = np.isin(owners, np.flatnonzero(np.bincount(owners) >= 2 * _FOLDS))
+        x, owners = features[of_class][usable], owners[usable]
+        holders = len(np.unique(owners))
+        if holders >= 2:
+            accuracies.append(balanced_accuracy_score(owners, _cross_validated(x, owners, folds)))
+            chances.append(1 / holders)
+    return (float(np.mean(accuracies)), float(np.mean(chances))) if accuracies else (float("nan"), float("nan"))
+
+
+def _cross_validated(x: Floats, y: Labels, folds: StratifiedKFold) -> Labels:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)  # an accuracy after 200 steps is as good
+        predicted: NDArray[np.int64] = np.asarray(cross_val_predict(_classifier(), x, y, cv=folds), dtype=np.int64)
+    return predicted
+
+
+def _label_gap(features: Floats, labels: Labels, own: NDArray[np.bool_], seed: int) -> float:
+    """Accuracy of a classifier of a client's own samples, less that of one of all others' samples."""
+    x, y, others = features[own], labels[own], ~own
+    counts = np.bincount(y)
+    usable = np.isin(y, np.flatnonzero(counts >= _FOLDS))
+    if len(np.unique(y[usable])) < 2 or len(np.unique(labels[others])) < 2:
+        return float("nan")
+    x, y = x[usable], y[usable]
+    known = np.isin(labels[others], np.unique(y))
+    if len(np.unique(labels[others][known])) < 2:
+        return float("nan")
+    folds = StratifiedKFold(_FOLDS, shuffle=True, random_state=seed)
+    weights = dict(zip(*np.unique(y, return_counts=True), strict=True))
+    train_y = labels[others][known]
+    totals = dict(zip(*np.unique(train_y, return_counts=True), strict=True))
+    sample_weights = np.array([weights[label] / totals[label] for label in train_y.tolist()])
+    sample_weights *= len(train_y) / sample_weights.sum()
+    own_accuracy = float((_cross_validated(x, y, folds) == y).mean())
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", ConvergenceWarning)
+        foreign = _classifier().fit(features[others][known], train_y, sample_weight=sample_weights)
+    return own_accuracy - float((foreign.predict(x) == y).mean())
+
+
+def _classifier() -> Any:
+    return LogisticRegression(C=0.1, max_iter=200)

@@ -1,0 +1,189 @@
+"""Label skew, quantity skew and the long tail, from class counts alone."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from scipy.cluster.hierarchy import fcluster, linkage
+from scipy.spatial.distance import squareform
+
+from fedloom.core.errors import ConfigError
+from fedloom.diagnose.skew.distances import (
+    DISTANCES,
+    Counts,
+    Floats,
+    distance,
+    entropy,
+    gini,
+    mean_of_pairs,
+    pairwise,
+    shares_of,
+)
+
+MOST_CLIENTS = 100  # whose pairs are compared; of more, evenly spaced ones
+_PERMUTATIONS = 200
+_FEW_SHOTS = 5  # samples of a class
+
+
+@dataclass(frozen=True, slots=True)
+class Interval:
+    """The 95 % interval of a figure if samples were dealt to clients of these sizes at random, and the figure.
+
+    Attributes:
+        value: the figure.
+        low: the 2.5 % quantile of the permutations.
+        high: the 97.5 % quantile.
+    """
+
+    value: float
+    low: float
+    high: float
+
+    @property
+    def looks_iid(self) -> bool:
+        """Whether the figure lies in the interval, or below it."""
+        return self.value <= self.high
+
+
+@dataclass(frozen=True, slots=True)
+class LabelProfile:
+    """How the clients' labels and amounts differ. Clients without samples are left out, and counted.
+
+    Attributes:
+        clients: ids of the compared clients [K], at most 100, evenly spaced.
+        left_out: number of clients with samples that are not among them.
+        empty_clients: number of clients without samples.
+        distances: mean over pairs of clients of each distance, with its interval.
+        hellinger: Hellinger distances of all pairs [K, K].
+        to_pool: Hellinger distance of each client to all samples together [K].
+        effective_classes: exp of the entropy of each client's labels [K]: 1 for one class, C for equal shares.
+        classes: classes that somebody holds.
+        sizes: samples of each client [K].
+        size_gini: Gini's coefficient of the sizes of all clients with samples.
+        size_ratio: the largest over the smallest of them.
+        tail_ratio: rho, the largest class over the smallest that somebody holds.
+        tail_gini: Gini's coefficient of the class totals, absent classes included.
+        absent_classes: classes that nobody holds.
+        few_shot: clients that hold fewer than 5 samples for each class that they have, on average.
+        places: the compared clients in two dimensions [K, 2], by classical scaling of the Hellinger distances.
+        groups: number of the group of each compared client [K], from 1 on: clients that are as near to each other, on
+            average, as 97.5 % of pairs in random dealings.
+    """
+
+    clients: tuple[int, ...]
+    left_out: int
+    empty_clients: int
+    distances: dict[str, Interval]
+    hellinger: Floats
+    to_pool: Floats
+    effective_classes: Floats
+    classes: int
+    sizes: Counts
+    size_gini: float
+    size_ratio: float
+    tail_ratio: float
+    tail_gini: float
+    absent_classes: tuple[int, ...]
+    few_shot: tuple[int, ...]
+    places: Floats
+    groups: Counts
+
+
+def label_profile(counts: Counts, seed: int = 0) -> LabelProfile:
+    """Profile clients by their class counts, which is all that this needs of them.
+
+    A client that sends its counts tells the server its label mix. The interval comes from 200 random dealings of the
+    same class totals to clients of the same sizes.
+
+    Args:
+        counts: samples of each client and class [N, C], whole numbers of 0 or more.
+        seed: of the random dealings.
+
+    Raises `ConfigError` if no client has samples, or a count is negative.
+
+    Example:
+        >>> profile = label_profile(np.array([[50, 0], [0, 50]]))
+        >>> profile.distances["hellinger"].value, profile.distances["hellinger"].looks_iid
+        (1.0, False)
+    """
+    counts = np.asarray(counts)
+    if counts.ndim != 2 or counts.min(initial=0) < 0:
+        raise ConfigError(f"class counts of shape {counts.shape}: need [clients, classes], whole numbers of 0 or more")
+    sizes = counts.sum(1)
+    with_samples = np.flatnonzero(sizes)
+    if not len(with_samples):
+        raise ConfigError("no client has training samples, so there is nothing to compare")
+    spaced = np.linspace(0, len(with_samples) - 1, min(len(with_samples), MOST_CLIENTS)).astype(int)
+    compared = with_samples[spaced]
+    chosen, totals = counts[compared], counts.sum(0)
+    shares = shares_of(chosen)
+    intervals, near = _intervals(chosen, seed)
+    hellinger, held = pairwise("hellinger", shares), totals[totals > 0]
+    per_class = chosen.sum(1) / np.maximum((chosen > 0).sum(1), 1)
+    return LabelProfile(
+        clients=tuple(compared.tolist()),
+        left_out=len(with_samples) - len(compared),
+        empty_clients=len(sizes) - len(with_samples),
+        distances=intervals,
+        hellinger=hellinger,
+        to_pool=distance("hellinger", shares, shares_of(totals[None])[0]),
+        effective_classes=np.exp(entropy(shares)),
+        classes=len(held),
+        sizes=sizes[compared],
+        size_gini=gini(sizes[with_samples]),
+        size_ratio=float(sizes.max() / sizes[with_samples].min()),
+        tail_ratio=float(held.max() / held.min()),
+        tail_gini=gini(totals),
+        absent_classes=tuple(np.flatnonzero(totals == 0).tolist()),
+        few_shot=tuple(compared[per_class < _FEW_SHOTS].tolist()),
+        places=scaled_to_plane(hellinger),
+        groups=_groups(hellinger, near),
+    )
+
+
+def _intervals(counts: Counts, seed: int) -> tuple[dict[str, Interval], float]:
+    """Mean distances of counts [K, C] with their quantiles over random dealings of the same margins; and the Hellinger
+    distance below which 97.5 % of the pairs of those dealings are."""
+    rng, shape = np.random.default_rng(seed), counts.shape
+    labels = np.repeat(np.arange(shape[1]), counts.sum(0))
+    owners = np.repeat(np.arange(shape[0]), counts.sum(1)) * shape[1]
+    drawn: dict[str, list[float]] = {kind: [] for kind in DISTANCES}
+    pairs = []
+    for _ in range(_PERMUTATIONS if len(counts) > 1 else 0):
+        dealt = np.bincount(owners + rng.permutation(labels), minlength=counts.size).reshape(shape)
+        matrices = {kind: pairwise(kind, shares_of(dealt)) for kind in DISTANCES}
+        for kind, matrix in matrices.items():
+            drawn[kind].append(mean_of_pairs(matrix))
+        pairs.append(squareform(matrices["hellinger"], checks=False))
+    intervals: dict[str, Interval] = {}
+    for kind in DISTANCES:
+        low, high = np.quantile(drawn[kind], [0.025, 0.975]) if drawn[kind] else (0.0, 0.0)
+        intervals[kind] = Interval(mean_of_pairs(pairwise(kind, shares_of(counts))), float(low), float(high))
+    return intervals, float(np.quantile(np.concatenate(pairs), 0.975)) if pairs else 0.0
+
+
+def scaled_to_plane(matrix: Floats) -> Floats:
+    """Return places [K, 2] whose distances are near those of a matrix [K, K], by classical multidimensional scaling.
+
+    The sign of each axis is chosen so that its largest entry is positive.
+
+    Args:
+        matrix: symmetric distances, 0 on the diagonal.
+    """
+    size = len(matrix)
+    centring = np.eye(size) - 1 / max(size, 1)
+    values, vectors = np.linalg.eigh(-centring @ matrix**2 @ centring / 2)
+    places = np.zeros((size, 2))
+    for axis, column in enumerate(np.argsort(values)[::-1][:2]):
+        vector = vectors[:, column] * np.sqrt(max(values[column], 0.0))
+        places[:, axis] = vector * (-1 if vector[np.abs(vector).argmax()] < 0 else 1)
+    return places
+
+
+def _groups(matrix: Floats, threshold: float) -> Counts:
+    """Numbers [K], from 1 on, of the clusters of average linkage below a distance."""
+    if len(matrix) < 2:
+        return np.ones(len(matrix), dtype=np.int64)
+    joined = linkage(squareform(matrix, checks=False), method="average")
+    return np.asarray(fcluster(joined, threshold, criterion="distance"), dtype=np.int64)
