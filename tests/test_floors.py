@@ -30,7 +30,7 @@ FLOORS: dict[str, float] = {
     "results": 6.3,
     "runs": 6.4,
     "studies": 6.5,
-    "diagnose": 6.6,
+    "diagnosis": 6.6,
     "report": 7,
     "flower": 7.5,  # it ends with a report
     "trackers": 7,

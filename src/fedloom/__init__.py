@@ -16,6 +16,7 @@ from fedloom._version import __version__
 
 if TYPE_CHECKING:
     from fedloom.api import compare, run, scenario
+    from fedloom.api.diagnosing import diagnose
     from fedloom.api.inspection import inspect
     from fedloom.api.reading import read
     from fedloom.api.study import Study
@@ -38,6 +39,7 @@ _HOMES = {
     "compare": "fedloom.api",
     "run": "fedloom.api",
     "scenario": "fedloom.api",
+    "diagnose": "fedloom.api.diagnosing",
     "inspect": "fedloom.api.inspection",
     "read": "fedloom.api.reading",
     "Study": "fedloom.api.study",
@@ -77,6 +79,7 @@ __all__ = [
     "Study",
     "__version__",
     "compare",
+    "diagnose",
     "evaluate",
     "inspect",
     "load",

@@ -23,6 +23,7 @@ import typer
 from fedloom._version import __version__
 from fedloom.commands import catalogue, comparisons, flower, model, publication, reproduce, studies
 from fedloom.commands.config import config as config_command
+from fedloom.commands.diagnose import diagnose
 from fedloom.commands.init import init
 from fedloom.commands.methods import methods
 from fedloom.commands.shared import (
@@ -188,6 +189,7 @@ def inspect(
         console.print(f"  picture: {out}", markup=False, soft_wrap=True)
 
 
+app.command()(diagnose)
 app.command()(comparisons.report)
 app.command()(publication.table)
 app.command()(publication.figure)

@@ -38,7 +38,7 @@ def show_computed(name: str, folder: Path, draws: int | None, options: Mapping[s
 
 def _tangent_kernels(folder: Path, draws: int, as_json: bool) -> None:
     from fedloom.core.files import json_text, write_atomic
-    from fedloom.diagnose.theory.tangent_kernels import CAVEATS
+    from fedloom.diagnosis.theory.tangent_kernels import CAVEATS
     from fedloom.papers.tangent_kernel_figures import eigenvalue_rows, residual_rows
     from fedloom.report.figures import save
     from fedloom.terminal import print_grid

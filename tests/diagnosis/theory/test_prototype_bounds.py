@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnose.theory.printed_bound import Constants
-from fedloom.diagnose.theory.prototype_bounds import Method, PrototypeConstants, kappa_of, prototype_bounds
+from fedloom.diagnosis.theory.printed_bound import Constants
+from fedloom.diagnosis.theory.prototype_bounds import Method, PrototypeConstants, kappa_of, prototype_bounds
 
 THEORY = json.loads((Path(__file__).parents[2] / "golden" / "theory.json").read_text(encoding="utf-8"))["fedskc_fedsc"]
 INPUTS = THEORY["inputs"]

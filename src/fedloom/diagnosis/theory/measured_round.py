@@ -16,7 +16,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree, clone
 from fedloom.data.scenario import Scenario
-from fedloom.diagnose.theory.printed_bound import Constants
+from fedloom.diagnosis.theory.printed_bound import Constants
 from fedloom.nets.net import Net, tree_of
 
 _SAMPLED_GRADIENTS = 20  # mini-batches whose gradients are compared with that of all data

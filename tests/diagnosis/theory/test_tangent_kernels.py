@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnose.theory.tangent_kernels import (
+from fedloom.diagnosis.theory.tangent_kernels import (
     Model,
     TwoLayerNet,
     condition_number,

@@ -9,7 +9,7 @@ from torch import Tensor
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
-from fedloom.diagnose.theory.printed_bound import Constants, PrintedBound, positive_or_nan
+from fedloom.diagnosis.theory.printed_bound import Constants, PrintedBound, positive_or_nan
 
 CAVEATS = (
     "Lemma 1 is printed with the loss where its gradient is meant.",

@@ -20,8 +20,8 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import Scenario
-from fedloom.diagnose.skew.distances import Floats
-from fedloom.diagnose.skew.label_profile import Interval
+from fedloom.diagnosis.skew.distances import Floats
+from fedloom.diagnosis.skew.label_profile import Interval
 from fedloom.nets.net import Net
 
 MOST_CLIENTS, SAMPLES = 20, 100  # compared clients, and samples of each
@@ -149,7 +149,7 @@ def feature_profile(
 
 
 def _spaced(rows: Labels) -> Labels:
-    return rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLES)).astype(int)]
+    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLES)).astype(int)], dtype=np.int64)
 
 
 def _mean(pairs: Floats) -> float:

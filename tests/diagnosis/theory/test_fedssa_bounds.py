@@ -11,8 +11,8 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
-from fedloom.diagnose.theory.fedssa_bounds import fedssa_bounds, header_distances
-from fedloom.diagnose.theory.printed_bound import Constants
+from fedloom.diagnosis.theory.fedssa_bounds import fedssa_bounds, header_distances
+from fedloom.diagnosis.theory.printed_bound import Constants
 
 THEORY = json.loads((Path(__file__).parents[2] / "golden" / "theory.json").read_text(encoding="utf-8"))["fedssa_theory"]
 INPUTS = THEORY["inputs"]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnose.theory.printed_bound import Constants, PrintedBound, positive_or_nan
+from fedloom.diagnosis.theory.printed_bound import Constants, PrintedBound, positive_or_nan
 
 Method = Literal["fedskc", "fedsc"]
 CAVEATS = (

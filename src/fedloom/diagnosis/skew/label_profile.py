@@ -9,7 +9,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnose.skew.distances import (
+from fedloom.diagnosis.skew.distances import (
     DISTANCES,
     Counts,
     Floats,

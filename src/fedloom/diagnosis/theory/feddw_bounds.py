@@ -9,7 +9,7 @@ from torch import Tensor
 from torch.func import grad, jacrev
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnose.theory.printed_bound import Constants, PrintedBound, positive_or_nan
+from fedloom.diagnosis.theory.printed_bound import Constants, PrintedBound, positive_or_nan
 
 CAVEATS = (
     "Theorem 1 is printed with a strict lower bound; 0 is reached. 2 / |C| is reached only in the limit of disjoint "

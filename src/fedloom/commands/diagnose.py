@@ -1,0 +1,80 @@
+"""The command `diagnose`: how heterogeneous a federation's data are."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from fedloom.commands.shared import AsJson, Overrides, Seed, config_path, overrides_with_options, print_json, say
+from fedloom.core.console import console_of
+from fedloom.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from fedloom.diagnosis.diagnosis import Diagnosis
+
+FILE = "diagnosis.json"
+
+
+def diagnose(
+    target: Annotated[Path, typer.Argument(help="A config, the name of a ready one, or the folder of a finished run.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Draw the map of clients to this .png, .svg or .pdf.")] = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """How heterogeneous the data are: labels, amounts, features; and which clients are alike."""
+    from fedloom.core.files import json_text, write_atomic
+    from fedloom.results.finished_runs import is_run
+
+    if out is not None:
+        from fedloom.report import check_picture
+
+        check_picture(out)
+    finished = target.is_dir() and is_run(target)
+    if target.is_dir() and not finished:
+        raise ConfigError(f"{target}: a folder that is no run; name a config, or the folder of one finished run")
+    if finished and (overrides or seed is not None):
+        raise ConfigError(f"{target}: a finished run has its own keys; leave out key=value and --seed")
+    diagnosis = _of_run(target) if finished else _of_config(target, overrides_with_options(overrides, seed=seed))
+    facts = diagnosis.facts()
+    if finished:
+        write_atomic(target / FILE, json_text(facts, indent=1))
+        say(f"written: {target / FILE}; the run's next report shows it")
+    if out is not None:
+        from fedloom.report.client_map import save_client_map
+
+        save_client_map(facts, out)
+    if as_json:
+        print_json(facts | {"picture": None if out is None else str(out)})
+        return
+    from fedloom.terminal import print_grid
+
+    console = console_of(as_json)
+    console.print(f"{diagnosis.name}: how heterogeneous", style="italic", markup=False)
+    print_grid(console, ("figure", "value", "random dealing (95 %)", "what the server needs"), diagnosis.rows())
+    for sentence in diagnosis.sentences():
+        console.print(f"  {sentence}", markup=False, soft_wrap=True)
+    for note in diagnosis.notes:
+        console.print(f"  note: {note}", markup=False, soft_wrap=True)
+    if out is not None:
+        console.print(f"  picture: {out}", markup=False, soft_wrap=True)
+
+
+def _of_config(config: Path, overrides: list[str]) -> Diagnosis:
+    from fedloom.config.run_config import load, parse
+    from fedloom.diagnosis.diagnosis import diagnose_config
+
+    return diagnose_config(parse(load(config_path(config), overrides)))
+
+
+def _of_run(folder: Path) -> Diagnosis:
+    from fedloom.diagnosis.diagnosis import diagnose_result
+    from fedloom.results.finished_runs import unfinished
+    from fedloom.results.result import Result
+
+    result = Result.read(folder)
+    if result is None:
+        raise ConfigError(f"{folder}: {unfinished(folder)}; finish the run first")
+    return diagnose_result(result)

@@ -1,0 +1,247 @@
+"""The diagnosis of a federation: how heterogeneous its data are, before a run and after one."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from fedloom.config.run_config import RunConfig
+from fedloom.config.setup import Setup
+from fedloom.core.errors import ConfigError
+from fedloom.data.scenario import Scenario
+from fedloom.diagnosis.skew.feature_profile import FeatureProfile, profile_of_scenario
+from fedloom.diagnosis.skew.label_profile import Interval, LabelProfile, label_profile
+from fedloom.export.modules import config_of
+from fedloom.export.run_at_checkpoint import Memory
+from fedloom.nets.net import Net, tree_of
+from fedloom.results.result import Result
+
+COUNTS, FEATURES = "each client's class counts", "features of single samples"
+
+
+@dataclass(frozen=True, slots=True)
+class Diagnosis:
+    """The skew of a federation's data.
+
+    Attributes:
+        name: name of the scenario.
+        class_names: of the C classes.
+        labels: label and quantity skew, from counts.
+        untrained: feature skew under the first weights; None where the model has no features.
+        trained: feature skew under the weights of a finished run; None without a run.
+        notes: what could not be computed, and why.
+    """
+
+    name: str
+    class_names: tuple[str, ...]
+    labels: LabelProfile
+    untrained: FeatureProfile | None = None
+    trained: FeatureProfile | None = None
+    notes: tuple[str, ...] = ()
+
+    def facts(self) -> dict[str, Any]:
+        """All figures as JSON values; what is not defined is None."""
+        labels = self.labels
+        return {
+            "name": self.name,
+            "classes": list(self.class_names),
+            "clients": list(labels.clients),
+            "left_out": labels.left_out,
+            "empty_clients": labels.empty_clients,
+            "label_skew": {kind: _interval(interval) for kind, interval in labels.distances.items()},
+            "hellinger": labels.hellinger.round(6).tolist(),
+            "hellinger_to_pool": labels.to_pool.round(6).tolist(),
+            "effective_classes": labels.effective_classes.round(6).tolist(),
+            "sizes": labels.sizes.tolist(),
+            "size_gini": labels.size_gini,
+            "size_ratio": labels.size_ratio,
+            "tail_ratio": labels.tail_ratio,
+            "tail_gini": labels.tail_gini,
+            "absent_classes": list(labels.absent_classes),
+            "few_shot_clients": list(labels.few_shot),
+            "places": labels.places.round(6).tolist(),
+            "groups": labels.groups.tolist(),
+            "features": {
+                name: _features(profile)
+                for name, profile in (("untrained", self.untrained), ("trained", self.trained))
+                if profile is not None
+            },
+            "notes": list(self.notes),
+        }
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """The figures in words: what, value, its 95 % interval under random dealing, what the server needs for it."""
+        labels, sizes = self.labels, self.labels.sizes
+        rows = [
+            (_DISTANCE_NAMES[kind], f"{interval.value:.3f}", _range(interval), COUNTS)
+            for kind, interval in labels.distances.items()
+        ]
+        effective = f"{np.median(labels.effective_classes):.1f} of {labels.classes} (median client)"
+        few = f"{len(labels.few_shot)} of {len(labels.clients)}"
+        rows += [
+            ("effective classes", effective, "", COUNTS),
+            (
+                "groups of alike clients",
+                f"{len(set(labels.groups.tolist()))} of {len(labels.clients)} clients",
+                "",
+                COUNTS,
+            ),
+            ("samples of a client", f"{sizes.min()} to {sizes.max()}, Gini {labels.size_gini:.2f}", "", "sizes"),
+            ("few-shot clients", few, "", COUNTS),
+            ("long tail", f"rho {labels.tail_ratio:.1f}, Gini {labels.tail_gini:.2f}", "", "class totals"),
+        ]
+        for when, profile in (("untrained", self.untrained), ("trained", self.trained)):
+            if profile is not None:
+                rows += [
+                    (
+                        f"feature skew ({when} net)",
+                        _number(profile.class_distance.value),
+                        _range(profile.class_distance),
+                        FEATURES,
+                    ),
+                    (
+                        f"client named by features ({when})",
+                        _number(profile.client_accuracy),
+                        f"chance {_number(profile.chance)}",
+                        FEATURES,
+                    ),
+                    (f"own data know the labels better by ({when})", _number(profile.mean_label_gap), "", FEATURES),
+                ]
+        return rows
+
+    def sentences(self) -> list[str]:
+        """The meaning of the figures, one sentence each."""
+        hellinger = self.labels.distances["hellinger"]
+        if len(self.labels.clients) == 1:
+            said = ["one client has samples, so nothing differs between clients"]
+        elif hellinger.looks_iid:
+            said = ["labels differ no more than random dealing explains"]
+        else:
+            said = [f"label skew is {strength(hellinger.value)} (mean Hellinger distance {hellinger.value:.2f})"]
+        for when, profile in (("untrained", self.untrained), ("trained", self.trained)):
+            if profile is not None and not math.isnan(profile.class_distance.value):
+                word = "no more than" if profile.class_distance.looks_iid else "more than"
+                said.append(f"features of one class differ between clients {word} random dealing explains ({when} net)")
+        if self.labels.absent_classes:
+            names = ", ".join(self.class_names[label] for label in self.labels.absent_classes)
+            said.append(f"nobody holds: {names}")
+        if self.labels.empty_clients:
+            said.append(f"{self.labels.empty_clients} clients have no samples and are left out")
+        if self.labels.left_out:
+            said.append(
+                f"{len(self.labels.clients)} evenly spaced clients are compared, {self.labels.left_out} are not"
+            )
+        return said
+
+
+_DISTANCE_NAMES = {
+    "total_variation": "label skew: total variation",
+    "jensen_shannon": "label skew: Jensen-Shannon",
+    "hellinger": "label skew: Hellinger",
+}
+
+
+def strength(hellinger: float) -> str:
+    """Name the band of a mean Hellinger distance between clients; the bands are quarters of its range, our choice.
+
+    Example:
+        >>> [strength(value) for value in (0.1, 0.3, 0.6, 0.9)]
+        ['light', 'moderate', 'strong', 'extreme']
+    """
+    return ("light", "moderate", "strong", "extreme")[min(3, int(hellinger * 4))]
+
+
+def diagnose_scenario(
+    scenario: Scenario, net: Net | None = None, trained: Net | None = None, seed: int = 0, notes: tuple[str, ...] = ()
+) -> Diagnosis:
+    """Diagnose the skew of a scenario's training data.
+
+    Args:
+        scenario: who holds what.
+        net: the network with its first weights, whose features are compared; None compares labels alone.
+        trained: the network with the weights of a finished run.
+        seed: of random dealings.
+        notes: what the caller already knows to be missing.
+
+    Raises `ConfigError` if no client has samples, or the data lie on nodes.
+    """
+    if scenario.remote:
+        raise ConfigError(
+            f"{scenario.name}: its data lie on nodes; diagnose each node's data there, or pass class counts"
+        )
+    profiles: dict[str, FeatureProfile | None] = {"untrained": None, "trained": None}
+    said = list(notes)
+    for when, weights in (("untrained", net), ("trained", trained)):
+        if weights is not None:
+            try:
+                profiles[when] = profile_of_scenario(scenario, weights, tree_of(weights), seed)
+            except ConfigError as error:
+                said.append(f"no features of the {when} net: {error}")
+    labels = label_profile(scenario.class_counts(), seed)
+    names = tuple(map(str, scenario.class_names))
+    return Diagnosis(scenario.name, names, labels, profiles["untrained"], profiles["trained"], tuple(said))
+
+
+def diagnose_config(config: RunConfig) -> Diagnosis:
+    """Diagnose the data that a config describes, with the features of its untrained model."""
+    scenario = config.scenario.build(config.seed)
+    net, notes = _first_net(config, scenario)
+    return diagnose_scenario(scenario, net, seed=config.seed, notes=notes)
+
+
+def diagnose_result(result: Result) -> Diagnosis:
+    """Diagnose the data of a finished run, with the features of its model before and after training."""
+    memory = result.memory or Memory(config_of(result.config, None))
+    config = memory.config
+    scenario = memory.scenario or config.scenario.build(config.seed)
+    net, notes = _first_net(config, scenario)
+    trained: Net | None = None
+    try:
+        model = result.model()
+        trained = model if isinstance(model, Net) else None
+        notes += () if isinstance(model, Net) else ("the trained model is not a single net with a head: no features",)
+    except ConfigError as error:
+        notes += (f"no features of a trained net: {error}",)
+    return diagnose_scenario(scenario, net, trained, config.seed, notes)
+
+
+def _first_net(config: RunConfig, scenario: Scenario) -> tuple[Net | None, tuple[str, ...]]:
+    """The first client's network before training; None with a reason where it has several nets or no features."""
+    setup = Setup.from_config(config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)
+    net = setup.nets[0]
+    if setup.method.spec.nets:
+        return None, (f"{config.method} trains several nets at a client, so their features are not compared",)
+    return net, () if len(setup.nets) == 1 else ("clients have several networks: features are those of the first",)
+
+
+def _interval(interval: Interval) -> Mapping[str, Any]:
+    value, low, high = (None if math.isnan(x) else x for x in (interval.value, interval.low, interval.high))
+    return {"value": value, "low": low, "high": high, "looks_iid": interval.looks_iid if value is not None else None}
+
+
+def _features(profile: FeatureProfile) -> Mapping[str, Any]:
+    gaps = [None if math.isnan(gap) else gap for gap in profile.label_gaps.tolist()]
+    known = {
+        "client_accuracy": profile.client_accuracy,
+        "chance": profile.chance,
+        "mean_label_gap": profile.mean_label_gap,
+    }
+    return {
+        "clients": list(profile.clients),
+        "samples": profile.samples,
+        "class_distance": _interval(profile.class_distance),
+        "label_gaps": gaps,
+        **{name: None if math.isnan(value) else value for name, value in known.items()},
+    }
+
+
+def _number(value: float) -> str:
+    return "not defined" if math.isnan(value) else f"{value:.3f}"
+
+
+def _range(interval: Interval) -> str:
+    return "" if math.isnan(interval.low) else f"{interval.low:.3f} to {interval.high:.3f}"

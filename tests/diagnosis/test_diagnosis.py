@@ -1,0 +1,107 @@
+"""The diagnosis of configs, scenarios and runs, in Python and by the command."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import fedloom as fl
+from command_line import call
+from fedloom.config.run_config import load, parse
+from fedloom.core.errors import ConfigError
+from fedloom.diagnosis.diagnosis import diagnose_config
+
+IID = ("scenario.source=digits", "scenario.partition=iid", "scenario.clients=3")
+KEYS = (*IID, "model={name: mlp, hidden: [8]}", "rounds=1")
+
+
+@pytest.fixture(scope="module")
+def finished(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("runs") / "run"
+    scenario = fl.scenario("digits", partition="iid", clients=3)
+    fl.run("fedavg", scenario=scenario, rounds=1, model={"name": "mlp", "hidden": [8]}, out=str(folder))
+    return folder
+
+
+def test_iid_and_split_classes_are_told_apart() -> None:
+    iid = fl.diagnose(fl.scenario("digits", partition="iid", clients=5))
+    assert iid.labels.distances["hellinger"].looks_iid
+    split = fl.diagnose(fl.scenario("digits", partition="classes", classes_per_client=2, clients=5))
+    assert not split.labels.distances["hellinger"].looks_iid
+    assert "extreme" in split.sentences()[0]
+    assert split.untrained is None
+    json.dumps(split.facts(), allow_nan=False)
+
+
+def test_a_config_brings_its_untrained_model() -> None:
+    diagnosis = diagnose_config(parse(load(None, KEYS)))
+    assert diagnosis.untrained is not None
+    assert diagnosis.trained is None
+    assert any("untrained" in row[0] for row in diagnosis.rows())
+
+
+def test_a_model_without_features_is_named_and_labels_are_compared() -> None:
+    diagnosis = diagnose_config(parse(load(None, [*KEYS, "method=fedco2"])))
+    assert diagnosis.untrained is None
+    assert "several nets" in diagnosis.notes[0]
+    assert diagnosis.labels.clients == (0, 1, 2)
+
+
+def test_a_finished_run_adds_the_trained_model(finished: Path) -> None:
+    result = fl.read(finished)
+    diagnosis = fl.diagnose(result)
+    assert diagnosis.trained is not None
+    assert diagnosis.untrained is not None
+    assert diagnosis.trained.class_distance.value != diagnosis.untrained.class_distance.value
+
+
+def test_the_command_diagnoses_configs_and_runs(finished: Path, tmp_path: Path, capsys: Any) -> None:
+    code, out, _ = call(capsys, "diagnose", "demo", *KEYS, "--out", str(tmp_path / "map.svg"))
+    assert code == 0
+    assert "label skew: Hellinger" in out
+    assert (tmp_path / "map.svg").read_text(encoding="utf-8").startswith("<?xml")
+    code, out, err = call(capsys, "diagnose", str(finished), "--json")
+    assert code == 0
+    assert json.loads(out)["features"].keys() == {"untrained", "trained"}
+    assert "diagnosis.json" in err
+    kept = json.loads((finished / "diagnosis.json").read_text(encoding="utf-8"))
+    assert kept == {key: value for key, value in json.loads(out).items() if key != "picture"}
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ((".",), "a folder that is no run"),
+        (("nowhere.yaml",), "nowhere.yaml"),
+        (("demo", "--out", "map.txt"), "map.txt"),
+    ],
+)
+def test_what_cannot_be_diagnosed_is_refused(
+    words: tuple[str, ...], message: str, capsys: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    code, _, err = call(capsys, "diagnose", *words)
+    assert code == 2
+    assert message in err
+
+
+def test_keys_of_a_finished_run_are_its_own(finished: Path, capsys: Any) -> None:
+    code, _, err = call(capsys, "diagnose", str(finished), "rounds=3")
+    assert code == 2
+    assert "has its own keys" in err
+
+
+def test_one_client_and_one_class_have_answers() -> None:
+    one = fl.diagnose(fl.scenario("digits", partition="iid", clients=1))
+    assert one.sentences() == ["one client has samples, so nothing differs between clients"]
+
+
+def test_data_on_nodes_are_refused() -> None:
+    from dataclasses import replace
+
+    scenario = fl.scenario("digits", partition="iid", clients=2).build(run_seed=0)
+    with pytest.raises(ConfigError, match="lie on nodes"):
+        fl.diagnose(replace(scenario, remote=True))
