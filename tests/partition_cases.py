@@ -15,6 +15,7 @@ from fedloom.data.partitions.dirichlet_domains import DirichletDomains
 from fedloom.data.partitions.dirichlet_equal import DirichletEqual
 from fedloom.data.partitions.dirichlet_fedma import DirichletFedMA
 from fedloom.data.partitions.domains import Domains
+from fedloom.data.partitions.extended_dirichlet import ExtendedDirichlet
 from fedloom.data.partitions.iid import IID
 from fedloom.data.partitions.natural import Natural
 from fedloom.data.partitions.nid2 import NID2
@@ -56,6 +57,7 @@ CASES: dict[str, Callable[[int], Case]] = {
     "dirichlet plain": lambda s: Case(Dirichlet(alpha=1e-3, min_samples=0), *pair(s, 3), 30, 0, True),
     "dirichlet-fedma": lambda s: Case(DirichletFedMA(alpha=0.5, min_test=2), *pair(s), 7, 10, True),
     "dirichlet-equal": lambda s: Case(DirichletEqual(alpha=0.2), *pair(s), 23, 17, True),
+    "extended-dirichlet": lambda s: Case(ExtendedDirichlet(classes_per_client=4, alpha=2.0), *pair(s), 7, 10, True),
     "nid2": lambda s: Case(NID2(), *pair(s), 6, 1, False),
     "classes": lambda s: Case(Classes(classes_per_client=4), *pair(s), 5, 20, True),
     "pathological": lambda s: Case(Pathological(classes_per_client=3), *pair(s), 10, 1, False),

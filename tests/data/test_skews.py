@@ -22,6 +22,7 @@ from fedloom.data.partitions.iid import IID
 from fedloom.data.skews.label_noise import LabelNoise
 from fedloom.data.skews.long_tail import LongTail, tail_counts
 from fedloom.data.skews.noise import Noise, client_sigmas
+from fedloom.data.skews.permutations import Permutations
 from fedloom.data.skews.ratio import Ratio
 from fedloom.data.skews.transforms import Transforms
 from fedloom.data.sources import Splits
@@ -266,3 +267,42 @@ def test_skews_compose_and_draw_from_streams_of_their_own():
     assert set(both.train.order.tolist()) < set(noise.train.order.tolist())
     twice = scenario(LabelNoise(share=0.25), LabelNoise(share=0.25))
     assert not torch.equal(twice.train_set.y, scenario(LabelNoise(share=0.25)).train_set.y)
+
+
+def test_labels_are_permuted_by_group_in_training_and_test():
+    plain, changed = scenario(), scenario(Permutations(groups=2))
+    maps = []
+    for client in range(4):
+        pairs = set()
+        for views, part in (("train", "train_set"), ("val", "train_set"), ("test", "test_set")):
+            rows = getattr(plain, views).tensor(client)
+            pairs |= set(
+                zip(getattr(plain, part).y[rows].tolist(), getattr(changed, part).y[rows].tolist(), strict=True)
+            )
+        maps.append(dict(pairs))
+        assert len(pairs) == 3  # one new name for each class, the same in all views
+        assert sorted(maps[-1].values()) == [0, 1, 2]
+    assert maps[0] == maps[2]
+    assert maps[1] == maps[3]
+    assert torch.equal(changed.train_set.x, plain.train_set.x)
+
+
+def test_pixels_are_permuted_alike_in_all_channels_of_a_group():
+    plain, changed = scenario(), scenario(Permutations(of="pixels", groups=2))
+    orders = []
+    for client in range(4):
+        rows = plain.train.tensor(client)
+        before, after = (part.train_set.x[rows].flatten(2) for part in (plain, changed))
+        order = [next(p for p in range(16) if torch.equal(before[:, :, p], after[:, :, place])) for place in range(16)]
+        orders.append(order)
+        assert sorted(order) == list(range(16))
+    assert orders[0] == orders[2] != orders[1] == orders[3]
+    assert torch.equal(changed.train_set.y, plain.train_set.y)
+
+
+def test_permutations_that_cannot_be_made():
+    with pytest.raises(ConfigError, match="groups = 5, but there are 4 clients"):
+        scenario(Permutations(groups=5))
+    tokens = Dataset(torch.ones(120, 4, dtype=torch.int64), torch.arange(120) % 3, ("a", "b", "c"))
+    with pytest.raises(ConfigError, match="of = 'pixels' needs images or features"):
+        scenario(Permutations(of="pixels"), data=Splits(tokens, tokens))

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Literal
 
 import numpy as np
 import torch
@@ -15,10 +16,10 @@ from fedloom.data.scenario import Scenario
 from fedloom.data.views import Indices
 
 Change = Callable[[Dataset, Indices], Tensor]
-"""(data, owner [n], -1 for nobody) -> changed x [n, ...]."""
+"""(data, owner [n], -1 for nobody) -> changed x [n, ...], or labels y [n]."""
 
 
-def change_samples(name: str, scenario: Scenario, change: Change) -> Scenario:
+def change_samples(name: str, scenario: Scenario, change: Change, part: Literal["x", "y"] = "x") -> Scenario:
     """Return the scenario with training, validation and test samples changed by their client.
 
     Samples that nobody holds stay. Raises `ConfigError` if a test sample has two clients.
@@ -26,7 +27,9 @@ def change_samples(name: str, scenario: Scenario, change: Change) -> Scenario:
     Args:
         name: name of the skew in messages.
         scenario: the scenario before the skew.
-        change: makes the pixels of a set from it and the owner of each sample [n], -1 where nobody holds it.
+        change: makes the pixels, or the labels, of a set from it and the owner of each sample [n], -1 where nobody
+            holds it.
+        part: what is changed: the samples x or their labels y.
     """
     owner = np.full(len(scenario.train_set), -1, np.int64)
     for views in (scenario.train, scenario.val):
@@ -36,9 +39,13 @@ def change_samples(name: str, scenario: Scenario, change: Change) -> Scenario:
         raise ConfigError(f"skew {name}: some test samples belong to several clients; they cannot look like each's")
     return replace(
         scenario,
-        train_set=replace(scenario.train_set, x=change(scenario.train_set, owner)),
-        test_set=replace(scenario.test_set, x=change(scenario.test_set, test_owner)),
+        train_set=_with(scenario.train_set, part, change(scenario.train_set, owner)),
+        test_set=_with(scenario.test_set, part, change(scenario.test_set, test_owner)),
     )
+
+
+def _with(data: Dataset, part: Literal["x", "y"], changed: Tensor) -> Dataset:
+    return replace(data, x=changed) if part == "x" else replace(data, y=changed)
 
 
 def require_images(name: str, data: Dataset) -> None:
