@@ -131,7 +131,7 @@ def _key(facts: Sequence[Any]) -> str:
 
 
 def _method_facts(config: RunConfig, train_size: float) -> tuple[list[Any], str, int]:
-    """What a trial of the config's method depends on, with the keys of the trial and the samples of a client."""
+    """Return the facts that name a trial of the config's method, the keys of the trial, and the samples of a client."""
     shape, keys = shape_of(config), json.dumps(_method_keys(config), sort_keys=True)
     size = int(2 ** round(log2(max(1.0, train_size))))
     return [keys, asdict(replace(shape, train=(), test=())), size], keys, size
