@@ -1,5 +1,7 @@
 """Metrics that are functions: a value for each sample, the same mean over batches, clients and workers."""
 
+from dataclasses import dataclass
+
 import pytest
 import torch
 
@@ -8,7 +10,7 @@ from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.evaluation import METRICS, Metric, Predictions
 from fedloom.evaluation.metrics import Accuracy
-from fedloom.evaluation.metrics.of_function import MeanOverSamples, register_metric
+from fedloom.evaluation.metrics.of_function import MeanOverSamples, pickled_sources, register_metric, register_pickled
 
 SCENARIO = {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 3, "val": 0.1}
 
@@ -23,6 +25,31 @@ def of_one_shape(predictions):
 
 def failing(predictions):
     raise KeyError("no such thing")
+
+
+def lambda_named(name):
+    def inner(predictions):
+        return predictions.labels
+
+    inner.__name__ = name
+    return inner
+
+
+@dataclass(frozen=True, slots=True)
+class ShareOfFirst(Metric):
+    """The share of predictions of the first class."""
+
+    first: int
+    total: int
+
+    @classmethod
+    def new(cls, predictions):
+        """The state of one batch."""
+        return cls(int((predictions.predicted == 0).sum()), len(predictions.labels))
+
+    def compute(self):
+        """first / total."""
+        return self.first / self.total
 
 
 @pytest.fixture(autouse=True)
@@ -90,3 +117,35 @@ def test_wrong_functions_are_one_line_before_training(metric, says):
 def test_a_config_names_the_function():
     config = parse({"scenario": SCENARIO, "evaluation": {"metrics": [is_correct]}})
     assert config.evaluation.metrics == ("is_correct",)
+
+
+def test_processes_of_whole_runs_import_functions_and_classes(tmp_path):
+    done = fl.compare(
+        ["fedavg"],
+        seeds=2,
+        scenario=SCENARIO,
+        model="mlp",
+        rounds=1,
+        local_epochs=1,
+        evaluation={"metrics": [is_correct, ShareOfFirst]},
+        out=tmp_path,
+        jobs=2,
+        progress=False,
+    )
+    for result in done.results:
+        assert result.numbers["metrics"]["is_correct"] == result.numbers["accuracy"]
+        assert 0 <= result.numbers["metrics"]["ShareOfFirst"] <= 1
+
+
+def test_functions_that_no_process_can_import_are_one_line(monkeypatch):
+    name = register_metric(lambda_named("inner"))
+    with pytest.raises(
+        ConfigError, match=r"metrics = inner: the processes of jobs cannot import it .*take jobs=1"
+    ) as no:
+        pickled_sources([name], "jobs")
+    assert "\n" not in str(no.value)
+    assert pickled_sources(["auroc", "accuracy"], "jobs") == {}
+    pickled = pickled_sources([register_metric(is_correct)], "jobs")
+    monkeypatch.delitem(globals(), "is_correct")  # as a function below the guard of a script
+    with pytest.raises(ConfigError, match=r"metrics = is_correct: the processes of jobs cannot import it"):
+        register_pickled(pickled, "jobs")

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import os
 import socket
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import RunFolderError
 from fedloom.engine.ray.cluster import Cluster, Lost, Ref
+from fedloom.evaluation.metrics.of_function import own_sources, register_metric
 from fedloom.studies.events import Event, Listener
 from fedloom.studies.plan import Cell
 from fedloom.studies.runner import Runner
@@ -28,12 +29,13 @@ def on_ray(cluster: Cluster, runner: Runner, listener: Listener) -> None:
     Raises `RunFolderError` if a node does not see the folder.
     """
     shared, tasks = cluster.put(runner), dict[str, Ref]()
+    metrics = own_sources(runner.metrics)
 
     def calls() -> Iterator[tuple[int, Ref]]:
         for position, job in enumerate(runner.jobs):
             trials = trials_of(runner.study, job) if isinstance(job, Cell) else []
             first = [tasks[trial.folder] for trial in trials]
-            tasks[job.folder] = cluster.call(_work, shared, Path.cwd(), position, *first)
+            tasks[job.folder] = cluster.call(_work, shared, metrics, Path.cwd(), position, *first)
             yield position, tasks[job.folder]
 
     for position, news in cluster.ended(calls()):
@@ -45,9 +47,11 @@ def on_ray(cluster: Cluster, runner: Runner, listener: Listener) -> None:
                 listener(event)
 
 
-def _work(runner: Runner, folder: Path, position: int, *trials: Any) -> list[Event]:
+def _work(runner: Runner, metrics: Mapping[str, object], folder: Path, position: int, *trials: Any) -> list[Event]:
     """Run one job in a Ray worker, with `folder` as the study's folder, and return its news."""
     assert runner.folder is not None
+    for metric in metrics.values():
+        register_metric(metric)
     path = folder / runner.folder.path
     if not (path / STUDY).exists():
         raise RunFolderError(

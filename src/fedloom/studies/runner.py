@@ -58,6 +58,11 @@ class Runner:
         self._earlier = {} if folder is None else folder.errors()  # of runs that this call tries again
         self._choices = None if folder is None else Choices(study, folder, earlier=self._earlier)
 
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics that the configs of all jobs ask for."""
+        return list(dict.fromkeys(name for job in self.jobs for name in job.config.evaluation.metrics))
+
     def in_turn(self, positions: Sequence[int], listener: Listener) -> None:
         """Run the jobs at `positions` one after another in this process, until all have ended in some process."""
         report_wait = first_wait(listener)

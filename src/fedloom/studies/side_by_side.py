@@ -9,6 +9,7 @@ from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
 
 from fedloom.core.errors import RunFolderError, picklable_error
+from fedloom.evaluation.metrics.of_function import pickled_sources, register_pickled
 from fedloom.studies.events import Event, Listener, first_wait
 from fedloom.studies.runner import PAUSE, Runner
 from fedloom.studies.spawned import how_ended, spawned
@@ -29,7 +30,8 @@ def run_jobs(runner: Runner, workers: int, setting: str, listener: Listener) -> 
     if workers < 2:
         runner.in_turn(range(len(runner.jobs)), listener)
         return
-    with spawned(f"{setting} = {workers}", workers, _work, runner) as processes:
+    metrics = pickled_sources(runner.metrics, setting)
+    with spawned(f"{setting} = {workers}", workers, _work, runner, metrics, setting) as processes:
         _HandOut(runner, processes, setting, listener).run()
 
 
@@ -124,7 +126,7 @@ def _send(pipe: Connection, news: int | Event | Exception | None) -> None:
         pipe.send(news)
 
 
-def _work(pipe: Connection, runner: Runner) -> None:
+def _work(pipe: Connection, runner: Runner, metrics: Mapping[str, bytes], setting: str) -> None:
     """Run the jobs that come through the pipe, in a child process, until another process's has raised an error."""
     lock = threading.Lock()  # a run may send notes from another thread
 
@@ -137,6 +139,7 @@ def _work(pipe: Connection, runner: Runner) -> None:
     with contextlib.suppress(EOFError, OSError):  # the parent has ended
         while (position := pipe.recv()) is not None:
             try:
+                register_pickled(metrics, setting)
                 send(runner.attempt(position, send))
             except Exception as error:
                 send(picklable_error(error))

@@ -3,8 +3,11 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+import pickle
+import sys
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from typing import ClassVar
 
 import torch
 from torch import Tensor
@@ -17,10 +20,11 @@ PerSample = Callable[[Predictions], Tensor]
 
 @dataclass(frozen=True, slots=True)
 class MeanOverSamples(Metric):
-    """The sum of the values of samples, and their number."""
+    """The sum of the values of samples, and their number. function: gives the values."""
 
     value_sum: float
     total: int
+    function: ClassVar[PerSample]
 
     @classmethod
     def new(cls, predictions: Predictions) -> MeanOverSamples:
@@ -67,6 +71,63 @@ def register_metric(source: object) -> str:
     return name
 
 
+def own_sources(names: Iterable[str]) -> dict[str, object]:
+    """Return the functions and classes behind the metrics that are not fedloom's, by name, as `register_metric` takes
+    them. Other processes need them.
+
+    Args:
+        names: names of registered metrics.
+    """
+    kinds = {name: METRICS.get(name) for name in names}
+    return {
+        name: getattr(kind, "function", kind)
+        for name, kind in kinds.items()
+        if not kind.__module__.startswith("fedloom.")
+    }
+
+
+def pickled_sources(names: Iterable[str], setting: str) -> dict[str, bytes]:
+    """Pickle `own_sources` for processes that import the caller's script.
+
+    Args:
+        names: names of registered metrics.
+        setting: the setting that asks for processes, for messages ("jobs").
+
+    Raises `ConfigError` for a metric that they could not import.
+    """
+    in_notebook = getattr(sys.modules.get("__main__"), "__file__", None) is None
+    pickled = {}
+    for name, source in own_sources(names).items():
+        try:
+            pickled[name] = pickle.dumps(source)
+            if in_notebook and source.__module__ == "__main__":
+                raise pickle.PicklingError("no file defines it")
+        except (pickle.PicklingError, AttributeError, TypeError) as error:
+            raise ConfigError(_not_imported(name, setting, error)) from None
+    return pickled
+
+
+def register_pickled(pickled: Mapping[str, bytes], setting: str) -> None:
+    """Register metrics in a process of their own. Raises `ConfigError` for one that cannot be imported here.
+
+    Args:
+        pickled: as `pickled_sources` gives them.
+        setting: as for `pickled_sources`.
+    """
+    for name, source in pickled.items():
+        try:
+            register_metric(pickle.loads(source))  # noqa: S301 (bytes of the parent process)
+        except (AttributeError, ImportError) as error:
+            raise ConfigError(_not_imported(name, setting, error)) from None
+
+
+def _not_imported(name: str, setting: str, error: Exception) -> str:
+    return (
+        f"evaluation.metrics = {name}: the processes of {setting} cannot import it ({' '.join(str(error).split())}); "
+        f"define it at the top of a module or script, or take {setting}=1"
+    )
+
+
 def _metric_of(function: PerSample, name: str) -> type[Metric]:
     class FunctionMetric(MeanOverSamples):
         __slots__ = ()
@@ -80,6 +141,7 @@ def _metric_of(function: PerSample, name: str) -> type[Metric]:
                 raise ConfigError(f"evaluation.metrics = {name}: the function fails ({reason})") from error
             return MeanOverSamples(_checked_sum(values, name, predictions), len(predictions.labels))
 
+    FunctionMetric.function = function
     FunctionMetric.__doc__ = function.__doc__
     FunctionMetric.__module__ = function.__module__  # by which the registry knows a definition that is run again
     FunctionMetric.__qualname__ = getattr(function, "__qualname__", name)
