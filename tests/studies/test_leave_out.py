@@ -8,6 +8,7 @@ import pytest
 
 import command_line
 from fedloom.core.errors import ConfigError
+from fedloom.data.sources.cached import CachedSource
 from fedloom.report import write_report
 from fedloom.results.comparison import Comparison
 from fedloom.results.left_out_domains import left_out_rows
@@ -15,6 +16,20 @@ from fedloom.results.table import grouped
 from fedloom.studies.plan import parse_study
 from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder, read
+
+
+def test_domains_that_the_keys_name_are_planned_without_data(monkeypatch):
+    def read(self):
+        raise AssertionError("data are read")
+
+    monkeypatch.setattr(CachedSource, "load", read)
+    plain = {"methods": ["fedavg"], "leave_out": "domain", "rounds": 1}
+    for scenario, names in (
+        ({"source": "office-caltech10"}, ["amazon", "caltech", "dslr", "webcam"]),
+        ({"source": "domains", "parts": ["mnist", {"source": "usps", "name": "post"}]}, ["mnist", "post"]),
+    ):
+        study = parse_study({**plain, "scenario": scenario | {"partition": "domains"}})
+        assert list(dict.fromkeys(cell.config.scenario.held_out.domain for cell in study.cells)) == names
 
 
 @pytest.fixture(scope="module")

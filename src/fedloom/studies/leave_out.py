@@ -32,14 +32,15 @@ def without_each_domain(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, 
 
 
 def _domains(scenario: Mapping[str, Any]) -> list[str]:
-    """The domains of the source that a scenario names."""
+    """The domains of the source that a scenario names; data are read only where its keys do not name them."""
     name = scenario.get("source", "digits")
     if not isinstance(name, str):
         raise ConfigError(f"leave_out = 'domain': scenario.source = {short_repr(name)}; need one source")
     kind = SOURCES.get(name)
     keys = {key: value for key, value in scenario.items() if key in kind.model_fields}
     try:
-        domains = domain_names(configure_source(kind, **keys).load().train)
+        source = configure_source(kind, **keys)
+        domains = list(source.named_domains()) or domain_names(source.load().train)
     except DataError as error:
         raise ConfigError(f"leave_out = 'domain': {error}") from None
     if not domains:

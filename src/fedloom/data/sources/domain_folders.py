@@ -52,6 +52,9 @@ class _DomainFolders(PublishedImages):
         "takes all.",
     )
 
+    def named_domains(self) -> tuple[str, ...]:
+        return self.domain_names
+
     def layouts(self) -> Sequence[tuple[str, str]]:
         return [("", f"{self.domain_names[0]}/"), (self.folder, f"{self.domain_names[0]}/"), (f"{self.folder}.zip", "")]
 

@@ -95,6 +95,9 @@ class JoinedSources(ImageSource):
             sources[name] = SOURCES.get(kind)(**keys, **path)
         return sources
 
+    def named_domains(self) -> tuple[str, ...]:
+        return tuple(self.domain_sources())
+
     def files(self) -> Sequence[Path]:
         """The files of all parts. Raises one `DataError` that says of every part what is missing."""
         paths: list[Path] = []

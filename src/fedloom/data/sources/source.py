@@ -94,6 +94,10 @@ class Source(BaseModel):
         """Keys by which `fedloom predict` reads new files as this source reads its own."""
         return {}
 
+    def named_domains(self) -> tuple[str, ...]:
+        """Return the names of its domains as far as its keys tell them; empty where only the data do."""
+        return ()
+
     def load(self) -> Splits:
         """Read the data. Raises `DataError` that names the file and the problem."""
         raise TypeError(f"{type(self).__name__} defines no load()")
