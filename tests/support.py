@@ -126,7 +126,8 @@ class World:
         """One client's work against the server's present state."""
         federation = self.federation
         ctx = federation.client_context(client, round_)
-        from_server = self.method.down(federation.server, client, ServerContext(self.task, round_))
+        context = ServerContext(self.task, round_, public=self.scenario.public, client=client)
+        from_server = self.method.down(federation.server, client, context)
         own = federation.state_of(ctx) if state is None else state
         return Job(ctx, from_server, own, self.scenario.train.tensor(client))
 
@@ -184,7 +185,12 @@ def each_preset(names: Sequence[str], presets: Sequence[str] = PRESETS) -> list[
 def handmade(name: str, preset: str = "sound", **options: Any) -> Method:
     """A registered method, for nets made by hand: their clients cannot draw first weights of their own. FedDF's server
     makes few steps."""
-    same = {"fedco2": {"offline_init": "same"}, "fml": {"start": "common"}, "feddf": {"steps": 3}}.get(name, {})
+    same = {
+        "fedco2": {"offline_init": "same"},
+        "fml": {"start": "common"},
+        "fedmd": {"start": "common"},
+        "feddf": {"steps": 3},
+    }.get(name, {})
     return configured(name, preset, **{**same, **options})
 
 

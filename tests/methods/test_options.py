@@ -55,6 +55,8 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("fedyogi", "v0"): [0.0],
     ("fedmrl", "clip"): [0.01],
     ("fedmrl", "small"): ["logistic"],
+    ("fedmd", "digest_lr"): [0.5],
+    ("fedmd", "inputs"): [2],
     ("fml", "meme"): ["logistic"],
     ("perfedavg", "beta"): [0.2],
     ("protonorm", "server_steps"): [3],
@@ -81,6 +83,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("fedavg+dp", "dp_table_clip"): "FedAvg sends no class table: wrappers/test_privacy.py takes FedProto",
     ("fedavg+krum", "krum_faulty"): "the upload that is taken is the same here: wrappers/test_robust.py has the scores",
     ("fedco2", "offline_init"): "the net was not built from a blueprint: test_fedco2.py builds one",
+    ("fedmd", "start"): "the net was not built from a blueprint: test_fedmd.py asks for one",
     ("fml", "start"): "the net was not built from a blueprint: test_fml.py builds one",
 }
 

@@ -56,6 +56,8 @@ def sizes(name, held, participants=CLIENTS):
         "map": 4 * (2 * WIDE + 1) * WIDE,
         "Jd": 4 * held * WIDE + CLASSES,  # three clients: one prototype a class
         "mCd": participants * 4 * held * WIDE,
+        "public": 4 * 6 * 5,  # six samples of five numbers
+        "outputs": 4 * 6 * CLASSES,
         "foreign": (CLIENTS - 1) * head,
         "mask": CLASSES,
         "masks": participants * CLASSES,

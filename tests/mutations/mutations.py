@@ -278,6 +278,7 @@ MUTATIONS = (
         "batch.mean(torch.where(known, contrast, 0.0))",
         "batch.mean(contrast, among=known)",
     ),
+    _of("fedmd", "clients revisit before they digest", "[digest] if", "[revisit, digest] if"),
     _of(
         "fedplvm",
         "the power goes to the wrong side",

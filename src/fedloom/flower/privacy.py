@@ -31,6 +31,7 @@ REPORTED_FACTS = {
 }
 
 INDIRECTLY = "indirectly: the last layer"
+OUTPUTS = "indirectly: outputs of the network, which favour frequent classes"
 BODY = "perhaps: the body's weights"
 _WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic that hold a classifier's weights
 
@@ -40,21 +41,22 @@ class Privacy:
     """The privacy of one method.
 
     sends: entries of an upload. labels: entries that reveal the label mix directly. head: whether trained weights of a
-    classifier head are sent, whose changes follow the class counts. per_client: entries that the server reads client
-    by client, so that a secure sum cannot replace them.
+    classifier head are sent, whose changes follow the class counts. outputs: whether predictions are sent. per_client:
+    entries that the server reads client by client, so that a secure sum cannot replace them.
     """
 
     method: str
     sends: tuple[str, ...]
     labels: tuple[str, ...]
     head: bool
+    outputs: bool
     per_client: tuple[str, ...]
 
     @property
     def label_disclosure(self) -> str:
         """Say how an upload reveals the client's labels."""
         ways = [f"directly: {', '.join(self.labels)}"] if self.labels else []
-        ways += [INDIRECTLY] if self.head else []
+        ways += [INDIRECTLY] if self.head else [OUTPUTS] if self.outputs else []
         return "; ".join(ways) or (BODY if self.sends else "nothing is sent")
 
     @property
@@ -67,10 +69,12 @@ def privacy_of(method: str) -> Privacy:
     """Return the privacy of `method` with default options. Raises `ConfigError` for an unknown method."""
     kind = METHODS.get(method)
     sends = kind.configured("sound", {}).spec.sends
+    up = kind.citation.up.keys() if kind.citation is not None else ()
     return Privacy(
         method,
         tuple(sends),
         tuple(name for name, sent in sends.items() if sent.labels),
-        bool(sends) if kind.citation is None else bool(kind.citation.up.keys() & _WITH_HEAD),
+        bool(sends) if kind.citation is None else not _WITH_HEAD.isdisjoint(up),
+        "outputs" in up,
         tuple(name for name, sent in sends.items() if sent.per_client or sent.sliced),
     )

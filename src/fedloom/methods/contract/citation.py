@@ -20,6 +20,8 @@ SYMBOLS: Mapping[str, str] = {
     "Jd": "a row of d features for each prototype, several for some classes, and as many masks as a class has at most",
     "mCd": "a row of d features for each class and each of the m participants of the last round",
     "map": "a linear map with bias from the features of two nets to those of the first",
+    "public": "the server's public inputs, as networks see them",
+    "outputs": "a row of C outputs for each public input",
     "foreign": "the classifiers of all other clients, N - 1 times the head's entries",
     "mask": "a bit for each class, as a byte",
     "masks": "m masks, one for each participant of the last round",

@@ -29,3 +29,15 @@ def probabilities(net: Net, batch: Batch, consts: Consts) -> Tensor:
         consts: not used.
     """
     return torch.softmax(net(batch.x), dim=1)
+
+
+def logits(net: Net, batch: Batch, consts: Consts) -> Tensor:
+    """Return the net's outputs [B, C]: a measure for statistics.
+
+    Args:
+        net: the net in evaluation mode.
+        batch: its inputs are read.
+        consts: not used.
+    """
+    outputs: Tensor = net(batch.x)
+    return outputs
