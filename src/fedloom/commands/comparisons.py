@@ -140,6 +140,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """One self-contained report.html from finished runs."""
+    from fedloom.diagnosis.section import diagnosis_sections
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
     from fedloom.results.text import counted
@@ -150,6 +151,7 @@ def report(
     collected = collect(runs, allow_mixed)
     done = Comparison(collected.results)
     parts = sections_of_studies(_studies(runs, collected.results, allow_mixed))
+    parts += diagnosis_sections(result.folder for result in done.results if result.folder is not None)
     limits = [text for part in parts for text in part.limits]
     page = write_report(done.results, out or runs[0] / "report.html", parts=parts)
     if as_json:

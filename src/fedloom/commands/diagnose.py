@@ -14,8 +14,6 @@ from fedloom.core.errors import ConfigError
 if TYPE_CHECKING:
     from fedloom.diagnosis.diagnosis import Diagnosis
 
-FILE = "diagnosis.json"
-
 
 def diagnose(
     target: Annotated[Path, typer.Argument(help="A config, the name of a ready one, or the folder of a finished run.")],
@@ -26,6 +24,7 @@ def diagnose(
 ) -> None:
     """How heterogeneous the data are: labels, amounts, features; and which clients are alike."""
     from fedloom.core.files import json_text, write_atomic
+    from fedloom.diagnosis.section import FILE
     from fedloom.results.finished_runs import is_run
 
     if out is not None:

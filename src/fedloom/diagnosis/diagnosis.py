@@ -70,6 +70,8 @@ class Diagnosis:
                 for name, profile in (("untrained", self.untrained), ("trained", self.trained))
                 if profile is not None
             },
+            "rows": [list(row) for row in self.rows()],
+            "sentences": self.sentences(),
             "notes": list(self.notes),
         }
 
