@@ -69,6 +69,7 @@ UNDER: dict[tuple[str, str], dict[str, Any]] = {
     ("fedcda", "kept"): {"warmup": 1},
     ("fedcda", "smoothness"): {"warmup": 1},
     ("fedco2", "replace_intra"): {"intra_to_online": False},
+    ("fedsam", "eta"): {"adaptive": True},
     ("fedsc", "neighbour"): {"neighbours": 1},
     ("feddw", "relin_every"): {"linearised": "gram"},
     ("fedsc", "detach_scale"): {"scale": "batch"},
@@ -84,6 +85,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("fedavg+krum", "krum_faulty"): "the upload that is taken is the same here: wrappers/test_robust.py has the scores",
     ("fedco2", "offline_init"): "the net was not built from a blueprint: test_fedco2.py builds one",
     ("fedmd", "start"): "the net was not built from a blueprint: test_fedmd.py asks for one",
+    ("fedexp", "average"): "it changes the test of the global model: test_fedexp.py has the mean of two iterates",
     ("fml", "start"): "the net was not built from a blueprint: test_fml.py builds one",
 }
 

@@ -61,6 +61,7 @@ def sizes(name, held, participants=CLIENTS):
         "foreign": (CLIENTS - 1) * head,
         "mask": CLASSES,
         "masks": participants * CLASSES,
+        "number": 8,
         "counts": 8 * CLASSES,
     }
 

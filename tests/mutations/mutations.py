@@ -328,6 +328,28 @@ MUTATIONS = (
         "self.values.sum(0), torch.ones_like(self.held).sum(0)",
         ("core/test_tables.py",),
     ),
+    _of("fedsam", "the adaptive ascent scales once", "move * self._scale(name, parameters)", "move"),
+    _of(
+        "fedsam",
+        "the length of each tensor, not of all together",
+        "value * (self.options.rho / length)",
+        "value * (self.options.rho / value.norm().clamp(min=1e-12))",
+    ),
+    _of("fedexp", "no half", "2 * (squared_mean + eps)", "(squared_mean + eps)"),
+    _of("fedexp", "the step may fall below one", "max(1.0, squared_length / divisor)", "squared_length / divisor"),
+    _of(
+        "fedrs",
+        "classes that are held are scaled",
+        "torch.where(ctx.class_counts > 0, 1.0,",
+        "torch.where(ctx.class_counts == 0, 1.0,",
+    ),
+    _of(
+        "qfedavg",
+        "the loss after training",
+        '[Collect({"loss": Moments(_losses)}), *super().phases(start, ctx)]',
+        '[*super().phases(start, ctx), Collect({"loss": Moments(_losses)})]',
+    ),
+    _of("feddecorr", "the biased variance", "(samples - 1).clamp(min=1)", "samples.clamp(min=1)"),
     Mutation(
         "krum: one neighbour too few",
         "methods/parts/robust_rules.py",

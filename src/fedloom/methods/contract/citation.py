@@ -25,6 +25,7 @@ SYMBOLS: Mapping[str, str] = {
     "foreign": "the classifiers of all other clients, N - 1 times the head's entries",
     "mask": "a bit for each class, as a byte",
     "masks": "m masks, one for each participant of the last round",
+    "number": "one number in float64, which the server averages",
     "counts": "a count for each class, in int64",
     "X": "what the method's page says, because it is none of these",
 }

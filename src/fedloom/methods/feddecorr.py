@@ -1,0 +1,146 @@
+"""FedDecorr, and its term as a wrapper of other methods: `fedprox+decorr`."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from dataclasses import replace
+from typing import ClassVar, Literal
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.method import WRAPPERS, Method, register
+from fedloom.methods.contract.phases import Batch, Consts, Objective
+from fedloom.methods.fedavg import FedAvg
+from fedloom.methods.wrappers.wrapping import names_of, wrapped
+from fedloom.nets.net import Net
+
+_WORD = "decorr"
+
+
+class Options(method.Options):
+    """Options of FedDecorr."""
+
+    beta: float = Field(0.1, ge=0, description="Weight of the term. With 0 it is the method without it.")
+    form: Literal["code", "paper"] = Field(
+        "code",
+        description="code: mean of the squared correlations off the diagonal, times the batch size. paper: squared "
+        "Frobenius norm of the correlations over d^2, with the diagonal.",
+    )
+
+
+class Decorr(Method):
+    """The term of FedDecorr over a base whose loss computes the features of a batch with one net."""
+
+    Options: ClassVar[type[method.Options]] = Options
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.decorr = names_of(self, _WORD).options(Options, self.options)
+        if self.spec.nets:
+            raise ConfigError(f"{self.name()}: {_WORD} acts on the features of one net, and clients train several")
+        if self.spec.unstackable is not None:
+            raise ConfigError(f"{self.name()}: {_WORD} needs one forward pass of a batch, and {self.spec.unstackable}")
+        if self.spec.views > 1:
+            raise ConfigError(f"{self.name()}: {_WORD} acts on one view of each sample, and the loss has two")
+        self.spec = replace(self.spec, features=True)
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        with features_of(net) as features:
+            base = super().loss(net, batch, consts)
+        if not isinstance(base, Objective):
+            base = Objective.sum({"ce": base})
+        z = features[0] if features else net.features(batch.x)
+        term = self.decorr.beta * correlation(z, batch, self.decorr.form)
+        return Objective(base.total + term, {**base.terms, "decorr": term}, base.taps)
+
+
+@register
+class FedDecorr(Decorr, FedAvg):
+    """FedDecorr: features without correlation do not collapse. Shi et al., ICLR 2023, arXiv 2210.00226.
+
+    Down, up, server: as FedAvg.
+    Local: CE + beta T(z). X = (z - mean) / sqrt(var + 1e-8) over the batch, var unbiased; M = X' X; T is the mean of
+    the squared entries of M off its diagonal, over B. `form="paper"`: |M / B|_F^2 / d^2.
+
+    A batch of one sample has no term. T grows with the batch, the paper's form does not.
+    """
+
+    Options = Options
+    presets = {"paper": {"form": "paper"}, "authors": {}, "sound": {}}  # noqa: RUF012
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
+            "local_epochs": 10,
+            "batch_size": 64,
+        }
+    }
+    citation = Citation(
+        "Shi et al.",
+        "ICLR",
+        2023,
+        "arXiv 2210.00226",
+        {"P": 1},
+        {"P": 1},
+        code="bytedance/FedDecorr at 973e4af",
+        our_choice="z is the head's input. A batch of one sample has no term.",
+        released_code="Preset `authors`: the diagonal is left out, and T is about B times the paper's.",
+    )
+
+
+@contextlib.contextmanager
+def features_of(net: Net) -> Iterator[list[Tensor]]:
+    """Yield the list of the features [B, d] that the net computes in the block, so that they are not computed twice."""
+    found: list[Tensor] = []
+    features = net.features
+
+    def noting(x: Tensor) -> Tensor:
+        z = features(x)
+        found.append(z)
+        return z
+
+    net.features = noting  # type: ignore[method-assign]
+    try:
+        yield found
+    finally:
+        del net.features
+
+
+def correlation(z: Tensor, batch: Batch, form: Literal["code", "paper"] = "code") -> Tensor:
+    """Return how much the dimensions of features correlate over a batch, a scalar; 0 for fewer than two samples.
+
+    Args:
+        z: features [B, d].
+        batch: its mask says which rows count.
+        form: that of the released code or of the paper, as in `Options`.
+
+    Example:
+        >>> z = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])
+        >>> round(float(correlation(z, Batch(z, torch.zeros(3)))), 4)  # (B - 1)^2 / B
+        1.3333
+    """
+    counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
+    samples, width = counted.sum(), z.shape[1]
+    centred = torch.where(counted.unsqueeze(1), z - batch.mean(z), 0.0)
+    variances = centred.square().sum(0) / (samples - 1).clamp(min=1)
+    standardised = centred / (variances + 1e-8).sqrt()
+    products = standardised.T @ standardised
+    if form == "paper":
+        term = (products / samples.clamp(min=1)).square().sum() / width**2
+    else:
+        others = 1 - torch.eye(width, dtype=z.dtype, device=z.device)
+        term = (products * others).square().sum() / max(1, width * (width - 1)) / samples.clamp(min=1)
+    return torch.where(samples > 1, term, 0.0)
+
+
+@WRAPPERS.register(_WORD)
+def with_decorr(base: type[Method]) -> type[Method]:
+    """`base` with the term of FedDecorr; its options have `decorr_` in front."""
+    if issubclass(base, Decorr):
+        raise ConfigError(f"{base.name()} has the term of FedDecorr already: {_WORD} would add it again")
+    return wrapped(Decorr, base, _WORD, Options, FedDecorr.presets)

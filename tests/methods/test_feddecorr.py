@@ -1,0 +1,114 @@
+"""FedDecorr: golden numbers, its term by hand, and as a wrapper."""
+
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.methods import METHODS
+from fedloom.methods.contract.phases import Batch
+from fedloom.methods.feddecorr import FedDecorr, correlation
+from golden_world import SHARED_BASELINES, golden_run, matches, noting, probe, refuted
+from support import Tiny, TinyBN, after, alike, configured, near, same_bits, world
+
+GOLD = SHARED_BASELINES["feddecorr"]
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+
+
+@pytest.mark.parametrize(("way", "form"), [("out", "code"), ("paper", "paper")])
+def test_golden(way, form):
+    kind, firsts = noting(FedDecorr)
+    _, servers = golden_run(kind, rounds=2, form=form, **GOLD["options"])
+    for number, server in enumerate(servers, 1):
+        assert matches(server["model"], GOLD[way][f"round{number}"]["server"])
+        assert abs(probe(server["model"]) - GOLD[way][f"round{number}"]["probe"]) < 1e-7
+    if form == "code":
+        assert refuted(servers[1]["model"], GOLD)
+        for client in (0, 2):
+            term = float(firsts[f"round1/{client}"].terms["decorr"].detach()) / GOLD["options"]["beta"]
+            assert term == pytest.approx(GOLD["first_terms"][str(client)], abs=1e-7)
+
+
+def of(z, mask=None, form="code"):
+    return float(correlation(z, Batch(z, torch.zeros(len(z)), mask), form))
+
+
+def test_the_term_by_hand():
+    line = torch.arange(5.0)
+    both = torch.stack([line, 3 - 2 * line], 1)
+    assert of(both) == pytest.approx(4**2 / 5, rel=1e-6)  # M_12 = -(B - 1)
+    assert of(both, form="paper") == pytest.approx(4 * (4 / 5) ** 2 / 4, rel=1e-6)
+    assert of(line.unsqueeze(1)) == 0.0  # d = 1
+    assert of(both[:1]) == 0.0  # B = 1
+
+
+def test_scale_and_shift_of_a_feature_do_not_count():
+    z = torch.randn(7, 3, generator=torch.Generator().manual_seed(0), dtype=torch.float64)
+    assert of(z * torch.tensor([1.0, 5.0, 0.5]) + 3) == pytest.approx(of(z), rel=1e-6)
+
+
+def test_padded_rows_do_not_count():
+    z = torch.randn(7, 3, generator=torch.Generator().manual_seed(0))
+    mask = torch.tensor([True] * 5 + [False] * 2)
+    assert of(z, mask) == pytest.approx(of(z[:5]), rel=1e-5)
+    assert of(z, torch.arange(7) < 1) == 0.0
+
+
+def test_a_dead_feature_has_a_finite_gradient():
+    z = torch.stack([torch.arange(4.0), torch.zeros(4)], 1).requires_grad_()
+    (gradient,) = torch.autograd.grad(correlation(z, Batch(z, torch.zeros(4))), z)
+    assert torch.isfinite(gradient).all()
+
+
+@pytest.mark.parametrize("base", ["fedavg", "fedprox", "fedavgm", "fedsam"])
+def test_without_weight_it_is_the_base(base):
+    kinds = METHODS.get(base), METHODS.get(f"{base}+decorr")
+    options = {}, {"decorr_beta": 0.0}
+    toys = [after(world(k.configured("sound", o), LABELS, net=TinyBN), 2) for k, o in zip(kinds, options, strict=True)]
+    assert near(*(toy.federation.server["model"] for toy in toys), 1e-6)
+
+
+def test_over_fedavg_it_is_feddecorr():
+    toys = [after(world(METHODS.get(n).configured("sound", {}), LABELS), 2) for n in ("feddecorr", "fedavg+decorr")]
+    assert same_bits(*(toy.federation.server for toy in toys))
+
+
+def test_it_changes_a_base_with_a_loss_of_its_own():
+    toys = [after(world(METHODS.get(n).configured("sound", {}), LABELS), 2) for n in ("moon", "moon+decorr")]
+    assert not near(*(toy.federation.server["model"] for toy in toys), 1e-4)
+    assert {"contrast", "decorr"} <= toys[1].reports[-1].terms.keys()
+
+
+def test_features_are_computed_once():
+    class Counting(Tiny):
+        calls = 0
+
+        def features(self, x):
+            Counting.calls += self.training
+            return super().features(x)
+
+    toy = world(configured("feddecorr"), LABELS[:1], net=Counting, batch_size=7)
+    toy.federation.step()
+    assert Counting.calls == 1
+    assert "features" not in vars(toy.net)
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match="has the term of FedDecorr already"):
+        METHODS.get("feddecorr+decorr")
+    with pytest.raises(ConfigError, match="acts on the features of one net"):
+        METHODS.get("fml+decorr").configured("sound", {})
+    with pytest.raises(ConfigError, match="needs one forward pass of a batch, and its steps take gradients inside"):
+        METHODS.get("perfedavg+decorr").configured("sound", {})
+    with pytest.raises(ConfigError, match="acts on one view of each sample"):
+        METHODS.get("fedclassavg+decorr").configured("sound", {})
+
+
+@pytest.mark.parametrize("engine", ["processes", "stacked"])
+def test_engines_agree(engine):
+    toys = [world(configured("feddecorr"), LABELS, net=TinyBN) for _ in range(2)]
+    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
+
+
+def test_values_out_of_range():
+    with pytest.raises(ConfigError, match=r"feddecorr\.beta = -1"):
+        configured("feddecorr", beta=-1.0)

@@ -1,0 +1,105 @@
+"""q-FedAvg: golden numbers, its step by hand, and where it is FedAvg."""
+
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.methods.contract.phases import OptimizerSpec
+from fedloom.methods.qfedavg import QFedAvg
+from golden_world import SHARED_BASELINES, golden_run, matches, probe, refuted
+from support import Recording, TinyBN, after, alike, configured, furthest, world
+
+GOLD = SHARED_BASELINES["qfedavg"]
+LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+
+
+class Noting(QFedAvg):
+    """Notes what clients send as h, and their losses."""
+
+    seen: list = []  # noqa: RUF012
+
+    def end(self, work, state, ctx):
+        payload, state = super().end(work, state, ctx)
+        moments = work.collected["loss"]
+        self.seen.append((ctx.round, ctx.client, float(moments["sum"][0] / moments["count"]), float(payload["h"])))
+        return payload, state
+
+
+def test_golden():
+    Noting.seen.clear()
+    _, servers = golden_run(Noting, rounds=2, **GOLD["options"])
+    for number, server in enumerate(servers, 1):
+        assert matches(server["model"], GOLD["out"][f"round{number}"]["server"])
+        assert abs(probe(server["model"]) - GOLD["out"][f"round{number}"]["probe"]) < 1e-7
+    assert len(Noting.seen) == 4
+    for round_, client, loss, h in Noting.seen:
+        gold = GOLD["out"][f"round{round_}"]["clients"][str(client)]
+        assert loss == pytest.approx(gold["loss"], abs=1e-7)
+        assert h == pytest.approx(gold["h"], abs=1e-6)
+    assert refuted(servers[1]["model"], GOLD)
+
+
+def test_another_q():
+    _, servers = golden_run(QFedAvg, rounds=2, q=0.2)
+    assert abs(probe(servers[1]["model"]) - GOLD["q_0.2_probe"]) < 1e-7
+
+
+def test_with_q_0_it_is_the_plain_mean_with_buffers():
+    class Uniform(type(configured("fedavg"))):
+        def aggregate(self, server, uploads, ctx):
+            return {"model": self.mean(uploads, weights="uniform")}
+
+    toys = [after(world(m, LABELS, net=TinyBN, epochs=2), 2) for m in (Uniform(), configured("qfedavg", q=0.0))]
+    models = [toy.federation.server["model"] for toy in toys]
+    assert furthest(*models) < 1e-5
+    assert torch.equal(*(model["norm.num_batches_tracked"] for model in models))
+
+
+def test_with_a_large_q_the_worst_client_decides():
+    toy = after(world(configured("qfedavg", q=60.0), LABELS[:2], engine=Recording), 1)
+    losses = {}
+    for client in (0, 1):
+        x, y = toy.samples(client)
+        toy.worker.loaded_nets[0].load(toy.task.init)
+        losses[client] = float(torch.nn.functional.cross_entropy(toy.net.eval()(x), y).detach())
+    worst = max(losses, key=losses.get)
+    sent = next(done.payload for done in toy.federation.engine.done if done.client == worst)
+    model, init = toy.federation.server["model"], toy.task.init
+    ways = [(model[n] - init[n]).flatten() for n in init], [-sent["model"][n].flatten() for n in init]
+    assert torch.cosine_similarity(*(torch.cat(way) for way in ways), dim=0) > 0.99
+
+
+def test_one_client_makes_a_shorter_step_than_fedavg():
+    toys = [after(world(configured(n), LABELS[:1]), 1) for n in ("fedavg", "qfedavg")]
+    lengths = [furthest(toy.federation.server["model"], toy.task.init) for toy in toys]
+    assert 0 < lengths[1] < lengths[0]
+
+
+def test_the_rate_of_the_round_counts():
+    """With q = 0 the rate cancels, whatever it decays to."""
+    decaying = OptimizerSpec(lr=0.1, decay=0.5)
+    toys = [
+        after(world(configured(n, **o), LABELS[:1], optimizer=decaying), 3)
+        for n, o in [("fedavg", {}), ("qfedavg", {"q": 0.0})]
+    ]
+    assert furthest(*(toy.federation.server["model"] for toy in toys)) < 1e-5
+
+
+@pytest.mark.parametrize("engine", ["processes", "stacked"])
+def test_engines_agree(engine):
+    toys = [world(configured("qfedavg"), LABELS, net=TinyBN) for _ in range(2)]
+    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "found"),
+    [(OptimizerSpec(momentum=0.9), "momentum = 0.9"), (OptimizerSpec(name="adam"), "name = adam")],
+)
+def test_what_is_not_plain_sgd_is_refused(optimizer, found):
+    with pytest.raises(ConfigError, match=rf"optimizer\.{found}: qfedavg takes 1 / rate"):
+        world(configured("qfedavg"), LABELS, optimizer=optimizer)
+
+
+def test_values_out_of_range():
+    with pytest.raises(ConfigError, match=r"qfedavg\.q = -1"):
+        configured("qfedavg", q=-1.0)
