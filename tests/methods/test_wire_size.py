@@ -19,6 +19,7 @@ WHOLE = {"feddistill", "fedorgp", "fedtgp"}  # identity rows, and generated prot
 WIDE = 6  # features of the toy net
 GENERATOR = (32 + CLASSES) * 256 + 256 + 256 * WIDE + WIDE  # noise and class -> 256 -> features
 CONDITIONS = CLASSES * WIDE + 2 * (WIDE * WIDE + 3 * WIDE)  # an embedding, and two layers with layer norm
+GATE = 2 * WIDE * WIDE + 6 * WIDE  # a layer to twice the width, with layer norm
 MEASURED = [name for name in ROW_METHODS if name in FEDERATED and METHODS.get(name).citation is not None]
 
 
@@ -46,8 +47,8 @@ def sizes(name, held, participants=CLIENTS):
         "B": sum(entries.values()) - head,
         "BN": of(*BN_ROLES),
         "H": head,
-        # APFL's alpha; FedALA's mixing weights of the head; FedGen's generator; GPFL's conditions; else a second net
-        "Q": {"apfl": 4, "fedala": head, "fedgen": 4 * GENERATOR, "gpfl": 4 * CONDITIONS}.get(
+        # APFL's alpha; FedALA's weights of the head; FedGen's generator; GPFL's conditions; FedCP's gate; a second net
+        "Q": {"apfl": 4, "fedala": head, "fedgen": 4 * GENERATOR, "gpfl": 4 * CONDITIONS, "fedcp": 4 * GATE}.get(
             name, sum(entries.values())
         ),
         "Cd": 4 * held * WIDE,

@@ -250,6 +250,13 @@ MUTATIONS = (
         "return means.values",
         ("methods/test_fedcof.py",),
     ),
+    _of("fedcp", "the two shares swapped", "personal, general = torch.softmax", "general, personal = torch.softmax"),
+    _of(
+        "fedcp",
+        "the personal head is sent as it is",
+        'work.start.consts["head"]], [0.5, 0.5]',
+        'work.start.consts["head"]], [1.0, 0.0]',
+    ),
     _of("fedclassavg", "a row is its own positive", "positive = others & (", "positive = (others | ~others) & ("),
     _of(
         "fd",
