@@ -5,13 +5,14 @@ import json
 
 import pytest
 
+from fedloom.evaluation import PROTOCOLS
 from fedloom.flower.export import PACKAGE, export
 from fedloom.flower.node_data import node_file, server_file
 from fedloom.flower.server import serve
 from fedloom.flower.wire import Message, MessageError
 from fedloom.methods import METHODS
 from fedloom.runs.run import run
-from flower_world import Notes, config_of, settings_of
+from flower_world import DEALT, Notes, config_of, settings_of
 from own_world import digits_of_nodes
 from support import FEDERATED, same_bits
 
@@ -45,6 +46,20 @@ def test_every_method_has_the_bits_of_the_simulation_over_a_grid(method, app_of)
     there = serve(config, GridTransport(local_grid(app_of(config), range(4)), poll_seconds=0.0))
     assert same_bits(here.memory.weights[3].server, there.memory.weights[3].server)
     assert here.numbers["accuracy"] == there.numbers["accuracy"]
+
+
+@pytest.mark.parametrize("method", ["fedavg", "ditto"])
+def test_protocols_over_a_grid_have_the_numbers_of_one_process(method, app_of):
+    from fedloom.flower.grid import GridTransport
+    from local_grid import local_grid
+
+    evaluation = {"every": 2, "protocols": [*PROTOCOLS], "metrics": ["nll"]}
+    config = config_of(method, scenario={**DEALT, "val": 0.1}, rounds=2, evaluation=evaluation)
+    here = run(config)
+    there = serve(config, GridTransport(local_grid(app_of(config), range(4)), poll_seconds=0.0))
+    assert there.numbers["protocols"] == here.numbers["protocols"]
+    assert there.numbers["not_offered"] == here.numbers["not_offered"]
+    assert there.client_details == here.client_details
 
 
 def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd):

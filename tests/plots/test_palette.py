@@ -22,3 +22,15 @@ def test_the_baseline_is_grey_and_colours_that_come_again_are_dashed() -> None:
     looks = {(tone_name(tone), str(dash(tone))) for tone in tones.values()}
     assert len(looks) == len(methods)
     assert tones_of(methods, None)["m0"] == 1
+
+
+def test_both_ways_to_the_dark_theme_have_its_colours() -> None:
+    """The system's choice and the reader's stand in two blocks, as CSS has no common name for them."""
+    blocks = [
+        set(re.findall(r"--\w+: #\w+", block))
+        for block in re.findall(r"scheme: dark;(.*?)}", asset("style.css"), re.DOTALL)
+    ]
+    assert len(blocks) == 2
+    assert blocks[0] == blocks[1]
+    light = re.findall(r"(--\w+): #\w+;", asset("style.css").split("}")[0])
+    assert {entry.partition(":")[0] for entry in blocks[0]} == set(light)

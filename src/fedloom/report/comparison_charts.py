@@ -111,10 +111,10 @@ def _draw_differences(rows: Sequence[DifferenceRow], width: float, limits: tuple
     margin = 0.04 * (limits[1] - limits[0] or 1.0)
     left, right = limits[0] - margin, limits[1] + margin
     axes.set_xlim(left, right)
-    axes.axvline(0, color=color("muted"), linewidth=1, zorder=0)
     for index, row in enumerate(rows):
         top, outcome = index * _ROW, row.pair.outcome
         tint = color(tone_name(row.tone))
+        axes.plot([0, 0], [top + 24, top + 44], color=color("muted"), linewidth=1, zorder=0)  # not through names
         axes.plot(_bounds(row), [top + 32] * 2, color=tint, linewidth=2.5)
         face = "none" if outcome.word == "too few seeds" else tint
         axes.plot(100 * outcome.mean, top + 32, "o", color=tint, markerfacecolor=face, markersize=8)

@@ -152,9 +152,10 @@ def test_a_run_that_tests_personal_models_has_the_same_bits(tmp_path):
         "rounds": 2,
         "local_epochs": 1,
         "scenario": {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 4, "val": 0.1},
-        "evaluation": {"protocol": "personal/local"},
+        "evaluation": {"protocols": ["global/local", "personal/local", "personal/global", "personal/others"]},
     }
     serial, ray = (run(parse(values | {"engine": name}), out=tmp_path / name) for name in ("serial", "ray"))
     assert ray.numbers["checkpoint_sha256"] == serial.numbers["checkpoint_sha256"]
     assert ray.curve() == serial.curve()
+    assert ray.numbers["protocols"] == serial.numbers["protocols"]
     assert (serial.numbers["engine"], ray.numbers["engine"]) == ("serial", "ray")
