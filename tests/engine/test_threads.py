@@ -61,6 +61,34 @@ def test_optimisers_and_dropout(spec, threads):
     assert_alike(*toys)
 
 
+class CountsPasses(TinyBN):
+    """A net that writes into a buffer whenever it is evaluated, as statistics passes do."""
+
+    def __init__(self):
+        super().__init__()
+        self.register_buffer("passes", torch.zeros(()))
+
+    def features(self, x):
+        if not self.training:
+            self.passes += 1
+        return super().features(x)
+
+
+@needs_compiler
+def test_what_a_statistics_pass_writes_is_kept():
+    toys = [after(configured("fedskc"), threads, net=CountsPasses) for threads in (0, 2)]
+    assert_alike(*toys)
+    assert toys[0].federation.server["model"]["passes"] > 0
+
+
+@needs_compiler
+def test_few_clients_of_large_nets_are_begun_at_once():
+    toy = world(configured("fedavg"), FEW, batch_size=4)
+    assert Threads(toy.worker, 3)._max_queued == 24
+    toy.worker.loaded_nets[0].tree["fc.weight"] = torch.zeros(1, device="meta").expand(10**7)
+    assert Threads(toy.worker, 3)._max_queued == 6
+
+
 @needs_compiler
 def test_rounds_in_which_threads_wait_for_python_are_counted(monkeypatch):
     toy = world(configured("fedavg"), FEW, batch_size=4)

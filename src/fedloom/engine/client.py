@@ -344,7 +344,7 @@ class Worker:
         client: Client,
     ) -> dict[str, Any]:
         """Compute statistics of all samples of a phase, in evaluation mode."""
-        with memory.in_net():
+        with memory.in_net(reads=True):
             if net.training or id(net) in self._mixed_modes:
                 net.eval()
             samples = self.sampler.for_phase(phase, client)

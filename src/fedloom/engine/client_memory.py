@@ -35,8 +35,13 @@ class ClientMemory(Protocol):
         """Keep the weights that were trained on a copy of those that `borrowed` returned."""
         ...
 
-    def in_net(self) -> contextlib.AbstractContextManager[None]:
-        """Let code in the block find the weights in the net, and the random numbers in the global generators."""
+    def in_net(self, *, reads: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Let code in the block find the weights in the net, and the random numbers in the global generators.
+
+        Args:
+            reads: the block is expected to read the weights alone. If it writes, torch's counts of writes must show
+                it, which they do not within a dispatch mode.
+        """
         ...
 
     def weights(self, allocate: Callable[[Tensor], Tensor] | None) -> Tree:
@@ -68,7 +73,7 @@ class NetMemory:
     def own(self, tensors: list[Tensor]) -> None:
         raise RuntimeError("the weights are in the net, and were not borrowed")
 
-    def in_net(self) -> contextlib.AbstractContextManager[None]:
+    def in_net(self, *, reads: bool = False) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
     def active(self) -> contextlib.AbstractContextManager[None]:
@@ -121,13 +126,20 @@ class SeparateMemory:
         return self._generators.separate
 
     @contextlib.contextmanager
-    def in_net(self) -> Iterator[None]:
+    def in_net(self, *, reads: bool = False) -> Iterator[None]:
         self._loaded_net.load(dict(zip(self._loaded_net.tree, self.tensors, strict=True)))
+        versions = self._versions()
         with self._generators.active():
             yield
         self._loaded_net.restore_buffers()
+        if reads and self._versions() == versions:  # nothing was written
+            return
         with torch.no_grad():
             torch._foreach_copy_(self.tensors, [tensor.detach() for tensor in self._loaded_net.tree.values()])
+
+    def _versions(self) -> list[int]:
+        """How often the net's tensors were written."""
+        return [tensor._version for tensor in self._loaded_net.tree.values()]
 
     def weights(self, allocate: Callable[[Tensor], Tensor] | None) -> Tree:
         plain = torch.contiguous_format

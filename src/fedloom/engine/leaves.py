@@ -47,6 +47,37 @@ def _add_leaves(value: Any, leaves: list[Leaf]) -> None:
             _add_leaves(getattr(value, name), leaves)
 
 
+def layout_of(value: Any) -> tuple[list[Tensor], Hashable]:
+    """Return the tensors in constants, in order, and a key of all but their values.
+
+    The key has the memory layout of tensors, and says which places hold one and the same tensor.
+    """
+    tensors: list[Tensor] = []
+    parts: list[Hashable] = []
+    _add_layout(value, tensors, {}, parts)
+    return tensors, tuple(parts)
+
+
+def _add_layout(value: Any, tensors: list[Tensor], first: dict[int, int], parts: list[Hashable]) -> None:
+    if isinstance(value, Tensor):
+        parts.append((value.shape, value.dtype, value.stride(), first.setdefault(id(value), len(tensors))))
+        tensors.append(value)
+    elif isinstance(value, dict):
+        parts.append(("dict", *value))
+        for child in value.values():
+            _add_layout(child, tensors, first, parts)
+    elif isinstance(value, list | tuple):
+        parts.append((type(value), len(value)))
+        for child in value:
+            _add_layout(child, tensors, first, parts)
+    elif names := _field_names(type(value)):
+        parts.append(("fields", type(value)))
+        for name in names:
+            _add_layout(getattr(value, name), tensors, first, parts)
+    else:
+        parts.append((type(value), value))
+
+
 def from_leaves(structure: Any, leaves: Iterator[Any]) -> Any:
     """Return the constants of a `structure_of`, with these leaves."""
     kind, *details = structure

@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
 from fedloom.core.records import Record
+from fedloom.core.trees import nbytes
 from fedloom.engine.client import ClientRound, Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.memory import HeldHeap
@@ -21,7 +22,10 @@ from fedloom.engine.speedups import Replay, ReplayPool
 from fedloom.methods.contract.contexts import Diagnostic
 
 _BOUND_SHARE = 1.1  # of a thread's share of the CPU time: more of it in Python, and threads wait for Python
-_QUEUED_PER_THREAD = 2  # clients that wait for a thread, so that none is idle
+# Clients per thread that wait for one. Where weights are small, several are begun in a row, while caches have what that
+# needs; where they are large, few are begun before they can train.
+_MIN_QUEUED, _MAX_QUEUED = 2, 8
+_MAX_QUEUED_BYTES = 64 << 20  # of weights of all waiting clients
 
 
 @dataclass(slots=True)
@@ -58,6 +62,8 @@ class Threads:
         self._watch = None if note is None else SlowClientWatch(note)
         self._pool: ReplayPool | None = None
         self._heap = HeldHeap()
+        size = max(1, *(nbytes(loaded_net.tree) for loaded_net in worker.loaded_nets))
+        self._max_queued = threads * max(_MIN_QUEUED, min(_MAX_QUEUED, _MAX_QUEUED_BYTES // (size * threads)))
         self._running: dict[int, _Running] = {}
         self._seconds_of_replays = 0.0  # that this thread took in the present round
         self.python_bound_rounds = 0  # latest rounds in a row whose length was that of the work in Python
@@ -98,7 +104,8 @@ class Threads:
     def _run_in_pool(self, pool: ReplayPool, jobs: Iterator[Job]) -> Iterator[JobResult]:
         number, waiting = 0, next(jobs, None)
         while True:
-            while waiting is not None and pool.waiting() < _QUEUED_PER_THREAD * self.threads:
+            most = self._max_queued if pool.waiting() < _MIN_QUEUED * self.threads else 0
+            while waiting is not None and pool.waiting() < most:
                 number += 1
                 self._starts(waiting)
                 running = _Running(waiting, self.worker.round_beside_others(waiting))

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from fedloom.core.streams import generator_states
 from fedloom.data.dataset import Dataset
@@ -20,7 +19,7 @@ from fedloom.engine.fast.recording import Recording, UnrecordableError
 from fedloom.engine.fast.step_kinds import ClientPhase, PhaseKind, StepKind, StepProgram
 from fedloom.engine.fast.torch_library import replay_library
 from fedloom.engine.keys import phase_key
-from fedloom.engine.leaves import leaves_of, structure_of
+from fedloom.engine.leaves import layout_of
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.steps import Block, EpochSteps, StepTable
 from fedloom.methods.contract.contexts import Diagnostic
@@ -179,22 +178,18 @@ class Replayer:
                 self._plain_steps(phase, epochs, results, usable)
 
     def _phase_of(self, steps: EpochSteps) -> ClientPhase:
+        tensors, layout = layout_of(steps.consts) if steps.consts else ([], ())
         for kind in self._recent:
-            if kind.is_at_a_glance(steps):
-                return ClientPhase(steps, kind, [])
-        leaves = leaves_of(steps.consts)
-        tensors = [leaf for leaf in leaves if isinstance(leaf, Tensor)]
-        numbers = tuple([leaf for leaf in leaves if not isinstance(leaf, Tensor)])
-        first: dict[int, int] = {}  # one tensor in several places is one input
-        layout = tuple([(t.shape, t.stride(), first.setdefault(id(t), index)) for index, t in enumerate(tensors)])
-        consts = structure_of(steps.consts), numbers, layout
+            if kind.is_at_a_glance(steps, layout):
+                return ClientPhase(steps, kind, tensors)
         trainable, optimizer = list(steps.trainable), steps.optimizer.key
-        key = id(steps.loaded_net), phase_key(steps.phase), consts, tuple(trainable), optimizer
+        key = id(steps.loaded_net), phase_key(steps.phase), layout, tuple(trainable), optimizer
         if key in self._kinds:
             kind = self._kinds[key]
         else:
-            kind = self._new_kind(key, PhaseKind(steps.loaded_net, steps.phase, steps.consts, trainable, optimizer))
-        if not steps.consts:
+            new = PhaseKind(steps.loaded_net, steps.phase, steps.consts, layout, trainable, optimizer)
+            kind = self._new_kind(key, new)
+        if kind.glance is not None:
             self._recent = [kind, *self._recent[: _RECENT - 1]]
         return ClientPhase(steps, kind, tensors)
 

@@ -39,6 +39,7 @@ class PhaseKind:
     worker, and that to this stepper, so the nets of a run would stay until the garbage collector comes by.
 
     Attributes:
+        layout: the key of its constants (`layout_of`).
         refused: whether its steps cannot be replayed.
         recurs: whether later rounds are expected to bring steps of this kind.
         steps: kinds of its steps, by the layout of a batch.
@@ -48,6 +49,7 @@ class PhaseKind:
     loaded_net: LoadedNet
     phase: Train
     consts: Consts
+    layout: Hashable
     trainable: list[str]
     optimizer: Hashable
     refused: bool = False
@@ -56,15 +58,14 @@ class PhaseKind:
     glance: Hashable = None
 
     def __post_init__(self) -> None:
-        if not self.consts:
-            self.glance = glance_of(self.phase)
+        self.glance = glance_of(self.phase)
 
-    def is_at_a_glance(self, steps: EpochSteps) -> bool:
-        """Whether steps are quickly seen to be of this kind. False says nothing."""
+    def is_at_a_glance(self, steps: EpochSteps, layout: Hashable) -> bool:
+        """Whether steps with constants of a layout are quickly seen to be of this kind. False says nothing."""
         return (
             self.glance is not None
             and steps.loaded_net is self.loaded_net
-            and not steps.consts
+            and layout == self.layout
             and values_of(steps.phase) == self.glance
             and steps.optimizer.key == self.optimizer
             and list(steps.trainable) == self.trainable
