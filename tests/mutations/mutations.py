@@ -280,6 +280,15 @@ MUTATIONS = (
         "1 / (squares + 1e-10) ** 1.5, 0.0",
     ),
     _of(
+        "fedpac", "variances are not over samples", "float(h.square().sum())) / ctx.samples", "float(h.square().sum()))"
+    ),
+    _of(
+        "fedpac",
+        "the head moves with the body",
+        "ctx.task.local_epochs, TRAINABLE - head",
+        "ctx.task.local_epochs, TRAINABLE",
+    ),
+    _of(
         "fpl",
         "the contrast is averaged over samples of known classes alone",
         "batch.mean(torch.where(known, contrast, 0.0))",

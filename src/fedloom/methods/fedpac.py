@@ -1,0 +1,200 @@
+"""FedPAC."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import weighted_mean
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean, Statistic
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.head_weights import head_weights, weighted_means
+from fedloom.methods.parts.measures import features
+from fedloom.nets.net import Net
+from fedloom.nets.roles import ALL_ROLES, Role
+
+ALIKE = 1e-3  # head weights this near to a client's own, or to the mean, are reported
+
+
+class Options(method.Options):
+    """Options of FedPAC."""
+
+    weight: float = Field(1.0, ge=0, description="lambda, the strength of the pull to the global class means.")
+    head_lr: float = Field(0.1, gt=0, description="Learning rate of the head in its own phase.")
+    head_epochs: int = Field(1, ge=0, description="Passes that train the head, before the body trains.")
+    cut: float = Field(
+        1e-3, ge=0, lt=1, description="Head weights up to this one become 0; the others are scaled to 1."
+    )
+    weights: Literal["counts", "uniform"] = Field(
+        "counts", description="Weights of the holders of a class in its global mean: by samples of it, or all alike."
+    )
+    unknown: Literal["own", "none"] = Field(
+        "own",
+        description="What pulls features of a class without a global mean: the client's own mean before training, or "
+        "nothing.",
+    )
+
+
+@register
+class FedPAC(Method):
+    """FedPAC: a body pulled to global class means, and for each client the mix of heads that suits its features.
+
+    Xu et al., ICLR 2023, arXiv 2306.11867.
+
+    | direction | item | shape |
+    |---|---|---|
+    | down | body; from round 2 on global class means of z, and the client's mixed head | tree; [C, d] + mask; tree |
+    | up | body, head, samples, class counts, variance; class means of z before and after training | 2 x [C, d] + mask |
+
+    Local: statistics of the received body; the head alone on CE; the body alone on CE + lambda |z - row_y|^2 / d, a
+    batch mean. Server: bodies by samples, class means by samples of the class. A participant's head is the mean of the
+    participants' heads with the weights on the simplex that minimise a^T (diag(variances) + D) a, D the products of the
+    differences of its h = (share of the class x class mean) from theirs. A client that was not drawn keeps its head.
+    """
+
+    spec = Spec(
+        private=frozenset({Role.HEAD}),
+        features=True,
+        sends={
+            "model": Sent(),
+            "head": Sent(per_client=True),
+            "prototypes": Sent(labels=True),
+            "start_means": Sent(per_client=True, labels=True),
+            "class_counts": Sent(per_client=True, labels=True),
+            "variance": Sent(per_client=True),
+        },
+    )
+    Options = Options
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4},
+            "local_epochs": 5,
+            "batch_size": 50,
+        }
+    }
+    citation = Citation(
+        "Xu et al.",
+        "ICLR",
+        2023,
+        "arXiv 2306.11867",
+        {"P": 1, "Cd": 1, "mask": 1},
+        {"P": 1, "Cd": 2, "mask": 2, "counts": 1},
+        {"H": 1},
+        code="JianXu95/FedPAC at 5770f4f",
+        our_choice="The quadratic problem is solved exactly, in float64. Where the paper is silent on a class without "
+        "a global mean, the released code decides.",
+        departures="The body is in evaluation mode while the head trains, so that batch norm does not move.",
+        released_code="Batch norm moves while the head trains.",
+    )
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        payload: Record = {name: server[name] for name in ("model", "prototypes") if name in server}
+        name = _head_of(client)
+        return payload | {"head": server[name]} if name in server else payload
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
+        means: ClassTable = self.mean(uploads, "prototypes", counts if self.options.weights == "counts" else "uniform")
+        means = means.to(torch.float32)
+        if "prototypes" in server:
+            means = means.fill_missing(get_table(server, "prototypes"))
+        tables = ClassTable.stack([get_table(upload, "start_means") for upload in uploads.values()])
+        variances = torch.tensor([get_number(upload, "variance") for upload in uploads.values()], dtype=torch.float64)
+        weights = head_weights(tables, counts, variances, self.options.cut)
+        heads = [get_tree(upload, "head") for upload in uploads.values()]
+        for client, row in zip(uploads, weights.tolist(), strict=True):
+            mixed = [(head, weight) for head, weight in zip(heads, row, strict=True) if weight > 0]
+            server = server | {_head_of(client): weighted_mean(*zip(*mixed, strict=True))}
+        return (
+            server
+            | super().aggregate(server, uploads, ctx)
+            | {"prototypes": means, "head_weights": weights.to(torch.float32)}
+        )
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        private = {"model": payload["head"]} if "head" in payload else state
+        tree = self._joined(payload, private, ctx.task)
+        if "prototypes" not in payload:  # round 1
+            return Start(tree, {})
+        table = get_table(payload, "prototypes")
+        return Start(tree, {"rows": table.values, "known": table.held})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        head = frozenset({Role.HEAD})
+        optimizer = replace(ctx.task.optimizer, lr=self.options.head_lr, decay=1.0)
+        before: dict[str, Statistic] = {"start_means": ClassMeans(features), "squares": SampleMean(_squared_lengths)}
+        return [
+            Collect(before),
+            Train(super().loss, self.options.head_epochs, head, optimizer=optimizer, evaluates=ALL_ROLES - head),
+            Train(self.loss, ctx.task.local_epochs, TRAINABLE - head),
+            Collect({"prototypes": ClassMeans(features)}),
+        ]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        z = net.features(batch.x)
+        terms = {"ce": batch.mean(cross_entropy(net.head(z), batch.y))}
+        if "rows" in consts:
+            known, own = consts["known"][batch.y], consts["start_means"]
+            rows = torch.where(known.unsqueeze(1), consts["rows"][batch.y], own.values[batch.y])
+            pulled = known | own.held[batch.y] if self.options.unknown == "own" else known
+            distance = (z - rows).square().mean(1)
+            terms["prototypes"] = self.options.weight * batch.mean(torch.where(pulled, distance, 0.0))
+        return Objective.sum(terms)
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, next_state = super().end(work, state, ctx)
+        means = work.collected["start_means"]
+        h = weighted_means(ClassTable.stack([means]), ctx.class_counts.unsqueeze(0))
+        variance = (float(work.collected["squares"]) - float(h.square().sum())) / ctx.samples
+        statistics = {
+            "prototypes": work.collected["prototypes"],
+            "start_means": means,
+            "class_counts": ctx.class_counts,
+            "variance": max(0.0, variance),
+        }
+        return payload | {"head": next_state["model"]} | statistics, next_state
+
+    # -- tests -----------------------------------------------------------------------------------------------
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        name = _head_of(ctx.client)
+        if state is not None and name in server:
+            state = state | {"model": server[name]}
+        return super().predictors(server, state, ctx)
+
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+        weights = get_tensor(server, "head_weights")
+        if len(weights) < 2:
+            return []
+        from_own = float((weights - torch.eye(len(weights))).abs().max())
+        if from_own < ALIKE:
+            message = "every participant keeps its own head: no head is shared"
+            return [Diagnostic("fedpac.own_heads", message, from_own)]
+        from_mean = float((weights - 1 / len(weights)).abs().max())
+        if from_mean < ALIKE:
+            message = "every participant gets the mean of all heads: heads are not personal"
+            return [Diagnostic("fedpac.mean_heads", message, from_mean)]
+        return []
+
+
+def _squared_lengths(net: Net, batch: Batch, consts: Consts) -> Tensor:
+    """|z|^2 of each sample [B], for the mean over the client's data."""
+    return net.features(batch.x).double().square().sum(1)
+
+
+def _head_of(client: int) -> str:
+    """The name under which the server keeps a client's head."""
+    return f"head.{client}"

@@ -1,0 +1,146 @@
+"""FedPAC against golden numbers of three rounds; its head weights; who keeps which head."""
+
+import pytest
+import torch
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import get_table, get_tree
+from fedloom.methods import METHODS, ClassTable
+from fedloom.methods.parts.head_weights import head_weights
+from golden_world import CLASS_KNOWLEDGE, golden_run, matches, personal, probe
+from support import TinyBN, configured, furthest, same_tree, world
+
+GOLD = CLASS_KNOWLEDGE["fedpac"]
+OPTIONS = GOLD["options"]
+FEDPAC = METHODS.get("fedpac")
+LABELS = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]
+RUN = {"weight": OPTIONS["weight"], "head_lr": OPTIONS["head_lr"], "drawn": OPTIONS["rounds"], "cut": OPTIONS["cut"]}
+INIT = CLASS_KNOWLEDGE["world"]["init"]
+
+
+def told(server):
+    """What the golden probes cover: body, rows, and the heads of all clients."""
+    first = {name: torch.tensor(INIT[name]).double() for name in ("head.weight", "head.bias")}
+    tree = dict(get_tree(server, "model")) | {"rows": get_table(server, "prototypes").values}
+    for client in range(3):
+        head = get_tree(server, f"head.{client}") if f"head.{client}" in server else first
+        tree |= {f"{client}/{name}": head[name] for name in first}
+    return tree
+
+
+def probe_of(**options):
+    _, servers = golden_run(FEDPAC, **{**RUN, **options})
+    tree = told(servers[-1])
+    return probe(tree, tree)
+
+
+def test_golden_rounds():
+    federation, servers = golden_run(FEDPAC, **RUN)
+    for number, server in enumerate(servers, 1):
+        wanted = GOLD["out"][f"round{number}"]
+        assert matches(server["model"], wanted["server"], tolerance=2e-6)
+        assert matches({"": get_table(server, "prototypes").values}, {"": wanted["rows"]}, tolerance=2e-6)
+        assert get_table(server, "prototypes").held.tolist() == wanted["held"]
+        weights = torch.tensor(list(wanted["head_weights"].values())).double()
+        assert torch.allclose(server["head_weights"].double(), weights, rtol=0, atol=2e-6)
+        tree = told(server)
+        for client, head in wanted["heads"].items():
+            assert matches(tree, {f"{client}/{name}": value for name, value in head.items()}, tolerance=2e-6)
+        assert abs(probe(tree, tree) - wanted["probe"]) < 2e-5
+    for client, head in GOLD["out"]["round3"]["heads"].items():
+        assert matches(personal(federation, int(client)), head | GOLD["out"]["round3"]["server"], tolerance=2e-6)
+
+
+def test_golden_variants_and_mistakes():
+    found = probe_of()
+    assert all(abs(found - value) > 1e-3 for name, value in GOLD.items() if name.startswith("WRONG"))
+    assert abs(probe_of(weights="uniform") - GOLD["uniform_rows_probe"]) < 2e-5
+    assert abs(probe_of(unknown="none") - GOLD["no_pull_for_unknown_probe"]) < 2e-5
+    both = probe_of(weights="uniform", unknown="none")
+    assert abs(both - GOLD["uniform_rows_no_pull_for_unknown_probe"]) < 2e-5
+
+
+def statistics():
+    generator = torch.Generator().manual_seed(0)
+    values = torch.randn(3, 2, 4, generator=generator).double()
+    held = torch.ones(3, 2, dtype=torch.bool)
+    return (
+        ClassTable(values, held),
+        torch.tensor([[3, 1], [2, 2], [1, 4]]),
+        torch.tensor([0.4, 0.9, 0.3]).double(),
+    )
+
+
+def test_equal_statistics_give_equal_weights():
+    means, counts, _ = statistics()
+    alike = ClassTable(means.values[[0, 0, 0]], means.held)
+    weights = head_weights(alike, counts[[0, 0, 0]], torch.full((3,), 0.5).double(), 1e-3)
+    assert torch.allclose(weights, torch.full((3, 3), 1 / 3).double())
+
+
+def test_noisy_and_distant_heads_have_no_weight():
+    means, counts, variances = statistics()
+    noisy = head_weights(means, counts, variances + torch.tensor([0.0, 1e9, 0.0]), 1e-3)
+    assert float(noisy[[0, 2], 1].max()) == 0
+    far = head_weights(ClassTable(1e4 * means.values, means.held), counts, variances, 1e-3)
+    assert torch.allclose(far, torch.eye(3).double(), atol=1e-6)
+
+
+def test_the_order_of_clients_and_a_rotation_of_features_do_not_matter():
+    means, counts, variances = statistics()
+    weights = head_weights(means, counts, variances, 1e-3)
+    order = torch.tensor([2, 0, 1])
+    moved = head_weights(ClassTable(means.values[order], means.held), counts[order], variances[order], 1e-3)
+    assert torch.allclose(moved, weights[order][:, order], atol=1e-9)
+    rotation, _ = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)).double())
+    turned = head_weights(ClassTable(means.values @ rotation, means.held), counts, variances, 1e-3)
+    assert torch.allclose(turned, weights, atol=1e-9)
+
+
+def test_without_its_term_and_mixes_it_is_fedrep():
+    """In round 1, after which a client has its own head still and the server has mixed it."""
+    pac, rep = (
+        world(configured(name, **o), LABELS, net="mlp", shape=(1, 3, 3), participation=1.0)
+        for name, o in (("fedpac", {"weight": 0, "head_lr": 0.1}), ("fedrep", {"head_epochs": 1, "body_epochs": 1}))
+    )
+    for toy in (pac, rep):
+        toy.federation.step()
+    assert furthest(pac.federation.server["model"], rep.federation.server["model"]) == 0
+    for client in range(len(LABELS)):
+        assert same_tree(pac.federation.states[client]["model"], rep.federation.states[client]["model"])
+
+
+def test_a_client_is_tested_with_the_servers_head_and_keeps_it_while_it_sits_out():
+    toy = world(configured("fedpac"), LABELS, net=TinyBN, participation=0.5)
+    toy.federation.step()
+    heads = {name: value for name, value in toy.federation.server.items() if name.startswith("head.")}
+    assert len(heads) == 2
+    drawn = int(next(iter(heads)).partition(".")[2])
+    tree = personal(toy.federation, drawn)
+    assert torch.equal(tree["head.weight"], heads[f"head.{drawn}"]["head.weight"])
+    other = next(client for client in range(4) if f"head.{client}" not in heads)
+    assert torch.equal(personal(toy.federation, other)["head.weight"], toy.task.init["head.weight"])
+    report = toy.federation.step()
+    resting = [name for name in heads if int(name.partition(".")[2]) not in report.participants]
+    assert all(toy.federation.server[name] is heads[name] for name in resting)
+
+
+def test_a_client_of_one_sample_keeps_its_own_head():
+    toy = world(configured("fedpac"), LABELS)
+    toy.federation.step()
+    assert toy.federation.server["head_weights"][3].tolist() == [0, 0, 0, 1]
+
+
+def test_mixes_that_are_none_are_reported():
+    toy = world(configured("fedpac"), LABELS)
+    context = toy.federation.server_context()
+    codes = [
+        [found.code for found in toy.method.diagnostics({"head_weights": weights}, {}, context)]
+        for weights in (torch.eye(2), torch.full((2, 2), 0.5), torch.tensor([[0.6, 0.4], [0.3, 0.7]]), torch.eye(1))
+    ]
+    assert codes == [["fedpac.own_heads"], ["fedpac.mean_heads"], [], []]
+
+
+def test_refusals():
+    with pytest.raises(ConfigError, match=r"fedpac\.head_lr = 0"):
+        configured("fedpac", head_lr=0)
