@@ -79,7 +79,7 @@ CASES = [
     case("conflict", "run c.yaml --resume --fresh", "give one of them"),
     case("said-twice", "run c.yaml seed=2 --seed 1", "--seed 1 and seed=2: give one of them"),
     case("methods-none", ("compare", "c.yaml", "--methods", ""), "unknown method ''"),
-    case("methods-near-miss", "compare c.yaml --methods fedavg,fedcs", "did you mean 'fedsc'?"),
+    case("methods-near-miss", "compare c.yaml --methods fedavg,scafold", "did you mean 'scaffold'?"),
     case("methods-twice", "compare c.yaml --methods fedavg,fedavg", "stands twice"),
     case("methods-name", "methods fedprx", "did you mean 'fedprox'?"),
     case("models-name", ("models", "🦊"), "unknown model '🦊': known: "),

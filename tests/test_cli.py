@@ -177,9 +177,9 @@ def test_catalogues(capsys: Any) -> None:
     assert "digits" in json.loads(call(capsys, "datasets", "--json")[1])
     for noun in ("methods", "models", "datasets"):
         assert call(capsys, noun)[0] == 0
-    code, _, err = call(capsys, "methods", "fedcs")
+    code, _, err = call(capsys, "methods", "scafold")
     assert code == 2
-    assert "did you mean 'fedsc'?" in err
+    assert "did you mean 'scaffold'?" in err
 
 
 @pytest.mark.parametrize(

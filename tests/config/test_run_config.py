@@ -30,7 +30,7 @@ def changed(*words: str) -> dict[str, Any]:
     ("word", "says"),
     [
         ("metod=fedsc", "unknown key 'metod': did you mean 'method'?"),
-        ("method=fedcs", "unknown method 'fedcs': did you mean 'fedsc'?"),
+        ("method=scafold", "unknown method 'scafold': did you mean 'scaffold'?"),
         ("model=lenet", "unknown model 'lenet': did you mean 'lenet5'?"),
         ("model=fedsa-cnn", "unknown model 'fedsa-cnn': did you mean 'fedssa-cnn"),
         ("model=[mlp, lenet]", "unknown model 'lenet': did you mean 'lenet5'?"),

@@ -167,6 +167,14 @@ class RunConfig(Section):
         value = {"name": value} if isinstance(value, str) else value
         return {**_OPTIMIZER, **value} if isinstance(value, Mapping) else value
 
+    @field_validator("optimizer")
+    @classmethod
+    def _moving(cls, optimizer: OptimizerSpec) -> OptimizerSpec:
+        """Refuse what only a phase of a method may have: a rate of 0."""
+        if not optimizer.lr:
+            raise ConfigError("optimizer.lr = 0: input should be greater than 0: nothing would be trained")
+        return optimizer
+
     def build_method(self) -> Method:
         """Build the method with its preset and the options of its section."""
         return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))

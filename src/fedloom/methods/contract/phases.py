@@ -87,7 +87,7 @@ class OptimizerSpec:
     name: Annotated[
         Literal["sgd", "adam"], Field(description="Optimiser: stochastic gradient descent (sgd) or Adam.")
     ] = "sgd"
-    lr: Annotated[float, Field(gt=0, allow_inf_nan=False, description="Learning rate, above 0.")] = 0.01
+    lr: Annotated[float, Field(ge=0, allow_inf_nan=False, description="Learning rate, above 0.")] = 0.01
     momentum: Annotated[
         float, Field(ge=0, lt=1, description="Momentum of sgd, as the share of the last direction that is kept.")
     ] = 0.0
