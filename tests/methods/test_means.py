@@ -35,8 +35,8 @@ MEANS_A_ROUND = {"fednova": 2}
 @pytest.mark.parametrize(("name", "preset"), each_preset(NAMES))
 def test_clients_send_what_the_method_declares(name, preset):
     toy = after(world(handmade(name, preset), LABELS, net=TinyBN, engine=Recording), 2)
-    for done in toy.federation.engine.done:
-        assert done.payload.keys() - {"samples"} == set(toy.method.spec.sends)
+    for job, done in zip(toy.federation.engine.jobs, toy.federation.engine.done, strict=True):
+        assert done.payload.keys() - {"samples"} == set(toy.federation.methods[job.stage].spec.sends)
 
 
 @pytest.mark.parametrize(

@@ -40,6 +40,8 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("fedcda", "warmup"): [1],
     ("fedavg+trimmed", "trimmed_share"): [0.4],
     ("fedclassavg", "base_tau"): [0.5],
+    ("feddbe", "bias_lr"): [0.3],
+    ("feddbe", "mu"): [0.3],
     ("feddf", "server_batch_size"): [2],
     ("feddf", "steps"): [2],  # `handmade` takes 3
     ("feddw", "mu_decay"): [(1, 10.0)],

@@ -51,6 +51,7 @@ def sizes(name, held, participants=CLIENTS):
         "Q": {"apfl": 4, "fedala": head, "fedgen": 4 * GENERATOR, "gpfl": 4 * CONDITIONS, "fedcp": 4 * GATE}.get(
             name, sum(entries.values())
         ),
+        "d": 4 * WIDE,
         "Cd": 4 * held * WIDE,
         "CC": 4 * held * CLASSES,
         "CH": 4 * held * (WIDE + 1),

@@ -196,6 +196,8 @@ MUTATIONS = (
         "aligned.detach()).square().mean(1)",
         "aligned.detach()).square().sum(1)",
     ),
+    _of("feddbe", "the goal has no weights", 'self.mean(uploads, "mean")', 'self.mean(uploads, "mean", "uniform")'),
+    _of("feddbe", "clients train without their vector", "z + bias_of(net) if", "z if"),
     _of("ifca", "a client takes the model with the highest loss", "argmin().reshape(1)", "argmax().reshape(1)"),
     _of(
         "fedmrl",

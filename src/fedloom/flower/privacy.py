@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from fedloom.engine.jobs import methods_by_stage
 from fedloom.methods import METHODS
 
 # Facts in a node's replies, beside the method's upload, by the key in the reply (`wire.py`).
@@ -40,8 +41,9 @@ _WITH_HEAD = {"P", "W", "H", "Q", "X"}  # symbols of traffic that hold a classif
 class Privacy:
     """The privacy of one method.
 
-    sends: entries of an upload. labels: entries that reveal the label mix directly. head: whether trained weights of a
-    classifier head are sent, whose changes follow the class counts. outputs: whether predictions are sent. per_client:
+    sends: entries of uploads, also in an opening or closing round. labels: entries that reveal the label mix directly.
+    head: whether trained weights of a classifier head are sent, whose changes follow the class counts. outputs: whether
+    predictions are sent. per_client:
     entries that the server reads client by client, so that a secure sum cannot replace them.
     """
 
@@ -68,8 +70,10 @@ class Privacy:
 def privacy_of(method: str) -> Privacy:
     """Return the privacy of `method` with default options. Raises `ConfigError` for an unknown method."""
     kind = METHODS.get(method)
-    sends = kind.configured("sound", {}).spec.sends
     up = kind.citation.up.keys() if kind.citation is not None else ()
+    instance = kind.configured("sound", {})
+    stages = [instance, *methods_by_stage(instance).values()]  # the rounds' entries come first
+    sends = {name: sent for stage in stages for name, sent in stage.spec.sends.items()}
     return Privacy(
         method,
         tuple(sends),

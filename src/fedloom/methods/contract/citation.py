@@ -14,6 +14,7 @@ SYMBOLS: Mapping[str, str] = {
     "BN": "batch norm's entries: scale, shift, running statistics and counter",
     "H": "the head's entries",
     "Q": "entries that the method trains beside the net, or of its second net",
+    "d": "a row of d features",
     "Cd": "a row of d features for each class",
     "CC": "a row of C outputs for each class",
     "CH": "a row of the head, weights and bias, for each class",

@@ -122,8 +122,8 @@ class Train:
         epochs: number of passes.
         trains: roles whose tensors move (batch-norm statistics move whenever the net is in training mode).
         nets: of a bundle, only these nets' tensors; None trains all.
-        optimizer: None takes the run's; a mapping gives one to the entries whose names begin with a word (a net of a
-            bundle, "extra", "head"), and the others take the run's.
+        optimizer: None takes the run's; a mapping gives one to the entry of that name ("extra.scale"), or to those
+            whose names begin with a word (a net of a bundle, "extra", "head"), and the others take the run's.
         grad_map: called with (gradients, parameters, consts) before the step; returns the gradients by name that it
             takes.
         project: called with (parameters, consts) after the step; returns the parameters by name that stay.
@@ -173,7 +173,7 @@ class Train:
     def spec_of(self, name: str, default: OptimizerSpec) -> OptimizerSpec:
         """The optimiser of the entry `name`; `default` is the run's."""
         if isinstance(self.optimizer, Mapping):
-            return self.optimizer.get(name.partition(".")[0], default)
+            return self.optimizer.get(name, self.optimizer.get(name.partition(".")[0], default))
         return self.optimizer or default
 
 

@@ -78,6 +78,12 @@ def models_in(record: Record, count: int) -> list[Tree]:
 
 
 def losses_of_models(net: Net, batch: Batch, consts: Consts) -> Tensor:
-    """Return the cross-entropy of each of `consts["models"]` on each sample [B, models], in evaluation mode."""
+    """Return the cross-entropy of several models on each sample [B, models], in evaluation mode.
+
+    Args:
+        net: gives the architecture.
+        batch: B samples.
+        consts: "models", a list of trees.
+    """
     logits = [net.functional.logits(tree, batch.x) for tree in consts["models"]]
     return torch.stack([cross_entropy(scores, batch.y) for scores in logits], 1)

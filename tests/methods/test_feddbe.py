@@ -1,0 +1,91 @@
+"""FedDBE against golden numbers of two rounds after its opening; its private vector and its running mean."""
+
+import pytest
+import torch
+
+from fedloom.core.records import get_tensor, get_tree
+from fedloom.methods import METHODS, OptimizerSpec
+from golden_world import SHARED_BASELINES, golden_run, matches, probe, refuted
+from support import TinyBN, after, configured, same_bits, same_tree, world
+
+GOLD = SHARED_BASELINES["feddbe"]
+FEDDBE = METHODS.get("feddbe")
+LABELS = [[0, 1, 2, 0, 1], [1, 1, 3], [0, 2, 3, 3]]
+
+
+def both(federation, clients):
+    """The fingerprint of the server's model and that of the vectors of some clients."""
+    biases = torch.cat([get_tensor(federation.states[client], "bias") for client in clients])
+    return probe(get_tree(federation.server, "model")) + probe({"": biases}, [""])
+
+
+def test_golden_rounds():
+    for rounds, drawn in ((1, ["0", "2"]), (2, ["1", "2"])):
+        federation, servers = golden_run(FEDDBE, rounds, **GOLD["options"])
+        wanted = GOLD["out"][f"round{rounds}"]
+        assert matches(servers[-1]["model"], wanted["server"])
+        assert matches({"": servers[-1]["goal"]}, {"": GOLD["out"]["goal"]})
+        for client, bias in wanted["bias"].items():
+            assert matches({"": get_tensor(federation.states[int(client)], "bias")}, {"": bias})
+        assert [*wanted["bias"]] == drawn
+    assert abs(both(federation, (1, 2)) - wanted["probe"]) < 1e-6
+    mistakes = [value for name, value in GOLD.items() if name.startswith("WRONG")]
+    assert all(abs(both(federation, (1, 2)) - value) > 1e-3 for value in mistakes)
+    assert refuted(servers[-1]["model"], GOLD)
+
+
+def test_golden_without_the_consensus():
+    federation, _ = golden_run(FEDDBE, 2, kappa=0.0, mu=0.3)
+    assert abs(both(federation, (1, 2)) - GOLD["kappa_0_probe"]) < 1e-6
+    assert "goal" not in federation.server
+
+
+def test_without_consensus_and_with_a_still_vector_it_is_fedavg():
+    ours, theirs = (
+        after(world(configured(name, **options), LABELS, net=TinyBN, participation=0.7), 3)
+        for name, options in (("feddbe", {"kappa": 0.0, "bias": False}), ("fedavg", {}))
+    )
+    assert same_bits(ours.federation.server, theirs.federation.server)
+    assert not any(get_tensor(state, "bias").any() for state in ours.federation.states.values())
+    assert [found.code for found in ours.federation.initial_diagnostics] == ["feddbe.no_consensus"]
+
+
+@pytest.mark.parametrize("mu", [1.0, 0.25])
+def test_the_running_mean_of_two_batches_by_hand(mu):
+    """The later batch weighs mu, the one before mu (1 - mu), and nothing makes up for the start at 0."""
+
+    class Still(FEDDBE):
+        def opening(self):
+            opening = super().opening()
+            opening.seen = []
+            track = opening.tracked
+
+            def noting(net, batch, z):
+                opening.seen.append(z.mean(0).detach())
+                self.means = opening.seen
+                return track(net, batch, z)
+
+            opening.tracked = noting
+            return opening
+
+    toy = world(Still(FEDDBE.Options(mu=mu)), [[0, 1, 2, 0, 1, 3]], optimizer=OptimizerSpec(lr=1e-12))
+    toy.federation.step()
+    first, second = toy.method.means[:2]
+    expected = mu * (1 - mu) * first + mu * second
+    assert torch.allclose(get_tensor(toy.federation.server, "goal"), expected, atol=1e-6)
+
+
+def test_weight_decay_leaves_the_vector_alone_and_nothing_private_travels():
+    decayed = OptimizerSpec(lr=0.1, weight_decay=0.5)
+    toy = after(world(configured("feddbe", bias=False), LABELS, optimizer=decayed), 1)
+    state = {"bias": torch.ones(6)}
+    done = toy.worker.run(toy.job(0, round_=2, state=state))
+    assert same_tree(done.state, state)
+    assert not any(name.startswith("extra") for name in done.payload["model"])
+
+
+def test_a_client_that_missed_the_opening_trains_without_the_pull():
+    toy = world(configured("feddbe"), LABELS)
+    assert set(toy.worker.run(toy.job(0)).terms) == {"ce"}
+    toy.federation.step()
+    assert set(toy.worker.run(toy.job(0)).terms) == {"ce", "consensus"}
