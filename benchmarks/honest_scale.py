@@ -40,7 +40,7 @@ def honest_tables(studies: Mapping[str, Cells]) -> dict[str, str]:
 
 def progress(cells: Cells) -> str:
     """Return which rows of both studies have been measured, and which have not."""
-    lines = ["| study | setting | rows measured | hours of training and tests | not yet |", "|---|---|---|---|---|"]
+    lines = ["| study | setting | rows measured | hours by the clock | not yet |", "|---|---|---|---|---|"]
     for study in STUDIES:
         planned = dict.fromkeys((cell.setting, cell.method) for cell in read_study(FOLDER / f"{study}.yaml").cells)
         for setting in SETTINGS:
