@@ -19,6 +19,7 @@ from fedloom.report import ResultRow, bytes_text, percent, plus_minus, seconds_t
 from fedloom.results.formats import ATTACK_NOTE, optional_columns
 from fedloom.results.result import Result
 from fedloom.results.table import figure_names, figure_text, metric_text
+from fedloom.results.text import counted
 from fedloom.storage.run_data import SECONDS
 
 # Metrics of every run, printed below the table of a comparison, which a terminal would cut otherwise.
@@ -127,7 +128,9 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
     if newcomers := n.get("newcomers"):
         served = ", ".join(f"{how} {percent(test['accuracy'])} %" for how, test in newcomers["tests"].items())
         chance = "" if newcomers["zero_shot_note"] is None else f" (zero-shot: {newcomers['zero_shot_note']})"
-        console.print(f"  {len(newcomers['clients'])} clients that never trained: {served}{chance}", soft_wrap=True)
+        console.print(
+            f"  {counted(len(newcomers['clients']), 'client')} that never trained: {served}{chance}", soft_wrap=True
+        )
     if n["engine_reason"]:
         console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")
     if stopped := n.get("stopped"):

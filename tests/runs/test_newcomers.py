@@ -286,6 +286,21 @@ def test_bad_keys_are_refused_in_one_line(keys, message):
     assert "\n" not in str(error.value)
 
 
+def test_shots_that_no_newcomer_has_are_refused_and_those_of_some_are_noted():
+    with pytest.raises(
+        ConfigError, match=r"shots = 100000: no client that never trains has more than \d+ samples of a"
+    ):
+        run(config("fedavg", evaluation={"newcomers": {"shots": [1, 100000]}}))
+    scenario = config("fedavg").scenario.build(0)
+    labels, train = scenario.train_set.y, scenario.newcomers.train
+    largest = sorted(int(labels[train.tensor(k)].bincount().max()) for k in range(2))
+    notes = _Notes()
+    run(config("fedavg", evaluation={"newcomers": {"shots": [largest[1]], "epochs": 1}}), callbacks=[notes])
+    assert largest[0] < largest[1]
+    said = f"{largest[1]} shots: tuning has fewer samples of every class at 1 of 2 newcomers"
+    assert [text for text in notes.texts if "shots" in text] == [said]
+
+
 def test_real_nodes_are_clients_that_train(tmp_path):
     with pytest.raises(ConfigError, match="every node is a client that trains"):
         Node(config(), 0, tmp_path)

@@ -10,7 +10,7 @@ SHARES = frozenset(
     (
         *("accuracy", "best_val", "balanced_accuracy", "macro_f1", "weighted_f1", "precision", "recall", "auroc"),
         *("average_precision", "f1", "ece", "adaptive_ece", "attack_success", "majority", "majority_global"),
-        *("majority_own", "worst10", "domain_accuracy"),
+        *("majority_own", "worst10", "domain_accuracy", "accuracy_by_sample"),
     )
 )
 NATS = frozenset(("loss", "nll"))

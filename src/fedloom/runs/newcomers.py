@@ -31,6 +31,7 @@ from fedloom.methods.parts.tuning import tuning_phases
 from fedloom.nets.groups import group_of
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
+from fedloom.results.text import counted
 from fedloom.runs.rows import score_rows
 from fedloom.storage.log import Row
 
@@ -63,7 +64,7 @@ def newcomer_notes(config: RunConfig, scenario: Scenario, tests: NewcomerTests |
     if tests is not None and "own" in newcomers.tunes and not tests.has_personal_models:
         method = tests.federation.method.name()
         return [f"{method} has no personal model, so newcomers are not tested after a round of its own (tunes: own)"]
-    return []
+    return [] if tests is None else tests.notes_on_shots()
 
 
 class NewcomerTests:
@@ -88,6 +89,7 @@ class NewcomerTests:
         method, task = federation.method, federation.tasks[0]
         self.estimates_statistics = bool(method.private_names(task) & task.names(frozenset({Role.BN_STAT})))
         self.has_personal_models = False
+        self._refuse_shots_of_nobody()
         for newcomer in self._newcomers():
             state = self._first_state(newcomer, self._indices(newcomer, "all"))
             self._predictor(newcomer, state)
@@ -106,6 +108,33 @@ class NewcomerTests:
             kept = {client: states.reduced() for client, states in by_client.items()}
             rows += score_rows(round_, Scores(SPLIT, pooled, kept, self.evaluator.kinds), name)
         return rows
+
+    def notes_on_shots(self) -> list[str]:
+        """Say for which shots some newcomers tune on fewer samples of a class."""
+        largest, shots = self._largest_classes(), [k for k in self.config.shots if isinstance(k, int)]
+        fewer = {k: sum(size < k for size in largest) for k in shots}
+        return [
+            f"{k} shots: tuning has fewer samples of every class at {count} of {counted(len(largest), 'newcomer')}"
+            for k, count in fewer.items()
+            if count
+        ]
+
+    def _largest_classes(self) -> list[int]:
+        """The training samples of the largest class of each newcomer."""
+        labels, clients = self.scenario.train_set.y.numpy(), range(self.scenario.clients)
+        return [int(np.bincount(labels[self.scenario.train[client]]).max(initial=0)) for client in clients]
+
+    def _refuse_shots_of_nobody(self) -> None:
+        """Raise `ConfigError` for more shots, unless by default, than any newcomer has samples of a class."""
+        if self.config.shots == NewcomersConfig().shots:
+            return
+        largest = max(self._largest_classes())
+        too_many = next((k for k in self.config.shots if isinstance(k, int) and k > largest), None)
+        if too_many is not None:
+            raise ConfigError(
+                f"evaluation.newcomers.shots = {too_many}: no client that never trains has more than {largest} samples "
+                f"of a class; take {largest} or fewer, or all"
+            )
 
     def why_at_chance(self) -> str | None:
         """Return why the method's own model of a newcomer predicts at chance before it tunes; None if it need not."""
