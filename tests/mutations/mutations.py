@@ -290,6 +290,7 @@ MUTATIONS = (
         "ctx.task.local_epochs, TRAINABLE - head",
         "ctx.task.local_epochs, TRAINABLE",
     ),
+    _of("fedproc", "a temperature of one half", "Cosines(1.0)", "Cosines(0.5)"),
     _of(
         "fpl",
         "the contrast is averaged over samples of known classes alone",

@@ -1,0 +1,129 @@
+"""FedProc."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+
+from fedloom.core.records import Record, get_table
+from fedloom.core.tables import ClassTable
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of
+from fedloom.methods.parts.measures import features
+from fedloom.nets.net import Net
+
+
+class Options(method.Options):
+    """Options of FedProc."""
+
+    learns_at_once: bool = Field(
+        True,
+        description="Whether the contrast's share is 1 - t / T, so that round 1 learns from labels. Released code has "
+        "1 - (t - 1) / (T - 1): round 1 has a share of 1 and no prototypes yet, so nothing is learned.",
+    )
+    prototypes_from: Literal["after_training", "last_epoch"] = Field(
+        "after_training",
+        description="Where class means come from: a pass after training, or the last epoch's own forward passes.",
+    )
+    keep_absent: bool = Field(
+        True,
+        description="Whether a class that no participant holds keeps its prototype. Released code drops it.",
+    )
+
+
+@register
+class FedProc(Method):
+    """FedProc: from contrast with global class means to cross-entropy, round by round. Mu et al., FGCS 2023,
+    arXiv 2109.12273.
+
+    Down: weights; from round 2 on global class means of z [C, d] and mask.
+    Up: weights, samples; own class means and mask.
+    Local: a contrast + (1 - a) CE, a = 1 - t / T in round t of T; the contrast is the batch mean of -log softmax over
+    the known classes of cos(z, row), at y, and 0 for samples of unknown classes. Server: the mean of weights by
+    samples, and of class means over the holders, all alike.
+    """
+
+    spec = Spec(features=True, sends={"model": Sent(), "prototypes": Sent(labels=True)})
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {"learns_at_once": False, "prototypes_from": "last_epoch", "keep_absent": False},
+        "sound": {},
+    }
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
+            "local_epochs": 10,
+            "batch_size": 64,
+        }
+    }
+    citation = Citation(
+        "Mu et al.",
+        "FGCS",
+        2023,
+        "arXiv 2109.12273",
+        {"P": 1, "Cd": 1, "mask": 1},
+        {"P": 1, "Cd": 1, "mask": 1},
+        code="WenkeHuang/RethinkFL at 74201b3",
+        our_choice="The paper's own text and code were not read: the formulas are those of public re-implementations, "
+        "of which preset `authors` follows RethinkFL. The share 1 - t / T lets round 1 learn. A class that no "
+        "participant holds keeps its prototype.",
+        released_code="In RethinkFL nothing is learned in round 1, and the last round is cross-entropy alone.",
+    )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        diagnostics = super().examine(tasks, participants)
+        if tasks[0].rounds == 1:
+            message = "rounds = 1: prototypes come after round 1, so the contrast is never used"
+            diagnostics.append(Diagnostic("fedproc.one_round", message, 1.0))
+        return diagnostics
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        return server
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        fresh: ClassTable = self.mean(uploads, "prototypes", "uniform").to(torch.float32)
+        if self.options.keep_absent and "prototypes" in server:
+            fresh = fresh.fill_missing(get_table(server, "prototypes"))
+        return super().aggregate(server, uploads, ctx) | {"prototypes": fresh}
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        past, rounds = (
+            (ctx.round, ctx.task.rounds) if self.options.learns_at_once else (ctx.round - 1, ctx.task.rounds - 1)
+        )
+        # a tensor, because a number would be part of what a recorded step is
+        consts: Consts = {"share": torch.tensor(max(0.0, 1 - past / max(1, rounds)))}
+        if "prototypes" in payload:
+            table = ClassTable.stack([get_table(payload, "prototypes")])
+            consts |= {"prototypes": prototypes_of(table.values, table.held, table.held), "known": table.held[0]}
+        return Start(start.tree, consts)
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        if self.options.prototypes_from == "last_epoch":
+            return [Train(self.loss, ctx.task.local_epochs, collect={"prototypes": ClassMeans("features")})]
+        return [Train(self.loss, ctx.task.local_epochs), Collect({"prototypes": ClassMeans(features)})]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        z, share = net.features(batch.x), consts["share"]
+        terms = {"ce": (1 - share) * batch.mean(cross_entropy(net.head(z), batch.y))}
+        if "prototypes" in consts:
+            contrast, _ = prototype_contrast(z, batch, consts, Cosines(1.0))
+            terms["contrast"] = share * batch.mean(torch.where(consts["known"][batch.y], contrast, 0.0))
+        return Objective.sum(terms, {"features": z})
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, state = super().end(work, state, ctx)
+        return payload | {"prototypes": work.collected["prototypes"]}, state
