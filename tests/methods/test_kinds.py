@@ -113,6 +113,13 @@ def test_different_nets_run_where_they_are_claimed_and_are_refused_elsewhere(nam
         with pytest.raises(ConfigError, match="one architecture"):
             started(name, scenario, nets, evaluation={"protocol": f"{entry(name).yields.split(', ')[0]}/global"})
         return
+    if name == "heterofl":  # takes several widths of one kind of net
+        with pytest.raises(ConfigError, match="several widths of one kind of model"):
+            started(name, scenario, nets, evaluation={"protocol": "global/global"})
+        widths = [{"name": "mlp", "hidden": [width]} for width in (64, 32)]
+        result = started(name, scenario, widths, evaluation={"protocol": "global/global"})
+        assert 0 <= result.numbers["accuracy"] <= 1
+        return
     shared = {"fml": {"meme": "mlp"}, "fedkd": {"mentee": "mlp"}, "fedmrl": {"small": "digits-cnn"}}.get(
         name
     )  # the net that is averaged is one for all

@@ -369,6 +369,8 @@ MUTATIONS = (
         '[*super().phases(start, ctx), Collect({"loss": Moments(_losses)})]',
     ),
     _of("feddecorr", "the biased variance", "(samples - 1).clamp(min=1)", "samples.clamp(min=1)"),
+    _of("heterofl", "rows of the head of all clients", "of_rows = task.roles", "of_rows = False and task.roles"),
+    _of("heterofl", "the scaler multiplies", "value / rate", "value * rate"),
     Mutation(
         "krum: one neighbour too few",
         "methods/parts/robust_rules.py",

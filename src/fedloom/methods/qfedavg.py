@@ -15,7 +15,7 @@ from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.method import PRESETS, Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Collect, Consts, Phase
 from fedloom.methods.contract.sample_statistics import Moments
 from fedloom.methods.contract.spec import Sent, Spec
@@ -47,6 +47,7 @@ class QFedAvg(Method):
 
     spec = Spec(sends={"model": Sent(form="change", spread=100.0), "h": Sent(spread=1000.0)})
     Options = Options
+    settings = {name: {"optimizer": {"momentum": 0.0}} for name in PRESETS}  # noqa: RUF012
     citation = Citation(
         "Li et al.",
         "ICLR",
@@ -74,8 +75,8 @@ class QFedAvg(Method):
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         moments, inverse_rate = work.collected["loss"], 1 / ctx.lr
-        loss = float(moments["sum"][0] / moments["count"]) + _LEAST_LOSS
-        weight, q = loss**self.options.q, self.options.q
+        loss, q = moments["sum"][0] / moments["count"] + _LEAST_LOSS, self.options.q
+        weight = float(loss**q)
         begun, ended = parameters(work.start.tree, ctx.task), parameters(work.tree, ctx.task)
         squares = torch.stack([(begun[n].double() - ended[n].double()).square().sum() for n in begun]).sum()
         h = q * loss ** (q - 1) * inverse_rate**2 * squares + inverse_rate * weight

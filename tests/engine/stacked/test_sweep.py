@@ -58,7 +58,7 @@ def _short_passes(monkeypatch):
 
 
 def agrees(name, settings):
-    plain = {"optimizer": OptimizerSpec()} if name in ("fednova", "scaffold") else {}
+    plain = {"optimizer": OptimizerSpec()} if name in ("fednova", "qfedavg", "scaffold") else {}
     agree(handmade(name), **({"net": DoubleTiny} | settings | plain))
 
 

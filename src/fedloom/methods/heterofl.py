@@ -1,0 +1,146 @@
+"""HeteroFL."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record, get_number, get_tensor, get_tree
+from fedloom.core.trees import Tree
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, Consts, Objective
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
+
+_LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
+
+
+class Options(method.Options):
+    """Options of HeteroFL."""
+
+    scaler: bool = Field(True, description="Divide the outputs of hidden layers by the client's rate in training.")
+    mask: bool = Field(True, description="Set the logits of classes that the client lacks to 0 in training.")
+    weights: Literal["uniform", "samples"] = Field("uniform", description="Weights of the clients that hold a number.")
+
+
+@register
+class HeteroFL(Method):
+    """HeteroFL: weak clients train the leading slice of every layer. Diao, Ding, Tarokh, ICLR 2021, arXiv 2010.01264.
+
+    Down: the client's slice of the weights.   Up: the slice, classes that the client holds.   Client state: none.
+    The models of a run are one kind of net in several widths, the widest first. Rate r: the client's share of the
+    widest net's features.
+    Local: CE, outputs of hidden layers divided by r (Scaler), logits of classes that the client lacks set to 0.
+    Server: each number is the mean over the clients that hold it, a row of the head over those that hold its class.
+    Numbers that nobody holds stay. Tested: the widest net, without Scaler.
+    """
+
+    spec = Spec(
+        architectures="any",
+        features=True,
+        sends={"model": Sent(sliced=True), "classes": Sent(per_client=True, labels=True)},
+    )
+    Options = Options
+    settings = {  # noqa: RUF012
+        "authors": {"optimizer": {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, "local_epochs": 5}
+    }
+    citation = Citation(
+        "Diao, Ding, Tarokh",
+        "ICLR",
+        2021,
+        "arXiv 2010.01264",
+        {"P": 1},
+        {"P": 1, "mask": 1},
+        code="diaoenmao/HeteroFL-Computer-Communication-Efficient-FL at cc40f3e",
+        our_choice="A client has one width for the whole run. The rate is that of the features, and the Scaler divides "
+        "the outputs of linear layers and convolutions below the head.",
+        departures="Statistics of batch norm are averaged like weights. The released code takes them in a last pass "
+        "over all clients' data, which tells the server more than weights do.",
+    )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        diagnostics = super().examine(tasks, participants)
+        for task in tasks[1:]:
+            self._require_slice(task, tasks[0])
+        if len({task.feature_dim for task in tasks}) > 1:
+            return diagnostics
+        message = "heterofl: all clients have one width; give several widths of one model, the widest first"
+        return [*diagnostics, Diagnostic("heterofl.one_width", message, float(len(tasks)))]
+
+    def _require_slice(self, task: Task, widest: Task) -> None:
+        """Raise `ConfigError` if the entries of a net are not leading slices of the first model's."""
+        if task.init.keys() != widest.init.keys():
+            odd = sorted(task.init.keys() ^ widest.init.keys())[0]
+            raise ConfigError(f"{self.name()}: models differ in {odd}; give several widths of one kind of model")
+        for name, value in task.init.items():
+            whole = widest.init[name].shape
+            if value.dim() != len(whole) or any(a > b for a, b in zip(value.shape, whole, strict=True)):
+                raise ConfigError(
+                    f"{self.name()}: {name} {tuple(value.shape)} of model {task.group + 1} is no slice of "
+                    f"{tuple(whole)} of the first; the first model must be the widest"
+                )
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        return super().server_init(ctx) | {"width": ctx.task.feature_dim}
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        model = get_tree(server, "model")
+        part = {name: model[name][tuple(map(slice, value.shape))] for name, value in ctx.task.init.items()}
+        return {"model": part, "rate": ctx.task.feature_dim / get_number(server, "width")}
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        consts: Consts = {"held": ctx.class_counts > 0} if self.options.mask else {}
+        return Start(start.tree, consts | {"rate": get_number(payload, "rate") if self.options.scaler else 1.0})
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        logits = scaled_logits(net, batch.x, consts["rate"])
+        if "held" in consts:
+            logits = torch.where(consts["held"], logits, 0.0)
+        return Objective.sum({"ce": batch.mean(cross_entropy(logits, batch.y))})
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, state = super().end(work, state, ctx)
+        return payload | {"classes": ctx.class_counts > 0}, state
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        weights = [self._weights(upload, ctx.task) for upload in uploads.values()]
+        model = self.mean(uploads, weights=weights, within=get_tree(server, "model"))
+        return {"model": model, "width": server["width"]}
+
+    def _weights(self, upload: Record, task: Task) -> Tree:
+        """Return the weight of each entry of an upload; of the head, one for each row."""
+        factor = get_number(upload, "samples") if self.options.weights == "samples" else 1.0
+        held = get_tensor(upload, "classes").double()
+        weights = Tree()
+        for name, value in get_tree(upload, "model").items():
+            of_rows = task.roles[name] is Role.HEAD and value.shape[:1] == held.shape
+            rows = held.view(-1, *(1,) * (value.dim() - 1)) if of_rows else held.new_ones(())
+            weights[name] = factor * rows
+        return weights
+
+
+def scaled_logits(net: Net, x: Tensor, rate: float) -> Tensor:
+    """Return the logits [B, C] of x with the outputs of all layers below the head divided by `rate`."""
+    if rate == 1:
+        logits: Tensor = net(x)
+        return logits
+    hidden = {
+        f"{path}.{name}": value / rate
+        for path, module in net.named_modules()
+        if isinstance(module, _LAYERS) and path.partition(".")[0] != "head"
+        for name, value in module.named_parameters(recurse=False)
+    }
+    scaled: Tensor = functional_call(net, hidden, (x,))
+    return scaled
