@@ -16,11 +16,12 @@ from fedloom.engine.stacked.stacks import Stacks
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
 from fedloom.runs.run import run
-from support import FEDERATED, ROW_METHODS, TinyBN, configured, furthest, world
+from support import FEDERATED, ROW_METHODS, TinyBN, configured, furthest, sampled, world
 
 META = torch.device("meta")
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 NAMES = [*(name for name in ROW_METHODS if name in FEDERATED), "fedprox+dw", "fedsc+dw"]
+SPECIAL = ("ditto", "fedkd", "fedproto", "scaffold")  # states, several nets, no weights sent, updates of state
 
 
 @pytest.fixture
@@ -57,13 +58,15 @@ def on_the_cpu(done):
     return devices <= {"cpu"}
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", sampled(NAMES, *SPECIAL))
 def test_clients_one_by_one(name, coming_back):
     jobs, worker = elsewhere(name, clients=(2, 3))
     assert all(on_the_cpu(worker.run(job)) for job in jobs)
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if METHODS.get(name).spec.unstackable is None])
+@pytest.mark.parametrize(
+    "name", sampled([name for name in NAMES if METHODS.get(name).spec.unstackable is None], *SPECIAL)
+)
 def test_clients_in_stacks(name, coming_back):
     jobs, worker = elsewhere(name)
     assert all(on_the_cpu(done) for done in Stacks(worker, 3).run(jobs))

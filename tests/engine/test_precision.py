@@ -11,7 +11,7 @@ from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.runs.run import run
-from support import ROW_METHODS, STEEP, TinyBN, configured, furthest, same_bits, world
+from support import ROW_METHODS, STEEP, TinyBN, configured, furthest, same_bits, sampled, world
 
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 NAMES = [*ROW_METHODS, "fedprox+dw", "fedsc+dw"]
@@ -38,7 +38,7 @@ def dtypes(*records):
     return {dtype for dtype in found if dtype.is_floating_point}
 
 
-@pytest.mark.parametrize("name", [name for name in NAMES if name not in STEEP])
+@pytest.mark.parametrize("name", sampled([name for name in NAMES if name not in STEEP], "ditto", "fedkd", "scaffold"))
 def test_every_method_trains_in_it_and_keeps_float32(name):
     rounded, exact = trained(name), trained(name, bfloat16=False)
     assert dtypes(rounded.server, *(state for _, state in rounded.states.items())) <= {torch.float32}

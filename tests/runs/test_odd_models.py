@@ -17,6 +17,7 @@ import fedloom as fl
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
 from fedloom.runs.callbacks import Callback
+from support import sampled
 
 ENGINES: dict[str, Any] = {
     "serial": "serial",
@@ -227,7 +228,7 @@ def _seeded() -> Normed:
 OF_ONE_VIEW = [name for name, kind in METHODS if kind.spec.views == 1 and not kind.spec.public]
 
 
-@pytest.mark.parametrize("name", OF_ONE_VIEW)
+@pytest.mark.parametrize("name", sampled(OF_ONE_VIEW, "ccvr", "ditto", "fedgen", "fedkd", "fedproto", "scaffold"))
 def test_every_method_trains_a_model_in_double_precision(name: str) -> None:
     protocol = {"evaluation": {"protocol": "personal/local"}}
     try:

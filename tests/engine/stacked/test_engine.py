@@ -34,6 +34,7 @@ from support import (
     each_preset,
     handmade,
     near,
+    sampled,
     world,
 )
 
@@ -46,6 +47,7 @@ METHOD_NAMES = [
 # Batch norm over two samples multiplies roundings: clients that keep their bodies show it, in single precision alone.
 OWN_BODIES = {name for name in METHOD_NAMES if METHODS.get(name).spec.architectures == "any"} - {"fedssa", "local"}
 PROTOTYPES_IN_SINGLE = ("fedsc", "fedskc")
+REFUSE_MOMENTUM = {"qfedavg", "scaffold"}
 
 
 @pytest.mark.parametrize("net", [Tiny, TinyBN])
@@ -57,7 +59,12 @@ def test_every_method_agrees_with_the_serial_engine(name, preset, net):
     agree(handmade(name, preset), net=net, labels=labels)
 
 
-@pytest.mark.parametrize("name", [name for name in METHOD_NAMES if not name.startswith(PROTOTYPES_IN_SINGLE)])
+@pytest.mark.parametrize(
+    "name",
+    sampled(
+        [name for name in METHOD_NAMES if not name.startswith(PROTOTYPES_IN_SINGLE)], "ditto", "fedrep", "scaffold"
+    ),
+)
 def test_in_double_precision_only_the_order_of_sums_is_left(name):
     agree(configured(name), net=DoubleBN, epochs=2, rounds=4, tolerance=1e-6)
 
@@ -100,11 +107,11 @@ class Swaps(FedAvg):
         return batch.mean(cross_entropy(net(batch.x) * consts["a"] - consts["b"], batch.y))
 
 
-def test_clients_of_one_size_with_momentum():
+@pytest.mark.parametrize("name", sampled(sorted({*METHOD_NAMES} - REFUSE_MOMENTUM), "ditto", "fedrep", "moon"))
+def test_clients_of_one_size_with_momentum(name):
     alike = [[0, 1, 2, 0, 1, 1, 0, 3], [1, 1, 2, 3, 3, 0, 1, 2], [0, 1, 2, 3, 0, 1, 2, 3]]
-    for name in sorted({*METHOD_NAMES} - {"qfedavg", "scaffold"}):  # which refuse momentum
-        momentum = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=1e-3)
-        agree(configured(name), labels=alike, optimizer=momentum, epochs=2, rounds=3)
+    momentum = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=1e-3)
+    agree(configured(name), labels=alike, optimizer=momentum, epochs=2, rounds=3)
 
 
 def test_augmented_images():
