@@ -259,6 +259,18 @@ MUTATIONS = (
         'work.start.consts["head"]], [0.5, 0.5]',
         'work.start.consts["head"]], [1.0, 0.0]',
     ),
+    _of(
+        "fedas",
+        "the head of the server",
+        "received | select(own, ctx.task.names(HEAD))",
+        "received | select(received, ctx.task.names(HEAD))",
+    ),
+    _of(
+        "fedas",
+        "clients weigh by their samples",
+        'weights=traces if sum(traces) > 0 else "samples"',
+        'weights="samples"',
+    ),
     _of("fedclassavg", "a row is its own positive", "positive = others & (", "positive = (others | ~others) & ("),
     _of(
         "fd",

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -18,6 +17,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Train
 from fedloom.methods.contract.spec import Spec
+from fedloom.methods.parts.gradients import gradients_at
 from fedloom.nets.net import Net
 from fedloom.nets.roles import has_batch_norm
 
@@ -77,14 +77,14 @@ class PerFedAvg(Method):
             else list(zip(split(batch.x, parts), split(batch.y, parts), strict=True))
         )
         weights = dict(net.named_parameters())
-        inner = gradients(net, weights, *pieces[0])
+        inner = gradients_at(net, weights, *pieces[0])
         moved = {name: weight - options.alpha * inner[name] for name, weight in weights.items()}
         ce = cross_entropy(functional_call(net, moved, (pieces[1][0],)), pieces[1][1]).mean()
         if options.variant == "fo":
             return Objective(ce, {"ce": ce})
-        outer = gradients(net, moved, *pieces[1])
+        outer = gradients_at(net, moved, *pieces[1])
         ahead, behind = (
-            gradients(net, {n: w + sign * options.delta * outer[n] for n, w in weights.items()}, *pieces[2])
+            gradients_at(net, {n: w + sign * options.delta * outer[n] for n, w in weights.items()}, *pieces[2])
             for sign in (1, -1)
         )
         pull = [(w * (ahead[n] - behind[n])).sum() * (-options.alpha / (2 * options.delta)) for n, w in weights.items()]
@@ -104,17 +104,3 @@ def split(values: Tensor, parts: int) -> list[Tensor]:
     pieces = [values[:half], values[half:]] if parts == 2 else list(torch.tensor_split(values, parts))
     nonempty = [piece for piece in pieces if len(piece)]
     return nonempty + [nonempty[-1]] * (parts - len(nonempty))
-
-
-def gradients(net: Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> dict[str, Tensor]:
-    """Return the gradients by name of the mean cross-entropy at `weights`, detached.
-
-    Args:
-        net: the net, evaluated as a function of its weights.
-        weights: parameters by name.
-        x: inputs [B, ...].
-        y: labels [B], int64.
-    """
-    leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    ce = cross_entropy(functional_call(net, leaves, (x,)), y).mean()
-    return dict(zip(leaves, torch.autograd.grad(ce, list(leaves.values())), strict=True))

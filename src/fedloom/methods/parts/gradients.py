@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
 from torch import Tensor
+from torch.func import functional_call
 
 from fedloom.core.trees import Tree
+from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.phases import Consts
+from fedloom.nets.net import Net
 
 
 def clipped(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
@@ -26,6 +29,20 @@ def clipped(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
         return {name: gradient * scale for name, gradient in gradients.items()}
 
     return clip
+
+
+def gradients_at(net: Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tree:
+    """Return the gradients by name of the mean cross-entropy at `weights`, detached.
+
+    Args:
+        net: the net, evaluated as a function of its weights.
+        weights: parameters by name.
+        x: inputs [B, ...].
+        y: labels [B], int64.
+    """
+    leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    ce = cross_entropy(functional_call(net, leaves, (x,)), y).mean()
+    return dict(zip(leaves, torch.autograd.grad(ce, list(leaves.values())), strict=True))
 
 
 def zero_with_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:

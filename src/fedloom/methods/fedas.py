@@ -1,0 +1,187 @@
+"""FedAS."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.core.records import Record, get_number, get_tree
+from fedloom.core.trees import select
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import (
+    TRAINABLE,
+    Batch,
+    Collect,
+    Consts,
+    Objective,
+    OptimizerSpec,
+    Phase,
+    Predictor,
+    Train,
+)
+from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.gradients import gradients_at
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
+
+HEAD = frozenset({Role.HEAD})
+DOMINANT = 0.9  # share of the traces from which on one client is said to be the mean
+
+
+class Options(method.Options):
+    """Options of FedAS."""
+
+    align_lr: float = Field(0.01, gt=0, description="Learning rate of the alignment, plain SGD.")
+    align_epochs: int = Field(1, ge=0, description="Passes that align the received body.")
+    trace: Literal["batches", "samples"] = Field(
+        "batches",
+        description="The weight of a client: squared gradients of batch means, summed over batches, as released, or of "
+        "single samples, averaged, as the Fisher information has them.",
+    )
+
+
+@register
+class FedAS(Method):
+    """FedAS: the received body is aligned with the client's own past features, and clients weigh by Fisher trace.
+    Yang, Huang, Ye, CVPR 2024.
+
+    Down: weights.   Up: weights after training, trace.   Client state: its model after training.
+    Local: class means of the features of its own last body are goals; one epoch moves the received body by the sum over
+    classes of the mean over samples and features of (z - goal)^2; then CE moves the body and the client's own head.
+    Trace: sum over batches of |gradient of the batch's mean CE|^2 after training, in evaluation mode.
+    Server: mean of weights by traces. A newcomer's last body and head are the common first ones.
+
+    Tested: personal, by the client's own model after training; global, by the server's weights.
+    """
+
+    spec = Spec(
+        features=True,
+        sends={"model": Sent(), "trace": Sent(per_client=True)},
+        unstackable="its last pass takes gradients inside the loss",
+    )
+    Options = Options
+    citation = Citation(
+        "Yang, Huang, Ye",
+        "CVPR",
+        2024,
+        "",
+        {"P": 1},
+        {"P": 1},
+        {"P": 1},
+        code="xiyuanyang45/FedAS at 1a4f5fd",
+        our_choice="Alignment takes the run's batch size and keeps the last batch of a pass. The server's weights are "
+        "tested as a global model, too. Traces that are not finite count as 0; if all are 0, samples weigh.",
+        released_code="Batches of alignment have 16 samples and incomplete ones are dropped, so clients with fewer "
+        "samples are never aligned. The trace grows with the number of batches.",
+    )
+
+    # -- client ----------------------------------------------------------------------------------------------
+    def client_init(self, ctx: ClientContext) -> Record:
+        return {"model": ctx.task.init}
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        own, received = get_tree(state, "model"), get_tree(payload, "model")
+        return Start(received | select(own, ctx.task.names(HEAD)), {"own": own})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        align, still = OptimizerSpec(lr=self.options.align_lr), OptimizerSpec(lr=0.0)
+        traced = {"trace": SampleMean("squares")}
+        return [
+            Collect({"goals": ClassMeans(own_features)}),
+            Train(alignment, self.options.align_epochs, trains=TRAINABLE - HEAD, optimizer=align),
+            Train(self.loss, ctx.task.local_epochs),
+            # a pass that moves nothing, since statistics are taken without gradients
+            Train(self.squared_gradients, 1, trains=HEAD, evaluates=frozenset(Role), optimizer=still, collect=traced),
+        ]
+
+    def squared_gradients(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        """Tap squared norms of gradients whose mean over a client's samples is its trace, or that by samples.
+
+        Args:
+            net: the trained net in evaluation mode.
+            batch: B samples.
+            consts: not used.
+        """
+        weights, rows = dict(net.named_parameters()), len(batch.y)
+        parts = [slice(None)] if self.options.trace == "batches" else [slice(i, i + 1) for i in range(rows)]
+        squares = [squared_norm(net, weights, batch.x[part], batch.y[part]) for part in parts]
+        tapped = squares[0].expand(rows) / rows if self.options.trace == "batches" else torch.stack(squares)
+        nothing = 0 * torch.stack([value.sum() for value in net.head.parameters()]).sum()
+        return Objective(nothing, {}, {"squares": tapped})
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        upload, _ = super().end(work, state, ctx)
+        summed = ctx.samples if self.options.trace == "batches" else 1
+        return upload | {"trace": float(work.collected["trace"]) * summed}, {"model": work.tree}
+
+    # -- server ----------------------------------------------------------------------------------------------
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        traces = traces_of(uploads)
+        return {"model": self.mean(uploads, weights=traces if sum(traces) > 0 else "samples")}
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        if state is None:
+            return super().predictors(server, state, ctx)
+        return {"personal": Predictor(get_tree(state, "model"))}
+
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+        traces = traces_of(uploads)
+        share = max(traces) / sum(traces) if sum(traces) > 0 else 0.0
+        if len(traces) < 2 or share < DOMINANT:
+            return []
+        message = f"one client has {share:.0%} of the weight by its trace: the shared body is nearly its own"
+        return [Diagnostic("fedas.one_client", message, share)]
+
+
+def traces_of(uploads: Uploads) -> list[float]:
+    """The clients' traces; 0 for one that is not finite."""
+    traces = [get_number(upload, "trace") for upload in uploads.values()]
+    return [trace if math.isfinite(trace) and trace > 0 else 0.0 for trace in traces]
+
+
+def own_features(net: Net, batch: Batch, consts: Consts) -> Tensor:
+    """Return the features [B, d] of the client's own last model: a measure for statistics.
+
+    Args:
+        net: evaluated as a function of its weights.
+        batch: its inputs are read.
+        consts: "own", that model.
+    """
+    return net.functional.features(consts["own"], batch.x)
+
+
+def alignment(net: Net, batch: Batch, consts: Consts) -> Objective:
+    """Return the sum over the classes of a batch of the mean over samples and features of (z - goal)^2.
+
+    Args:
+        net: the net with the received body.
+        batch: B samples.
+        consts: "goals", the class means of the client's own features.
+    """
+    goals = consts["goals"]
+    distances = (net.features(batch.x) - goals.values[batch.y].to(batch.x.device)).square().mean(1)
+    labels = torch.arange(len(goals.held), device=batch.y.device)
+    classes = (batch.y.unsqueeze(1) == labels).to(distances.dtype)  # one_hot looks at values, so no step is recorded
+    sums, counts = classes.T @ distances, classes.sum(0)
+    return Objective.sum({"align": (sums / counts.clamp(min=1)).sum()})
+
+
+def squared_norm(net: Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+    """Return the squared 2-norm [] of the gradient of the mean cross-entropy.
+
+    Args:
+        net: evaluated as a function of its weights.
+        weights: parameters by name.
+        x: inputs [B, ...].
+        y: labels [B], int64.
+    """
+    return torch.stack([value.square().sum() for value in gradients_at(net, weights, x, y).values()]).sum()
