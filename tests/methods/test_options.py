@@ -40,6 +40,9 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("fedcda", "warmup"): [1],
     ("fedavg+trimmed", "trimmed_share"): [0.4],
     ("fedclassavg", "base_tau"): [0.5],
+    ("cfl", "eps1"): [0.0],
+    ("cfl", "eps2"): [1e9],
+    ("cfl", "min_size"): [6],
     ("feddbe", "bias_lr"): [0.3],
     ("feddbe", "mu"): [0.3],
     ("feddf", "server_batch_size"): [2],
@@ -64,10 +67,12 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("perfedavg", "beta"): [0.2],
     ("protonorm", "server_steps"): [3],
 }
+SPLITS = {"eps1": 1e9, "eps2": 0.0, "first_split": 1}  # of CFL, at once
 # Options under which an option matters, set in both runs.
 UNDER: dict[tuple[str, str], dict[str, Any]] = {
     ("fedamp", "own_share"): {"kernel": "cosine"},
     ("fedavg+dw", "dw_relin_every"): {"dw_linearised": "gram"},
+    **{("cfl", option): SPLITS for option in ("eps1", "eps2", "first_split", "min_size")},
     ("fedcda", "batches"): {"warmup": 1},
     ("fedcda", "kept"): {"warmup": 1},
     ("fedcda", "smoothness"): {"warmup": 1},
@@ -86,6 +91,7 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("fedavg+bulyan", "bulyan_faulty"): "1 needs more clients than are here: wrappers/test_robust.py has the numbers",
     ("fedavg+dp", "dp_table_clip"): "FedAvg sends no class table: wrappers/test_privacy.py takes FedProto",
     ("fedavg+krum", "krum_faulty"): "the upload that is taken is the same here: wrappers/test_robust.py has the scores",
+    ("cfl", "linkage"): "the groups are the same here: test_cfl.py has golden ones that differ",
     ("fedco2", "offline_init"): "the net was not built from a blueprint: test_fedco2.py builds one",
     ("fedmd", "start"): "the net was not built from a blueprint: test_fedmd.py asks for one",
     ("fedexp", "average"): "it changes the test of the global model: test_fedexp.py has the mean of two iterates",
@@ -126,7 +132,7 @@ def outcome(name: str, options: tuple[tuple[str, Any], ...], registered: bool) -
     nets: dict[str, Any] = {"net": Tiny if "dp" in method.wrappers else TinyBN}
     if registered or method.spec.views > 1:
         nets = {"net": "mlp", "shape": (1, 6, 6), "augment": Augmentation(crop=2)}
-    participation = {"fedavg+multikrum": 1.0, "fedcda": 1.0}.get(name, 0.5)
+    participation = {"fedavg+multikrum": 1.0, "cfl": 1.0, "fedcda": 1.0}.get(name, 0.5)
     optimizer = OptimizerSpec(lr=0.05)
     toy = world(method, LABELS, rounds=ROUNDS, epochs=2, participation=participation, optimizer=optimizer, **nets)
     federation = toy.federation

@@ -198,6 +198,8 @@ MUTATIONS = (
     ),
     _of("feddbe", "the goal has no weights", 'self.mean(uploads, "mean")', 'self.mean(uploads, "mean", "uniform")'),
     _of("feddbe", "clients train without their vector", "z + bias_of(net) if", "z if"),
+    _of("cfl", "a cluster splits while its mean still moves", "mean_norm < options.eps1", "mean_norm >= options.eps1"),
+    _of("cfl", "complete linkage is single", "torch.maximum if linkage", "torch.minimum if linkage"),
     _of("ifca", "a client takes the model with the highest loss", "argmin().reshape(1)", "argmax().reshape(1)"),
     _of(
         "fedmrl",

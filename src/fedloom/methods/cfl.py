@@ -1,0 +1,190 @@
+"""CFL."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.core.records import Record, get_number, get_tensor, get_tree
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Predictor
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.client_rows import client_row
+from fedloom.methods.parts.parameters import parameters
+from fedloom.methods.parts.several_models import models_in, named_models
+
+
+class Options(method.Options):
+    """Options of CFL."""
+
+    eps1: float = Field(0.4, ge=0, description="A cluster splits if its mean change is shorter; 0 never splits.")
+    eps2: float = Field(1.6, ge=0, description="A cluster splits if the longest change of a member is longer.")
+    first_split: int = Field(21, ge=1, description="First round in which clusters may split.")
+    min_size: int = Field(2, ge=2, description="Clusters with no more members than this do not split.")
+    linkage: Literal["complete", "single"] = Field(
+        "complete",
+        description="How two groups are as alike as: their least similar pair (released code), or their most similar "
+        "one, which makes the greatest similarity across the split least (the paper).",
+    )
+    weights: Literal["uniform", "samples"] = Field(
+        "uniform", description="Weights of the members of a cluster: all alike, or by their samples."
+    )
+
+
+@register
+class CFL(Method):
+    """CFL: a cluster of clients splits in two where their changes point apart. Sattler et al., TNNLS 2020, arXiv
+    1910.01991.
+
+    Down, up, local: as FedAvg, with the model of the client's cluster. Delta_k is the change of the trained weights.
+    Server: a cluster splits if |mean Delta| < eps1, max |Delta_k| > eps2 and it has more than `min_size` members, by
+    agglomerative clustering of the cosines of changes to two groups. Then each cluster, new ones included, takes the
+    mean of its members. Tested with the model of the client's cluster; a newcomer's is that of the first.
+    """
+
+    spec = Spec(sends={"model": Sent(per_client=True)})
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {"weights": "samples", "linkage": "single"},
+        "authors": {},
+        "sound": {},
+    }
+    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.9, "decay": 0.99}}}  # noqa: RUF012
+    citation = Citation(
+        "Sattler et al.",
+        "TNNLS",
+        2020,
+        "arXiv 1910.01991",
+        {"P": 1},
+        {"P": 1},
+        code="felisat/clustered-federated-learning at 23a1c38",
+        our_choice="With partial participation a similarity is that of the last round in which both took part, and a "
+        "cluster waits until all pairs of its members are known. A member that never took part stays with the first "
+        "part.",
+        released_code="Complete linkage splits, which does not always make the greatest similarity across the split "
+        "least. Its call of scikit-learn names an argument that later versions lack.",
+    )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        diagnostics = super().examine(tasks, participants)
+        if participants < tasks[0].clients:
+            message = (
+                f"{participants} of {tasks[0].clients} clients take part in a round: a cluster splits only when every "
+                "two of its members took part together once"
+            )
+            diagnostics.append(Diagnostic("cfl.partial_participation", message, participants / tasks[0].clients))
+        return diagnostics
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        count = ctx.task.clients
+        return super().server_init(ctx) | {
+            "clusters": torch.zeros(count, dtype=torch.int64),
+            "similarity": torch.zeros(count, count),
+            "known": torch.zeros(count, count, dtype=torch.bool),
+            "mean_norm": 0.0,
+            "max_norm": 0.0,
+        }
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        return {"model": self._models(server)[cluster_of(server, client)]}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        models, clusters = self._models(server), get_tensor(server, "clusters").clone()
+        similarity, known = get_tensor(server, "similarity").clone(), get_tensor(server, "known").clone()
+        old = [parameters(model, ctx.task) for model in models]
+        changes = {
+            k: torch.cat(
+                [
+                    (get_tree(upload, "model")[name].double() - value.double()).flatten()
+                    for name, value in old[cluster_of(server, k)].items()
+                ]
+            )
+            for k, upload in uploads.items()
+        }
+        present, rows = torch.tensor(list(changes)), torch.stack(list(changes.values()))
+        unit = rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
+        similarity[present.unsqueeze(1), present] = (unit @ unit.T).clamp(-1, 1).float()
+        known[present.unsqueeze(1), present] = True
+        norms = []
+        for number in range(len(models)):
+            members = (clusters == number).nonzero()[:, 0]
+            seen = members[known[members, members]]
+            changed = {k: {"change": changes[k]} for k in members.tolist() if k in changes}
+            if not changed:
+                continue
+            mean = mean_change(changed, [self._weight(uploads[k]) for k in changed])
+            norms.append((float(mean.norm()), max(float(upload["change"].norm()) for upload in changed.values())))
+            if self._may_split(*norms[-1], len(seen), ctx.round) and bool(known[seen.unsqueeze(1), seen].all()):
+                apart = bipartition(similarity[seen.unsqueeze(1), seen], self.options.linkage)
+                clusters[seen[apart]] = len(models)
+                models.append(models[number])
+        for number in range(len(models)):
+            own = {k: upload for k, upload in uploads.items() if int(clusters[k]) == number}
+            models[number] = self.mean(own, weights=self.options.weights) if own else models[number]
+        facts = {"mean_norm": min(norm for norm, _ in norms), "max_norm": max(norm for _, norm in norms)}
+        return named_models(models) | {"clusters": clusters, "similarity": similarity, "known": known} | facts
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        if state is None:
+            return {}
+        return {"personal": Predictor(self._models(server)[cluster_of(server, ctx.client)])}
+
+    def figures(self, server: Record, ctx: ServerContext) -> Mapping[str, float]:
+        """The number of clusters, and the norms with which eps1 and eps2 are compared: the least, the greatest."""
+        norms = {f"cluster_{name}": float(get_number(server, name)) for name in ("mean_norm", "max_norm")}
+        return {"clusters": float(len(self._models(server)))} | norms
+
+    def _models(self, server: Record) -> list[dict[str, Tensor]]:
+        return models_in(server, int(get_tensor(server, "clusters").max()) + 1)
+
+    def _weight(self, upload: Record) -> float:
+        return get_number(upload, "samples") if self.options.weights == "samples" else 1.0
+
+    def _may_split(self, mean_norm: float, max_norm: float, members: int, round_: int) -> bool:
+        options = self.options
+        stationary = mean_norm < options.eps1 and max_norm > options.eps2
+        return bool(stationary and members > options.min_size and round_ >= options.first_split)
+
+
+def cluster_of(server: Record, client: int) -> int:
+    """Return the number of a client's cluster; 0 for a newcomer, and where no client is named."""
+    return int(client_row(server, "clusters", client)) if client >= 0 else 0
+
+
+def mean_change(changed: Mapping[int, Mapping[str, Tensor]], weights: Sequence[float]) -> Tensor:
+    """Return the weighted mean [p] of clients' changes, in the order of their ids."""
+    shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+    return shares @ torch.stack([upload["change"] for upload in changed.values()])
+
+
+def bipartition(similarity: Tensor, linkage: Literal["complete", "single"]) -> Tensor:
+    """Split clients in two by agglomerative clustering: which of them [m], bool, are apart from the first.
+
+    Args:
+        similarity: similarities [m, m], symmetric, m of 2 or more.
+        linkage: "complete" joins the groups whose least similar pair is most similar; "single" those with the most
+            similar pair. Of equally similar groups the first are joined.
+
+    Example:
+        >>> rows = torch.tensor([[1.0, 0.9, -0.5], [0.9, 1.0, -0.4], [-0.5, -0.4, 1.0]])
+        >>> bipartition(rows, "complete")
+        tensor([False, False,  True])
+    """
+    distance, groups = -similarity.double(), torch.arange(len(similarity))
+    distance = distance.masked_fill(torch.eye(len(groups), dtype=torch.bool), torch.inf)
+    join = torch.maximum if linkage == "complete" else torch.minimum
+    for _ in range(len(groups) - 2):
+        first, second = sorted(divmod(int(distance.argmin()), len(groups)))
+        joined = join(distance[first], distance[second])
+        joined[[first, second]] = torch.inf
+        distance[first], distance[:, first] = joined, joined
+        distance[second], distance[:, second] = torch.inf, torch.inf
+        groups[groups == second] = first
+    return groups != groups[0]
