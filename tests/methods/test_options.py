@@ -63,6 +63,7 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("fedmrl", "small"): ["logistic"],
     ("fedmd", "digest_lr"): [0.5],
     ("fedmd", "inputs"): [2],
+    ("pfedfda", "beta"): [0.3],
     ("fml", "meme"): ["logistic"],
     ("perfedavg", "beta"): [0.2],
     ("protonorm", "server_steps"): [3],

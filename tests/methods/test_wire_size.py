@@ -60,6 +60,10 @@ def sizes(name, held, participants=CLIENTS):
         "mCd": participants * 4 * held * WIDE,
         "public": 4 * 6 * 5,  # six samples of five numbers
         "outputs": 4 * 6 * CLASSES,
+        "all Cd": 4 * CLASSES * WIDE,
+        "dd": 4 * WIDE * WIDE,
+        "shares": 4 * CLASSES,
+        "betas": 4 * 2,
         "foreign": (CLIENTS - 1) * head,
         "mask": CLASSES,
         "masks": participants * CLASSES,

@@ -311,6 +311,7 @@ MUTATIONS = (
         "batch.mean(torch.where(known, contrast, 0.0))",
         "batch.mean(contrast, among=known)",
     ),
+    _of("pfedfda", "the head trains, too", "trains=body, collect=rows", "collect=rows"),
     _of("fedmd", "clients revisit before they digest", "[digest] if", "[revisit, digest] if"),
     _of(
         "fedplvm",
