@@ -27,7 +27,7 @@ def test_filters_narrow_the_list_and_combine(capsys):
     both, personal = names(capsys, "--global", "--personal"), names(capsys, "--personal")
     assert {"ditto", "fednh"} <= both < personal < every
     assert "fedavg" not in personal
-    assert names(capsys, "--any-architecture", "--stateless") == {"feddf"}
+    assert names(capsys, "--any-architecture", "--stateless") == {"feddf", "heterofl"}
     assert {"fedavg", "scaffold"} & names(capsys, "--stateless") == {"fedavg"}
     assert "fedsc" not in names(capsys, "--secure-sum")
     assert "perfedavg" not in names(capsys, "--stacks")
