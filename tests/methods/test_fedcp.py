@@ -102,6 +102,8 @@ def test_noise_is_in_training_and_not_in_tests():
     toy = world(configured("fedcp"), LABELS, net=Tiny)
     job, batch = toy.job(0), Batch(*toy.samples(0))
     consts = toy.method.begin(job.payload, job.state, job.ctx).consts
+    with torch.no_grad():
+        toy.net.head.weight.add_(torch.randn(4, 6))  # with equal heads the shares do not matter
     for training, values in ((True, 2), (False, 1)):
         net = toy.net.train(training)
         found = {toy.method.loss(net, batch, consts).terms["ce"].item() for _ in range(2)}
