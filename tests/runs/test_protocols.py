@@ -171,6 +171,12 @@ def test_wrong_lists_are_one_line(evaluation, says):
     assert "\n" not in str(refused.value)
 
 
+def test_others_data_of_a_single_client_are_one_line_before_training():
+    alone = {"source": "digits", "partition": "iid", "clients": 1}
+    with pytest.raises(ConfigError, match="'personal/others': digits has fewer than two clients with test samples"):
+        run(config("ditto", {"protocols": ["personal/local", "personal/others"]}, scenario=alone))
+
+
 class _Notes(Callback):
     def __init__(self):
         self.texts, self.rounds = [], 0

@@ -68,7 +68,8 @@ class Evaluator:
         metrics: names in `METRICS` beside those that are always computed.
         scores_mib: memory for the scores of one model, in MiB; metrics that need more count them in bins.
 
-    Raises `ConfigError` if the test set has other classes than were trained.
+    Raises `ConfigError` if the test set has other classes than were trained, and for tests on others' data where fewer
+    than two clients have test samples.
     """
 
     def __init__(
@@ -98,6 +99,11 @@ class Evaluator:
         if self.where == "others":
             self.kinds |= {"accuracy": OwnerAccuracy, "accuracy_by_sample": Accuracy}
             self.own_metrics = ("accuracy_by_sample",)
+            if not scenario.remote and int((scenario.test.sizes > 0).sum()) < 2:
+                raise ConfigError(
+                    f"evaluation.protocol = '{protocol}': {scenario.name} has fewer than two clients with test samples, "
+                    "so there are no others' data; take personal/local"
+                )
         self._by_domain = DomainAccuracy in self.kinds.values()
         if self._by_domain and scenario.test_set.domain is None:
             raise ConfigError(f"evaluation.metrics = {list(metrics)}: {scenario.name} has no domains; leave it out")
