@@ -101,8 +101,8 @@ class Evaluator:
             self.own_metrics = ("accuracy_by_sample",)
             if not scenario.remote and int((scenario.test.sizes > 0).sum()) < 2:
                 raise ConfigError(
-                    f"evaluation.protocol = '{protocol}': {scenario.name} has fewer than two clients with test samples, "
-                    "so there are no others' data; take personal/local"
+                    f"evaluation.protocol = '{protocol}': {scenario.name} has fewer than two clients with test "
+                    "samples, so there are no others' data; take personal/local"
                 )
         self._by_domain = DomainAccuracy in self.kinds.values()
         if self._by_domain and scenario.test_set.domain is None:
