@@ -64,6 +64,8 @@ def sizes(name, held, participants=CLIENTS):
         "dd": 4 * WIDE * WIDE,
         "shares": 4 * CLASSES,
         "betas": 4 * 2,
+        "vectors": 4 * CLASSES * CLASSES,
+        "study": 0,  # as many rows as the batch has classes
         "foreign": (CLIENTS - 1) * head,
         "mask": CLASSES,
         "masks": participants * CLASSES,
@@ -102,6 +104,8 @@ def third_round(name, labels):
 def test_every_payload_has_the_bytes_of_its_formula(name):
     citation, size = METHODS.get(name).citation, sizes(name, CLASSES)
     found = third_round(name, EVERYTHING)
+    if name == "fedl2g":
+        size["study"] = 4 * CLASSES * int(found[1]["guiding"].held.sum())
     for formula, record in zip((citation.down, citation.up, citation.state), found, strict=True):
         if name == "fedkd" and formula is citation.state:  # the mentor, the mentee received, and a map between features
             size["Q"] = (size["Q"] + 4 * WIDE * WIDE) / 2

@@ -312,6 +312,7 @@ MUTATIONS = (
         "batch.mean(contrast, among=known)",
     ),
     _of("pfedfda", "the head trains, too", "trains=body, collect=rows", "collect=rows"),
+    _of("fedl2g", "squares are summed over the width", "apart.square().mean(1)", "apart.square().sum(1)"),
     _of("fedmd", "clients revisit before they digest", "[digest] if", "[revisit, digest] if"),
     _of(
         "fedplvm",

@@ -27,6 +27,8 @@ SYMBOLS: Mapping[str, str] = {
     "dd": "a matrix of d times d numbers",
     "shares": "a number for each class",
     "betas": "two numbers",
+    "vectors": "a guiding vector of C or d numbers for each class, held or not",
+    "study": "a guiding vector for each class of one batch",
     "foreign": "the classifiers of all other clients, N - 1 times the head's entries",
     "mask": "a bit for each class, as a byte",
     "masks": "m masks, one for each participant of the last round",

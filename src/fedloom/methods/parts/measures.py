@@ -41,3 +41,14 @@ def logits(net: Net, batch: Batch, consts: Consts) -> Tensor:
     """
     outputs: Tensor = net(batch.x)
     return outputs
+
+
+def inputs(net: Net, batch: Batch, consts: Consts) -> Tensor:
+    """Return the inputs as nets see them [B, ...]: a measure for statistics.
+
+    Args:
+        net: not used.
+        batch: its inputs are returned.
+        consts: not used.
+    """
+    return batch.x

@@ -1,0 +1,192 @@
+"""FedL2G."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import Literal, cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.func import functional_call
+
+from fedloom.core.records import Record, get_table, get_tensor
+from fedloom.core.tables import ClassTable
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_same_width, require_trained_head
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.parts_of_data import Part
+from fedloom.methods.contract.phases import (
+    TRAINABLE,
+    Batch,
+    Collect,
+    Consts,
+    Objective,
+    OptimizerSpec,
+    Phase,
+    Predictor,
+    Train,
+)
+from fedloom.methods.contract.sample_statistics import LabelledRows, Rows
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.gradients import clipped
+from fedloom.methods.parts.measures import inputs
+from fedloom.nets.net import Net
+from fedloom.nets.roles import ALL_ROLES, EXTRA, Role
+
+GUIDING = f"{EXTRA}.guiding"
+VECTORS = frozenset({Role.EXTRA})
+
+
+class Options(method.Options):
+    """Options of FedL2G."""
+
+    guides: Literal["logits", "features"] = Field(
+        "logits", description="What the vectors guide: the outputs (FedL2G-l) or the head's input (FedL2G-f)."
+    )
+    quiz: int | None = Field(
+        None, ge=1, description="Samples of a client that never train and judge a guided step. Null is a batch."
+    )
+    drawn_quiz: bool = Field(
+        True, description="Whether the quiz is drawn; if not, it is a client's first samples in stored order."
+    )
+    warm_up: int = Field(0, ge=0, description="Rounds at the start in which only the vectors learn.")
+    server_lr: float = Field(0.1, ge=0, description="Learning rate of the vectors.")
+    clip: float | None = Field(100.0, gt=0, description="Bound of the norm of the vectors' gradient at a client.")
+
+
+@register
+class FedL2G(Method):
+    """FedL2G: class vectors that guide nets of any kind, and learn to by meta-gradients. Zhang et al., 2024, arXiv
+    2410.06490.
+
+    Down: the vectors G [C, q]; q = C for logits, d for features.
+    Up: for classes of the client's study batch, G after one step, and a mask.
+
+    Local, from round `warm_up` + 1: CE + mean of (a - G_y)^2 over batch and q on the study samples; a: logits or
+    features. Every round, on one study batch: theta' = theta - lr grad of that loss, then thrown away, and a step of
+    size `server_lr` on CE(quiz; theta') as a function of G. Server: the plain mean of each row over its senders.
+    """
+
+    spec = Spec(
+        private=ALL_ROLES - VECTORS,
+        architectures="any",
+        features=True,
+        sends={"guiding": Sent(labels=True)},
+        unstackable="its vectors learn from gradients of a gradient",
+    )
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {"drawn_quiz": False, "warm_up": 50},
+        "authors": {"drawn_quiz": False, "warm_up": 50},
+        "sound": {},
+    }
+    settings = {"authors": {"optimizer": {"lr": 0.01}, "batch_size": 10, "local_epochs": 1}}  # noqa: RUF012
+    citation = Citation(
+        "Zhang et al.",
+        "preprint",
+        2024,
+        "arXiv 2410.06490",
+        {"vectors": 1},
+        {"study": 1, "mask": 1},
+        {"P": 1},
+        our_choice="Preset `paper` follows the released formulas; the paper's own text was not read. In `sound` "
+        "guiding starts in round 1. The step that is thrown away is plain SGD, in evaluation mode, at the run's rate.",
+        departures="A client with no more samples than the quiz gives the quiz all but one of them; with one sample it "
+        "trains and sends nothing.",
+        released_code="Loaders leave out the last incomplete batch. For features the rate of the server is 100.",
+    )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        diagnostics = super().examine(tasks, participants)
+        for task in tasks:
+            require_trained_head(task, self.name())
+        if self.options.guides == "features":
+            require_same_width(tasks, self.name())
+        return diagnostics
+
+    def extra(self, net: Net) -> nn.Module:
+        """G, drawn from the normal distribution."""
+        width = net.head.out_features if self.options.guides == "logits" else net.head.in_features
+        vectors = nn.Module()
+        guiding = torch.randn(net.head.out_features, width, dtype=net.head.weight.dtype)
+        vectors.register_parameter("guiding", nn.Parameter(guiding))
+        return vectors
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        return {"guiding": ctx.task.init[GUIDING]}
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        return {"guiding": server["guiding"]}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        guiding, mean = get_tensor(server, "guiding"), self.mean(uploads, "guiding", "uniform")
+        return {"guiding": torch.where(mean.held.unsqueeze(1), mean.values.to(guiding.dtype), guiding)}
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        tree = self._joined({"model": {GUIDING: get_tensor(payload, "guiding")}}, state, ctx.task)
+        return Start(tree, {"rate": torch.tensor(ctx.lr, dtype=tree[GUIDING].dtype)})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        options = self.options
+        quiz = Part("quiz", options.quiz or ctx.task.batch_size, options.drawn_quiz)
+        nets = TRAINABLE - VECTORS
+        guided = Train(self.loss, ctx.task.local_epochs, trains=nets, part=quiz.others)
+        if ctx.samples < 2:  # nothing is left for a quiz
+            return [replace(guided, part=None)]
+        judged = Collect({"quiz": Rows(inputs)}, part=quiz)
+        learned = Train(
+            self.loss_of_quiz,
+            steps=1,
+            trains=VECTORS,
+            optimizer=OptimizerSpec(lr=options.server_lr),
+            grad_map=None if options.clip is None else clipped(options.clip),
+            evaluates=ALL_ROLES,
+            part=quiz.others,
+        )
+        return [*([guided] if ctx.round > options.warm_up else []), judged, learned]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        z = net.features(batch.x)
+        logits = net.head(z)
+        apart = (logits if self.options.guides == "logits" else z) - cast(Tensor, net.extra.guiding)[batch.y]
+        ce = batch.mean(cross_entropy(logits, batch.y))
+        return Objective.sum({"ce": ce, "guide": batch.mean(apart.square().mean(1))})
+
+    def loss_of_quiz(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        """Return the CE of the quiz after a guided step on a study batch, as a function of the vectors.
+
+        Args:
+            net: the net, whose own weights stay.
+            batch: study samples.
+            consts: the "quiz" with its inputs and labels, and the "rate" of the step.
+        """
+        quiz: LabelledRows = consts["quiz"]
+        weights = {n: p for n, p in net.named_parameters() if p.requires_grad and not n.startswith(f"{EXTRA}.")}
+        guided = self.loss(net, batch, consts).total
+        steps = torch.autograd.grad(guided, list(weights.values()), create_graph=True, materialize_grads=True)
+        moved = {n: w - consts["rate"] * step for (n, w), step in zip(weights.items(), steps, strict=True)}
+        logits: Tensor = functional_call(net, moved, (quiz.values,))
+        return Objective.sum({"ce_quiz": cross_entropy(logits, quiz.labels).mean()})
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        guiding = work.tree[GUIDING]
+        held = (guiding != work.start.tree[GUIDING]).any(1)  # rows without gradient are no part of the mean
+        table = ClassTable(torch.where(held.unsqueeze(1), guiding, 0.0), held)
+        return {"guiding": table, "samples": ctx.samples}, {"model": self._private(work.tree, ctx.task)}
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        if state is None:
+            return {}
+        shared: Record = {"model": {GUIDING: get_tensor(server, "guiding")}}
+        return {"personal": Predictor(self._joined(shared, state, ctx.task))}
+
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+        if any(bool(get_table(upload, "guiding").held.any()) for upload in uploads.values()):
+            return []
+        message = "no vector moved at any client: the meta-gradients are 0, or below the precision of the vectors"
+        return [Diagnostic("fedl2g.vectors_stand_still", message, self.options.server_lr)]
