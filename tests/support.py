@@ -38,6 +38,7 @@ WIDTH, CLASSES = 5, 4
 STEEP = {
     "fedadagrad",
     "feddbe",
+    "feddecorr",
     "feddf",
     "fednh",
     "fedorgp",
