@@ -42,6 +42,7 @@ STEEP = {
     "feddf",
     "fednh",
     "fedorgp",
+    "fedpcl",
     "fedplvm",
     "fedrcl",
     "fedtgp",

@@ -50,7 +50,7 @@ def registered(name):
 
 
 def test_they_are_all_here():
-    expected = "fd fedclassavg feddf fedgh fedkd fedorgp fedproto fedssa fedtgp fml lgfedavg local protonorm"
+    expected = "fd fedclassavg feddf fedgh fedkd fedorgp fedpcl fedproto fedssa fedtgp fml lgfedavg local protonorm"
     assert set(expected.split()) <= set(NAMES)
 
 

@@ -28,6 +28,7 @@ NAMES = [*(name for name in ROW_METHODS if name in FEDERATED), "fedprox+dw", "fe
 
 # What the server needs of each client and averages too; FedNova takes the mean of changes and that of buffers.
 ALSO_REDUCED = {name: {"model"} for name in ("cfl", "fedcda", "feddf", "fedgen", "fedkd")}
+ALSO_REDUCED = {name: {"model"} for name in ("fedcda", "feddf", "fedgen", "fedkd")} | {"fedpcl": {"prototypes"}}
 MEANS_A_ROUND = {"fednova": 2}
 
 

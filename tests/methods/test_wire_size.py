@@ -57,6 +57,7 @@ def sizes(name, held, participants=CLIENTS):
         "CH": 4 * held * (WIDE + 1),
         "map": 4 * (2 * WIDE + 1) * WIDE,
         "Jd": 4 * held * WIDE + CLASSES,  # three clients: one prototype a class
+        "KCd": CLIENTS * (4 * held * WIDE + CLASSES),
         "mCd": participants * 4 * held * WIDE,
         "public": 4 * 6 * 5,  # six samples of five numbers
         "outputs": 4 * 6 * CLASSES,

@@ -306,6 +306,12 @@ MUTATIONS = (
     ),
     _of("fedproc", "a temperature of one half", "Cosines(1.0)", "Cosines(0.5)"),
     _of(
+        "fedpcl",
+        "rows that a client lacks are zeros",
+        "torch.where(tables.held.unsqueeze(2), tables.values, overall.values)",
+        "tables.values",
+    ),
+    _of(
         "fpl",
         "the contrast is averaged over samples of known classes alone",
         "batch.mean(torch.where(known, contrast, 0.0))",

@@ -19,6 +19,7 @@ SYMBOLS: Mapping[str, str] = {
     "CC": "a row of C outputs for each class",
     "CH": "a row of the head, weights and bias, for each class",
     "Jd": "a row of d features for each prototype, several for some classes, and as many masks as a class has at most",
+    "KCd": "a row of d features for each class and each of the K clients that have sent any, and K masks",
     "mCd": "a row of d features for each class and each of the m participants of the last round",
     "map": "a linear map with bias from the features of two nets to those of the first",
     "public": "the server's public inputs, as networks see them",
