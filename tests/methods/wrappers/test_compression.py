@@ -269,8 +269,20 @@ def test_the_order_of_wrappers_does_not_matter(word, other):
     assert all(same_bits({"": one[name]}, {"": two[name]}) for name in one)
 
 
-NO_TREES = {"fd", "fedgh", "fedkd", "fedl2g", "fedmd", "fedorgp", "fedproto", "fedssa", "fedtgp", "local", "protonorm"}
-NO_TREES = {"fd", "fedgh", "fedkd", "fedmd", "fedorgp", "fedpcl", "fedproto", "fedssa", "fedtgp", "local", "protonorm"}
+NO_TREES = {
+    "fd",
+    "fedgh",
+    "fedkd",
+    "fedl2g",
+    "fedmd",
+    "fedorgp",
+    "fedpcl",
+    "fedproto",
+    "fedssa",
+    "fedtgp",
+    "local",
+    "protonorm",
+}
 
 
 @pytest.mark.parametrize("name", [name for name in ROW_METHODS if name in FEDERATED and name not in NO_TREES])
