@@ -27,8 +27,7 @@ LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]
 NAMES = [*(name for name in ROW_METHODS if name in FEDERATED), "fedprox+dw", "fedsc+dw", "fedskc+dw"]
 
 # What the server needs of each client and averages too; FedNova takes the mean of changes and that of buffers.
-ALSO_REDUCED = {name: {"model"} for name in ("cfl", "fedcda", "feddf", "fedgen", "fedkd")}
-ALSO_REDUCED = {name: {"model"} for name in ("fedcda", "feddf", "fedgen", "fedkd")} | {"fedpcl": {"prototypes"}}
+ALSO_REDUCED = {name: {"model"} for name in ("cfl", "fedcda", "feddf", "fedgen", "fedkd")} | {"fedpcl": {"prototypes"}}
 MEANS_A_ROUND = {"fednova": 2}
 
 
