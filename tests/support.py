@@ -40,6 +40,7 @@ STEEP = {
     "feddbe",
     "feddecorr",
     "feddf",
+    "fedem",
     "fednh",
     "fedorgp",
     "fedpcl",

@@ -200,6 +200,13 @@ MUTATIONS = (
     _of("feddbe", "clients train without their vector", "z + bias_of(net) if", "z if"),
     _of("cfl", "a cluster splits while its mean still moves", "mean_norm < options.eps1", "mean_norm >= options.eps1"),
     _of("cfl", "complete linkage is single", "torch.maximum if linkage", "torch.minimum if linkage"),
+    _of(
+        "fedem",
+        "samples ignore the client's shares",
+        ".to(losses.dtype) - losses",
+        ".to(losses.dtype) * 0 - losses",
+    ),
+    _of("fedem", "logits are mixed, not probabilities", "one(x).log_softmax(1)", "one(x)"),
     _of("ifca", "a client takes the model with the highest loss", "argmin().reshape(1)", "argmax().reshape(1)"),
     _of(
         "fedmrl",

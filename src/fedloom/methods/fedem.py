@@ -1,0 +1,158 @@
+"""FedEM."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from typing import cast
+
+import torch
+from pydantic import BaseModel, Field
+from torch import Tensor
+
+from fedloom.core.records import Record, get_number, get_tree
+from fedloom.core.trees import Tree
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, register
+from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Predictor
+from fedloom.methods.contract.sample_statistics import SampleMean
+from fedloom.methods.contract.spec import Spec
+from fedloom.methods.parts.several_models import first_models, noisy_starts
+from fedloom.nets.bundle import Bundle
+from fedloom.nets.net import Net
+
+_NEWCOMER_PASSES = 3  # E-steps of a client that has no shares yet, before its test
+_LEAST = 1e-12  # floor of a share in its logarithm
+
+
+class Options(method.Options):
+    """Options of FedEM."""
+
+    components: int = Field(3, ge=1, description="M, the number of shared models; 1 is FedAvg.")
+
+
+@register
+class FedEM(Method):
+    """FedEM: a client's data are a mixture of shared distributions, with a model for each. Marfoq et al., NeurIPS 2021,
+    arXiv 2108.10252, Algorithm 1.
+
+    Down, up: all M models, samples.   A client keeps its shares pi_k [M], 1 / M at first.
+    E: q_ij = softmax_j(log pi_kj - CE_ij) at the received models, in evaluation mode; pi_kj = mean_i q_ij.
+    M: the sum over j of the mean over i of q_ij CE_ij, with q of the received models and the old shares in all steps.
+    Server: as FedAvg, model by model. Tested with sum_j pi_kj softmax(o_j).
+    """
+
+    spec = Spec(unstackable="the received models are computed beside those that train, each by a net of its own")
+    Options = Options
+    settings = {"authors": {"optimizer": {"lr": 0.03}, "local_epochs": 1, "batch_size": 128}}  # noqa: RUF012
+    citation = Citation(
+        "Marfoq et al.",
+        "NeurIPS",
+        2021,
+        "arXiv 2108.10252",
+        {"P": 3},
+        {"P": 3},
+        code="omarfoq/FedEM at 996fadd",
+        our_choice="A client without shares takes three E-steps on its training data before a test. With augmentation, "
+        "q is that of the augmented inputs. A net that comes with its weights cannot be drawn M times: models start "
+        "from its weights with noise. The formulas are those of three components; a client's M shares are numbers.",
+        released_code="The mean runs over all clients; those that were not drawn count with the old models.",
+    )
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        nets: dict[str, str | None] = {component(number): None for number in range(self.options.components)}
+        self.spec = replace(self.spec, nets=nets)
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        return [*super().examine(tasks, participants), *noisy_starts(self.name(), self.options.components, tasks[0])]
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        starts = first_models(ctx.task, self.options.components)
+        number_of = {component(number): number for number in range(len(starts))}
+        return {"model": {name: starts[number_of[name.partition(".")[0]]][name] for name in ctx.task.init}}
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        tree = get_tree(payload, "model")
+        return Start(tree, {"prior": self._shares(state), "received": self._components(tree)})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        return [self._e_step(), *super().phases(start, ctx)]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        nets = children(net)
+        logits = [one.functional.logits(tree, batch.x) for one, tree in zip(nets, consts["received"], strict=True)]
+        q = responsibilities(torch.stack([cross_entropy(o, batch.y) for o in logits], 1), consts["prior"])
+        ce = torch.stack([cross_entropy(one(batch.x), batch.y) for one in nets], 1)
+        return Objective.sum({"ce": batch.mean((q.detach() * ce).sum(1))})
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        shares = work.collected["shares"].tolist()
+        return {"model": work.tree, "samples": ctx.samples}, {f"share.{j}": share for j, share in enumerate(shares)}
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        if state is None:
+            return {}
+        tree, shares = get_tree(server, "model"), self._shares(state)
+        consts = {} if "share.0" in state else {"prior": shares}
+        return {"personal": with_shares(Predictor(tree, consts=consts), shares)}
+
+    def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        return [self._e_step() for _ in range(_NEWCOMER_PASSES)] if start.consts else []
+
+    def adapted(self, work: Work, predictor: Predictor, ctx: ClientContext) -> Predictor:
+        return with_shares(predictor, work.collected["shares"]) if "shares" in work.collected else predictor
+
+    def _e_step(self) -> Phase:
+        return Collect({"shares": SampleMean(sample_shares)})
+
+    def _shares(self, state: Record) -> Tensor:
+        count = self.options.components
+        shares = [float(get_number(state, f"share.{j}")) if "share.0" in state else 1 / count for j in range(count)]
+        return torch.tensor(shares)
+
+    def _components(self, tree: Tree) -> list[Tree]:
+        """The models of a bundle's tree, under the names of a single net."""
+        prefixes = [f"{component(number)}." for number in range(self.options.components)]
+        return [{n.removeprefix(p): v for n, v in tree.items() if n.startswith(p)} for p in prefixes]
+
+
+def component(number: int) -> str:
+    """Return the name of a model in the bundle."""
+    return f"component{number}"
+
+
+def children(net: Net) -> list[Net]:
+    """Return the models of a bundle in their order."""
+    bundle = cast(Bundle, net)
+    return [bundle[name] for name, _ in bundle.named_children() if name.startswith("component")]
+
+
+def responsibilities(losses: Tensor, shares: Tensor) -> Tensor:
+    """Return q [B, M], the posterior of the models, from cross-entropies [B, M] and shares [M]."""
+    return (shares.clamp(min=_LEAST).log().to(losses.dtype) - losses).softmax(1)
+
+
+def sample_shares(net: Net, batch: Batch, consts: Consts) -> Tensor:
+    """Return q [B, M] at the net's present weights.
+
+    Args:
+        net: a bundle of M models.
+        batch: B samples.
+        consts: "shares" of an earlier E-step, else "prior" [M].
+    """
+    losses = torch.stack([cross_entropy(one(batch.x), batch.y) for one in children(net)], 1)
+    return responsibilities(losses, consts["shares"] if "shares" in consts else consts["prior"])
+
+
+def with_shares(predictor: Predictor, shares: Tensor) -> Predictor:
+    """Return the predictor of sum_j share_j softmax(o_j), whose scores are logarithms of these probabilities."""
+
+    def logits(net: Net, x: Tensor) -> Tensor:
+        logs = torch.stack([one(x).log_softmax(1) for one in children(net)])
+        return (logs + shares.clamp(min=_LEAST).log().to(logs).view(-1, 1, 1)).logsumexp(0)
+
+    return replace(predictor, logits=logits)
