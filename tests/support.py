@@ -48,6 +48,7 @@ STEEP = {
     "fedrcl",
     "fedtgp",
     "fpl",
+    "pfedfda",
     "pfedme",
     "protonorm",
 }

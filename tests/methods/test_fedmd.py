@@ -96,11 +96,11 @@ def test_absent_clients_keep_their_nets_and_inputs_can_be_fewer():
 
 def test_clients_draw_first_weights_of_their_own():
     ctx = SimpleNamespace(task=SimpleNamespace(fresh=lambda client: {"w": torch.tensor(client)}), client=2)
-    assert int(configured("fedmd").client_init(ctx)["model"]["w"]) == 2
+    assert int(configured("fedmd", "authors").client_init(ctx)["model"]["w"]) == 2
 
 
 def test_findings():
     toy = world(handmade("fedmd"), LABELS)
     assert [found.code for found in toy.method.examine([toy.task], 3)] == ["fedmd.alike_nets"]
-    assert configured("fedmd").examine([toy.task], 3) == []
+    assert configured("fedmd", "authors").examine([toy.task], 3) == []
     assert not any(isinstance(phase, Train) and phase.on == "received" for phase in toy.worker.begin(toy.job(0)).phases)

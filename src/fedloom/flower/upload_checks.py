@@ -157,9 +157,11 @@ def _check_header(body: bytes, expected: Record, variable_entries: set[str]) -> 
     for name, value in expected.items():
         if isinstance(value, ClassTable):
             shape = header.get(f"{name}/rows", {}).get("shape")
-            if not isinstance(shape, list) or len(shape) != 2 or shape[1] != value.values.shape[1]:
-                raise UploadError(f"{name}: rows {short_repr(shape)}; need [held classes, {value.values.shape[1]}]")
-            if header.get(f"{name}/held", {}).get("shape") != [*value.held.shape]:
+            if not isinstance(shape, list) or len(shape) != 2 or shape[1] != value.values.shape[-1]:
+                raise UploadError(f"{name}: rows {short_repr(shape)}; need [held classes, {value.values.shape[-1]}]")
+            mask, classes = header.get(f"{name}/held", {}).get("shape"), [*value.held.shape]
+            several = len(classes) > 1 and isinstance(mask, list) and len(mask) == len(classes)
+            if mask != classes and not (several and mask[1:] == classes[1:]):  # as many rows a class as it has
                 raise UploadError(f"{name}: the mask needs shape {[*value.held.shape]}")
     sent, required = _entries(header), _entries({_RESERVED: {_HEADER: json_header(expected)}})
     _check_keys("", sent, required)

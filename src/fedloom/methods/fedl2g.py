@@ -167,11 +167,12 @@ class FedL2G(Method):
         """
         quiz: LabelledRows = consts["quiz"]
         weights = {n: p for n, p in net.named_parameters() if p.requires_grad and not n.startswith(f"{EXTRA}.")}
-        guided = self.loss(net, batch, consts).total
+        guided, parts, _ = self.loss(net, batch, consts)
         steps = torch.autograd.grad(guided, list(weights.values()), create_graph=True, materialize_grads=True)
         moved = {n: w - consts["rate"] * step for (n, w), step in zip(weights.items(), steps, strict=True)}
         logits: Tensor = functional_call(net, moved, (quiz.values,))
-        return Objective.sum({"ce_quiz": cross_entropy(logits, quiz.labels).mean()})
+        ce = cross_entropy(logits, quiz.labels).mean()
+        return Objective(ce, {"ce_quiz": ce, **{name: part.detach() for name, part in parts.items()}})
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         guiding = work.tree[GUIDING]

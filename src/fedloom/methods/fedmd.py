@@ -45,7 +45,7 @@ class Options(method.Options):
         "absolute", description="Distance of logits that the digest minimises: mean absolute or mean squared."
     )
     start: Literal["drawn", "common"] = Field(
-        "drawn",
+        "common",
         description="First weights: each client draws its own, or those of one architecture are alike. Alike ones "
         "agree from the start, and teach each other nothing new.",
     )
@@ -73,7 +73,7 @@ class FedMD(Method):
         unstackable="it trains on samples that the server sent",
     )
     Options = Options
-    presets = {"paper": {}, "authors": {}, "sound": {}}  # noqa: RUF012
+    presets = {"paper": {"start": "drawn"}, "authors": {"start": "drawn"}, "sound": {}}  # noqa: RUF012
     settings = {  # noqa: RUF012
         "authors": {"optimizer": {"name": "adam", "lr": 1e-3}, "local_epochs": 4},
     }

@@ -75,7 +75,7 @@ class PFedFDA(Method):
     spec = Spec(
         private=frozenset({Role.HEAD}),
         features=True,
-        sends={**dict.fromkeys(("model", "covariance", "betas"), Sent()), "means": LABELS, "held": LABELS},
+        sends={"model": Sent(), "covariance": Sent(spread=20.0), "betas": Sent(), "means": LABELS, "held": LABELS},
     )
     Options = Options
     presets = {  # noqa: RUF012
