@@ -1,8 +1,8 @@
 """Tables of methods in the documentation, written from what the code says: `make facts`.
 
 docs/methods/README.md has the list by needs, from docs/method_needs.py, and one line of formulas for each method;
-docs/methods/NAME.md has a table of NAME's facts below its title. A test holds the pages to the code
-(`tests/docs/test_facts.py`).
+docs/methods/NAME.md has a table of NAME's facts below its title. The lists that `fedloom methods`, `datasets` and
+`models` show are written into the package. A test holds all of them to the code (`tests/docs/test_facts.py`).
 """
 
 from __future__ import annotations
@@ -11,6 +11,9 @@ import re
 import sys
 from pathlib import Path
 
+from fedloom.commands.cached_lists import packaged_text
+from fedloom.commands.catalogue import listed_datasets, listed_models
+from fedloom.commands.methods import listed_methods
 from fedloom.methods.catalogue.descriptions import Entry, entries
 from fedloom.methods.contract.citation import SYMBOLS, formula
 
@@ -18,6 +21,7 @@ sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchm
 from method_needs import needs_table
 
 PAGES = Path(__file__).parent / "methods"
+LISTS = Path(__file__).parents[1] / "src" / "fedloom" / "commands" / "lists"
 _BEGIN, _END = "<!-- facts: written by `make facts` -->", "<!-- end of facts -->"
 _NEEDS = "<!-- needs: written by `make facts` -->", "<!-- end of needs -->"
 _COLUMNS = ("idea", "yields", "nets", "down", "up", "client keeps", "compared in")
@@ -32,6 +36,12 @@ def pages() -> dict[Path, str]:
     after = rest.partition(end)[2]
     made = {overview_page: f"{before}{begin}\n{needs_table(every)}\n{end}{after}"}
     return made | {PAGES / f"{one.name}.md": _with(PAGES / f"{one.name}.md", facts(one)) for one in every}
+
+
+def lists() -> dict[Path, str]:
+    """Every list of the package, as it should be."""
+    made = {"methods": listed_methods(), "datasets": listed_datasets(), "models": listed_models()}
+    return {LISTS / f"{noun}.json": packaged_text(entries) for noun, (entries, _) in made.items()}
 
 
 def overview(every: list[Entry]) -> str:
@@ -81,5 +91,5 @@ def _cell(text: str) -> str:
 
 
 if __name__ == "__main__":
-    for path, text in pages().items():
+    for path, text in {**pages(), **lists()}.items():
         path.write_text(text, encoding="utf-8")

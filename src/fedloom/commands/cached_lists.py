@@ -1,17 +1,20 @@
-"""Lists that are derived from code, kept in the cache folder, so that showing them needs no import of torch.
+"""Lists that are derived from code, kept so that showing them needs no import of torch.
 
-A kept list holds for one state of the code: the source files of fedloom and those of every plug-in.
+The package comes with them, as `make facts` wrote them, for the code that was installed with it. Where that code was
+edited, or something plugs in, a list is made once and kept in the cache folder. It holds for one state of the code: the
+source files of fedloom and those of every plug-in.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import importlib.util
 import os
 import sys
 from collections.abc import Callable
-from importlib.metadata import EntryPoint, entry_points
+from importlib.metadata import EntryPoint, PackageNotFoundError, distribution, entry_points
 from pathlib import Path
 from typing import Any
 
@@ -24,11 +27,12 @@ _GROUPS = ("fedloom.methods", "fedloom.models", "fedloom.sources", "fedloom.wrap
 
 
 def cached_list(noun: str, build: Callable[[], tuple[Any, bool]]) -> Any:
-    """Return a list of the entries of a registry as JSON values, kept from an earlier process or made anew.
+    """Return a list of the entries of a registry as JSON values: the package's, one of an earlier process, or anew.
 
-    A kept list is used if no file of fedloom or of a plug-in has changed and its checksum is right. In a process that
-    has imported torch, `build` is called: it is quick there, and others may have registered entries. A cache folder
-    that cannot be written costs time alone.
+    The package's is used if all files are as they were installed and nothing plugs in, and one in the cache if no file
+    of fedloom or of a plug-in has changed and its checksum is right. In a process that has imported torch, `build` is
+    called: it is quick there, and others may have registered entries. A cache folder that cannot be written costs time
+    alone.
 
     Args:
         noun: what the list is of, which names its file.
@@ -37,6 +41,9 @@ def cached_list(noun: str, build: Callable[[], tuple[Any, bool]]) -> Any:
     """
     if "torch" in sys.modules:
         return _plain(build()[0])
+    packaged = _packaged_list(noun)
+    if packaged is not None:
+        return packaged
     try:
         path, code = _path(noun), _code_digest()
     except ConfigError:  # no folder for the cache
@@ -52,6 +59,35 @@ def cached_list(noun: str, build: Callable[[], tuple[Any, bool]]) -> Any:
             kept = {"code": code, "checksum": _checksum(plain), "list": plain}
             write_atomic(path, json_text(kept), private=True)
     return plain
+
+
+def packaged_text(entries: Any) -> str:
+    """Return the text of a list as the package has it, with one line for each value, so that changes show."""
+    return json_text(_plain(entries), indent=1) + "\n"
+
+
+def _packaged_list(noun: str) -> Any:
+    """Return the list that came with the package; None unless it and all code are as they were installed, alone."""
+    name = f"{_PACKAGE.name}/commands/lists/{noun}.json"
+    with contextlib.suppress(PackageNotFoundError, OSError, ValueError):
+        installed = distribution(_PACKAGE.name)
+        hashes = {
+            file.as_posix(): file.hash.value
+            for file in installed.files or ()
+            if file.hash is not None and file.parts[0] == _PACKAGE.name and file.suffix in {".py", ".json"}
+        }
+        root, package_files = _PACKAGE.parent, [_PACKAGE.parent / name, *map(Path, _python_files(_PACKAGE))]
+        is_untouched = Path(str(installed.locate_file(name))) == root / name and all(
+            hashes.get(file.relative_to(root).as_posix()) == _record_hash(file) for file in package_files
+        )
+        if is_untouched and not any(entry_points(group=group) for group in _GROUPS):
+            return parse_json(read_file(root / name))
+    return None
+
+
+def _record_hash(file: Path) -> str:
+    """The hash of a file as an installer notes it in its record."""
+    return base64.urlsafe_b64encode(hashlib.sha256(file.read_bytes()).digest()).rstrip(b"=").decode()
 
 
 def _plain(entries: Any) -> Any:

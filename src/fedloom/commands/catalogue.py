@@ -22,7 +22,7 @@ _Facts = Callable[[str, Any], dict[str, Any]]  # of an entry by name
 def models(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
     """The networks, or one of them with its shape and its options."""
     if name is None:
-        _show_list("model", cached_list("models", _listed_models), as_json)
+        _show_list("model", cached_list("models", listed_models), as_json)
     else:
         from fedloom.nets import MODELS
 
@@ -32,20 +32,22 @@ def models(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson
 def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
     """The data sources, or one of them with its config keys."""
     if name is None:
-        _show_list("dataset", cached_list("datasets", _listed_datasets), as_json)
+        _show_list("dataset", cached_list("datasets", listed_datasets), as_json)
     else:
         from fedloom.data import SOURCES
 
         _show_entry(SOURCES, name, as_json, _facts_of_source)
 
 
-def _listed_models() -> tuple[Any, bool]:
+def listed_models() -> tuple[Any, bool]:
+    """Return the models with their options, and whether all were loaded."""
     from fedloom.nets import MODELS
 
     return _entries(MODELS, _facts_of_model), MODELS.is_complete()
 
 
-def _listed_datasets() -> tuple[Any, bool]:
+def listed_datasets() -> tuple[Any, bool]:
+    """Return the data sources with their keys, and whether all were loaded."""
     from fedloom.data import SOURCES
 
     return _entries(SOURCES, _facts_of_source), SOURCES.is_complete()

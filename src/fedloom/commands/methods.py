@@ -16,7 +16,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 if TYPE_CHECKING:
     from fedloom.methods.catalogue.descriptions import Entry
 
-_Filter = Callable[[dict[str, Any]], bool]  # of one method in `_listed_methods`
+_Filter = Callable[[dict[str, Any]], bool]  # of one method in `listed_methods`
 
 
 def methods(
@@ -54,7 +54,7 @@ def methods(
 def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: str | None, as_json: bool) -> None:
     from fedloom.terminal import print_catalogue
 
-    listed = cached_list("methods", _listed_methods)
+    listed = cached_list("methods", listed_methods)
     if takes is not None and takes not in listed["wrappers"]:
         from fedloom.methods import WRAPPERS
 
@@ -80,8 +80,8 @@ def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: st
     console.print(f"  down, up, client keeps: `fedloom methods NAME` explains the formulas; wrappers: {wrapper_names}")
 
 
-def _listed_methods() -> tuple[dict[str, Any], bool]:
-    """All methods with their facts and what filters ask, the wrappers and the papers; and whether all were loaded."""
+def listed_methods() -> tuple[dict[str, Any], bool]:
+    """Return all methods with their facts and what filters ask, wrappers and papers; and whether all were loaded."""
     from fedloom.methods import METHODS, WRAPPERS
     from fedloom.methods.catalogue.descriptions import entries
     from fedloom.methods.contract.paper_settings import PAPERS
