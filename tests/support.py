@@ -33,14 +33,16 @@ from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 
 WIDTH, CLASSES = 5, 4
-# These multiply differences, by a scale of 30 or 50, a temperature of 0.05, or one over a small root: in single
-# precision roundings grow past the bounds of tests that compare two ways to compute. Double precision covers them.
+# These multiply differences, by a scale of 30 or 50, a temperature of 0.05, one over a small root, or the sign of a
+# small number: in single precision roundings grow past the bounds of tests that compare two ways to compute. Double
+# precision covers them.
 STEEP = {
     "fedadagrad",
     "feddbe",
     "feddecorr",
     "feddf",
     "fedem",
+    "fedmd",
     "fednh",
     "fedorgp",
     "fedpcl",

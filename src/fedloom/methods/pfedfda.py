@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal
+from functools import partial
+from typing import Annotated, Literal
 
 import torch
 from pydantic import Field
@@ -37,10 +37,8 @@ _AT_BOUND = 1e-6
 class Options(method.Options):
     """Options of pFedFDA."""
 
-    beta: float | None = Field(
+    beta: Annotated[float, Field(ge=0, le=1)] | None = Field(
         None,
-        ge=0,
-        le=1,
         description="Share of a client's own means and covariance in the mixture with the received ones. Null chooses "
         "it on two halves of the client's features; 1 is the local variant.",
     )
@@ -107,17 +105,16 @@ class PFedFDA(Method):
         if "head.bias" not in task.init:
             raise ConfigError("pfedfda needs a head with a bias, for the shares of the classes; this one has none")
         entries, body = task.feature_dim**2, sum(v.numel() for v in self._shared(task.init, task).values())
-        if entries <= body:
-            return diagnostics
         message = f"a covariance has {entries:,} entries and the body {body:,}: most of the traffic is covariances"
-        return [*diagnostics, Diagnostic("pfedfda.covariance_outweighs", message, entries / body)]
+        outweighs = [Diagnostic("pfedfda.covariance_outweighs", message, entries / body)] if entries > body else []
+        return diagnostics + outweighs
 
     def server_init(self, ctx: ServerContext) -> Record:
         task, dtype = ctx.task, ctx.task.init["head.weight"].dtype
         drawn = task.streams.numpy("pfedfda means").random((task.num_classes, task.feature_dim))
-        means, covariance = torch.from_numpy(drawn).to(dtype), torch.eye(task.feature_dim, dtype=dtype)
-        held = torch.zeros(task.num_classes, dtype=torch.bool)
-        return super().server_init(ctx) | {"means": means, "covariance": covariance, "held": held}
+        covariance, held = torch.eye(task.feature_dim, dtype=dtype), torch.zeros(task.num_classes, dtype=torch.bool)
+        gaussians = {"means": torch.from_numpy(drawn).to(dtype), "covariance": covariance, "held": held}
+        return super().server_init(ctx) | gaussians
 
     def client_init(self, ctx: ClientContext) -> Record:
         return {}  # the head is made anew of what is received
@@ -174,26 +171,24 @@ class PFedFDA(Method):
         """Return the mixture of a client's own Gaussians with the received ones, and its shares [1] or [2]."""
         identity = torch.eye(ctx.task.feature_dim, dtype=torch.float64)
         ridge = 1e-4 * identity if self.options.ridge == "small" else 1e-4 + identity
-        shares = torch.full((2 if self.options.two_betas else 1,), 0.5, dtype=torch.float64)
+        beta, count = self.options.beta, 2 if self.options.two_betas else 1
+        shares = torch.full((count,), 0.5 if beta is None else beta, dtype=torch.float64)
         others = Gaussians.received(tables)
         own = gaussians_of(rows.values, rows.labels, others.means, ridge, fewest)
-        if self.options.beta is not None:
-            shares = torch.full_like(shares, self.options.beta)
-        else:
-            head = functools.partial(self._rows_and_bias, ctx=ctx, held=tables["held"])
-            shares = best_shares(rows.values, rows.labels, others, ridge, head, shares)
+        if beta is None:
+            make_head = partial(self._rows_and_bias, ctx=ctx, held=tables["held"])
+            shares = best_shares(rows.values, rows.labels, others, ridge, make_head, shares)
         return own.mixed(others, shares), shares
 
-    def _rows_and_bias(self, found: Gaussians, ctx: ClientContext, held: Tensor) -> tuple[Tensor, Tensor]:
+    def _rows_and_bias(self, gaussians: Gaussians, ctx: ClientContext, held: Tensor) -> tuple[Tensor, Tensor]:
         known = held | (ctx.class_counts > 0) | (not self.options.mask_unknown)
-        return found.head(smoothed_shares(ctx.class_counts, self.options.eps), self.options.eps, known)
+        return gaussians.head(smoothed_shares(ctx.class_counts, self.options.eps), self.options.eps, known)
 
-    def _head(self, ctx: ClientContext, found: Gaussians, held: Tensor) -> Tree:
-        if not all(value.isfinite().all() for value in found):  # the run diverged: the first head is as good
+    def _head(self, ctx: ClientContext, gaussians: Gaussians, held: Tensor) -> Tree:
+        if not all(value.isfinite().all() for value in gaussians):  # the run diverged: the first head is as good
             return self._private(ctx.task.init, ctx.task)
-        rows, bias = self._rows_and_bias(found, ctx, held)
-        first = ctx.task.init["head.weight"]
-        return {"head.weight": rows.to(first.dtype), "head.bias": bias.to(first.dtype)}
+        head = zip(("head.weight", "head.bias"), self._rows_and_bias(gaussians, ctx, held), strict=True)
+        return {name: value.to(ctx.task.init[name].dtype) for name, value in head}
 
     def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
         betas = get_tensor(server, "betas")

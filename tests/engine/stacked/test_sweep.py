@@ -57,9 +57,13 @@ def _short_passes(monkeypatch):
         monkeypatch.setattr(f"{module}.PASS_BATCH", 3)
 
 
+# The search for beta ends where rounding hides the slope: early where each client has one class, and its loss is flat.
+FLAT = {"pfedfda": {"tolerance": 1e-4}}
+
+
 def agrees(name, settings):
     plain = {"optimizer": OptimizerSpec()} if name in ("fednova", "qfedavg", "scaffold") else {}
-    agree(handmade(name), **({"net": DoubleTiny} | settings | plain))
+    agree(handmade(name), **({"net": DoubleTiny} | FLAT.get(name, {}) | settings | plain))
 
 
 @pytest.mark.parametrize("name", sampled(METHODS_IN_STACKS, "ditto", "fedproto", "moon", "scaffold"))
