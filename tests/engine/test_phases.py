@@ -242,6 +242,13 @@ def test_a_client_does_not_depend_on_the_modes_of_the_one_before(engine):
         assert torch.equal(moved, received) == (client % 2 == 1)
 
 
+def test_the_copy_of_a_worker_between_tests_trains_as_a_new_worker_does():
+    toy = world(Odd(), [LABELS[1]] * 2, net=TinyBN)
+    expected = toy.worker.copy().run(toy.job(0))
+    toy.worker.run(toy.job(1))  # leaves batch norm in evaluation mode, and no test follows
+    assert same_tree(toy.worker.copy().run(toy.job(0)).payload["model"], expected.payload["model"])
+
+
 @pytest.mark.parametrize("fields", [{"epochs": 0}, {"steps": 0}])
 @pytest.mark.parametrize("engine", ENGINES)
 def test_no_pass_is_no_change(fields, engine):

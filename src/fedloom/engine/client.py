@@ -80,7 +80,7 @@ class Worker:
         for submodule in (module for net in nets for module in net.modules() if isinstance(module, Net)):
             submodule.in_bfloat16 = bfloat16
             self.speedups.prepare(submodule)
-        self.loaded_nets = [LoadedNet(net.to(device)) for net in nets]
+        self.loaded_nets = [LoadedNet(net.to(device).eval()) for net in nets]  # copies may have parts in either mode
         self.stepper = self.speedups.stepper(self.data)
         self.evaluators: dict[str, Evaluator] = {}  # by protocol, the main one first
         self.allocate: Callable[[Tensor], Tensor] | None = None  # memory for the weights of results
