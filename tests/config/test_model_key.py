@@ -12,7 +12,7 @@ from torch import nn
 
 import fedloom as fl
 from fedloom.config.run_config import parse
-from fedloom.core.errors import ClientError, ConfigError, RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.records import from_bytes
 from fedloom.data import from_arrays
 from fedloom.runs.callbacks import Callback
@@ -170,6 +170,13 @@ def test_methods_that_need_features_refuse_a_model_without_a_head(method, scenar
         fl.run(method, scenario=scenario, model=Headless, **QUICK)
 
 
+@pytest.mark.parametrize("method", ["fedas", "fedbabu", "fednh", "fedpac", "fedpcl", "fedrep", "pfedfda"])
+def test_methods_that_train_the_body_apart_refuse_a_model_that_is_a_head_alone(method, scenario):
+    evaluation = {"protocol": "global/global" if method == "fednh" else "personal/local"}
+    with pytest.raises(ConfigError, match=f"^{method} trains the body apart from the head; this model is a head alone"):
+        fl.run(method, scenario=scenario, model="logistic", evaluation=evaluation, **QUICK)
+
+
 @pytest.mark.parametrize("method", ["fedavg", "fedprox", "fedbn", "local"])
 def test_other_methods_train_it(method, scenario):
     protocol = "personal/local" if method in ("fedbn", "local") else "global/global"
@@ -192,8 +199,8 @@ def test_methods_that_train_the_head_refuse_a_frozen_one(method, share, scenario
         fl.run(method, scenario=scenario, model=model, share=share, **QUICK)
 
 
-def test_a_phase_that_trains_nothing_says_so(scenario):
-    with pytest.raises(ClientError, match=r"phase 1.*trains .*body.* alone, and all of that is frozen or absent"):
+def test_a_method_that_trains_the_body_apart_refuses_a_frozen_one(scenario):
+    with pytest.raises(ConfigError, match=r"^fedrep trains the body apart .* or all of its body is frozen"):
         fl.run("fedrep", scenario=scenario, model=frozen(), evaluation={"protocol": "personal/local"}, **QUICK)
 
 

@@ -3,6 +3,7 @@
 import pytest
 import torch
 
+from fedloom.core.errors import ClientError
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
@@ -247,6 +248,12 @@ def test_the_copy_of_a_worker_between_tests_trains_as_a_new_worker_does():
     expected = toy.worker.copy().run(toy.job(0))
     toy.worker.run(toy.job(1))  # leaves batch norm in evaluation mode, and no test follows
     assert same_tree(toy.worker.copy().run(toy.job(0)).payload["model"], expected.payload["model"])
+
+
+def test_a_phase_that_trains_nothing_says_so():
+    toy = world(Shaped(trains=frozenset({Role.EXTRA})), LABELS)
+    with pytest.raises(ClientError, match=r"phase 0.*trains extra alone, and all of that is frozen or absent"):
+        toy.worker.run(toy.job(0))
 
 
 @pytest.mark.parametrize("fields", [{"epochs": 0}, {"steps": 0}])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -14,7 +14,8 @@ from fedloom.core.records import Record, get_number, get_tree
 from fedloom.core.trees import select
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_trained_body
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import (
     TRAINABLE,
@@ -85,6 +86,10 @@ class FedAS(Method):
     )
 
     # -- client ----------------------------------------------------------------------------------------------
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        require_trained_body(tasks[0], self.name())
+        return super().examine(tasks, participants)
+
     def client_init(self, ctx: ClientContext) -> Record:
         return {"model": ctx.task.init}
 

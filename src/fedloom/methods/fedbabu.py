@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -9,7 +10,8 @@ from pydantic import Field
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_trained_body
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.phases import TRAINABLE, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Spec
@@ -41,6 +43,10 @@ class FedBABU(Method):
     spec = Spec(private=frozenset({Role.HEAD}))
     Options = Options
     citation = Citation("Oh et al.", "ICLR", 2022, "arXiv 2106.06042", {"B": 1}, {"B": 1}, compared_in=("feddw",))
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        require_trained_body(tasks[0], self.name())
+        return super().examine(tasks, participants)
 
     def client_init(self, ctx: ClientContext) -> Record:
         return {}

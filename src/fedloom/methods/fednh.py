@@ -16,7 +16,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_linear_head
+from fedloom.methods.contract.heads import require_linear_head, require_trained_body
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, Objective, Phase, Predictor, Train
@@ -85,6 +85,7 @@ class FedNH(method.Method):
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         task = tasks[0]
+        require_trained_body(task, self.name())
         require_linear_head(task, self.name(), bias=False)
         if task.feature_dim < task.num_classes:
             raise ConfigError(

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -14,7 +15,8 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import weighted_mean
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_trained_body
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, Objective, Phase, Predictor, Train
@@ -99,6 +101,10 @@ class FedPAC(Method):
         released_code="Batch norm moves while the head trains.",
     )
 
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        require_trained_body(tasks[0], self.name())
+        return super().examine(tasks, participants)
+
     # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
         payload: Record = {name: server[name] for name in ("model", "prototypes") if name in server}
@@ -118,11 +124,8 @@ class FedPAC(Method):
         for client, row in zip(uploads, weights.tolist(), strict=True):
             mixed = [(head, weight) for head, weight in zip(heads, row, strict=True) if weight > 0]
             server = server | {_head_of(client): weighted_mean(*zip(*mixed, strict=True))}
-        return (
-            server
-            | super().aggregate(server, uploads, ctx)
-            | {"prototypes": means, "head_weights": weights.to(torch.float32)}
-        )
+        found: Record = {"prototypes": means, "head_weights": weights.to(torch.float32)}
+        return server | super().aggregate(server, uploads, ctx) | found
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:

@@ -14,7 +14,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_same_width
+from fedloom.methods.contract.heads import require_same_width, require_trained_body
 from fedloom.methods.contract.losses import ABSENT, cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, Objective, Phase, Predictor, Train
@@ -73,6 +73,8 @@ class FedPCL(Method):
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         require_same_width(tasks, self.name())
+        for task in tasks:
+            require_trained_body(task, self.name())
         return super().examine(tasks, participants)
 
     # -- server ----------------------------------------------------------------------------------------------

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -9,7 +10,8 @@ from pydantic import Field
 from fedloom.core.records import Record
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task
+from fedloom.methods.contract.heads import require_trained_body
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import TRAINABLE, Phase, Train
 from fedloom.methods.contract.spec import Sent, Spec
@@ -55,6 +57,10 @@ class FedRep(Method):
         compared_in=("feddw",),
         code="lgcollins/FedRep at d82e629",
     )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        require_trained_body(tasks[0], self.name())
+        return super().examine(tasks, participants)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         head, body = frozenset({Role.HEAD}), TRAINABLE - {Role.HEAD}

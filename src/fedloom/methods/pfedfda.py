@@ -17,7 +17,7 @@ from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_linear_head
+from fedloom.methods.contract.heads import require_linear_head, require_trained_body
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, Objective, Phase, Predictor, Train
@@ -102,6 +102,7 @@ class PFedFDA(Method):
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
         require_linear_head(task, self.name())
+        require_trained_body(task, self.name())
         if "head.bias" not in task.init:
             raise ConfigError("pfedfda needs a head with a bias, for the shares of the classes; this one has none")
         entries, body = task.feature_dim**2, sum(v.numel() for v in self._shared(task.init, task).values())

@@ -1,4 +1,4 @@
-"""Requirements of methods that read the classification layer of a net."""
+"""Requirements of methods that treat the body and the classification layer of a net apart."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from collections.abc import Sequence
 
 from fedloom.core.errors import ConfigError
 from fedloom.methods.contract.contexts import Task
+from fedloom.methods.contract.phases import TRAINABLE
 from fedloom.nets.roles import Role
 
 
@@ -19,6 +20,19 @@ def require_trained_head(task: Task, method: str) -> None:
     if not task.names(frozenset({Role.HEAD})) - task.frozen:
         raise ConfigError(
             f"{method} treats the head apart from the rest; this model has none at its end, or a frozen one"
+        )
+
+
+def require_trained_body(task: Task, method: str) -> None:
+    """Raise `ConfigError` unless the net has parameters beside its head that train.
+
+    Args:
+        task: a group's task.
+        method: name of the method, for the message.
+    """
+    if not task.names(TRAINABLE - {Role.HEAD}) - task.frozen:
+        raise ConfigError(
+            f"{method} trains the body apart from the head; this model is a head alone, or all of its body is frozen"
         )
 
 
