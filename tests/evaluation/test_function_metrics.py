@@ -1,6 +1,7 @@
 """Metrics that are functions: a value for each sample, the same mean over batches, clients and workers."""
 
 from dataclasses import dataclass
+from pathlib import Path
 
 import pytest
 import torch
@@ -119,7 +120,8 @@ def test_a_config_names_the_function():
     assert config.evaluation.metrics == ("is_correct",)
 
 
-def test_processes_of_whole_runs_import_functions_and_classes(tmp_path):
+def test_processes_of_whole_runs_import_functions_and_classes(tmp_path, monkeypatch):
+    monkeypatch.syspath_prepend(Path(__file__).parents[2])  # from where processes import this module
     done = fl.compare(
         ["fedavg"],
         seeds=2,

@@ -306,7 +306,6 @@ def test_first_soft_labels(init, row):
 def test_the_reference_moves_every_so_many_steps(every, moves):
     """Five steps; the reference that step n + 1 sees is the head after the last due step."""
     method = configured("feddw", "paper", linearised="softmax_lin", relin_every=every, mu=5)
-    toy = world(method, [[0, 1] * 5], batch_size=2)
     seen, heads = [], []
     original = type(method).regulariser
 
@@ -317,7 +316,7 @@ def test_the_reference_moves_every_so_many_steps(every, moves):
                 heads.append(weight.detach().clone())
             return original(self, weight, consts)
 
-    toy.worker.method = Spying(method.options)
+    toy = world(Spying(method.options), [[0, 1] * 5], batch_size=2)
     received = toy.federation.server["model"]["head.weight"].clone()
     toy.worker.run(toy.job(0))
     assert torch.equal(heads[0], received)

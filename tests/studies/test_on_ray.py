@@ -79,7 +79,7 @@ def test_the_command_works_in_the_folder_in_which_it_is_called(
 def test_a_node_without_the_folder_is_named(tmp_path: Path) -> None:
     study = parse_study(TINY)
     with pytest.raises(RunFolderError, match=r"^node .* does not see .*/elsewhere; all nodes must share the folder"):
-        _work(Runner(study, StudyFolder(Path("elsewhere")), [], "record"), tmp_path, 0)
+        _work(Runner(study, StudyFolder(Path("elsewhere")), [], "record"), {}, tmp_path, 0)
     assert Path.cwd() != tmp_path
 
 

@@ -183,14 +183,11 @@ class FedPAC(Method):
         if len(weights) < 2:
             return []
         from_own = float((weights - torch.eye(len(weights))).abs().max())
-        if from_own < ALIKE:
-            message = "every participant keeps its own head: no head is shared"
-            return [Diagnostic("fedpac.own_heads", message, from_own)]
         from_mean = float((weights - 1 / len(weights)).abs().max())
-        if from_mean < ALIKE:
-            message = "every participant gets the mean of all heads: heads are not personal"
-            return [Diagnostic("fedpac.mean_heads", message, from_mean)]
-        return []
+        if from_own < ALIKE:
+            return [Diagnostic("fedpac.own_heads", "every participant keeps its own head: none is shared", from_own)]
+        message = "every participant gets the mean of all heads: heads are not personal"
+        return [Diagnostic("fedpac.mean_heads", message, from_mean)] if from_mean < ALIKE else []
 
 
 def _squared_lengths(net: Net, batch: Batch, consts: Consts) -> Tensor:
