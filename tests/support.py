@@ -188,6 +188,13 @@ def sampled(names: Iterable[str], *special: str) -> list[Any]:
     return [pytest.param(n, marks=() if n in in_sample or "+" in n else pytest.mark.matrix) for n in names]
 
 
+def sampled_cases(cases: Sequence[tuple[str, str]], *special: str) -> list[Any]:
+    """Parameters of a test of pairs that begin with a method: as `sampled` has them, by the method."""
+    in_sample = {*SAMPLE, *special}
+    marks = [() if name in in_sample or "+" in name else pytest.mark.matrix for name, _ in cases]
+    return [pytest.param(*case, marks=mark) for case, mark in zip(cases, marks, strict=True)]
+
+
 def each_preset(names: Sequence[str], presets: Sequence[str] = PRESETS) -> list[tuple[str, str]]:
     """Name and preset of each, without presets that say what an earlier one of the method says."""
     cases: list[tuple[str, str]] = []

@@ -13,7 +13,7 @@ from fedloom.engine.speedups import Speedups
 from fedloom.engine.threads import Threads
 from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.fedavg import FedAvg
-from support import PLAIN_SGD, ROW_METHODS, TinyBN, TinyDropout, configured, handmade, same_bits, world
+from support import PLAIN_SGD, ROW_METHODS, TinyBN, TinyDropout, configured, handmade, same_bits, sampled, world
 
 FEW = [[0, 1, 2, 0, 1, 1, 0, 2, 3, 1, 0], [1, 1, 2, 3, 3, 0, 1, 0, 2, 2, 1], [0], [3, 2, 1, 0, 3]]
 NAMES = [*ROW_METHODS, "fedprox+dw", "fedsc+dw"]
@@ -44,7 +44,9 @@ def assert_alike(serial, threaded):
 
 
 @needs_compiler
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize(
+    "name", sampled(NAMES, "apfl", "ditto", "fedgen", "fedkd", "fedproto", "fedrep", "moon", "perfedavg", "scaffold")
+)
 def test_every_method_has_the_bits_of_the_serial_engine(name):
     toys = [after(handmade(name), threads, net=TinyBN) for threads in (0, 1 + len(name) % 3)]
     assert_alike(*toys)
