@@ -42,6 +42,7 @@ STEEP = {
     "feddecorr",
     "feddf",
     "fedem",
+    "fedl2g",
     "fedmd",
     "fednh",
     "fedorgp",

@@ -21,6 +21,7 @@ from support import FEDERATED, ROW_METHODS, TinyBN, configured, furthest, sample
 META = torch.device("meta")
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 NAMES = [*(name for name in ROW_METHODS if name in FEDERATED), "fedprox+dw", "fedsc+dw"]
+KEEP_ROWS = ("fedplvm", "pfedfda")  # the rows that count depend on values, which "meta" has not
 SPECIAL = ("ditto", "fedkd", "fedproto", "scaffold")  # states, several nets, no weights sent, updates of state
 
 
@@ -65,7 +66,8 @@ def test_clients_one_by_one(name, coming_back):
 
 
 @pytest.mark.parametrize(
-    "name", sampled([name for name in NAMES if METHODS.get(name).spec.unstackable is None], *SPECIAL)
+    "name",
+    sampled([name for name in NAMES if METHODS.get(name).spec.unstackable is None and name not in KEEP_ROWS], *SPECIAL),
 )
 def test_clients_in_stacks(name, coming_back):
     jobs, worker = elsewhere(name)

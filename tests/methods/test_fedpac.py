@@ -144,3 +144,9 @@ def test_mixes_that_are_none_are_reported():
 def test_refusals():
     with pytest.raises(ConfigError, match=r"fedpac\.head_lr = 0"):
         configured("fedpac", head_lr=0)
+
+
+def test_statistics_that_are_not_finite_leave_every_client_its_own_head() -> None:
+    means = ClassTable(torch.full((3, 2, 4), torch.nan), torch.ones(3, 2, dtype=torch.bool))
+    weights = head_weights(means, torch.ones(3, 2, dtype=torch.int64), torch.ones(3, dtype=torch.float64), cut=0.0)
+    assert torch.equal(weights, torch.eye(3, dtype=torch.float64))

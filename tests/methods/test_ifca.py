@@ -76,6 +76,19 @@ def test_a_model_that_nobody_took_stays_and_a_strange_number_is_left_out():
     assert (found.code, found.figure) == ("ifca.unknown_model", 1)
 
 
+def test_a_strange_number_does_not_enter_a_shared_body():
+    toy = world(configured("ifca", share_body=True), LABELS)
+    server, context = toy.federation.server, toy.federation.server_context()
+    change = {name: torch.ones_like(value) for name, value in toy.task.init.items()}
+    honest = {0: {"model": change, "samples": 1, "cluster": 1}}
+    strange = {1: {"model": {n: 5 * v for n, v in change.items()}, "samples": 9, "cluster": 9}}
+    alone = toy.method.aggregate(server, honest, context)
+    both = toy.method.aggregate(server, honest | strange, context)
+    assert all(same_tree(alone[name], both[name]) for name in ("model", "model.1"))
+    nobody = toy.method.aggregate(server, strange, context)
+    assert all(same_tree(nobody[name], server[name]) for name in ("model", "model.1"))
+
+
 def test_a_shared_body_is_the_mean_over_all():
     toy = after(world(configured("ifca", share_body=True), LABELS, net=TinyBN), 2)
     first, second = models_in(toy.federation.server, 2)

@@ -167,7 +167,7 @@ def trained(result):
     return [row for row in result.rows if row["split"] != "newcomers" and not row["name"].startswith("seconds")]
 
 
-SERVER_DATA = {"feddf": {"public": 0.05}, "fedgen": {"public": 0.05}}
+SERVER_DATA = {"feddf": {"public": 0.05}, "fedgen": {"public": 0.05}, "fedmd": {"public": 0.05}}
 
 
 @pytest.mark.parametrize("method", sampled(METHODS.names(), "fedper", "scaffold"))

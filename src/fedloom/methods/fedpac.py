@@ -75,7 +75,7 @@ class FedPAC(Method):
             "prototypes": Sent(labels=True),
             "start_means": Sent(per_client=True, labels=True),
             "class_counts": Sent(per_client=True, labels=True),
-            "variance": Sent(per_client=True),
+            "variance": Sent(per_client=True, spread=20.0),
         },
     )
     Options = Options

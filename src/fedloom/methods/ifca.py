@@ -107,7 +107,8 @@ class IFCA(Method):
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         models, weights = models_in(server, self.options.clusters), self.options.weights
-        body = self.mean(uploads, weights=weights) if self.options.share_body else {}
+        uploads = {k: upload for k, upload in uploads.items() if get_number(upload, "cluster") in range(len(models))}
+        body = self.mean(uploads, weights=weights) if self.options.share_body and uploads else {}
         head = ctx.task.names(frozenset({Role.HEAD}))
         for number, model in enumerate(models):
             members = {k: upload for k, upload in uploads.items() if get_number(upload, "cluster") == number}

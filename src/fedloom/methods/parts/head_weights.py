@@ -19,7 +19,8 @@ def head_weights(means: ClassTable, counts: Tensor, variances: Tensor, cut: floa
     """Return the weights of all clients' heads for each client [m, m], float64; rows sum to 1.
 
     Row i minimises a^T (diag(variances) + D_i) a on the simplex, D_i[j, l] = (h_i - h_j) . (h_i - h_l): the first part
-    is the variance of the mix, the second its bias for client i.
+    is the variance of the mix, the second its bias for client i. Where statistics are not finite, because the run
+    diverged, every client keeps its own head.
 
     Args:
         means: class means of features at one body [m, C, d].
@@ -28,6 +29,8 @@ def head_weights(means: ClassTable, counts: Tensor, variances: Tensor, cut: floa
         cut: weights up to this one become 0, and the others are scaled to sum to 1.
     """
     h = weighted_means(means, counts).flatten(1)
+    if not bool(h.isfinite().all() and variances.isfinite().all()):
+        return torch.eye(len(h), dtype=torch.float64)
     rows = []
     for own in h:
         differences = own - h
