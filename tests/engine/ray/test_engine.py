@@ -130,19 +130,31 @@ def test_no_more_clients_than_asked_for_are_under_way(monkeypatch):
 
 
 class Slow(FedAvg):
+    """Client 1 waits in round 2 until a file exists, for a minute at most."""
+
+    def __init__(self, until):
+        super().__init__()
+        self.until = until
+
     def begin(self, payload, state, ctx):
-        if ctx.client == 1 and ctx.round == 2:
-            time.sleep(0.7)
+        waits_until = time.monotonic() + 60
+        while ctx.client == 1 and ctx.round == 2 and not self.until.exists() and time.monotonic() < waits_until:
+            time.sleep(0.05)
         return super().begin(payload, state, ctx)
 
 
-def test_it_says_whom_a_round_waits_for(monkeypatch):
-    toy, told = on_ray(Slow()), []
+def test_it_says_whom_a_round_waits_for(monkeypatch, tmp_path):
+    toy, told = on_ray(Slow(tmp_path / "told")), []
     rounds(toy, 1)  # whose workers have started
     monkeypatch.setattr(engine, "PATIENCE", 0.5)
-    toy.federation.engine = OnRay(toy.worker, toy.federation.tasks, note=told.append)
+
+    def note(text):
+        told.append(text)
+        (tmp_path / "told").touch()
+
+    toy.federation.engine = OnRay(toy.worker, toy.federation.tasks, note=note)
     rounds(toy, 1)
-    assert told == ["round 2 has waited 0 s for clients 1; `ray status` shows what the cluster does"]
+    assert set(told) == {"round 2 has waited 0 s for clients 1; `ray status` shows what the cluster does"}
 
 
 def test_a_run_that_tests_personal_models_has_the_same_bits(tmp_path):
