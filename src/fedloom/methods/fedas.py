@@ -66,7 +66,7 @@ class FedAS(Method):
 
     spec = Spec(
         features=True,
-        sends={"model": Sent(), "trace": Sent(per_client=True)},
+        sends={"model": Sent(), "trace": Sent(per_client=True, spread=10.0)},
         unstackable="its last pass takes gradients inside the loss",
     )
     Options = Options

@@ -53,7 +53,7 @@ class FedCP(Method):
     spec = Spec(
         private=frozenset({Role.HEAD}),
         features=True,
-        sends={"model": Sent(), "head": Sent()},
+        sends={"model": Sent(spread=2.0), "head": Sent()},
         unstackable="its gate draws random numbers",
     )
     Options = Options
