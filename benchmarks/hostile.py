@@ -110,7 +110,8 @@ def changed(value: Any, sent: Any, change: Callable[[Tensor, Tensor], Tensor]) -
 def _tensor(value: Tensor, sent: Tensor | None, change: Callable[[Tensor, Tensor], Tensor]) -> Tensor:
     if not value.is_floating_point() or not value.numel():
         return value
-    return change(value, sent if sent is not None and sent.shape == value.shape else torch.zeros_like(value))
+    fits = sent is not None and sent.shape == value.shape  # a mask that was sent may come back as shares
+    return change(value, sent.to(value.dtype) if sent is not None and fits else torch.zeros_like(value))
 
 
 def claims(answer: Message, do: str, samples: int = 10**6) -> Message:
