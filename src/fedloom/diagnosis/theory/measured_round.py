@@ -14,7 +14,7 @@ from torch.nn.functional import cross_entropy
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
-from fedloom.core.trees import Tree, clone
+from fedloom.core.trees import Tree
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.theory.printed_bound import Constants
 from fedloom.nets.net import Net, tree_of
@@ -36,7 +36,7 @@ class MeasuredRound:
         steps: number of steps.
         losses: the loss on all of the client's data before each step and after the last one.
         squared_gradients: the sum over the steps of the squared norm of the full gradient.
-        tree: the weights after the last step.
+        tree: the weights after the last step, in the types of those at the start.
     """
 
     smoothness: float
@@ -80,7 +80,8 @@ def measure_round(
     """Take a client's SGD steps on cross-entropy, and measure the quantities of the bounds along the way.
 
     Every step costs a gradient on all of the client's data beside its own. Batch norm uses its running statistics, so
-    that the loss is one function of the weights.
+    that the loss is one function of the weights. Everything is computed in float64: a difference between two nearby
+    points in float32 is mostly rounding once the steps become short, and another on every kind of processor.
 
     Args:
         net: the network; its own weights are not changed.
@@ -98,7 +99,8 @@ def measure_round(
         raise ConfigError(f"steps {steps}, samples {len(x)}, batch_size {batch_size}: each must be at least 1")
     names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     body = [name for name in names if name.partition(".")[0] not in net.classifier_block]
-    tree, batches = clone(tree), _batches(rng, len(x), batch_size)
+    types = {name: value.dtype for name, value in tree.items()}
+    tree, x, batches = _in_float64(tree), _double(x), _batches(rng, len(x), batch_size)
     full, loss = _gradient(net, tree, names, x, y)
     sampled = [_gradient(net, tree, names, x[rows], y[rows])[0] for rows in islice(batches, _SAMPLED_GRADIENTS)]
     variance = float(np.mean([_distance(gradient, full) ** 2 for gradient in sampled]))
@@ -116,11 +118,12 @@ def measure_round(
         if length > 0:
             smoothness = max(smoothness, _distance(next_full, full) / length)
         if body_length > 0:
-            changes = (next_features - features).double().norm(dim=1)
+            changes = (next_features - features).norm(dim=1)
             lipschitz = max(lipschitz, float(changes.max()) / body_length)
         full, features = next_full, next_features
         losses.append(loss)
-    return MeasuredRound(smoothness, lipschitz, variance, largest, lr, steps, tuple(losses), squared, tree)
+    end = {name: value.to(types[name]) for name, value in tree.items()}
+    return MeasuredRound(smoothness, lipschitz, variance, largest, lr, steps, tuple(losses), squared, end)
 
 
 def measure_clients(
@@ -152,6 +155,14 @@ def measure_clients(
     return rounds
 
 
+def _in_float64(tree: Tree) -> Tree:
+    return {name: _double(value) for name, value in tree.items()}
+
+
+def _double(value: Tensor) -> Tensor:
+    return value.double() if value.is_floating_point() else value
+
+
 def _features(net: Net, tree: Tree, x: Tensor) -> Tensor:
     with torch.no_grad():
         return net.functional.features(tree, x)
@@ -166,11 +177,11 @@ def _gradient(net: Net, tree: Tree, names: Sequence[str], x: Tensor, y: Tensor) 
 
 
 def _norm(tree: Tree) -> float:
-    return math.sqrt(sum(float(value.double().square().sum()) for value in tree.values()))
+    return math.sqrt(sum(float(value.square().sum()) for value in tree.values()))
 
 
 def _distance(tree: Tree, other: Tree) -> float:
-    return _norm({name: tree[name].double() - other[name].double() for name in tree})
+    return _norm({name: tree[name] - other[name] for name in tree})
 
 
 def _batches(rng: np.random.Generator, count: int, batch_size: int) -> Iterator[Tensor]:
