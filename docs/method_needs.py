@@ -59,15 +59,10 @@ def traits_of(method: Entry, traffic_cells: Cells) -> Iterator[str]:
     """Yield the traits of a method in fixed words, which docs/assets/needs.js looks for."""
     abilities, citation = method.abilities, method.citation
     assert citation is not None
-    models = {
-        "global": "one model for all",
-        "personal": "a model for each",
-        "global, personal": "a model for all and each",
-    }
-    yield models[method.yields]
+    yield _MODELS[method.yields]
     yield "any networks" if abilities.any_architecture else "equal networks"
-    if f"{_TRAFFIC[1]}/{method.name}" in traffic_cells:
-        yield _traffic(method.name, traffic_cells)
+    measured = f"{_TRAFFIC[1]}/{method.name}" in traffic_cells
+    yield _traffic(method.name, traffic_cells) if measured else "traffic not measured"
     yield "state at the client" if citation.state else "no state"
     yield f"newcomers train a {abilities.untrained} first" if abilities.untrained else "newcomers at once"
     if abilities.secure_sum:
