@@ -6,13 +6,21 @@ import json
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
 import fedloom as fl
 from command_line import call
 from fedloom.config.run_config import load, parse
 from fedloom.core.errors import ConfigError
-from fedloom.diagnosis.diagnosis import diagnose_config
+from fedloom.core.streams import Streams
+from fedloom.data.dataset import Dataset
+from fedloom.data.scenario import Scenario
+from fedloom.data.views import Views
+from fedloom.diagnosis.diagnosis import diagnose_config, diagnose_scenario
+from fedloom.diagnosis.skew.feature_profile import profile_of_scenario
+from fedloom.nets.net import build, tree_of
 
 IID = ("scenario.source=digits", "scenario.partition=iid", "scenario.clients=3")
 KEYS = (*IID, "model={name: mlp, hidden: [8]}", "rounds=1")
@@ -97,6 +105,30 @@ def test_keys_of_a_finished_run_are_its_own(finished: Path, capsys: Any) -> None
 def test_one_client_and_one_class_have_answers() -> None:
     one = fl.diagnose(fl.scenario("digits", partition="iid", clients=1))
     assert one.sentences() == ["one client has samples, so nothing differs between clients"]
+
+
+def test_one_class_and_one_client_have_answers_with_a_net() -> None:
+    data = Dataset(torch.arange(24.0).reshape(12, 2), torch.zeros(12, dtype=torch.int64), ("only",))
+    net = build("mlp", input_shape=(2,), num_classes=1, streams=Streams(0), hidden=(3,))
+    for parts in ([np.arange(12)], [np.arange(6), np.arange(6, 12)]):
+        views = Views.from_lists(parts)
+        diagnosis = diagnose_scenario(Scenario("made", data, data, views, views, views), net)
+        assert diagnosis.labels.distances["hellinger"].value == 0
+        json.dumps(diagnosis.facts(), allow_nan=False)
+
+
+def test_more_noise_of_known_sigma_is_farther() -> None:
+    """Client 1 has noise on its images, of 0, 25 and 75 grey levels."""
+    keys = {"source": "digits", "partition": "iid", "clients": 2}
+    net, values = None, []
+    for sigma in (0, 25, 75):
+        scenario = fl.scenario(**keys, skews=[{"name": "noise", "sigma": sigma}]).build(run_seed=0)
+        shape = scenario.train_set.input_shape
+        net = net or build("mlp", input_shape=shape, num_classes=10, streams=Streams(0), hidden=(16,))
+        values.append(profile_of_scenario(scenario, net, tree_of(net)).class_distance)
+    assert values[0].looks_iid
+    assert not values[2].looks_iid
+    assert values[0].value < values[1].value < values[2].value
 
 
 def test_data_on_nodes_are_refused() -> None:

@@ -92,7 +92,7 @@ class Diagnosis:
                 "",
                 COUNTS,
             ),
-            ("samples of a client", f"{sizes.min()} to {sizes.max()}, Gini {labels.size_gini:.2f}", "", "sizes"),
+            ("samples of a client", f"{sizes.min():,} to {sizes.max():,}, Gini {labels.size_gini:.2f}", "", "sizes"),
             ("few-shot clients", few, "", COUNTS),
             ("long tail", f"rho {labels.tail_ratio:.1f}, Gini {labels.tail_gini:.2f}", "", "class totals"),
         ]
@@ -123,7 +123,10 @@ class Diagnosis:
         elif hellinger.looks_iid:
             said = ["labels differ no more than random dealing explains"]
         else:
-            said = [f"label skew is {strength(hellinger.value)} (mean Hellinger distance {hellinger.value:.2f})"]
+            dealt = f"{hellinger.low:.2f} to {hellinger.high:.2f} in random dealings"
+            said = [
+                f"label skew is {strength(hellinger.value)} (mean Hellinger distance {hellinger.value:.2f}, {dealt})"
+            ]
         for when, profile in (("untrained", self.untrained), ("trained", self.trained)):
             if profile is not None and not math.isnan(profile.class_distance.value):
                 word = "no more than" if profile.class_distance.looks_iid else "more than"
@@ -236,6 +239,7 @@ def _features(profile: FeatureProfile) -> Mapping[str, Any]:
         "clients": list(profile.clients),
         "samples": profile.samples,
         "class_distance": _interval(profile.class_distance),
+        "places": None if profile.places is None else profile.places.round(6).tolist(),
         "label_gaps": gaps,
         **{name: None if math.isnan(value) else value for name, value in known.items()},
     }

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import parse_json, read_file
-from fedloom.results.page_sections import Cell, PageSection, SectionTable
+from fedloom.results.page_sections import Block, Cell, PageSection, SectionPicture, SectionTable
 
 FILE = "diagnosis.json"
 _COLUMNS = ("figure", "value", "random dealing (95 %)", "what the server needs")
-_TEXTS = ("name", "rows", "sentences", "notes", "clients", "groups", "hellinger_to_pool", "sizes", "effective_classes")
+_ENTRIES = (
+    *("name", "rows", "sentences", "notes", "clients", "groups", "hellinger_to_pool", "sizes", "effective_classes"),
+    *("places", "features"),
+)
 
 
 def diagnosis_sections(folders: Iterable[Path]) -> list[PageSection]:
@@ -32,7 +35,7 @@ def diagnosis_sections(folders: Iterable[Path]) -> list[PageSection]:
 def _read(path: Path) -> Mapping[str, Any]:
     try:
         facts = parse_json(read_file(path))
-        if not isinstance(facts, dict) or not all(name in facts for name in _TEXTS):
+        if not isinstance(facts, dict) or not all(name in facts for name in _ENTRIES):
             raise ValueError("entries are missing")
     except ValueError as error:
         raise RunFolderError(f"{path}: damaged ({error}); delete it, or run `fedloom diagnose` again") from None
@@ -60,13 +63,62 @@ def _section(path: Path, facts: Mapping[str, Any], number: int) -> PageSection:
                 strict=True,
             )
         ]
-    except (TypeError, ValueError) as error:
+        maps = _maps(facts)
+    except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise RunFolderError(f"{path}: damaged ({error}); delete it, or run `fedloom diagnose` again") from None
     table = SectionTable("skew", "How clients differ", _COLUMNS, figures)
     columns = ("client", "samples", "effective classes", "Hellinger distance to all samples", "group of alike clients")
     by_client = SectionTable("clients", "Each client", columns, clients, folds=True)
-    blocks: list[str | SectionTable | list[str]] = [list(map(str, facts["sentences"])), table, by_client]
+    blocks: list[Block] = [list(map(str, facts["sentences"])), *maps, table, by_client]
     if facts["notes"]:
         blocks.append([f"Not computed: {note}" for note in facts["notes"]])
     name = "diagnosis" if number == 1 else f"diagnosis-{number}"
     return PageSection(name, f"How heterogeneous the data are: {facts['name']}", blocks)
+
+
+def _maps(facts: Mapping[str, Any]) -> list[Block]:
+    """Return the maps of the clients, by their labels and by their features. Raises `TypeError`, `ValueError` or
+    `LookupError` for damaged entries."""
+    by_client = {
+        client: (group, size)
+        for client, group, size in zip(facts["clients"], facts["groups"], facts["sizes"], strict=True)
+    }
+    groups = Counter(facts["groups"]).values()
+    alone = sum(size == 1 for size in groups)
+    labels = SectionPicture(
+        "map",
+        "client map",
+        _map_values(by_client, facts["clients"], facts["places"], "Hellinger distance"),
+        "Clients by their labels",
+        "Near to each other where their label mixes are alike. Area: samples. Colour: groups of alike clients.",
+        f"{len(by_client)} clients in the plane, in {len(groups) - alone} groups, and {alone} like no other.",
+    )
+    maps: list[Block] = [labels] if len(by_client) > 1 else []
+    for when, features in facts["features"].items():
+        clients = [client for client in features["clients"] if client in by_client]
+        if features.get("places") is None or not 1 < len(clients) == len(features["clients"]):
+            continue
+        maps.append(
+            SectionPicture(
+                f"feature-map-{when}",
+                "client map",
+                _map_values(by_client, clients, features["places"], "distance of class means"),
+                f"Clients by their features ({when} net)",
+                "Near to each other where features of the same class are alike, in standard deviations within a class. "
+                "Area and colour as above.",
+                f"{len(clients)} clients in the plane.",
+            )
+        )
+    return maps
+
+
+def _map_values(
+    by_client: Mapping[Any, tuple[Any, Any]], clients: Sequence[Any], places: Sequence[Any], unit: str
+) -> Mapping[str, Any]:
+    return {
+        "clients": list(clients),
+        "groups": [by_client[client][0] for client in clients],
+        "sizes": [by_client[client][1] for client in clients],
+        "places": [(float(x), float(y)) for _, (x, y) in zip(clients, places, strict=True)],
+        "unit": unit,
+    }

@@ -37,8 +37,8 @@ def as_markdown(
         setting: the setting in which the cells ran, in words.
         failures: why cells failed, by column and row, then by seed.
     """
-    part = as_part(recipe, measurements, setting, failures)
-    return f"## {part.title}\n\n{markdown_of(part.blocks)}\n"
+    blocks = table_blocks(recipe, measurements, setting, failures, recipe.choices)
+    return f"## {recipe.paper.title}, {recipe.table.title}\n\n{markdown_of(blocks)}\n"
 
 
 def as_part(

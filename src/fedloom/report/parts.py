@@ -5,8 +5,9 @@ from __future__ import annotations
 from markupsafe import Markup
 
 from fedloom.report.markup import bullets, fold, name_cell, paragraph, section, table, words_cell
+from fedloom.report.section_pictures import picture_block
 from fedloom.results.formats import as_csv, text_table
-from fedloom.results.page_sections import Cell, PageSection, SectionTable
+from fedloom.results.page_sections import Block, Cell, PageSection, SectionPicture
 
 _LONG = 40  # characters of a cell that is shown on one line
 
@@ -16,9 +17,11 @@ def render_section(part: PageSection) -> Markup:
     return section(part.title, part.name, [_block(part, block) for block in part.blocks if block], "part")
 
 
-def _block(part: PageSection, block: str | SectionTable | list[str]) -> Markup:
+def _block(part: PageSection, block: Block) -> Markup:
     if isinstance(block, str):
         return paragraph(block)
+    if isinstance(block, SectionPicture):
+        return picture_block(part.name, block)
     if isinstance(block, list):
         return bullets(block)
     names = [f"{name[:1].upper()}{name[1:]}" for name in block.columns]

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 Cell: TypeAlias = str | tuple[str, float | None]
 
@@ -35,10 +36,35 @@ class SectionTable:
 
 
 @dataclass(frozen=True, slots=True)
+class SectionPicture:
+    """A picture, which the report draws from plain values.
+
+    Attributes:
+        name: its id within the section.
+        kind: what is drawn, a key of `fedloom.report.section_pictures.DRAWINGS`.
+        values: what the drawing needs, as JSON values.
+        title: its title.
+        caption: text below the title.
+        description: what it shows, for people who do not see it.
+    """
+
+    name: str
+    kind: str
+    values: Mapping[str, Any]
+    title: str
+    caption: str
+    description: str
+
+
+Block: TypeAlias = str | list[str] | SectionTable | SectionPicture
+
+
+@dataclass(frozen=True, slots=True)
 class PageSection:
-    """A section of paragraphs, tables and lists. `name`: its id, unique in a page. `limits`: cautions about numbers."""
+    """A section of paragraphs, lists, tables and pictures. `name`: its id, unique in a page. `limits`: cautions about
+    numbers."""
 
     name: str
     title: str
-    blocks: list[str | SectionTable | list[str]]
+    blocks: Sequence[Block]
     limits: list[str] = field(default_factory=list)

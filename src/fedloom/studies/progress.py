@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 from typing import TYPE_CHECKING
 
-from fedloom.results.page_sections import Cell, PageSection, SectionTable
+from fedloom.results.page_sections import Block, Cell, PageSection, SectionTable
 from fedloom.results.text import counted, listed, seeds_text
 from fedloom.studies.plan import Cell as Planned
 from fedloom.studies.plan import StudyPlan
@@ -38,7 +38,7 @@ def progress(study: StudyPlan, ended: Outcome) -> PageSection:
     sheet = SectionTable(
         "rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows, folds=not failed
     )
-    blocks: list[str | SectionTable | list[str]] = [f"{summary}.", sheet]
+    blocks: list[Block] = [f"{summary}.", sheet]
     if untouched:
         blocks.append(f"Rows of which no seed was run yet: {listed(untouched)}.")
     limits = [f"{summary}: the report names them in Cells of the study."] if failed or remaining else []

@@ -21,7 +21,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.skew.distances import Floats
-from fedloom.diagnosis.skew.label_profile import Interval
+from fedloom.diagnosis.skew.label_profile import Interval, scaled_to_plane
 from fedloom.nets.net import Net
 
 MOST_CLIENTS, SAMPLES = 20, 100  # compared clients, and samples of each
@@ -41,7 +41,8 @@ class FeatureProfile:
         class_distance: mean over classes and pairs of clients of the distance of their class means, in standard
             deviations within a class, less what finite samples explain; with the interval of 50 random dealings that
             keep every client's labels. NaN where no two clients share a class with two samples each.
-        pairs: mean distance of each pair of clients over their common classes [K, K]; NaN without one.
+        pairs: mean distance of each pair of clients over their common classes [K, K]; NaN without one, 0 on the
+            diagonal.
         client_accuracy: balanced accuracy of logistic regressions that name the client of a sample among those that
             hold its class, by two-fold cross-validation, averaged over classes. NaN where no class has two such
             clients.
@@ -65,6 +66,12 @@ class FeatureProfile:
         """The mean of `label_gaps` over the clients that have one; NaN if none has."""
         known = self.label_gaps[~np.isnan(self.label_gaps)]
         return float(known.mean()) if len(known) else float("nan")
+
+    @property
+    def places(self) -> Floats | None:
+        """The compared clients in two dimensions [K, 2], by classical scaling of `pairs`; None where two clients have
+        no class in common."""
+        return None if np.isnan(self.pairs).any() else scaled_to_plane(self.pairs)
 
 
 def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0) -> FeatureProfile:
@@ -180,7 +187,9 @@ def _class_distances(features: Floats, labels: Labels, clients: Labels, count: i
             sums[second, first] += scaled
             numbers[first, second] += 1
             numbers[second, first] += 1
-    return np.where(numbers > 0, sums / np.maximum(numbers, 1), np.nan)
+    distances = np.where(numbers > 0, sums / np.maximum(numbers, 1), np.nan)
+    np.fill_diagonal(distances, 0)
+    return distances
 
 
 def _client_accuracy(features: Floats, labels: Labels, clients: Labels, seed: int) -> tuple[float, float]:
