@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
 
@@ -24,8 +25,9 @@ def flops_of(
 ) -> float:
     """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds.
 
-    The work of one client of each architecture group is counted in the last round and scaled to all clients and
-    rounds, although some methods do less in round 1. The worker's nets change.
+    The work of one client of each architecture group, a participant of the last round if there is one, is counted in
+    that round and scaled to all clients and rounds, although some methods do less in a client's first one. The worker's
+    nets change.
 
     Args:
         federation: the federation after its last round.
@@ -52,9 +54,15 @@ def flops_of(
 
 
 def _job_of_group(federation: Federation, worker: Worker, group: int, round_: int) -> Job:
-    """The job of the group's first client with data, with a stand-in for a state that the client keeps itself."""
-    clients = range(group, len(federation.train), len(federation.tasks))
-    job = next(federation.job(client, round_) for client in clients if len(federation.train[client]))
+    """The job of a client of the group with data, with a stand-in for a state that the client keeps itself.
+
+    It took part in the last round, if any of the group did: a client without a state may have less to do.
+    """
+    took_part = federation.participants(federation.round) if federation.round else []
+    groups, clients = len(federation.tasks), range(group, len(federation.train), len(federation.tasks))
+    others = (client for client in clients if len(federation.train[client]))
+    client = next((client for client in took_part if client % groups == group), None)
+    job = federation.job(next(others) if client is None else client, round_)
     if kept_since(job.state) is None:
         return job
     first_result = federation.run_first_round(worker, job)
@@ -66,7 +74,7 @@ def _adaptation_flops_per_sample(worker: Worker, federation: Federation, job: Jo
     size = min(worker.local_training.batch_size, job.ctx.samples)
     predictors = worker.method.predictors(federation.server, job.state, federation.server_context(job.ctx.client))
     loaded_net = worker.net_of_client(job.ctx.client)
-    with _FlopCounter() as counter:
+    with _plain_steps(worker), _FlopCounter() as counter:
         _, samples = worker.adapt(loaded_net, predictors["personal"], job.ctx, job.indices[:size])
     return float(counter.total) / max(1, samples)
 
@@ -87,9 +95,19 @@ def flops_per_sample(worker: Worker, job: Job) -> float:
 def _count(worker: Worker, job: Job, size: int, epochs: int) -> int:
     ctx = replace(job.ctx, task=replace(job.ctx.task, local_epochs=epochs))
     counter = _FlopCounter()
-    with counter:
+    with _plain_steps(worker), counter:
         worker.run(replace(job, ctx=ctx, indices=job.indices[:size], measured=False))
     return counter.total
+
+
+@contextlib.contextmanager
+def _plain_steps(worker: Worker) -> Iterator[None]:
+    """Take every step once, by the net's own code: a stepper may run a step again, to compare its bits."""
+    stepper, worker.stepper = worker.stepper, worker.speedups.plain_stepper()
+    try:
+        yield
+    finally:
+        worker.stepper = stepper
 
 
 class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
