@@ -24,6 +24,9 @@ WRAPPED = [
     "fedsc+int8",
     "fedavg+topk",
     "fedavg+sign",
+    "feddw+dp",
+    "fedsc+dp",
+    "fedskc+dp",
 ]
 
 SENDING = sampled([*FEDERATED, *WRAPPED], "ccvr", "copa", "fd", "feddf", "fedgen", "fedkd", "fedproto", "scaffold")

@@ -28,6 +28,7 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("fedadam", "v0"): [0.0],
     ("fedala", "first"): [1],
     ("fedavg+dp", "dp_delta"): [1e-3],
+    ("fedavg+dp", "dp_row_clip"): [0.5],
     ("fedavg+dw", "dw_mu_decay"): [(1, 10.0)],
     ("fedavg+finetune", "finetune_lr"): [0.3],
     ("fedavg+geomedian", "geomedian_steps"): [1],
@@ -94,6 +95,7 @@ REGISTERED = {("fedkd", "mentee"), ("fedmrl", "small"), ("fml", "meme")}
 ELSEWHERE: dict[tuple[str, str], str] = {
     ("fedavg+bulyan", "bulyan_faulty"): "1 needs more clients than are here: wrappers/test_robust.py has the numbers",
     ("fedavg+dp", "dp_table_clip"): "FedAvg sends no class table: wrappers/test_privacy.py takes FedProto",
+    ("fedavg+dp", "dp_row_clip"): "as well: wrappers/test_noisy_uploads.py has the lengths",
     ("fedavg+krum", "krum_faulty"): "the upload that is taken is the same here: wrappers/test_robust.py has the scores",
     ("cfl", "linkage"): "the groups are the same here: test_cfl.py has golden ones that differ",
     ("fedco2", "offline_init"): "the net was not built from a blueprint: test_fedco2.py builds one",

@@ -233,7 +233,7 @@ class RunConfig(Section):
             for key, value in plain["optimizer"].items()
             if key not in _LATER_OPTIMIZER_KEYS or getattr(self.optimizer, key) != getattr(OptimizerSpec(), key)
         }
-        plain[self.method] = self.build_method().options.model_dump(mode="json")
+        plain[self.method] = self.build_method().options.resolved()
         return plain
 
     def fingerprint(self) -> str:

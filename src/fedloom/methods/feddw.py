@@ -85,7 +85,7 @@ class DW(Method):
         super().__init__(options)
         self.names = names_of(self, "dw")
         self.dw = self.names.options(Options, self.options)
-        entries = {"soft_labels": Sent(labels=True), "class_counts": Sent(per_client=True, labels=True)}
+        entries = {"soft_labels": Sent(labels=True), "class_counts": Sent(per_client=True, labels=True, dp="ones")}
         sends = {**self.spec.sends, **{self.names.entry(name): sent for name, sent in entries.items()}}
         self.spec = replace(self.spec, head_bias=self.dw.head_bias, sends=sends)
         if self.dw.relu_on_cr and self.dw.linearised != "off":

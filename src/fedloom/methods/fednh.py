@@ -59,7 +59,7 @@ class FedNH(method.Method):
         sends={
             "model": Sent(),
             "prototypes": Sent(labels=True),
-            "class_counts": Sent(per_client=True, labels=True),
+            "class_counts": Sent(per_client=True, labels=True, dp="ones"),
         },
     )
     Options = Options

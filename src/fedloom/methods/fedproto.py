@@ -81,7 +81,7 @@ class FedProto(PrototypePull):
         super().__init__(options)
         sends = dict(self.spec.sends)
         if self.options.weights == "counts":
-            sends["class_counts"] = Sent(per_client=True, labels=True)
+            sends["class_counts"] = Sent(per_client=True, labels=True, dp="ones")
         if self.options.average_model:
             sends["model"] = Sent()
             self.spec = replace(self.spec, private=frozenset(), architectures="one")

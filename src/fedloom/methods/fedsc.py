@@ -95,8 +95,8 @@ class FedSC(Method):
         features=True,
         sends={
             "model": Sent(),
-            "prototypes": Sent(per_client=True, labels=True, spread=0.6),
-            "class_counts": Sent(per_client=True, labels=True),
+            "prototypes": Sent(per_client=True, labels=True, spread=0.6, dp="noise"),
+            "class_counts": Sent(per_client=True, labels=True, dp="ones"),
         },
     )
     Options = Options

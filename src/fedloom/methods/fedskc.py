@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import Field, field_validator
+from pydantic import BaseModel, Field, field_validator
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -17,7 +18,7 @@ from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.method import Method, Uploads, Weights, register
 from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
@@ -105,7 +106,10 @@ class FedSKC(Method):
     Preset `sound` has no U, no GDA and no GPR, and tau = 0.5: see the method's page.
     """
 
-    spec = Spec(features=True, sends={"model": Sent(), "knowledge": Sent(per_client=True, labels=True, spread=2.0)})
+    spec = Spec(
+        features=True,
+        sends={"model": Sent(), "knowledge": Sent(per_client=True, labels=True, spread=2.0, dp="noise")},
+    )
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},
@@ -139,6 +143,13 @@ class FedSKC(Method):
         "the last epoch, and the loss is that of `methods/released/fedskc.py`.",
     )
 
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.mean_alone = self.options.neighbours == 0 and self.options.gda in ("fedavg", "uniform")
+        if self.mean_alone:
+            sent = replace(self.spec.sends["knowledge"], per_client=False)
+            self.spec = replace(self.spec, sends={**self.spec.sends, "knowledge": sent})
+
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         clamped = neighbours_clamped("fedskc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
@@ -149,14 +160,8 @@ class FedSKC(Method):
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         options, last = self.options, get_table(server, "knowledge") if "knowledge" in server else None
-        local = ClassTable.stack([get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
-        knowledge = global_knowledge(local, options.neighbours)
-        undefined = options.gda != "uniform" and not bool(local.values.isfinite().all())  # diverged: no distances
-        if options.gda == "fedavg" or undefined:
-            model = self.mean(uploads)
-        else:
-            weights = aggregation_weights(local, knowledge, _samples(uploads), options.gda)
-            model = self.mean(uploads, weights=weights.tolist())
+        knowledge, weights = self._knowledge_and_weights(uploads)
+        model = self.mean(uploads, weights=weights)
         if last is not None and options.sticky_knowledge:
             knowledge = knowledge.fill_missing(last.to(torch.float64))
         next_server: Record = {"model": model, "knowledge": knowledge.to(torch.float32)}
@@ -169,6 +174,18 @@ class FedSKC(Method):
         total_weight = options.beta if options.gpr == "paper" else 1.0
         model = combine([model, get_tree(server, "model")], [total_weight - back, back])  # Eq. 5
         return next_server | {"model": _variances_not_negative(model, ctx.task.roles), "rho": rho}
+
+    def _knowledge_and_weights(self, uploads: Uploads) -> tuple[ClassTable, Weights]:
+        """Return c~ and the weights of clients. Without neighbours and distances, the server needs means alone."""
+        gda = self.options.gda
+        if self.mean_alone:
+            return self.mean(uploads, "knowledge", "uniform"), "samples" if gda == "fedavg" else "uniform"
+        local = ClassTable.stack([get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
+        knowledge = global_knowledge(local, self.options.neighbours)
+        diverged = not bool(local.values.isfinite().all())  # no distances
+        if gda == "fedavg" or (diverged and gda != "uniform"):
+            return knowledge, "samples"
+        return knowledge, aggregation_weights(local, knowledge, _samples(uploads), gda).tolist()
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:

@@ -262,11 +262,7 @@ def test_the_method_says_nothing_of_single_uploads():
     ("name", "why"),
     [
         ("local+dp", r"dp replaces the mean of what clients send, and here there is none \(sent: nothing\)"),
-        (
-            "fedsc+dp",
-            r"the server needs each client's own prototypes, class_counts, which noise on a mean does not hide",
-        ),
-        ("fedavg+dw+dp", r"the server needs each client's own dw\.class_counts"),
+        ("fpl+dp", r"the server needs each client's own prototypes, which noise on a mean does not hide"),
         ("fednova+dp", r"the server needs each client's own norm"),
         ("fedavg+median+dp", r"has a robust mean already: dp would find no mean to add noise to"),
         ("fedavg+dp+median", r"has a mean with noise already: median would replace it, and the noise with it"),
@@ -280,7 +276,9 @@ def test_refused_methods(name, why):
 
 
 def test_refused_before_the_run():
-    with pytest.raises(ConfigError, match=r"fedavg\+dp\+dw: the server needs each client's own dw\.class_counts"):
+    with pytest.raises(
+        ConfigError, match=r"dw\.class_counts, dw\.soft_labels would reach the server without noise; name dp"
+    ):
         world(configured("fedavg+dp+dw"), LABELS)
     with pytest.raises(ConfigError, match=r"batch norm's statistics are shared \(norm\.running_mean, .* as fedbn"):
         world(configured("fedavg+dp"), LABELS, net=TinyBN)

@@ -14,7 +14,7 @@ import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from torch import Tensor
 
 from fedloom._renamed import refuse_old_hooks, tell_new_names
@@ -58,6 +58,8 @@ def _wrapped(wrapper: str, base: str) -> type[Method]:
 
 
 PRESETS = ("paper", "authors", "sound")
+LATER: dict[str, JsonValue] = {"later": True}
+"""Marks an option (`json_schema_extra`) that runs of earlier versions do not know."""
 Uploads: TypeAlias = Mapping[int, Record]
 Weights: TypeAlias = Literal["samples", "uniform"] | Sequence[float] | Sequence[Tree] | Tensor
 M = TypeVar("M", bound="type[Method]")
@@ -83,6 +85,15 @@ class Options(BaseModel):
     """Base of every method's options: unknown keys are errors, numbers are finite, values do not change."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
+
+    def resolved(self) -> dict[str, Any]:
+        """Return all options as plain values; without those marked `LATER` that have their default."""
+        fields = type(self).model_fields
+        return {
+            name: value
+            for name, value in self.model_dump(mode="json").items()
+            if fields[name].json_schema_extra != LATER or getattr(self, name) != fields[name].default
+        }
 
 
 @tell_new_names("fedloom.methods.Method")

@@ -24,6 +24,9 @@ class Sent:
             averages them by `Method.mean(..., within=...)`.
         spread: how far the entries of honest clients lie apart, relative to weights (1). It multiplies the federation's
             bound on the size of uploads (`flower.max_ratio`).
+        dp: what `+dp` does with an entry that is read client by client. "noise": it is a class table, of which the
+            server can read every client's rows with noise, all classes held. "ones": it counts samples by class, and
+            the server can do with ones, which weigh all clients the same. "refuse": neither would do.
     """
 
     per_client: bool = False
@@ -31,6 +34,7 @@ class Sent:
     form: Literal["whole", "change", "own"] = "whole"
     sliced: bool = False
     spread: float = 1.0
+    dp: Literal["refuse", "noise", "ones"] = "refuse"
 
 
 refuse_old_arguments("fedloom.methods.Sent", Sent)

@@ -1,0 +1,230 @@
+"""The uploads of a round as `+dp` lets a method see them: means with noise, and class tables of clients with noise.
+
+Every release is a sum over clients, or one slot for each client, of vectors that were cut to a length, plus Gaussian
+noise: adding or removing a client moves it by no more than that length.
+
+| release | cut to | what gets noise |
+|---|---|---|
+| all trees | `clip` | the sum of changes |
+| averaged class tables | `table_clip` | the sum of their rows |
+| | | how many clients hold each class |
+| class tables that are read client by client (`Sent(dp="noise")`) | `table_clip` | the rows of each client |
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Iterator, Mapping
+from typing import TYPE_CHECKING, cast
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.records import Record, Value
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.method import Uploads
+from fedloom.methods.contract.spec import Sent
+
+if TYPE_CHECKING:
+    from fedloom.methods.wrappers.privacy import Options
+
+
+class NoisyUploads(Mapping[int, Record]):
+    """The uploads of a round without what the server must not read of one client.
+
+    An upload holds, of what clients sent, the entries that are read client by client: class tables with noise, and ones
+    in place of counts. "samples" is 1, because all clients weigh the same. Means come from `noisy`: of entries that are
+    averaged, an upload shows zeros in their shape, and of class tables the client's own mask, by which FedSSA sends a
+    client the rows of its classes.
+
+    Where entries are read client by client and clients are drawn by chance, every client of the federation has an
+    upload, whether it was drawn or not, because the number of those that were drawn would have no noise.
+
+    Args:
+        options: those of `+dp`.
+        sends: how the server uses each entry.
+        uploads: what clients sent.
+        server: the server's state before the round.
+        ctx: the round and the task.
+        drawn: the clients that count.
+        among: number of clients that the run asks for in a round.
+    """
+
+    def __init__(
+        self,
+        options: Options,
+        sends: Mapping[str, Sent],
+        uploads: Uploads,
+        server: Record,
+        ctx: ServerContext,
+        drawn: Collection[int],
+        among: int,
+    ) -> None:
+        self._options, self._sends, self._uploads, self._server, self._ctx = options, sends, uploads, server, ctx
+        self._among, self._scales = among, dict[int, float]()
+        self._counted = [client for client in uploads if client in drawn]
+        self._first = uploads[next(iter(uploads))]  # what kinds of values clients send
+        mean_names = sorted(name for name in self._first if name in sends and not sends[name].per_client)
+        self._tables = [name for name in mean_names if isinstance(self._first[name], ClassTable)]
+        self._trees = [name for name in mean_names if name not in self._tables]
+        own = {name: sends[name].dp for name in self._first if name in sends and sends[name].per_client}
+        self._own_tables = sorted(name for name, kind in own.items() if kind == "noise")
+        self._ones = [name for name, kind in own.items() if kind == "ones"]
+        by_chance = options.sampling == "poisson" and bool(ctx.participants)
+        in_slots = by_chance and bool(self._own_tables or self._ones)
+        self._clients = range(ctx.task.clients) if in_slots else tuple(uploads)
+
+    def __getitem__(self, client: int) -> Record:
+        if client not in self._clients:
+            raise KeyError(client)
+        ones = {name: torch.ones_like(cast(Tensor, self._first[name])) for name in self._ones}
+        rows = self._cut_rows(client, self._own_tables) if client in self._counted else {}
+        tables = {name: self._own_table(name, rows.get(name), client) for name in self._own_tables}
+        return {
+            "samples": 1,
+            **{name: self._blank(name, client) for name in self._trees + self._tables},
+            **ones,
+            **tables,
+        }
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        """Return m, because the true number would reveal single clients."""
+        return self._among
+
+    def _blank(self, key: str, client: int) -> Value:
+        """Zeros in the shape of an averaged entry, which take no memory."""
+        value = self._first[key]
+        if isinstance(value, ClassTable):
+            sent = cast(ClassTable, self._uploads[client][key]).held if client in self._uploads else None
+            return ClassTable(_zeros(value.values), torch.zeros_like(value.held) if sent is None else sent)
+        zeros = {name: _zeros(tensor) for name, tensor in _as_tree(value).items()}
+        return zeros if isinstance(value, dict) else zeros[""]
+
+    @property
+    def releases(self) -> int:
+        """Number of vectors that get noise in a round."""
+        return bool(self._trees) + 2 * bool(self._tables) + bool(self._own_tables)
+
+    def noisy(self, key: str) -> Value:
+        """The mean with noise of what clients sent as `key`."""
+        first = self._first[key]
+        rng = self._ctx.task.streams.numpy(f"dp.{key}", self._ctx.round)
+        if isinstance(first, ClassTable):
+            return self._mean_table(key, first, rng)
+        mean = self._mean_tree(key, _as_tree(first), rng)
+        return mean if isinstance(first, dict) else mean[""]
+
+    # -- trees -----------------------------------------------------------------------------------------------
+    def _mean_tree(self, key: str, like: Tree, rng: np.random.Generator) -> Tree:
+        """Return the server's tree, plus (sum of cut changes + noise) / m. Counters stay as they were, because they
+        would have no noise."""
+        reference = self._had(key, like)
+        sums = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in reference.items()}
+        for client in self._counted:
+            scale = self._tree_scale(client)
+            uploaded = _as_tree(self._uploads[client][key])
+            for name in sums if scale else ():
+                sums[name] += scale * (uploaded[name].double() - reference[name].double())
+        std, noisy = self._options.noise * self._options.clip, dict(reference)
+        for name, total in sums.items():
+            if like[name].is_floating_point():
+                change = (total + std * _normal(total.shape, rng)) / self._among
+                noisy[name] = (reference[name].double() + change).to(like[name].dtype)
+        return noisy
+
+    def _tree_scale(self, client: int) -> float:
+        """Return the factor that cuts a client's trees to the allowed length; 0 if they are not finite."""
+        if client not in self._scales:
+            upload, square = self._uploads[client], 0.0
+            for key in self._trees:
+                uploaded = _as_tree(upload[key])
+                reference = self._had(key, uploaded)
+                square += sum(
+                    float((uploaded[n].double() - reference[n].double()).square().sum()) for n in _floating(uploaded)
+                )
+            self._scales[client] = _cut(self._options.clip, square)
+        return self._scales[client]
+
+    def _had(self, key: str, like: Tree) -> Tree:
+        """The entries that changes are counted from: the server's, or zero for what is a change itself."""
+        had = self._server.get(key)
+        whole = isinstance(had, dict) and self._sends[key].form == "whole"
+        server_tree: Tree = cast(Tree, had) if whole else {}
+        return {
+            name: server_tree[name] if name in server_tree else torch.zeros_like(value) for name, value in like.items()
+        }
+
+    # -- class tables ----------------------------------------------------------------------------------------
+    def _mean_table(self, key: str, like: ClassTable, rng: np.random.Generator) -> ClassTable:
+        """Rows: the sum of cut rows over the number of holders, both with noise. A class is held if that number rounds
+        to 1 or more."""
+        rows, holders = torch.zeros_like(like.values, dtype=torch.float64), torch.zeros(like.held.shape).double()
+        for client in self._counted:
+            rows += self._cut_rows(client, self._tables)[key]
+            holders += cast(ClassTable, self._uploads[client][key]).held.double()
+        noise = self._options.noise
+        rows += noise * self._table_length(self._tables) * _normal(rows.shape, rng)
+        holders += noise * self._classes(self._tables) ** 0.5 * _normal(holders.shape, rng)
+        return ClassTable.from_sums(rows, torch.where(holders >= 0.5, holders.clamp(min=1), 0))
+
+    def _own_table(self, key: str, rows: Tensor | None, client: int) -> ClassTable:
+        """A client's cut rows with noise. All classes count as held, because its own mask would have no noise.
+
+        rows: zero for the classes that it lacks; None for a client that does not count.
+        """
+        like = cast(ClassTable, self._first[key])
+        rng = self._ctx.task.streams.numpy(f"dp.{key}", self._ctx.round, client)
+        noise = self._options.noise * self._table_length(self._own_tables) * _normal(like.values.shape, rng)
+        values = noise if rows is None else rows + noise
+        return ClassTable(values.to(like.values.dtype), torch.ones_like(like.held))
+
+    def _cut_rows(self, client: int, keys: list[str]) -> dict[str, Tensor]:
+        """Return the rows of a client's tables `keys`, in float64, within the allowed length; 0 if not all are finite.
+
+        Rows are cut to `row_clip` one by one, and then the tables together to `table_clip`.
+        """
+        rows = {key: cast(ClassTable, self._uploads[client][key]).values.double() for key in keys}
+        if not all(bool(values.isfinite().all()) for values in rows.values()):
+            return {key: torch.zeros_like(values) for key, values in rows.items()}
+        if (longest := self._options.row_clip) is not None:
+            rows = {
+                key: values * (longest / values.norm(dim=-1, keepdim=True).clamp(min=1e-300)).clamp(max=1)
+                for key, values in rows.items()
+            }
+        scale = _cut(self._options.table_clip, sum(float(values.square().sum()) for values in rows.values()))
+        return {key: scale * values for key, values in rows.items()}
+
+    def _table_length(self, keys: list[str]) -> float:
+        """Longest that the tables `keys` of a client can be together once they are cut."""
+        row_clip, table_clip = self._options.row_clip, self._options.table_clip
+        return table_clip if row_clip is None else min(table_clip, row_clip * self._classes(keys) ** 0.5)
+
+    def _classes(self, keys: list[str]) -> int:
+        """Number of rows of the tables `keys` of a client that holds all classes."""
+        return sum(cast(ClassTable, self._first[key]).held.numel() for key in keys)
+
+
+def _cut(length: float, square: float) -> float:
+    """Return the factor that cuts a vector of squared length `square` to `length`; 0 if that is not finite."""
+    return min(1.0, length / max(square**0.5, 1e-300)) if np.isfinite(square) else 0.0
+
+
+def _zeros(like: Tensor) -> Tensor:
+    return like.new_zeros(()).expand(like.shape)
+
+
+def _as_tree(value: Value) -> Tree:
+    return value if isinstance(value, dict) else {"": cast(Tensor, value)}
+
+
+def _floating(tree: Tree) -> list[str]:
+    return [name for name, value in tree.items() if value.is_floating_point()]
+
+
+def _normal(shape: torch.Size, rng: np.random.Generator) -> Tensor:
+    return torch.from_numpy(rng.standard_normal(tuple(shape)))
