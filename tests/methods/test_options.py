@@ -50,6 +50,9 @@ VALUES: dict[tuple[str, str], list[Any]] = {
     ("feddf", "steps"): [2],  # `handmade` takes 3
     ("feddw", "mu_decay"): [(1, 10.0)],
     ("feddyn", "clip"): [0.01],
+    ("fedfomo", "explore"): [1.0],
+    ("fedfomo", "explore_decay"): [1.0],
+    ("fedfomo", "models"): [1],
     ("fedkd", "mentee"): ["logistic"],
     ("fedpac", "cut"): [0.4],
     ("fedsc", "neighbours"): [1],
@@ -82,6 +85,8 @@ UNDER: dict[tuple[str, str], dict[str, Any]] = {
     ("fedcda", "kept"): {"warmup": 1},
     ("fedcda", "smoothness"): {"warmup": 1},
     ("fedco2", "replace_intra"): {"intra_to_online": False},
+    ("fedfomo", "explore"): {"models": 1},
+    ("fedfomo", "explore_decay"): {"models": 1, "explore": 1.0},
     ("fedsam", "eta"): {"adaptive": True},
     ("fedsc", "neighbour"): {"neighbours": 1},
     ("feddw", "relin_every"): {"linearised": "gram"},

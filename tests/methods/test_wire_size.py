@@ -67,6 +67,8 @@ def sizes(name, held, participants=CLIENTS):
         "betas": 4 * 2,
         "vectors": 4 * CLASSES * CLASSES,
         "study": 0,  # as many rows as the batch has classes
+        "MP": (CLIENTS - 1) * sum(entries.values()),
+        "weights": 4 * CLIENTS,
         "foreign": (CLIENTS - 1) * head,
         "mask": CLASSES,
         "masks": participants * CLASSES,

@@ -208,6 +208,10 @@ MUTATIONS = (
     ),
     _of("fedem", "logits are mixed, not probabilities", "one(x).log_softmax(1)", "one(x)"),
     _of("ifca", "a client takes the model with the highest loss", "argmin().reshape(1)", "argmax().reshape(1)"),
+    _of("fedfomo", "the squared length", "return square if", "return square if norm == 'l2' or"),
+    _of("fedfomo", "negative weights mix, too", ".clamp(min=0)", ""),
+    _of("fedfomo", "the validation part trains", "part=part.others", "part=part"),
+    _of("fedfomo", "clients forget their base", 'if "base" in state and', 'if "base" not in state and'),
     _of(
         "fedmrl",
         "the own features come first",

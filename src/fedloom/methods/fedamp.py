@@ -14,12 +14,12 @@ from fedloom.core.records import Record, get_number, get_tree
 from fedloom.core.trees import Tree, combine
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.parameters import parameters
+from fedloom.methods.parts.parameters import trained
 from fedloom.methods.parts.prototypes import cosine
 from fedloom.nets.net import Net
 from fedloom.nets.roles import ALL_ROLES
@@ -159,11 +159,6 @@ class FedAMP(Method):
             message = f"the other clients' weights sum to {max(sums):.2f}: the weight of the own model is negative"
             return [Diagnostic("fedamp.negative_own", message, max(sums))]
         return []
-
-
-def trained(tree: Tree, task: Task) -> Tree:
-    """Select the parameters that train: frozen ones are equal everywhere, and would count as likeness."""
-    return {name: value for name, value in parameters(tree, task).items() if name not in task.frozen}
 
 
 def _flat(tree: Tree) -> Tensor:

@@ -14,6 +14,11 @@ def parameters(tree: Tree, task: Task) -> Tree:
     return select(tree, task.names(TRAINABLE))
 
 
+def trained(tree: Tree, task: Task) -> Tree:
+    """Select the trained entries that no one froze: frozen ones are equal everywhere, and would count as likeness."""
+    return {name: value for name, value in parameters(tree, task).items() if name not in task.frozen}
+
+
 def zeros(task: Task) -> Tree:
     """Create a tree of zeros for the trained entries of the net."""
     return {name: torch.zeros_like(value) for name, value in parameters(task.init, task).items()}

@@ -1,0 +1,200 @@
+"""FedFomo."""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import torch
+from pydantic import Field
+from torch import Tensor
+
+from fedloom.core.records import Record, get_tensor, get_tree
+from fedloom.core.trees import Tree
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.parts_of_data import Part
+from fedloom.methods.contract.phases import Choose, Collect, Consts, Phase, Train
+from fedloom.methods.contract.sample_statistics import SampleMean
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.parameters import trained
+from fedloom.methods.parts.several_models import losses_of_models
+from fedloom.nets.roles import ALL_ROLES
+
+Norm = Literal["l2", "l1", "squared", "by_tensor"]
+
+
+class Options(method.Options):
+    """Options of FedFomo."""
+
+    models: int = Field(5, ge=1, description="M, how many other clients' models a client receives at most.")
+    explore: float = Field(
+        0.3, ge=0, le=1, description="epsilon, the probability in round 1 that a model is drawn and not the best known."
+    )
+    explore_decay: float = Field(0.05, ge=0, description="By how much the probability falls in each round.")
+    validation: float = Field(
+        0.2, gt=0, lt=1, description="Share of a client's training samples that weigh models and never train."
+    )
+    drawn_validation: bool = Field(
+        True, description="Whether these samples are drawn; if not, they are a client's last in stored order."
+    )
+    norm: Norm = Field(
+        "l2",
+        description="Length by which a fall of the loss is divided: of the whole change (l2), the sum of absolute "
+        "values (l1), the squared length (squared), or the sum of the tensors' lengths (by_tensor).",
+    )
+    base: Literal["first", "own"] = Field(
+        "first",
+        description="Weights from which a client moves to others' models: those with which its last training began, or "
+        "its own latest, as in FL-bench.",
+    )
+
+
+@register
+class FedFomo(Method):
+    """FedFomo: a client mixes the models of others by how much each lowers its own validation loss. Zhang et al., ICLR
+    2021, arXiv 2012.08565, Algorithm 1.
+
+    Down: models of up to M other clients.   Up: weights theta_k, a raw weight for each client.
+    Client state: theta_k and base b, the weights with which its last training began.
+    Local: w_j = (L(b) - L(theta_j)) / |theta_j - b| on the validation part, for the received models and its own;
+    theta = b + sum_j max(w_j, 0) (theta_j - b) / sum_j max(w_j, 0), b if none is positive; then CE on the other part.
+    Server: adds the raw weights to the affinities A [N, N], and sends the models with the highest of the row, each with
+    probability epsilon - decay t a random one instead.
+
+    Tested: personal, by theta_k.
+    """
+
+    spec = Spec(private=ALL_ROLES, sends={"weights": Sent(per_client=True), "raw": Sent(per_client=True, spread=20.0)})
+    Options = Options
+    presets = {  # noqa: RUF012
+        "paper": {},
+        "authors": {"models": 4, "norm": "l1"},
+        "sound": {},
+    }
+    settings = {  # noqa: RUF012
+        "authors": {"optimizer": {"lr": 0.1, "decay": 0.99, "weight_decay": 1e-4}, "local_epochs": 5, "batch_size": 50}
+    }
+    citation = Citation(
+        "Zhang et al.",
+        "ICLR",
+        2021,
+        "arXiv 2012.08565",
+        {"MP": 1},
+        {"P": 1, "weights": 1},
+        {"P": 2},
+        code="NVlabs/FedFomo at fe04f66",
+        our_choice="A model equal to the base has weight 0. Statistics of batch norm travel with their model and are "
+        "mixed like its weights. A client receives models of clients that have sent one, in the order of their ids.",
+        departures="The server keeps the latest model of every client that ever took part; the released code offers "
+        "those of the last round.",
+        released_code="The length of a change is, by default, the sum of its absolute values; the options l2 and "
+        "l2_root are the squared length and the sum of the tensors' lengths.",
+    )
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        return {"affinity": torch.eye(ctx.task.clients)}
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        return {f"client.{j}": server[f"client.{j}"] for j in self._chosen(server, client, ctx)}
+
+    def _chosen(self, server: Record, client: int, ctx: ServerContext) -> list[int]:
+        """Return the other clients whose models a client receives, by id."""
+        options, affinity = self.options, get_tensor(server, "affinity")
+        others = [j for j in senders(server) if j != client]
+        rng = ctx.task.streams.numpy("fedfomo models", ctx.round, client)
+        drawn, ties = [int(j) for j in rng.permutation(others)], {j: rng.random() for j in others}
+        best = sorted(others, key=lambda j: (-float(affinity[client, j]) if client < len(affinity) else 0.0, ties[j]))
+        chance, chosen = options.explore - options.explore_decay * (ctx.round - 1), list[int]()
+        for _ in range(min(options.models, len(others))):
+            order = drawn if rng.random() < chance else best
+            chosen.append(next(j for j in order if j not in chosen))
+        return sorted(chosen)
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        affinity = get_tensor(server, "affinity").clone()
+        for client, upload in uploads.items():
+            affinity[client] += get_tensor(upload, "raw")
+        return server | {f"client.{k}": upload["weights"] for k, upload in uploads.items()} | {"affinity": affinity}
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        own, others = get_tree(state, "model"), senders(payload)
+        base = get_tree(state, "base") if "base" in state and self.options.base == "first" else own
+        models = [base, own, *(get_tree(payload, f"client.{j}") for j in others)]
+        moved = [trained(tree, ctx.task) for tree in models]
+        lengths = torch.tensor([length_of(tree, moved[0], self.options.norm) for tree in moved], dtype=torch.float64)
+        return Start(base, {"models": models, "lengths": lengths, "owners": torch.tensor([ctx.client, *others])})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        part = self._validation()
+        judged = Collect({"losses": SampleMean(losses_of_models)}, part=part)
+        return [judged, Choose(mixed), Train(self.loss, ctx.task.local_epochs, part=part.others)]
+
+    def _validation(self) -> Part:
+        share = self.options.validation
+        return (
+            Part("validation", share) if self.options.drawn_validation else Part("validation", 1 - share, False).others
+        )
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        consts = work.start.consts
+        raw = torch.zeros(ctx.task.clients, dtype=torch.float64)
+        raw[consts["owners"]] = raw_weights(work.collected["losses"], consts["lengths"])[1:]
+        started = mixed(work.start.tree, {**consts, **work.collected})
+        payload: Record = {"weights": work.tree, "raw": raw.float(), "samples": ctx.samples}
+        return payload, {"model": work.tree, "base": started}
+
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+        raw = torch.stack([get_tensor(upload, "raw") for upload in uploads.values()])
+        raw[range(len(uploads)), list(uploads)] = 0.0
+        if not raw.any() or (raw > 0).any():
+            return []
+        message = f"in round {ctx.round} no model of another client lowers any participant's validation loss"
+        return [Diagnostic("fedfomo.alone", message, float(raw.max()))]
+
+
+def senders(record: Record) -> list[int]:
+    """Return the clients whose models a record has, by id."""
+    return sorted(int(name.removeprefix("client.")) for name in record if name.startswith("client."))
+
+
+def length_of(tree: Tree, base: Tree, norm: Norm) -> float:
+    """Return the length of a change of weights, in float64.
+
+    Args:
+        tree: the weights after it.
+        base: those before it, under the same names.
+        norm: as the option `norm` has it.
+    """
+    changes = [value.double() - base[name].double() for name, value in tree.items()]
+    if norm == "l1":
+        return float(sum(change.abs().sum() for change in changes))
+    if norm == "by_tensor":
+        return float(sum(change.norm() for change in changes))
+    square = float(sum(change.square().sum() for change in changes))
+    return square if norm == "squared" else square**0.5
+
+
+def raw_weights(losses: Tensor, lengths: Tensor) -> Tensor:
+    """Return the fall of the loss from the first model, over the length of the way [models], float64.
+
+    It is 0 for a model as the first one, and for one whose loss or length is not finite.
+
+    Args:
+        losses: validation losses [models].
+        lengths: how far each model is from the first [models].
+    """
+    falls = (losses[0].double() - losses.double()) / torch.where(lengths > 0, lengths, 1.0)
+    return torch.where((lengths > 0) & falls.isfinite() & lengths.isfinite(), falls, 0.0)
+
+
+def mixed(weights: Tree, consts: Consts) -> Tree:
+    """Return `weights`, moved to the mean of `consts["models"]` by their positive raw weights, if there are any."""
+    positive = raw_weights(consts["losses"], consts["lengths"]).clamp(min=0)
+    shares = positive / torch.where(positive.any(), positive.sum(), 1.0)
+    pairs, moved = list(zip(shares, consts["models"], strict=True)), Tree()
+    for name, value in weights.items():
+        moves = [torch.where(share > 0, share * (tree[name] - value), 0.0) for share, tree in pairs]
+        moved[name] = (value + torch.stack(moves).sum(0)).to(value) if value.is_floating_point() else value
+    return moved
