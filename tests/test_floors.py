@@ -107,6 +107,7 @@ ENGINE_FLOORS: dict[str, int] = {
     **dict.fromkeys(["steps", "ascent", "optimizer", "batch_sampler", "leaves", "keys", "term_balance"], 0),
     **dict.fromkeys(["chosen_weights", "client_memory", "epoch_results"], 0),
     **dict.fromkeys(["jobs", "arrivals", "round_report", "slow_clients", "memory", "attacked", "public"], 0),
+    "observed_round": 0,
     "fast": 1,
     "speedups": 2,
     "client": 3,

@@ -27,6 +27,7 @@ class RunKeywords(TypedDict, total=False):
     precision: Literal["float32", "bfloat16"]
     evaluation: Section
     early_stopping: Section | None
+    drift: bool | Section | None
     checkpoint: Section
     seed: int
     engine: str | Section
@@ -48,6 +49,7 @@ class CompareKeywords(TypedDict, total=False):
     precision: Literal["float32", "bfloat16"] | Sequence[Literal["float32", "bfloat16"]]
     evaluation: Section | Sequence[Section]
     early_stopping: Section | Sequence[Section | None] | None
+    drift: bool | Section | Sequence[bool | Section | None] | None
     checkpoint: Section
     seed: int | Sequence[int]
     engine: str | Section

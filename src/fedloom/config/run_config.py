@@ -22,6 +22,7 @@ from fedloom.config.model_key import ModelConfig, model_configs
 from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.config.sections import (
     CheckpointConfig,
+    DriftConfig,
     EarlyStoppingConfig,
     EvaluationConfig,
     FlowerConfig,
@@ -121,6 +122,11 @@ class RunConfig(Section):
         None,
         description="Section of early stopping on validation data; null runs all rounds.",
     )
+    drift: DriftConfig | None = Field(
+        None,
+        description="Section of the drift that is measured in every round, or true alone; null measures none.",
+        examples=[{"decompose_every": 5}],
+    )
     checkpoint: CheckpointConfig = Field(
         CheckpointConfig(),
         description="Section of checkpoints.",
@@ -175,6 +181,11 @@ class RunConfig(Section):
             raise ConfigError("optimizer.lr = 0: input should be greater than 0: nothing would be trained")
         return optimizer
 
+    @field_validator("drift", mode="before")
+    @classmethod
+    def _drift(cls, value: Any) -> Any:
+        return ({} if value else None) if isinstance(value, bool) else value
+
     def build_method(self) -> Method:
         """Build the method with its preset and the options of its section."""
         return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))
@@ -210,8 +221,9 @@ class RunConfig(Section):
     def resolved(self) -> dict[str, Any]:
         """Return all settings of the run as plain YAML values, defaults and preset spelled out."""
         plain = self.model_dump(mode="json", exclude={"options", "scenario"})
-        if self.early_stopping is None:  # a key that runs of earlier versions do not know
-            del plain["early_stopping"]
+        for key in ("early_stopping", "drift"):  # keys that runs of earlier versions do not know
+            if getattr(self, key) is None:
+                del plain[key]
         if self.flower == FlowerConfig():  # as well
             del plain["flower"]
         models = [fields if len(fields := model.model_dump()) > 1 else model.name for model in self.models()]

@@ -222,6 +222,21 @@ class EarlyStoppingConfig(Section):
     )
 
 
+class DriftConfig(Section):
+    """Drift during training, measured in every round: clients' updates, heads, class tables, weights of the mean.
+
+    It changes no number of the run.
+    """
+
+    decompose_every: int = Field(
+        0,
+        ge=0,
+        description="Number of rounds between two decompositions of the drift into its local, sampling and server "
+        "parts, the first in round 1; 0 makes none. For each, all clients train once more, and the pooled data once: "
+        "for simulations.",
+    )
+
+
 class CheckpointConfig(Section):
     """When checkpoints are written and how many are kept. One is always written at the end.
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ from fedloom.engine.arrivals import ArrivingUploads, LazyJobs, PayloadBytes
 from fedloom.engine.attacked import idle_attack_diagnostics, with_forged
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, Job, JobResult, Stage, kept_since, methods_by_stage
+from fedloom.engine.observed_round import ObservedRound, RoundObserver
 from fedloom.engine.public import require_public
 from fedloom.engine.round_report import RoundReport, Seconds
 from fedloom.engine.serial import Engine
@@ -53,6 +54,7 @@ class Federation:
         initial_diagnostics: what the method reports before the first round.
         train: training views of the clients, or of one client that has all samples (`Spec.pooled`).
         guard: if set, it tests every new server state before it is kept, and may leave uploads out.
+        observer: if set, it looks at every round of the method. It changes nothing.
 
     Args:
         tasks: one task for each architecture; client k has the task k mod their number.
@@ -81,6 +83,7 @@ class Federation:
         self._nets, self.methods = nets, methods_by_stage(method)
         self.round = 0
         self.guard: Guard | None = None
+        self.observer: RoundObserver | None = None
         self.server: Record = method.server_init(self.server_context())
         self.states = ClientStates() if states is None else states
         # a partial of a function: a cached bound method would hold the federation, and that would hold the cache
@@ -206,28 +209,32 @@ class Federation:
     def _run_round(self, method: Method, round_: int, clients: Sequence[int]) -> RoundReport:
         """Send payloads, let the engine run the clients, aggregate their uploads, and keep the new states."""
         started, ctx = time.perf_counter(), self._context(round_)
-        bytes_down, payloads_of_bad = PayloadBytes(), dict[int, Record]()
+        bytes_down, kept_payloads = PayloadBytes(), dict[int, Record]()
+        observer = self.observer if method is self.method else None
         pooled = method.spec.pooled  # nothing travels, and nobody forges it
         bad = frozenset[int]() if pooled else frozenset(self.scenario.bad).intersection(clients)
 
         def make_job(client: int) -> Job:
             job = self.job(client, round_, measured=round_ in term_balance.ROUNDS)
             bytes_down.add(job.payload)
-            if client in bad:
-                payloads_of_bad[client] = job.payload
+            if observer is not None or client in bad:
+                kept_payloads[client] = job.payload
             return job
 
         uploads = ArrivingUploads(self.engine.run(LazyJobs(self._order_of_work(clients), make_job)), clients)
         if self.engine.may_drop_clients:
             clients = uploads.drop_missing()
         attackers = bad.intersection(clients)
-        received = with_forged(uploads, attackers, payloads_of_bad, self.scenario, method.spec, self.task_of, round_)
+        received = with_forged(uploads, attackers, kept_payloads, self.scenario, method.spec, self.task_of, round_)
         aggregation_started, waited_before = time.perf_counter(), uploads.waited_seconds
         unpacked = method.unpack(self.server, received, lambda client: self._context(round_, client))
-        server = self.server
+        server, observing = self.server, 0.0
         if clients:
-            server, unpacked = self._aggregate(method, unpacked, ctx)
+            aggregating = method if observer is None else observer.noting(method)
+            server, unpacked = self._aggregate(aggregating, unpacked, ctx)
             server, clients = self.engine.keep(server), list(unpacked)
+            if observer is not None:
+                observing = self._observe(observer, method, ctx, server, kept_payloads, unpacked)
         all_results = uploads.results()
         results, diagnostics = [all_results[client] for client in clients], list[Diagnostic]()
         if uploads:
@@ -237,9 +244,9 @@ class Federation:
         ended = time.perf_counter()
         seconds = Seconds(  # clients that train side by side take wall-clock time once
             train=min(sum(result.seconds for result in results), uploads.waited_seconds),
-            aggregate=ended - aggregation_started - (uploads.waited_seconds - waited_before),
+            aggregate=ended - aggregation_started - (uploads.waited_seconds - waited_before) - observing,
         )
-        seconds.move = max(0.0, ended - started - seconds.train - seconds.aggregate)
+        seconds.move = max(0.0, ended - started - seconds.train - seconds.aggregate - observing)
         return RoundReport(
             round=round_,
             participants=tuple(clients),
@@ -259,6 +266,23 @@ class Federation:
         if self.guard is None:
             return method.aggregate(self.server, uploads, ctx), uploads
         return self.guard(lambda accepted: method.aggregate(self.server, accepted, ctx), self.server, uploads)
+
+    def _observe(
+        self,
+        observer: RoundObserver,
+        method: Method,
+        ctx: ServerContext,
+        after: Record,
+        payloads: Mapping[int, Record],
+        uploads: Uploads,
+    ) -> float:
+        """Let the observer look at the round, and return the seconds that it took."""
+        started = time.perf_counter()
+        samples = {client: len(self.train[client]) for client in range(len(self.train)) if len(self.train[client])}
+        job = functools.partial(self.job, round_=ctx.round)
+        with ctx.task.streams.isolated("observer", ctx.round):
+            observer.observe(ObservedRound(method, ctx, self.server, after, payloads, uploads, samples, job))
+        return time.perf_counter() - started
 
     def _diagnostics(self, method: Method, results: Sequence[JobResult], ctx: ServerContext) -> list[Diagnostic]:
         """Diagnostics of a round apart from the method's: diverged losses, loss terms, notes of engine and workers."""

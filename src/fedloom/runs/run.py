@@ -24,6 +24,7 @@ from fedloom.results.result import Result
 from fedloom.runs.bfloat16_advice import bfloat16_advice
 from fedloom.runs.callback_measures import CallbackMeasures, check_reason
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.drift.measured import RunDrift
 from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.newcomers import SPLIT, NewcomerTests, newcomer_notes
 from fedloom.runs.protocol_tests import ProtocolTests
@@ -159,6 +160,7 @@ class _Run:
         }
         self.tests = ProtocolTests(config, setup, self.worker, self.federation)
         self.newcomer_tests = self._newcomer_tests()
+        self.drift = RunDrift(config, self.federation, self.worker, folder, engine_factory is not None)
         self.rows: list[Row] = []
         self.best: tuple[int, float] | None = None  # round and validation value, where it selects the round
         self.checkpoint: Path | None = None  # this run's last checkpoint,
@@ -188,6 +190,7 @@ class _Run:
         first = self.federation.round + 1
         if self.folder:
             self.rows = self.folder.log.truncate(start.metrics if start else START)
+        self.drift.resume(first - 1)
         self._update_best(self.rows)
         for callback in self.callbacks:
             if first > 1:
@@ -256,7 +259,7 @@ class _Run:
         trains_here = not self.scenario.remote  # nodes train on other processors
         if trains_here and (advice := bfloat16_advice(self.config, self.worker, report.round, trained - began)):
             self.note(advice)
-        rows = training_rows(report)
+        rows = training_rows(report) + self.drift.store(report.round)
         round_, every = report.round, self.config.evaluation.every
         if round_ % every == 0 or round_ == self.config.rounds:
             rows += self._test_rows(round_)
@@ -362,6 +365,7 @@ class _Run:
             self.scenario_record(),
             path,
             client_details=self.tests.client_details,
+            drift_rounds=self.drift.rounds,
             memory=self.memory,
         )
         self._notify_end(result)

@@ -11,6 +11,7 @@ from fedloom.core.criterion import ACCURACY
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.storage.client_details import ClientDetails, Confusion, confusions_of, matrix_of, read_client_details
 from fedloom.storage.curves import curve, of_protocol, total_over_rounds
+from fedloom.storage.drift_log import DriftLog, DriftRound, rows_of
 from fedloom.storage.run_folder import Row, RunFolder
 
 SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
@@ -23,7 +24,7 @@ class RunData:
     numbers: the contents of summary.json. rows: all measures of metrics.jsonl. config, scenario: the contents of
     config.yaml and scenario.json. folder: the run folder, None if the run was not kept on disk. cell: the names of the
     setting and the row in the study that the run belongs to. client_details: the contents of clients.json; None if they
-    are read from the folder when they are needed.
+    are read from the folder when they are needed. drift_rounds: the contents of drift.jsonl, likewise.
     """
 
     numbers: dict[str, Any]
@@ -33,6 +34,7 @@ class RunData:
     folder: Path | None = None
     cell: tuple[str, str] | None = field(default=None, compare=False)
     client_details: ClientDetails | None = field(default=None, compare=False)
+    drift_rounds: Sequence[DriftRound] | None = field(default=None, compare=False)
 
     @property
     def protocols(self) -> tuple[str, ...]:
@@ -99,6 +101,23 @@ class RunData:
                 f"{self.numbers['clients']} clients have one, from {min(recorded)} to {max(recorded)}"
             )
         return matrix_of(recorded[client], len(self.scenario["classes"]))
+
+    def drift(self) -> list[dict[str, Any]]:
+        """Return what drifted in the rounds, one figure a row: round, name, client, other, class, entry, value.
+
+        `pandas.DataFrame(result.drift())` makes a frame of it. The page Drift says what each figure is. Raises
+        `ConfigError` where the run did not measure drift, and `RunFolderError` if the file is damaged.
+        """
+        rounds = self.measured_drift()
+        if not rounds:
+            raise ConfigError("drift: this run measured none; run again with drift=true, or {decompose_every: 5}")
+        return rows_of(rounds)
+
+    def measured_drift(self) -> Sequence[DriftRound]:
+        """Return the drift of each round; empty if the run did not measure it. Raises `RunFolderError`."""
+        if self.drift_rounds is None:
+            return [] if self.folder is None else DriftLog(self.folder).rounds()
+        return self.drift_rounds
 
     @classmethod
     def read(cls, path: Path) -> Self | None:

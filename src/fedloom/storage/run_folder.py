@@ -1,8 +1,8 @@
 """A run on disk.
 
 .fedloom (the mark of such a folder) · config.yaml (resolved) · scenario.json · metrics.jsonl while running,
-metrics.parquet at the end · checkpoint/ · summary.json · clients.json · env.json · report.html. Every file is written
-whole or not at all; metrics are appended line by line.
+metrics.parquet at the end · checkpoint/ · summary.json · clients.json · drift.jsonl · env.json · report.html. Every
+file is written whole or not at all; metrics and drift are appended line by line.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ _KINDS = {_CONTENT, "numbers", "metrics", "config"}
 # What a run writes beside its checkpoints. Earlier versions wrote .metrics.parquet.
 _FILES = (
     *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "clients.json"),
-    *("report.html", ".metrics.parquet"),
+    *("drift.jsonl", "report.html", ".metrics.parquet"),
 )
 _LONGEST = 1 << 20  # characters of a resolved config
 # What every summary has, those of earlier versions included.

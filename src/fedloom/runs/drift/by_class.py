@@ -1,0 +1,157 @@
+"""Drift by class: rows of the head, and class tables between clients and between rounds."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
+
+import torch
+from torch import Tensor
+
+from fedloom.core.records import Record
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+from fedloom.engine.observed_round import ObservedRound
+from fedloom.methods.contract.contexts import Task
+from fedloom.nets.roles import Role
+from fedloom.runs.drift.updates import MOST_COMPARED, ClientUpdates
+from fedloom.runs.drift.vectors import evenly
+from fedloom.storage.drift_log import DriftValue
+
+
+def head_figures(
+    updates: ClientUpdates, observed: ObservedRound, class_counts: Callable[[int], Tensor] | None
+) -> list[DriftValue] | str:
+    """Return the figures of the rows of the clients' heads; or say in one line why there are none.
+
+    A row's length and direction are those of a class's weights in the last linear layer, without the bias. Liu et al.
+    (FedDW, arXiv 2412.04521, Sec. III-B) observe that the length correlates with the class's share of the samples.
+
+    Args:
+        updates: the clients' updates.
+        observed: the round.
+        class_counts: returns the training samples of each class of a client [C]; None where only the client knows them.
+    """
+    task = observed.ctx.task
+    names = _head_rows(updates.moves[0][0], task)
+    if not names:
+        return "the uploads hold no linear head with a row for each class: no figures of the head"
+    values = list[DriftValue]()
+    for name in names:
+        server = (_tree_with(observed.before, updates.entry, name), _tree_with(observed.after, updates.entry, name))
+        if server[0] is not None and server[1] is not None:
+            values += _by_label("head_norm", server[1].norm(dim=1), name)
+            values += _by_label("head_turn", _angles(server[0], server[1]), name)
+        if any(before is None for _, before in updates.moves):
+            continue
+        before = torch.stack([tree[name].double() for _, tree in updates.moves if tree is not None])
+        after = torch.stack([tree[name].double() for tree, _ in updates.moves])
+        turns, lengths = _angles(before, after), after.norm(dim=2)
+        if class_counts is None:
+            values += _by_label("head_client_turn", turns.nanmean(0), name)
+            continue
+        counts = torch.stack([class_counts(client).double() for client in updates.clients])
+        growth = lengths / before.norm(dim=2)
+        for held, word in ((counts > 0, "held"), (counts == 0, "missing")):
+            values += _by_label(f"head_turn_{word}", torch.where(held, turns, torch.nan).nanmean(0), name)
+            values += _by_label(f"head_growth_{word}", torch.where(held, growth, torch.nan).nanmean(0), name)
+        for client, row_lengths, of_classes in zip(updates.clients, lengths, counts, strict=True):
+            values.append(DriftValue("head_correlation", _correlation(row_lengths, of_classes), client, entry=name))
+    return values
+
+
+def table_figures(observed: ObservedRound) -> list[DriftValue]:
+    """Return the distances of class tables: between clients that hold a class, and between two rounds of the server.
+
+    Distances are lengths of differences of rows. Those between clients are divided by the mean length of the compared
+    rows, those between rounds by the length of the earlier row.
+    """
+    clients = list(observed.uploads)
+    values = list[DriftValue]()
+    for name, tables in _client_tables(observed, clients):
+        stacked = ClassTable.stack(tables)
+        values += _between_clients(name, clients, stacked.values.double(), stacked.held)
+    for name, now in observed.after.items():
+        last = observed.before.get(name)
+        if _is_table(now) and _is_table(last) and now.values.shape == last.values.shape:  # type: ignore[union-attr]
+            values += _between_rounds(name, last, now)  # type: ignore[arg-type]
+    return values
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, ClassTable) and value.held.dim() == 1
+
+
+def _client_tables(observed: ObservedRound, clients: Sequence[int]) -> Iterator[tuple[str, list[ClassTable]]]:
+    """Each entry of the uploads that is a class table [C, d] of every client, with these tables."""
+    uploads = [observed.uploads[client] for client in clients]
+    for name in uploads[0]:
+        tables = [value for upload in uploads if isinstance(value := upload.get(name), ClassTable)]
+        if len(tables) == len(uploads) and all(
+            _is_table(t) and t.values.shape == tables[0].values.shape for t in tables
+        ):
+            yield name, tables
+
+
+def _between_clients(name: str, clients: Sequence[int], rows: Tensor, held: Tensor) -> list[DriftValue]:
+    compared = evenly(range(len(clients)), MOST_COMPARED)
+    lengths = rows.norm(dim=2)
+    sums, pairs = torch.zeros(held.shape[1], dtype=torch.float64), torch.zeros(held.shape[1], dtype=torch.float64)
+    values = list[DriftValue]()
+    for i, first in enumerate(compared):
+        for second in compared[:i]:
+            common = held[first] & held[second]
+            scale = (lengths[first] + lengths[second]) / 2
+            apart = (rows[first] - rows[second]).norm(dim=1) / scale.clamp(min=1e-30)
+            usable = common & (scale > 0)
+            sums, pairs = sums + torch.where(usable, apart, 0.0), pairs + usable
+            mean = float(apart[usable].mean()) if bool(usable.any()) else None
+            values.append(DriftValue("table_distance", mean, clients[second], clients[first], entry=name))
+    return values + _by_label("table_distance_of_class", torch.where(pairs > 0, sums / pairs, torch.nan), name)
+
+
+def _between_rounds(name: str, last: ClassTable, now: ClassTable) -> list[DriftValue]:
+    length = last.values.double().norm(dim=1)
+    moved = (now.values.double() - last.values.double()).norm(dim=1) / length
+    defined = last.held & now.held & (length > 0)
+    return _by_label("table_step", torch.where(defined, moved, torch.nan), name)
+
+
+def _head_rows(tree: Tree, task: Task) -> list[str]:
+    """The entries of a tree that are matrices of the head with one row for each class."""
+    return [
+        name
+        for name, value in tree.items()
+        if task.roles.get(name) == Role.HEAD and value.dim() == 2 and value.shape[0] == task.num_classes
+    ]
+
+
+def _tree_with(server: Record, entry: str, name: str) -> Tensor | None:
+    """The matrix `name` of the server's own weights, in float64."""
+    tree = server.get(entry)
+    return tree[name].double() if isinstance(tree, dict) and name in tree else None
+
+
+def _angles(first: Tensor, second: Tensor) -> Tensor:
+    """Angles between rows [..., C] in degrees; NaN where a row is zero.
+
+    By the lengths of sum and difference of the unit vectors, because the arc cosine of a number near 1 is mostly
+    rounding.
+    """
+    units = [rows / rows.norm(dim=-1, keepdim=True) for rows in (first, second)]
+    return 2 * torch.rad2deg(torch.atan2((units[0] - units[1]).norm(dim=-1), (units[0] + units[1]).norm(dim=-1)))
+
+
+def _correlation(first: Tensor, second: Tensor) -> float | None:
+    """Pearson's correlation; None where one of them is constant."""
+    a, b = first - first.mean(), second - second.mean()
+    bottom = float(a.norm() * b.norm())
+    return float(a @ b) / bottom if bottom > 0 else None
+
+
+def _by_label(name: str, values: Tensor, entry: str) -> list[DriftValue]:
+    numbers: Mapping[int, float] = dict(enumerate(values.tolist()))
+    return [
+        DriftValue(name, value if math.isfinite(value) else None, label=label, entry=entry)
+        for label, value in numbers.items()
+    ]

@@ -1,0 +1,220 @@
+"""The drift of a round, split into its local, sampling and server parts.
+
+Delta is the change of the global model in the round, u_k what the weights of client k change while it trains, p_k its
+share of the samples, S the participants, N all clients, and c the change in the centralised round
+(`synchronous.py`). Then
+
+    Delta - c  =  (sum_N p_k u_k - c)  +  (sum_S p_k u_k / sum_S p_k - sum_N p_k u_k)  +  (Delta - sum_S ...)
+    drift      =  local                +  sampling                                     +  server
+
+All clients train once more for it, so it is for simulations.
+"""
+
+from __future__ import annotations
+
+import copy
+import math
+from collections.abc import Collection
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.records import Record, get_tree
+from fedloom.engine import Worker
+from fedloom.engine.observed_round import ObservedRound
+from fedloom.methods.contract.contexts import ClientContext, Work
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Predictor
+from fedloom.nets.deep_copy import deep_copy
+from fedloom.runs.drift.synchronous import synchronous_round
+from fedloom.runs.drift.vectors import flat, ratio, weight_names
+from fedloom.storage.drift_log import DriftValue
+
+# A drift that is no longer than this multiple of the weights is their rounding, and has no shares.
+_ROUNDING = 2.0**-22
+_BLOCK = 1 << 22  # float64 numbers of a block
+_COHORTS = 200  # counterfactual cohorts of a round
+_MOST_NUMBERS = 50_000_000  # of all clients' updates, that are kept for the cohorts
+
+
+class Decomposition:
+    """Splits the drift of a round.
+
+    Args:
+        worker: trains the clients; it is copied, and the original is not used.
+        every: number of rounds between two decompositions; the first round is always split.
+    """
+
+    def __init__(self, worker: Worker, every: int) -> None:
+        self._worker, self._every = worker, every
+        self._copy: Worker | None = None
+
+    def is_due(self, round_: int) -> bool:
+        """Whether a round is split."""
+        return (round_ - 1) % self._every == 0
+
+    def figures(self, observed: ObservedRound) -> list[DriftValue] | str:
+        """Return the parts of a round's drift; or say in one line why it cannot be split."""
+        method, ctx = observed.method, observed.ctx
+        if len({observed.job(client).ctx.task.group for client in observed.samples}) > 1:
+            return "clients have several architectures: no decomposition"
+        start, end = (_global_model(method, state, observed) for state in (observed.before, observed.after))
+        if start is None or end is None:
+            return f"{method.name()} has no global model: no decomposition"
+        if start.labels_only:
+            return f"the global model of {method.name()} votes, and has no loss: no decomposition"
+        names = weight_names(start.tree, ctx.task, method.private_names(ctx.task))
+        jobs = {client: observed.job(client) for client in observed.samples}
+        origin = flat(start.tree, names)
+        worker = self._training_worker(method)
+        if not names or not all(name in tree for tree in (worker.loaded_nets[0].tree, end.tree) for name in names):
+            return f"the global model of {method.name()} is no net that clients train: no decomposition"
+        central = flat(synchronous_round(worker, start, jobs), names) - origin
+        parts = _Parts(jobs.keys() & observed.uploads.keys(), central, len(jobs) * origin.numel() <= _MOST_NUMBERS)
+        for client, job in jobs.items():
+            trained = get_tree(worker.run(job).payload, "after")
+            if any(trained[name].shape != start.tree[name].shape for name in names):
+                return "clients train slices of the global model: no decomposition"
+            parts.add(client, job.ctx.samples, flat(trained, names) - origin)
+        rng = ctx.task.streams.numpy("cohorts", ctx.round)
+        return parts.figures(flat(end.tree, names) - origin, float(origin.norm())) + parts.cohorts(rng)
+
+    def _training_worker(self, method: Method) -> Worker:
+        """A worker with nets of its own, whose clients return their trained weights instead of an upload."""
+        if self._copy is None:
+            recorder, worker = copy.copy(method), self._worker
+            recorder.end = _trained  # type: ignore[method-assign]
+            recorder.pack = _unpacked  # type: ignore[method-assign]
+            nets = [deep_copy(loaded.net) for loaded in worker.loaded_nets]
+            self._copy = Worker(
+                recorder,
+                nets,
+                worker.data,
+                worker.local_training,
+                worker.device,
+                bfloat16=worker.bfloat16,
+                speedups=worker.speedups,
+            )
+        return self._copy
+
+
+class _Parts:
+    """Sums of the clients' updates, client by client, all float64.
+
+    Args:
+        participants: clients of the round.
+        central: what the centralised round changes [P].
+        keeps: whether the updates are kept, from which the drift of other cohorts follows.
+    """
+
+    def __init__(self, participants: Collection[int], central: Tensor, keeps: bool) -> None:
+        self._participants, self._central, self._keeps = participants, central, keeps
+        self._sums = {name: torch.zeros_like(central) for name in ("all", "participants")}
+        self._samples = {"all": 0, "participants": 0}
+        self._sizes, self._kept = dict[int, int](), list[Tensor]()
+        self._of_clients = list[DriftValue]()
+
+    def add(self, client: int, samples: int, update: Tensor) -> None:
+        """Add a client, in the order of ids.
+
+        Args:
+            client: its id.
+            samples: its training samples.
+            update: what its weights change [P].
+        """
+        for name in ("all", "participants") if client in self._participants else ("all",):
+            self._sums[name].add_(update, alpha=samples)
+            self._samples[name] += samples
+        self._sizes[client] = samples
+        if self._keeps:
+            self._kept.append(update.float())
+        lengths = float(update.norm()) * float(self._central.norm())
+        self._of_clients += [
+            DriftValue("distance_to_central", float((update - self._central).norm()), client),
+            DriftValue("cosine_to_central", ratio(float(update @ self._central), lengths), client),
+        ]
+
+    def _means(self) -> tuple[Tensor, Tensor]:
+        """The mean update of all clients, and that of the participants."""
+        everyone = self._sums["all"] / self._samples["all"]
+        if self._samples["participants"] == self._samples["all"]:
+            return everyone, everyone
+        return everyone, self._sums["participants"] / self._samples["participants"]
+
+    def figures(self, change: Tensor, origin_norm: float) -> list[DriftValue]:
+        """Return norms and shares of the parts.
+
+        Args:
+            change: what the round changes in the global model [P].
+            origin_norm: length of the weights before the round, of which drift may be the rounding.
+        """
+        everyone, participants = self._means()
+        parts = {
+            "local": everyone - self._central,
+            "sampling": participants - everyone,
+            "server": change - participants,
+        }
+        drift = change - self._central
+        squared = float(drift @ drift)
+        defined = math.sqrt(squared) > _ROUNDING * origin_norm
+        lengths = float(change.norm()) * float(self._central.norm())
+        values = [
+            DriftValue("drift", math.sqrt(squared)),
+            DriftValue("global_step", float(change.norm())),
+            DriftValue("central_step", float(self._central.norm())),
+            DriftValue("step_cosine", ratio(float(change @ self._central), lengths)),
+        ]
+        for name, part in parts.items():
+            values.append(DriftValue(f"{name}_drift", float(part.norm())))
+            values.append(DriftValue(f"{name}_share", float(part @ drift) / squared if defined else None))
+        return values + self._of_clients
+
+    def cohorts(self, rng: np.random.Generator) -> list[DriftValue]:
+        """Return the sampling drift that other cohorts of as many clients would have had: mean and 95 % interval."""
+        count = len(self._participants)
+        if not self._keeps or count == len(self._sizes):
+            return []
+        everyone, _ = self._means()
+        sizes = np.array(list(self._sizes.values()), dtype=float)
+        products = self._centred_products(everyone)
+        norms = []
+        for _ in range(_COHORTS):
+            chosen = np.sort(rng.choice(len(sizes), count, replace=False))
+            shares = sizes[chosen] / sizes[chosen].sum()
+            norms.append(math.sqrt(max(0.0, float(shares @ products[np.ix_(chosen, chosen)] @ shares))))
+        low, high = np.quantile(norms, [0.025, 0.975])
+        return [
+            DriftValue("cohort_mean", float(np.mean(norms))),
+            DriftValue("cohort_low", float(low)),
+            DriftValue("cohort_high", float(high)),
+        ]
+
+    def _centred_products(self, mean: Tensor) -> np.ndarray:
+        """Products of each pair of updates, less the mean [N, N]."""
+        clients = len(self._kept)
+        products = torch.zeros(clients, clients, dtype=torch.float64)
+        width = max(1, _BLOCK // clients)
+        for start in range(0, mean.numel(), width):
+            stop = start + width
+            rows = torch.stack([update[start:stop].double() for update in self._kept]) - mean[start:stop]
+            products += rows @ rows.T
+        matrix: np.ndarray = products.numpy()
+        return matrix
+
+
+def _trained(work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    return {"after": work.tree}, {}
+
+
+def _unpacked(
+    upload: Record, state: Record, received: Record, before: Record, ctx: ClientContext
+) -> tuple[Record, Record]:
+    return upload, state
+
+
+def _global_model(method: Method, state: Record, observed: ObservedRound) -> Predictor | None:
+    """The server's model with the weights that a next round starts from; None if the method has none."""
+    plain = copy.copy(method)
+    plain.tested = lambda server, ctx: server  # type: ignore[method-assign]
+    return plain.predictors(state, None, observed.ctx).get("global")
