@@ -8,6 +8,7 @@ import pytest
 
 from fedloom.config.run_config import parse
 from fedloom.flower.node import Node
+from fedloom.flower.node_data import nodes_of_scenario
 from fedloom.flower.transport import InProcessTransport
 from fedloom.flower.wire import Message, Request, read
 from fedloom.methods import METHODS
@@ -90,6 +91,6 @@ def nodes_of(tmp_path):
     def made(config, folder=None):
         scenario = config.scenario.build(config.seed)
         folder = folder or tmp_path / "states"
-        return {client: Node(config, client, folder, scenario) for client in range(scenario.clients)}
+        return {client: Node(config, client, folder, scenario) for client in range(nodes_of_scenario(scenario))}
 
     return made

@@ -128,9 +128,10 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
     if newcomers := n.get("newcomers"):
         served = ", ".join(f"{how} {percent(test['accuracy'])} %" for how, test in newcomers["tests"].items())
         chance = "" if newcomers["zero_shot_note"] is None else f" (zero-shot: {newcomers['zero_shot_note']})"
-        console.print(
-            f"  {counted(len(newcomers['clients']), 'client')} that never trained: {served}{chance}", soft_wrap=True
-        )
+        absent = newcomers.get("not_tested", [])
+        away = f"; not tested: {', '.join(map(str, absent))}" if absent else ""
+        count = counted(len(newcomers["clients"]), "client")
+        console.print(f"  {count} that never trained: {served or 'no test'}{chance}{away}", soft_wrap=True)
     if n["engine_reason"]:
         console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")
     if stopped := n.get("stopped"):

@@ -9,7 +9,7 @@ import pytest
 from fedloom.flower import logs
 from fedloom.flower.server import serve
 from fedloom.flower.wire import Message
-from flower_world import Faulty, config_of
+from flower_world import DEALT, Faulty, config_of
 
 
 @pytest.fixture
@@ -48,7 +48,9 @@ def test_a_run_is_told_line_by_line(nodes_of, lines, tmp_path):
 
 
 def test_a_round_s_accuracy_is_that_of_all_clients(nodes_of, lines):
-    config = config_of("fedper", rounds=1, evaluation={"every": 1, "protocol": "personal/local"})
+    """Of the main protocol, and of no client that never trains."""
+    keys = {"scenario": {**DEALT, "held_out": [0]}, "evaluation": {"protocols": ["personal/local", "personal/global"]}}
+    config = config_of("fedper", rounds=1, **keys)
     result = serve(config, Faulty(nodes_of(config), lambda request, answer: answer))
     (told,) = [line for line in lines() if line["event"] == "round"]
     assert told["accuracy"] == result.numbers["accuracy"]

@@ -20,7 +20,6 @@ from fedloom.data.views import Views
 from fedloom.engine import Federation
 from fedloom.evaluation import Evaluator
 from fedloom.flower.in_process import run_in_process
-from fedloom.flower.node import Node
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
 from fedloom.runs.newcomers import NewcomerTests
@@ -57,22 +56,23 @@ def golden_tests(kind):
     worker.evaluators = {"global/local": Evaluator(training, "global/local", batch=9)}
     federation.scenario = training
     tests = NewcomerTests(federation, worker, training, EvaluationConfig(newcomers={"epochs": 3}))
-    (newcomer,) = tests._newcomers()
+    (newcomer,) = tests.service.newcomers()
     support = torch.from_numpy(rows[0])
-    tests.evaluator.scenario = newcomers
-    return SimpleNamespace(tests=tests, newcomer=newcomer, support=support, worker=worker)
+    tests.service.evaluator.scenario = newcomers
+    server = tests.server
+    return SimpleNamespace(service=tests.service, server=server, newcomer=newcomer, support=support, worker=worker)
 
 
 @pytest.mark.parametrize("kind", ["fedavg", "fedper"])
 def test_golden_models_and_accuracies(kind):
     world, expected = golden_tests(kind), GOLD["out"][kind]
-    state = world.tests._first_state(world.newcomer, world.support)
-    predictor = world.tests._predictor(world.newcomer, state)
+    service, served = world.service, (world.server, world.newcomer)
+    predictor = service.predictor(*served, service.first_state(*served, world.support))
     assert abs(probe(predictor.tree) - expected["start_probe"]) < 1e-7
-    zero_shot = world.tests._test(world.newcomer, predictor, world.support, None)
+    zero_shot = service.test(*served, predictor, world.support, None)
     assert zero_shot.value("accuracy") == expected["zero_shot"]
     for tuned in ("all", "head"):
-        states = world.tests._test(world.newcomer, predictor, world.support, tuned)
+        states = service.test(*served, predictor, world.support, tuned)
         tree = world.worker.net_of_client(2).tree
         assert abs(probe(tree) - expected["tuned"][tuned]["probe"]) < 1e-7
         assert states.value("accuracy") == expected["tuned"][tuned]["accuracy"]
@@ -99,11 +99,11 @@ def tests_of_run():
 
 
 def test_a_support_has_k_samples_of_each_class_and_is_nested(tests_of_run):
-    tests = tests_of_run.tests
-    labels = tests.scenario.train_set.y
-    for newcomer in tests._newcomers():
-        rows = tests.scenario.train[newcomer.index]
-        supports = [tests._indices(newcomer, shots).tolist() for shots in (1, 3, "all")]
+    service = tests_of_run.tests.service
+    labels = service.scenario.train_set.y
+    for newcomer in service.newcomers():
+        rows = service.scenario.train[newcomer.index]
+        supports = [service.support(newcomer, shots).tolist() for shots in (1, 3, "all")]
         assert set(supports[0]) < set(supports[1]) < set(supports[2]) == set(rows.tolist())
         for support, shots in zip(supports[:2], (1, 3), strict=True):
             held, counts = (
@@ -299,11 +299,6 @@ def test_shots_that_no_newcomer_has_are_refused_and_those_of_some_are_noted():
     assert largest[0] < largest[1]
     said = f"{largest[1]} shots: tuning has fewer samples of every class at 1 of 2 newcomers"
     assert [text for text in notes.texts if "shots" in text] == [said]
-
-
-def test_real_nodes_are_clients_that_train(tmp_path):
-    with pytest.raises(ConfigError, match="every node is a client that trains"):
-        Node(config(), 0, tmp_path)
 
 
 class _Notes(fl.Callback):

@@ -13,7 +13,7 @@ from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
 from fedloom.core.streams import Streams
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
 from fedloom.data.attacks import Attack
-from fedloom.data.newcomers import HeldOut
+from fedloom.data.newcomers import MIN_TRAINING_CLIENTS, HeldOut
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.nodes import Nodes
@@ -152,13 +152,34 @@ class ScenarioConfig(BaseModel):
             "attack": self.attack is not None,
             "tests": self.tests != "shares",
             "public": isinstance(self.public, float) and self.public > 0,
-            "held_out": self.held_out is not None,
         }
         if self.source == Nodes.kind and any(changed.values()):
             key = next(name for name, is_so in changed.items() if is_so)
             raise ConfigError(
                 f"scenario.{key}: with source nodes, data stay with the nodes as they are; leave {key} out"
             )
+        if self.source == Nodes.kind and self.held_out is not None:
+            self._require_last_nodes(self.held_out)
+
+    def _require_last_nodes(self, held_out: HeldOut) -> None:
+        """Raise `ConfigError` unless the nodes that never train are the last ones: the others keep their numbers."""
+        count = len(held_out.clients or ())
+        count = count or max(1, round((held_out.share or 0.0) * self.clients))
+        last = list(range(self.clients - count, self.clients))
+        if self.clients - count < MIN_TRAINING_CLIENTS:
+            raise ConfigError(
+                f"scenario.held_out: {count} of {self.clients} nodes leave {max(0, self.clients - count)} to train; "
+                f"{MIN_TRAINING_CLIENTS} or more must train"
+            )
+        if sorted(held_out.clients or ()) != last:
+            raise ConfigError(
+                f"scenario.held_out: with source nodes, the clients that never train are the last ones, so that the "
+                f"others keep their numbers; number the nodes so, and write {last}"
+            )
+
+    def last_newcomers(self) -> int:
+        """The number of nodes that never train where nodes have data of their own: they are the last ones."""
+        return len(self.held_out.clients or ()) if self.source == Nodes.kind and self.held_out is not None else 0
 
     def parts(self) -> tuple[Source, Partition]:
         """The source and the partition with their own keys. Raises `ConfigError` for keys that neither knows."""

@@ -31,6 +31,7 @@ class NewcomersConfig(Section):
         description="Numbers of samples of each class that a newcomer tunes on, one test each: whole numbers, or `all` "
         "for its whole training data. A class of which it has fewer gives those.",
         examples=[[1, 5, "all"]],
+        max_length=100,
     )
     tunes: tuple[Literal["all", "head", "lp_ft", "own"], ...] = Field(
         ("all",),
@@ -39,6 +40,11 @@ class NewcomersConfig(Section):
         examples=[["all", "head", "lp_ft"]],
     )
     epochs: int = Field(5, ge=1, description="Passes over the tuning samples, in each phase of tuning.")
+
+    @property
+    def most_tests(self) -> int:
+        """The most tests that a newcomer has: as it comes, and for each number of shots tuned and alone."""
+        return 1 + len(self.shots) * (len(self.tunes) + 1)
 
 
 class EvaluationConfig(Section):

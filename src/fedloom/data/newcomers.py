@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from fedloom.data.scenario import Scenario
 
 _SHOWN = 10  # ids in a note
-_MIN_CLIENTS = 2  # that must remain for training
+MIN_TRAINING_CLIENTS = 2  # that must remain for training
 
 
 class HeldOut(BaseModel):
@@ -79,10 +79,10 @@ class HeldOut(BaseModel):
                 )
             newcomers = np.sort(rng.choice(eligible, count, replace=False)).tolist()
         remaining = int((scenario.train.sizes > 0).sum()) - len(newcomers)
-        if remaining < _MIN_CLIENTS:
+        if remaining < MIN_TRAINING_CLIENTS:
             raise ConfigError(
                 f"scenario.held_out: {len(newcomers)} of {scenario.clients} clients leave {remaining} with training "
-                f"data; {_MIN_CLIENTS} or more must train"
+                f"data; {MIN_TRAINING_CLIENTS} or more must train"
             )
         return newcomers
 

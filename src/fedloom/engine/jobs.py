@@ -118,6 +118,25 @@ class EvalResult:
     samples: Annotated[int, Field(ge=0, le=2**40)] = 0
 
 
+@dataclass(frozen=True, slots=True)
+class NewcomerJob:
+    """The tests of the trained run on a client that never trained, which it makes from the server's state alone.
+
+    ctx: of the newcomer, in the round after which it is tested.
+    """
+
+    ctx: ClientContext
+    server: Record
+
+
+@dataclass(frozen=True, slots=True)
+class NewcomerResult:
+    """The outcome of a newcomer's tests: metric states by the name of the way in which it was served."""
+
+    client: int
+    tested: Annotated[dict[str, MetricStates], Field(max_length=1000)]
+
+
 BODY_FIELDS = ("payload", "server")  # of the classes above: the record that travels as the body of a message
 
 

@@ -4,20 +4,18 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from typing import TypeAlias
 
 from fedloom.config.sections import FlowerConfig
 from fedloom.core.errors import printable
-from fedloom.engine.jobs import EvalJob, Job, kept_since
+from fedloom.engine.jobs import Job, NewcomerJob, kept_since
 from fedloom.flower.logs import LogRecord
 from fedloom.flower.node_registry import NodeRegistry, RunIdentity, client_list
 from fedloom.flower.pauses import Pauses
 from fedloom.flower.payloads import Payloads
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
-from fedloom.flower.wire import Message, request_for
+from fedloom.flower.wire import AnyJob, Message, request_for
 
-AnyJob: TypeAlias = Job | EvalJob
 _REPORT_SECONDS = 10.0  # between two reports on the clients that a round waits for
 _GRACE_SECONDS = 30.0  # that a request outlives its round
 
@@ -56,7 +54,7 @@ class Exchange:
             return
         seconds, minimum = self._config.round_timeout, min(self._config.min_clients, len(jobs))
         job = next(iter(jobs.values()))
-        round_, purpose = job.ctx.round, f"{'uploads' if isinstance(job, Job) else 'tests'} of round {job.ctx.round}"
+        round_, purpose = job.ctx.round, _purpose(job)
         self._transport.reply_limit = SMALL_REPLY_BYTES + upload_limit
         unsent, pending, resent = dict(jobs), dict[str, int](), set[int]()  # pending: clients by message id
         paused = self._pauses.skipped_clients(jobs, round_, spare=len(jobs) - minimum)
@@ -129,10 +127,18 @@ class Exchange:
 
     def _send(self, client: int, job: AnyJob, seconds: float) -> str:
         """Send a job that has `seconds` left; return the message id."""
-        facts = {"client": client, "round": job.ctx.round, "state_round": kept_since(job.state)}
+        state_round = None if isinstance(job, NewcomerJob) else kept_since(job.state)
+        facts = {"client": client, "round": job.ctx.round, "state_round": state_round}
         request = request_for(job, **self._run.facts(), **facts)
         body = self._payloads.bytes_of(job.payload if isinstance(job, Job) else job.server)
         node = self._registry.node_of(client)
         assert node is not None, "jobs are sent to clients that are online"
         # A request that expired just before the round ends would look lost, and be sent again.
         return self._transport.send(node, request.to_message(body), seconds + _GRACE_SECONDS)
+
+
+def _purpose(job: AnyJob) -> str:
+    """Say what the server waits for."""
+    if isinstance(job, NewcomerJob):
+        return f"tests on clients that never train, after round {job.ctx.round}"
+    return f"{'uploads' if isinstance(job, Job) else 'tests'} of round {job.ctx.round}"

@@ -10,7 +10,6 @@ from fedloom._version import __version__
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_atomic
-from fedloom.flower.node_data import refuse_newcomers
 
 PACKAGE = "fedloom_app"
 CONFIG = f"{PACKAGE}/config.yaml"  # within the app's folder
@@ -54,7 +53,6 @@ app = {side}_app(Path(__file__).with_name("config.yaml"))
 
 def export(config: RunConfig, folder: Path) -> list[Path]:
     """Write the app to `folder` and return its files. Raises `ConfigError` for a folder with other files."""
-    refuse_newcomers(config)
     if folder.exists() and any(folder.iterdir()) and not (folder / PACKAGE).is_dir():
         raise ConfigError(f"{folder}: it holds other files; name an empty folder, or one that was exported before")
     resolved = config.resolved()

@@ -17,7 +17,7 @@ from fedloom.flower.transport import SMALL_REPLY_BYTES
 from fedloom.flower.wire import ErrorReply, Message, MessageError, Request, read
 
 _STYPE, _FACTS, _BODY = "fedloom.record", "facts", "record"
-_TYPES = {"join": "query", "train": "train", "test": "evaluate"}
+_TYPES = {"join": "query", "train": "train", "test": "evaluate", "serve": "evaluate"}
 _OLDEST, _NEWEST = (1, 41), (1, 42)  # tested versions
 
 

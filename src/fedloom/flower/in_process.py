@@ -9,7 +9,7 @@ from pathlib import Path
 from fedloom.config.run_config import RunConfig
 from fedloom.data import Scenario
 from fedloom.flower.node import Node
-from fedloom.flower.node_data import node_file, server_file
+from fedloom.flower.node_data import node_file, nodes_of_scenario, server_file
 from fedloom.flower.server import serve
 from fedloom.flower.transport import InProcessTransport
 from fedloom.results.result import Result
@@ -47,7 +47,7 @@ def run_in_process(
         scenario = scenario or config.scenario.build(config.seed)
     with tempfile.TemporaryDirectory(prefix="fedloom-nodes-") as temporary:
         folder = temporary if states is None else states
-        clients = config.scenario.clients if scenario is None else scenario.clients
+        clients = config.scenario.clients if scenario is None else nodes_of_scenario(scenario)
         first = Node(config, 0, Path(folder), scenario, node_file(data, 0))
         template = first if data is None else None
         nodes = {0: first} | {

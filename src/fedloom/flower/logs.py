@@ -16,6 +16,7 @@ from fedloom.core.errors import printable
 from fedloom.core.files import json_text
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
+from fedloom.storage.curves import main_protocol, of_protocol
 from fedloom.storage.log import Row
 
 LOGGER = logging.getLogger("fedloom.flower")
@@ -90,7 +91,8 @@ class LogCallback(Callback):
             log("note", {"run": self._name()}, note)
 
     def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
-        summary_rows = (row for row in rows if row["client"] is None and row["split"] != "val")
+        of_main = of_protocol(rows, main_protocol(rows))
+        summary_rows = (row for row in of_main if row["client"] is None and row["split"] in ("system", "test"))
         measures = {row["name"]: row["value"] for row in summary_rows if row["name"] in _LOGGED_MEASURES}
         log("round", {"run": self._name(), "round": round_, "rounds": config.rounds, **measures})
 

@@ -49,7 +49,11 @@ class Scale(BaseModel):
         """Return a scenario with this standardisation of all its samples."""
         train, test = (self.apply(data, nodes) for data in (scenario.train_set, scenario.test_set))
         public = None if scenario.public is None else self.apply(scenario.public, nodes)
-        return replace(scenario, train_set=train, test_set=test, public=public)
+        scaled = replace(scenario, train_set=train, test_set=test, public=public)
+        if scenario.newcomers is None:
+            return scaled
+        newcomers = self.apply_to_scenario(scenario.newcomers, nodes)
+        return replace(scaled, newcomers=replace(newcomers, train_set=train))
 
 
 @dataclass(frozen=True, slots=True)

@@ -20,11 +20,11 @@ from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
-from fedloom.engine.jobs import EvalJob, Job
+from fedloom.engine.jobs import EvalJob, Job, NewcomerJob, NewcomerResult
 from fedloom.flower.facts import restore_fields
 from fedloom.flower.logs import log
 from fedloom.flower.moments import Scale, moments_of
-from fedloom.flower.node_data import node_scenario, node_source, refuse_newcomers
+from fedloom.flower.node_data import count_nodes, node_scenario, node_source, nodes_of_scenario
 from fedloom.flower.preflight.machine import require_disk, stored_bytes
 from fedloom.flower.store import StateStore
 from fedloom.flower.wire import (
@@ -41,6 +41,7 @@ from fedloom.flower.wire import (
 )
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 from fedloom.nets.groups import group_of
+from fedloom.runs.newcomer_service import NewcomerService, TrainedServer
 
 _RUN = re.compile(r"[0-9a-f-]{1,64}")
 _LOST = "flower.state_lost"
@@ -49,6 +50,8 @@ _MAX_TRACE = 1 << 15  # characters of a traceback
 
 class Node:
     """One client of a run, with its share of the config's scenario or with data of its own.
+
+    Clients that never train have the ids after those that do; such a node is asked for its tests alone.
 
     folder: of private states. scenario: replaces the one that the config describes. data: the file that names the
     node's data (`node_data.py`), if the config leaves them to the nodes. template: a node of the same scenario in this
@@ -66,9 +69,7 @@ class Node:
     ) -> None:
         self.config, self.client, self._folder, self._data, self._user_scenario = config, client, folder, data, scenario
         self._template = template
-        if scenario is None:
-            refuse_newcomers(config)
-        clients = config.scenario.clients if scenario is None else scenario.clients
+        clients = count_nodes(config) if scenario is None else nodes_of_scenario(scenario)
         if not 0 <= client < clients:
             raise ConfigError(f"client {client}: this config has clients 0 .. {clients - 1}; set partition-id to one")
         self.fingerprint = config.fingerprint()
@@ -77,7 +78,7 @@ class Node:
     def require_data(self) -> None:
         """Read the client's samples now. Raises `ConfigError` and `DataError` that name the client."""
         try:
-            _ = self.scenario
+            self._require_samples()
         except (ConfigError, DataError) as error:
             raise type(error)(f"client {self.client}: {error}") from None
 
@@ -102,14 +103,19 @@ class Node:
         """Build the worker. scale: of numeric features; `MessageError` if they need one and it is None."""
         if self._template is not None:
             return self._template._worker(scale)
-        nodes, scenario = node_source(self.config), self.scenario
-        if nodes is not None and nodes.numeric_features:
-            if scale is None:
-                raise MessageError("a request to work before the nodes' columns are standardised")
-            scenario = scale.apply_to_scenario(scenario, nodes)
+        scenario = self._scaled(scale)
         worker = self._setup.worker(self.config, scenario.train_set)
         self._setup.evaluators(self.config, worker, scenario)
         return worker
+
+    def _scaled(self, scale: Scale | None) -> Scenario:
+        """Return the scenario with the common scale of its numeric features, if it has any."""
+        nodes = node_source(self.config)
+        if nodes is None or not nodes.numeric_features:
+            return self.scenario
+        if scale is None:
+            raise MessageError("a request to work before the nodes' columns are standardised")
+        return scale.apply_to_scenario(self.scenario, nodes)
 
     def answer(self, message: Message) -> Message:
         """Answer a message from the server. An exception becomes an `ErrorReply` with its traceback."""
@@ -123,6 +129,7 @@ class Node:
                 "join": self._join,
                 "train": self._train,
                 "test": self._test,
+                "serve": self._serve,
             }
             with reproducible_settings():
                 reply, body = handlers[request.do](message)
@@ -153,10 +160,14 @@ class Node:
             )
         if request.do != "join" and request.client != self.client:
             raise MessageError(f"a message for client {request.client} came to client {self.client}")
+        if request.do != "join" and (request.do == "serve") != self._never_trains:
+            rule = "never trains (scenario.held_out)" if self._never_trains else "trains"
+            raise MessageError(f"client {self.client} {rule}, and was asked to {request.do}")
 
     def _join(self, message: Message) -> tuple[Reply, bytes]:
         request, scenario = read(message, JoinRequest), self.scenario
-        samples, names = len(scenario.train[self.client]), scenario.class_names
+        self._require_samples()
+        samples, names = len(self.indices), scenario.class_names
         state = self._setup.method.client_init(self._context(1))
         require_disk(self._folder, stored_bytes(self.config, state), "private states")
         token = StateStore(self._folder, request.run, self.client).token()
@@ -164,9 +175,9 @@ class Node:
             run=request.run, client=self.client, token=token, samples=samples, classes=names, clock=time.time()
         )
         nodes = node_source(self.config)
-        if nodes is None or not nodes.numeric_features or request.scale is not None:
+        if nodes is None or not nodes.numeric_features or request.scale is not None or self._never_trains:
             return reply, b""
-        moments = moments_of(scenario.train_set, scenario.train[self.client], nodes.numeric_features)
+        moments = moments_of(scenario.train_set, self.indices.numpy(), nodes.numeric_features)
         return reply.model_copy(update={"moments": moments}), b""
 
     def _train(self, message: Message) -> tuple[Reply, bytes]:
@@ -175,7 +186,7 @@ class Node:
         ctx = self._context(request.round)
         state = self._state(store, request.state_round, ctx, notes)
         fields, payload = restore_fields(request, Job), from_bytes(message.body)
-        job = Job(ctx=ctx, payload=payload, state=state, indices=self._indices, **fields)
+        job = Job(ctx=ctx, payload=payload, state=state, indices=self.indices, **fields)
         del payload  # large
         result = self._worker(request.scale).run(job)
         del job  # large
@@ -192,21 +203,51 @@ class Node:
         server, fields = from_bytes(message.body), restore_fields(request, EvalJob)
         if worker.evaluator_for(fields["protocol"]).kind == "global":  # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
-        job = EvalJob(ctx=ctx, server=server, state=state, indices=self._indices, **fields)
+        job = EvalJob(ctx=ctx, server=server, state=state, indices=self.indices, **fields)
         result = worker.test(job)
         result = replace(result, tested={name: states.portable() for name, states in result.tested.items()})
         return reply_with(result, run=request.run, round=request.round), b""
 
+    def _serve(self, message: Message) -> tuple[Reply, bytes]:
+        request = read(message, request_type(NewcomerJob))
+        worker, scenario, tasks = self._worker(request.scale), self._scaled(request.scale), self._setup.tasks
+        service = NewcomerService(self._setup.method, tasks, worker, scenario, self.config.evaluation)
+        server = TrainedServer(from_bytes(message.body), request.round)
+        tests = service.tests(server, service.newcomer(self.client - scenario.clients))
+        result = NewcomerResult(self.client, {name: states.portable() for name, states in tests})
+        return reply_with(result, run=request.run, round=request.round), b""
+
     # -- the client ---------------------------------------------------------------------------------------------
     @property
-    def _indices(self) -> torch.Tensor:
-        return self.scenario.train.tensor(self.client)
+    def indices(self) -> torch.Tensor:
+        """The client's training samples [n], int64."""
+        scenario, newcomers = self.scenario, self.scenario.newcomers
+        if not self._never_trains or newcomers is None:
+            return scenario.train.tensor(self.client)
+        return newcomers.train.tensor(self.client - scenario.clients)
+
+    @property
+    def _never_trains(self) -> bool:
+        return self.client >= self.scenario.clients
+
+    def _require_samples(self) -> None:
+        """Read the data. Raises `DataError` for a client that never trains without samples to tune on and to test."""
+        scenario, newcomers = self.scenario, self.scenario.newcomers
+        if not self._never_trains or newcomers is None:
+            return
+        index = self.client - scenario.clients
+        counts = [len(views[index]) for views in (newcomers.train, newcomers.test)]
+        if not all(counts):
+            raise DataError(
+                f"it never trains and has {counts[0]:,} training and {counts[1]:,} test samples; it needs some of "
+                "either: set `split` in its file"
+            )
 
     def _context(self, round_: int) -> ClientContext:
         tasks: list[Task] = self._setup.tasks
         task = tasks[group_of(self.client, tasks)]
-        counts = torch.bincount(self.scenario.train_set.y[self._indices], minlength=task.num_classes)
-        return ClientContext(task, round_, self.client, len(self._indices), counts)
+        counts = torch.bincount(self.scenario.train_set.y[self.indices], minlength=task.num_classes)
+        return ClientContext(task, round_, self.client, len(self.indices), counts)
 
     def _state(self, store: StateStore, state_round: int | None, ctx: ClientContext, notes: list[Diagnostic]) -> Record:
         """Load the private state after `state_round`; a lost one starts again from the first, with a note."""

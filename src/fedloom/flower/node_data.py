@@ -46,14 +46,19 @@ def server_file(folder: Path | None) -> Path | None:
 def node_scenario(config: RunConfig, file: Path, client: int) -> Scenario:
     """Return a scenario in which `client` holds the data that its file names, and all others hold nothing.
 
-    Samples are in the file's order; `val` or `split`, in the file or else in the config, choose those that train.
+    A client that never trains is the only newcomer with data. Samples are in the file's order; `val` or `split`, in the
+    file or else in the config, choose those that train.
     Raises `ConfigError` and `DataError` that name the file.
     """
     described, splits = _read(config, file)
     seed = Streams(config.seed).key("own data", client=client)
-    scenario, clients = described.build(seed, splits), config.scenario.clients
-    train, val, test = (_only_client(views, client, clients) for views in (scenario.train, scenario.val, scenario.test))
-    return replace(scenario, train=train, val=val, test=test)
+    own, newcomers = described.build(seed, splits), config.scenario.last_newcomers()
+    training = config.scenario.clients - newcomers
+    scenario = _with_only_client(own, client, training)
+    if not newcomers:
+        return scenario
+    ids = tuple(range(training, config.scenario.clients))
+    return replace(scenario, newcomers=_with_only_client(own, client - training, newcomers), newcomer_ids=ids)
 
 
 def server_data(config: RunConfig, file: Path) -> Dataset:
@@ -63,13 +68,21 @@ def server_data(config: RunConfig, file: Path) -> Dataset:
     return replace(train, x=torch.cat([train.x, test.x]), y=torch.cat([train.y, test.y]))
 
 
-def refuse_newcomers(config: RunConfig) -> None:
-    """Raise `ConfigError` if clients are held out: every node is a client that trains."""
-    if config.scenario.held_out is not None:
-        raise ConfigError(
-            "scenario.held_out: every node is a client that trains; leave it out, and test newcomers in simulation "
-            "(fedloom run)"
-        )
+def count_nodes(config: RunConfig) -> int:
+    """Return the number of nodes: of clients that train, and then of those that never do.
+
+    Reads the data if a domain is held out, which the clients of the config do not count. Raises as
+    `ScenarioConfig.build`.
+    """
+    held_out = config.scenario.held_out
+    if held_out is None or held_out.domain is None:
+        return config.scenario.clients
+    return nodes_of_scenario(config.scenario.build(config.seed))
+
+
+def nodes_of_scenario(scenario: Scenario) -> int:
+    """Return the number of nodes of a scenario."""
+    return scenario.clients + (0 if scenario.newcomers is None else scenario.newcomers.clients)
 
 
 def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
@@ -94,14 +107,16 @@ def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
             "test on their own data, or global/global"
         )
     data, described = nodes.placeholder_data(), config.scenario
-    sizes = np.ones(described.clients, np.int64)  # until the clients have joined
+    newcomers = described.last_newcomers()
+    training = described.clients - newcomers
+    sizes = np.ones(training, np.int64)  # until the clients have joined
     streams = Streams(config.seed if described.seed is None else described.seed)
     held_out = described.val if described.split is None else described.split.val
     public = None
     if isinstance(described.public, PublicConfig):
         public = nodes.as_agreed(described.public.load(streams), "scenario.public")
-    nothing = Views.from_lists([np.zeros(0, np.int64)] * described.clients)
-    return Scenario(
+    nothing = _no_samples(training)
+    scenario = Scenario(
         described.source,
         data,
         data.head(0) if tests is None else tests,
@@ -111,6 +126,12 @@ def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
         public=public,
         remote=True,
     )
+    if not newcomers:
+        return scenario
+    waiting = stand_in_views(np.ones(newcomers, np.int64))
+    none = _no_samples(newcomers)
+    ids = tuple(range(training, described.clients))
+    return replace(scenario, newcomers=replace(scenario, train=waiting, val=none, test=none), newcomer_ids=ids)
 
 
 def stand_in_views(sizes: np.ndarray) -> Views:
@@ -150,8 +171,21 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
         raise DataError(str(error) if names_file else f"{file}: {error}") from None
 
 
+def _no_samples(clients: int) -> Views:
+    return Views.from_lists([np.zeros(0, np.int64)] * clients)
+
+
+def _with_only_client(own: Scenario, client: int, clients: int) -> Scenario:
+    """Return the samples of a scenario with one client, in the file's order, as those of one client among `clients`;
+    of none of them if there is no client of this number.
+    """
+    train, val, test = (_only_client(views, client, clients) for views in (own.train, own.val, own.test))
+    return replace(own, train=train, val=val, test=test)
+
+
 def _only_client(views: Views, client: int, clients: int) -> Views:
-    """Return the only view of `views`, in the file's order, as that of one client among `clients`."""
+    if not 0 <= client < clients:
+        return _no_samples(clients)
     sizes = np.zeros(clients, np.int64)
     sizes[client] = len(views.order)
     return Views(np.sort(views.order), starts(sizes))

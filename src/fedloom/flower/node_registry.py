@@ -55,9 +55,9 @@ class _PendingJoin:
 class NodeRegistry:
     """The clients that have joined, and their nodes.
 
-    clients: number of the run's clients. classes: names that every client must have. measured: number of features of
-    which a client must report moments. sizes: training samples of each client, if the server knows them. bindings: the
-    key and the disk of each client.
+    clients: number of those that train. classes: names that every client must have. measured: number of features of
+    which a client that trains must report moments. sizes: training samples of each client, if the server knows them.
+    bindings: the key and the disk of each client. newcomers: number of clients that never train, whose ids come after.
     """
 
     def __init__(
@@ -71,9 +71,11 @@ class NodeRegistry:
         measured: int = 0,
         sizes: Sequence[int] | None = None,
         bindings: NodeBindings | None = None,
+        newcomers: int = 0,
     ) -> None:
         self._transport, self._run, self._status, self._note = transport, run, status, note
-        self._clients, self._classes, self._measured, self._sizes = clients, tuple(classes), measured, sizes
+        self._clients, self._classes, self._measured, self._sizes = clients + newcomers, tuple(classes), measured, sizes
+        self._training_clients = clients
         self._refused: dict[int, str] = {}  # clients that are refused for the rest of the run, and why
         self._bindings = bindings or NodeBindings(None)
         self._join_requests: dict[str, _PendingJoin] = {}  # by message id
@@ -157,11 +159,11 @@ class NodeRegistry:
         return {client: reply.samples for client, reply in self._joined.items()}
 
     def moments(self) -> dict[int, ClientMoments]:
-        """Return the moments of numeric features that clients reported, in the order of their ids."""
+        """Return the moments of numeric features that training clients reported, in the order of their ids."""
         return {
             client: ClientMoments(reply.samples, reply.moments)
             for client, reply in sorted(self._joined.items())
-            if reply.moments is not None
+            if reply.moments is not None and client < self._training_clients
         }
 
     def refuse(self, client: int, reason: str) -> None:
@@ -172,6 +174,11 @@ class NodeRegistry:
         self._members.discard(node)
         self._absences.add(node, printable(reason), time.monotonic(), client)
         del self._joined[client]
+
+    @property
+    def training_clients(self) -> range:
+        """The ids of the clients that train."""
+        return range(self._training_clients)
 
     def set_scale(self, scale: Scale) -> None:
         """Send the scale with every further request; nodes that join no longer report moments."""
@@ -246,7 +253,8 @@ class NodeRegistry:
             binding = reply.client, self._transport.key_of(node), reply.token
             if client is not None and not self._transport.in_process:
                 self._bindings.check(*binding)
-            check_join(reply, self._run.name, self._clients, self._classes, self._measured, self._sizes, self._refused)
+            measured = self._measured if reply.client < self._training_clients else 0
+            check_join(reply, self._run.name, self._clients, self._classes, measured, self._sizes, self._refused)
             if not self._transport.in_process:
                 self._bindings.claim(*binding)
         except MessageError as error:

@@ -29,6 +29,9 @@ REPORTED_FACTS = {
         "tested": "correct predictions, summed loss, and number of its test samples",
         "samples": "samples that it adapted a model to",
     },
+    "after the last round, if it never trains": {
+        "tested": "the same sums, for each way in which it was served",
+    },
 }
 
 INDIRECTLY = "indirectly: the last layer"

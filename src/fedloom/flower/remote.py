@@ -12,28 +12,33 @@ from collections.abc import Callable, Iterable, Iterator, Mapping
 from pathlib import Path
 
 import numpy as np
+import torch
 
 from fedloom.config.sections import FlowerConfig
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
 from fedloom.engine import Federation, Worker
-from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob
 from fedloom.engine.serial import Jobs
+from fedloom.evaluation import MetricStates
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.bounds import FEWEST, NormBounds, UploadNorm, upload_norms
 from fedloom.flower.checks import shares_too_large
-from fedloom.flower.exchange import AnyJob, Exchange
+from fedloom.flower.exchange import Exchange
 from fedloom.flower.guard import References, StateGuard
 from fedloom.flower.logs import LogRecord
 from fedloom.flower.node_data import stand_in_views
 from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdentity, client_list
 from fedloom.flower.replies import LostReplyError, ReplyReader
+from fedloom.flower.state_sizes import facts_limit
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import BYTES_PER_CHARACTER, Transport
 from fedloom.flower.upload_checks import UploadError, UploadReader
-from fedloom.flower.wire import MAX_FACTS, MessageError
-from fedloom.methods.contract.contexts import Diagnostic
+from fedloom.flower.wire import MAX_FACTS, AnyJob, MessageError
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic
 from fedloom.methods.contract.method import Uploads
+from fedloom.runs.newcomer_service import Newcomer
+from fedloom.runs.newcomers import NewcomerTests
 
 
 class RemoteEngine:
@@ -71,9 +76,20 @@ class RemoteEngine:
         self._failures, self._refusals = 0, list[str]()  # of this round
         self._is_last, self._reported_unbounded = False, False
         scenario = federation.scenario
+        newcomers = 0 if scenario.newcomers is None else scenario.newcomers.clients
         sizes = None if scenario.remote else scenario.train.sizes.tolist()
+        if sizes is not None and scenario.newcomers is not None:
+            sizes += scenario.newcomers.train.sizes.tolist()
         self._registry = registry or NodeRegistry(
-            transport, run, scenario.clients, scenario.class_names, status, note, sizes=sizes, bindings=bindings
+            transport,
+            run,
+            scenario.clients,
+            scenario.class_names,
+            status,
+            note,
+            sizes=sizes,
+            bindings=bindings,
+            newcomers=newcomers,
         )
         self._replies = ReplyReader(run.name, self._uploads, worker, self._registry)
         self._exchange = Exchange(transport, run, self._registry, config, status, note, self._update_sizes)
@@ -119,12 +135,36 @@ class RemoteEngine:
             with self._refuse_faulty("the test", requested[client]):
                 results[client] = self._replies.eval_result(requested[client], reply)
         if self._federation.scenario.remote:
-            totals = {client: next(iter(result.tested.values())).total for client, result in results.items()}
-            for client, reason in shares_too_large(totals, self._config.max_share).items():
-                self._refuse(requested[client], "the test", MessageError(reason))
-                del results[client]
+            accepted = {client: result.tested for client, result in results.items()}
+            self._refuse_large_tests(requested, accepted)
+            results = {client: results[client] for client in accepted}
         self._require_enough(requested, len(results))
         yield from results.values()
+
+    def test_newcomers(self, tests: NewcomerTests) -> Iterator[tuple[Newcomer, dict[str, MetricStates]]]:
+        """Yield the newcomers whose nodes answer in time, and their tests by name; the others are reported.
+
+        Newcomers that are not there end no run: it is trained.
+        """
+        service, server = tests.service, tests.server
+        names, evaluator = service.names(server), service.evaluator
+        newcomers = {newcomer.client: newcomer for newcomer in service.newcomers()}
+        no_counts = torch.zeros(self._federation.scenario.num_classes, dtype=torch.int64)
+        requested = {
+            client: NewcomerJob(ClientContext(newcomer.task, server.round, client, 0, no_counts), server.state)
+            for client, newcomer in newcomers.items()
+        }
+        results: dict[int, dict[str, MetricStates]] = {}
+        self._begin_round(requested)
+        limit = BYTES_PER_CHARACTER * (facts_limit(evaluator, len(names)) - MAX_FACTS)
+        for client, reply in self._exchange.replies(requested, limit):
+            job, index = requested[client], newcomers[client].index
+            with self._refuse_faulty("the test", job):
+                results[client] = self._replies.newcomer_result(job, reply, names, evaluator, index)
+                self._status.record_round(client, job.ctx.round)
+        if self._federation.scenario.remote:
+            self._refuse_large_tests(requested, results)
+        yield from ((newcomer, results[client]) for client, newcomer in newcomers.items() if client in results)
 
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
         """Aggregate, and test the new state: see `Federation.guard` and `fedloom.flower.guard`.
@@ -195,7 +235,7 @@ class RemoteEngine:
         except ClientError as error:
             self._note(LogRecord(f"round {round_}: {error}", "failed", round=round_, client=client))
             self._failures += 1
-            if self._failures > self._max_failures:
+            if self._failures > self._max_failures and not isinstance(job, NewcomerJob):
                 raise
 
     def _within_share(self, requested: Mapping[int, Job]) -> dict[int, Job]:
@@ -208,6 +248,13 @@ class RemoteEngine:
         for client, reason in refused.items():
             self._refuse(requested[client], "the upload", MessageError(reason))
         return {client: job for client, job in requested.items() if client not in refused}
+
+    def _refuse_large_tests(self, requested: Mapping[int, AnyJob], tested: dict[int, dict[str, MetricStates]]) -> None:
+        """Drop the tests of clients that claim too large a share of all test samples."""
+        totals = {client: next(iter(states.values())).total for client, states in tested.items()}
+        for client, reason in shares_too_large(totals, self._config.max_share).items():
+            self._refuse(requested[client], "the test", MessageError(reason))
+            del tested[client]
 
     def _bound_uploads(self, requested: Mapping[int, Job], results: dict[int, JobResult]) -> None:
         """Measure the uploads of a round, and drop those that are far larger than the others."""

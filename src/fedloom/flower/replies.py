@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from dataclasses import replace
 
 from fedloom.core.errors import ClientError, printable
 from fedloom.engine import Worker
-from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, kept_remotely
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob, NewcomerResult, kept_remotely
+from fedloom.evaluation import Evaluator, MetricStates
 from fedloom.flower.checks import check_scored
-from fedloom.flower.exchange import AnyJob
 from fedloom.flower.facts import restore_fields
 from fedloom.flower.node_registry import NodeRegistry
 from fedloom.flower.state_sizes import facts_limit
 from fedloom.flower.upload_checks import UploadReader
 from fedloom.flower.wire import (
     MAX_FACTS,
+    AnyJob,
     ErrorReply,
     Message,
     MessageError,
@@ -69,6 +71,24 @@ class ReplyReader:
         tested = check_scored(result.tested, result.samples, evaluator.names, example, total, samples)
         self._test_sizes[key] = next(iter(tested.values())).total
         return replace(result, tested=tested)
+
+    def newcomer_result(
+        self, job: NewcomerJob, message: Message | str, names: Collection[str], evaluator: Evaluator, index: int
+    ) -> dict[str, MetricStates]:
+        """Read and check the tests of a client that never trained.
+
+        Args:
+            job: what its node was asked.
+            message: its reply.
+            names: the ways of serving it that are tested.
+            evaluator: says which results a test has.
+            index: of the client among those that never train.
+        """
+        _, reply = self._read(message, job, reply_type(NewcomerResult), facts_limit(evaluator, len(names)))
+        result = NewcomerResult(**restore_fields(reply, NewcomerResult))
+        total = None if evaluator.scenario.remote else evaluator.total(index, "test")
+        samples = self._registry.samples_of(job.ctx.client)
+        return check_scored(result.tested, 0, names, evaluator.example_states(), total, samples)
 
     def _read(
         self, message: Message | str, job: AnyJob, kind: type[ResultReply], limit: int = MAX_FACTS

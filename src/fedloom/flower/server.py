@@ -19,10 +19,11 @@ from fedloom.flower.bounds import FEWEST
 from fedloom.flower.checks import shares_too_large
 from fedloom.flower.logs import LogCallback
 from fedloom.flower.moments import Scale, outliers, pool_moments, read_scale, write_scale
-from fedloom.flower.node_data import node_source, refuse_newcomers, server_data, server_scenario
-from fedloom.flower.node_registry import NodeRegistry, RunIdentity
+from fedloom.flower.node_data import node_source, server_data, server_scenario
+from fedloom.flower.node_registry import NodeRegistry, RunIdentity, client_list
 from fedloom.flower.preflight.machine import require_disk, stored_bytes
 from fedloom.flower.remote import RemoteEngine
+from fedloom.flower.state_sizes import facts_limit
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import Transport
 from fedloom.results.result import Result
@@ -64,8 +65,6 @@ def serve(
             f"{config.method} trains on the pooled data of all clients, which a federation never moves; run it in "
             "simulation (fedloom run)"
         )
-    if scenario is None:
-        refuse_newcomers(config)
     every_round = CheckpointConfig(seconds=0, keep=max(3, config.checkpoint.keep))
     config = config.model_copy(update={"checkpoint": every_round})
     name, nodes, bindings = RunIdentity(_name(out), config.fingerprint()), node_source(config), NodeBindings(out, keys)
@@ -83,8 +82,17 @@ def serve(
         name = replace(name, scale=read_scale(out))
         if nodes.numeric_features and name.scale is None:
             measured = len(nodes.numeric_features)
+            newcomers = len(scenario.newcomer_ids)
             registry = NodeRegistry(
-                transport, name, scenario.clients, nodes.classes, status, say, measured, bindings=bindings
+                transport,
+                name,
+                scenario.clients,
+                nodes.classes,
+                status,
+                say,
+                measured,
+                bindings=bindings,
+                newcomers=newcomers,
             )
             name = replace(name, scale=_pool_scale(registry, config, nodes, say))
         scenario = scenario if name.scale is None else name.scale.apply_to_scenario(scenario, nodes)
@@ -98,6 +106,9 @@ def serve(
             write_atomic(out / _NAME, name.name, private=True)
         if out is not None and name.scale is not None:
             write_scale(out, name.scale)
+        if federation.scenario.newcomers is not None:
+            facts_limit(worker.evaluator_for(None), config.evaluation.newcomers.most_tests)
+            _say_nodes_of_newcomers(federation.scenario, note)
         status.begin(name.name, federation.round)
         bindings.begin()
         remote = RemoteEngine(transport, name, federation, worker, config.flower, status, note, registry, out, bindings)
@@ -117,7 +128,7 @@ def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Ca
     Clients whose moments or numbers of samples are far from the others' are left out of the run.
     """
     settings, features = config.flower, [(nodes.features or ())[index] for index in nodes.numeric_features]
-    registry.wait(range(config.scenario.clients), settings.min_clients, settings.join_timeout, "join_timeout")
+    registry.wait(registry.training_clients, settings.min_clients, settings.join_timeout, "join_timeout")
     counts = {client: reported.samples for client, reported in registry.moments().items()}
     for client, reason in shares_too_large(counts, settings.max_share).items():
         registry.refuse(client, reason)
@@ -131,6 +142,16 @@ def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Ca
     if len(reported) < FEWEST:
         say(f"fewer than {FEWEST} clients told of their features: nothing bounds what one of them tells")
     return scale
+
+
+def _say_nodes_of_newcomers(scenario: Scenario, note: Callable[[str], None]) -> None:
+    """Say which nodes are of clients that never train, and which clients these are."""
+    first, ids = scenario.clients, scenario.newcomer_ids
+    of_config = "" if ids[0] == first else f" (of the config's clients {client_list(ids)})"
+    nodes = client_list(range(first, first + len(ids)))
+    note(
+        f"nodes 0 to {first - 1} train; nodes that never train, and are tested after the last round: {nodes}{of_config}"
+    )
 
 
 def _name(out: Path | None) -> str:

@@ -15,13 +15,17 @@ _BRACKETS = 4  # around a list or a mapping, with a comma
 _MOST = 1 << 28  # characters that the server reads of one test: a quarter of a GiB
 
 
-def facts_limit(evaluator: Evaluator) -> int:
+def facts_limit(evaluator: Evaluator, tests: int | None = None) -> int:
     """Return how many characters the facts of a client's test may have.
+
+    Args:
+        evaluator: says which metrics a test has.
+        tests: number of tests in one reply; None for one of each predictor.
 
     Raises `ConfigError` if the metrics need more than the server reads.
     """
     by_metric = {name: _characters(to_plain(state)) for name, state in evaluator.example_states().states.items()}
-    limit = MAX_FACTS + len(evaluator.names) * sum(by_metric.values())
+    limit = MAX_FACTS + (tests or len(evaluator.names)) * sum(by_metric.values())
     if limit > _MOST:
         name, need = max(by_metric.items(), key=lambda entry: entry[1])
         raise ConfigError(

@@ -20,7 +20,7 @@ from fedloom.flower import certificates
 from fedloom.flower.apps import FAILED
 from fedloom.flower.export import export
 from fedloom.flower.grid import require_flower
-from fedloom.flower.node_data import node_file, server_file
+from fedloom.flower.node_data import count_nodes, node_file, server_file
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.preflight.finding import refuse_errors
 from fedloom.flower.preflight.sides import check_server
@@ -53,7 +53,7 @@ class LocalFederation:
         require_flower()
         self._data = None if data is None else data.resolve()
         self.config, self.folder, self.insecure, self._say = config, folder.resolve(), insecure, say
-        self.clients = config.scenario.clients
+        self.clients = count_nodes(config)
         if port is not None:
             require_free(port)
         free_port, *node_ports = free_ports(self.clients + 1)

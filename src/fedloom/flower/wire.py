@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import functools
 import json
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
@@ -15,7 +16,16 @@ from pydantic import BaseModel, Field, ValidationError
 
 from fedloom.core.errors import FedloomError
 from fedloom.core.plain import to_plain
-from fedloom.engine.jobs import BODY_FIELDS, EvalJob, EvalResult, Job, JobResult, field_types
+from fedloom.engine.jobs import (
+    BODY_FIELDS,
+    EvalJob,
+    EvalResult,
+    Job,
+    JobResult,
+    NewcomerJob,
+    NewcomerResult,
+    field_types,
+)
 from fedloom.flower.facts import Count, Facts, Name, derive_model
 from fedloom.flower.moments import ChannelMoments, Scale
 
@@ -50,12 +60,12 @@ class _MessageFacts(Facts):
 class Request(_MessageFacts, extra="ignore"):
     """The facts of every request from the server to a node.
 
-    do: join the run, train, or test. fingerprint, version: of the config and of fedloom. state_round: the round after
-    which the node stored the private state to continue from, null for none. scale: of numeric features, once the nodes'
-    columns are standardised.
+    do: join the run, train, test, or serve a client that never trains. fingerprint, version: of the config and of
+    fedloom. state_round: the round after which the node stored the private state to continue from, null for none.
+    scale: of numeric features, once the nodes' columns are standardised.
     """
 
-    do: Literal["join", "train", "test"]
+    do: Literal["join", "train", "test", "serve"]
     fingerprint: Name
     version: Name
     client: int = -1
@@ -71,7 +81,7 @@ class JoinRequest(Request, extra="forbid"):
 
 
 class JobRequest(Request, extra="forbid"):
-    """A request to do a job or an evaluation job."""
+    """A request to do a job, or to test."""
 
 
 class JoinReply(_MessageFacts):
@@ -90,7 +100,7 @@ class JoinReply(_MessageFacts):
 
 
 class ResultReply(_MessageFacts):
-    """The result of a job or an evaluation job."""
+    """The result of a job or of tests."""
 
     kind: str
     client: Count
@@ -114,35 +124,49 @@ class ErrorReply(_MessageFacts):
 
 
 Reply: TypeAlias = JoinReply | ResultReply | ErrorReply
+AnyJob: TypeAlias = Job | EvalJob | NewcomerJob
+AnyResult: TypeAlias = JobResult | EvalResult | NewcomerResult
 F = TypeVar("F", bound=_MessageFacts)
+_WORDS: Mapping[Any, str] = {  # of jobs, what a request says to do; of results, the kind of the reply
+    Job: "train",
+    EvalJob: "test",
+    NewcomerJob: "serve",
+    JobResult: "trained",
+    EvalResult: "scored",
+    NewcomerResult: "served",
+}
+
+
+def _word(kind: Any) -> str:
+    return next(word for job_or_result, word in _WORDS.items() if issubclass(kind, job_or_result))
 
 
 @functools.cache
 def request_type(kind: Any) -> type[JobRequest]:
-    """Return the request that carries a `Job` or an `EvalJob`."""
-    do = "train" if issubclass(kind, Job) else "test"
+    """Return the request that carries jobs of a kind."""
+    do = _word(kind)
     return derive_model(kind, JobRequest, _NO_FACTS, do=(Literal[do], do))
 
 
 @functools.cache
 def reply_type(kind: Any) -> type[ResultReply]:
-    """Return the reply that carries a `JobResult` or an `EvalResult`."""
-    base, word = (UploadReply, "trained") if issubclass(kind, JobResult) else (ResultReply, "scored")
+    """Return the reply that carries results of a kind."""
+    base, word = UploadReply if issubclass(kind, JobResult) else ResultReply, _word(kind)
     return derive_model(kind, base, _NO_FACTS, kind=(Literal[word], word))
 
 
-for _job_kind in (Job, EvalJob):  # a field that has no bound ends the import
+for _job_kind in (Job, EvalJob, NewcomerJob):  # a field that has no bound ends the import
     request_type(_job_kind)
-TrainReply, EvalReply = reply_type(JobResult), reply_type(EvalResult)
+TrainReply, EvalReply, ServeReply = map(reply_type, (JobResult, EvalResult, NewcomerResult))
 
 
-def request_for(job: Job | EvalJob, **facts: Any) -> JobRequest:
+def request_for(job: AnyJob, **facts: Any) -> JobRequest:
     """Return the request for a job. facts: those that every request has."""
     kind: Any = type(job)
     return _with_fields(request_type(kind), job, facts)
 
 
-def reply_with(result: JobResult | EvalResult, **facts: Any) -> ResultReply:
+def reply_with(result: AnyResult, **facts: Any) -> ResultReply:
     """Return the reply with a result. facts: those that every reply has."""
     if isinstance(result, JobResult):
         facts["has_state"] = bool(result.state)
@@ -150,7 +174,7 @@ def reply_with(result: JobResult | EvalResult, **facts: Any) -> ResultReply:
     return _with_fields(reply_type(kind), result, facts)
 
 
-def _with_fields(model: type[F], content: Job | EvalJob | JobResult | EvalResult, facts: dict[str, Any]) -> F:
+def _with_fields(model: type[F], content: AnyJob | AnyResult, facts: dict[str, Any]) -> F:
     kind: Any = type(content)
     shared = [name for name in field_types(kind) if name in model.model_fields]
     fields = {name: to_plain(getattr(content, name)) for name in shared}

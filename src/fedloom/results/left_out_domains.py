@@ -74,7 +74,9 @@ def _row(by_domain: dict[str, Group]) -> LeftOutRow:
     setting = "" if cell is None else _setting_name(cell[0], first_domain)
     accuracies = {
         domain: {
-            run.numbers["seed"]: run.numbers["newcomers"]["tests"][_ZERO_SHOT]["accuracy"] for run in group.results
+            run.numbers["seed"]: run.numbers["newcomers"]["tests"][_ZERO_SHOT]["accuracy"]
+            for run in group.results
+            if _domain(run) is not None
         }
         for domain, group in by_domain.items()
     }

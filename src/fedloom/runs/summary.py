@@ -132,14 +132,19 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
 
 
 def _newcomers(federation: Federation, rows: Sequence[Row], at_chance: str | None) -> dict[str, Any]:
-    """Return the measures on the clients that never trained, by how they were served; empty without such clients."""
-    scenario, by_service = federation.scenario, dict[str, dict[str, float]]()
+    """Return the measures on the clients that never trained, by how they were served, and which of them could not be
+    tested, as their nodes were not there; empty without such clients."""
+    scenario, by_service, tested = federation.scenario, dict[str, dict[str, float]](), set[int]()
     for row in rows:
-        if row["split"] == SPLIT and row["client"] is None and row["protocol"] is not None:
+        if row["split"] == SPLIT and row["client"] is not None:
+            tested.add(row["client"])
+        elif row["split"] == SPLIT and row["protocol"] is not None:
             by_service.setdefault(row["protocol"], {})[row["name"]] = row["value"]
-    if not by_service:
+    if not scenario.newcomer_ids:
         return {}
-    return {"newcomers": {"clients": list(scenario.newcomer_ids), "zero_shot_note": at_chance, "tests": by_service}}
+    missing = [client for client in scenario.newcomer_ids if client not in tested]
+    newcomers = {"clients": list(scenario.newcomer_ids), "zero_shot_note": at_chance, "tests": by_service}
+    return {"newcomers": newcomers | ({"not_tested": missing} if missing else {})}
 
 
 def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:

@@ -56,7 +56,8 @@ def sizes_of(config: RunConfig) -> Sizes:
         scenario = config.scenario.build(config.seed)
         shape, classes, clients = scenario.train_set.input_shape, scenario.num_classes, scenario.clients
     else:
-        shape, classes, clients = nodes.input_shape, len(nodes.classes), config.scenario.clients
+        shape, classes = nodes.input_shape, len(nodes.classes)
+        clients = config.scenario.clients - config.scenario.last_newcomers()
     setup = Setup.from_config(config, shape, classes, clients)
     task = setup.tasks[0]
     server = setup.method.server_init(ServerContext(task, 0))

@@ -14,6 +14,7 @@ from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import parse_json
 from fedloom.flower.fingerprints import public_keys
 from fedloom.flower.node import Node
+from fedloom.flower.node_data import count_nodes
 from fedloom.flower.preflight.app import fingerprint_findings, read_app_or_explain, sizes_of
 from fedloom.flower.preflight.connection import connection_findings
 from fedloom.flower.preflight.finding import Finding, error, ok
@@ -67,7 +68,7 @@ def check_server(
     findings = version_findings()
     if keys is not None:
         findings += server_certificate_findings(keys, hosts, datetime.fromtimestamp(clock(), UTC))
-        findings += _public_key_findings(keys, 0 if config is None else config.scenario.clients)
+        findings += _public_key_findings(keys, 0 if config is None else count_nodes(config))
     if port is not None:
         findings.append(port_finding(listen, port))
     return findings if config is None else [*findings, *_disk_findings(config, out, "server")]
@@ -124,7 +125,7 @@ def _data_finding(config: RunConfig, client: int, data: Path) -> Finding:
         node.require_data()
     except (FedloomError, OSError) as problem:
         return error("data", str(problem))
-    return ok("data", f"{data}: {len(node.scenario.train[client]):,} training samples")
+    return ok("data", f"{data}: {len(node.indices):,} training samples")
 
 
 def _disk_findings(config: RunConfig, folder: Path, side: str) -> list[Finding]:
