@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import advice_rules
 import honest_scale
 import hundred_rounds
 import settings_side_by_side
@@ -28,8 +29,8 @@ from results_picture import PICTURE, draw
 from sound import sound_tables
 
 DOCS = Path(__file__).parents[1] / "docs"
-ATTACKS, SOUND, DEPARTURES = "attacks", "sound", "departures"
-PAGES = {ATTACKS, SOUND, DEPARTURES, *honest_scale.STUDIES}  # studies with a page of their own
+ATTACKS, SOUND, DEPARTURES, ADVICE = "attacks", "sound", "departures", "advice"
+PAGES = {ATTACKS, SOUND, DEPARTURES, ADVICE, *honest_scale.STUDIES}  # studies with a page of their own
 SCENARIOS = {
     "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
     "all-methods/alpha-0.2": "Fashion-MNIST, Dirichlet 0.2",
@@ -146,6 +147,7 @@ def _worst(cell: Mapping[str, Any]) -> str:
 def main(folders: list[str]) -> None:
     for folder in folders:
         print(keep(Path(folder)))
+    advice_rules.main([])  # the rules of `fedloom advise` follow from the same rows
     for page, page_tables in tables().items():
         write_atomic(page, with_tables(page.read_text(encoding="utf-8"), page_tables))
     draw(studies_by_name()["all-methods"], PICTURE)

@@ -20,6 +20,8 @@ from fedloom.methods.contract.citation import SYMBOLS, formula
 sys.path += [str(Path(__file__).parent), str(Path(__file__).parents[1] / "benchmarks")]
 from method_needs import needs_table
 
+import advice_rules
+
 PAGES = Path(__file__).parent / "methods"
 LISTS = Path(__file__).parents[1] / "src" / "fedloom" / "commands" / "lists"
 _BEGIN, _END = "<!-- facts: written by `make facts` -->", "<!-- end of facts -->"
@@ -93,3 +95,4 @@ def _cell(text: str) -> str:
 if __name__ == "__main__":
     for path, text in {**pages(), **lists()}.items():
         path.write_text(text, encoding="utf-8")
+    advice_rules.main([])  # the advice knows methods by their traits on these pages

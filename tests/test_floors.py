@@ -31,6 +31,7 @@ FLOORS: dict[str, float] = {
     "runs": 6.4,
     "studies": 6.5,
     "diagnosis": 6.6,
+    "advice": 6.7,
     "report": 7,
     "flower": 7.5,  # it ends with a report
     "trackers": 7,

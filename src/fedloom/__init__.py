@@ -16,6 +16,7 @@ from fedloom._version import __version__
 
 if TYPE_CHECKING:
     from fedloom.api import compare, run, scenario
+    from fedloom.api.advising import advise
     from fedloom.api.diagnosing import diagnose
     from fedloom.api.inspection import inspect
     from fedloom.api.reading import read
@@ -39,6 +40,7 @@ _HOMES = {
     "compare": "fedloom.api",
     "run": "fedloom.api",
     "scenario": "fedloom.api",
+    "advise": "fedloom.api.advising",
     "diagnose": "fedloom.api.diagnosing",
     "inspect": "fedloom.api.inspection",
     "read": "fedloom.api.reading",
@@ -78,6 +80,7 @@ __all__ = [
     "Spec",
     "Study",
     "__version__",
+    "advise",
     "compare",
     "diagnose",
     "evaluate",

@@ -22,6 +22,7 @@ import typer
 
 from fedloom._version import __version__
 from fedloom.commands import catalogue, comparisons, flower, model, publication, reproduce, studies
+from fedloom.commands.advise import advise
 from fedloom.commands.config import config as config_command
 from fedloom.commands.diagnose import diagnose
 from fedloom.commands.init import init
@@ -190,6 +191,7 @@ def inspect(
 
 
 app.command()(diagnose)
+app.command()(advise)
 app.command()(comparisons.report)
 app.command()(publication.table)
 app.command()(publication.figure)
@@ -257,6 +259,7 @@ _HOW_TO_RESUME = {
     "reproduce": "; the same command goes on from the last checkpoints",
     "study": "; the same command goes on from the last checkpoints",
     "compare": "; the same command goes on from the last checkpoints",
+    "advise": "; the same command goes on from the last checkpoints",
 }
 
 

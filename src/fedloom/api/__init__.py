@@ -122,7 +122,7 @@ def run(
         with reproducible_settings():
             user_scenario = user_scenario or config.scenario.build(config.seed)
             model = with_user_models(model, user_scenario.train_set)
-    config = parse({**values, "model": _suited(model, user_scenario)})
+    config = parse({**values, "model": suited(model, user_scenario)})
     with progress_listener([config], progress) as listener:
         result = run_config(
             config,
@@ -194,7 +194,7 @@ def compare(
         with reproducible_settings():
             data = user_scenario or parse({"scenario": sections[0]}).scenario.build(run_seed=0)
             model = with_user_models(model, data.train_set)
-    values = {**keys, "model": _suited(model, user_scenario), "scenario": sections}
+    values = {**keys, "model": suited(model, user_scenario), "scenario": sections}
     make = variants_with_references if references else variants
     configs = make(values, [methods] if isinstance(methods, str) else methods, seeds)
     folder = None if out is None else expand_home(out)
@@ -203,7 +203,7 @@ def compare(
         return Comparison(compare_runs(configs, out=folder, listener=listener, **how))
 
 
-def _suited(model: Any, user_scenario: Scenario | None) -> Any:
+def suited(model: Any, user_scenario: Scenario | None) -> Any:
     """`model`, or for data of one's own without images the name of one that takes them."""
     train_set = None if user_scenario is None else user_scenario.train_set
     if model is not None or train_set is None or train_set.x.dim() != 2:

@@ -55,7 +55,7 @@ def trials_of(study: StudyPlan, cell: Cell) -> list[Trial]:
     trials = []
     for tried in study.tried:
         config = parse(overlaid(_with(first.values, tried), study.trials))
-        _refuse_without_validation(config, cell.group)
+        refuse_without_validation(config, f"tune: {cell.group}")
         trials.append(Trial(cell.group, tried, config))
     return trials
 
@@ -163,14 +163,18 @@ def _with(values: Mapping[str, Any], tried: Mapping[str, Any]) -> dict[str, Any]
     return plain
 
 
-def _refuse_without_validation(config: RunConfig, group: str) -> None:
+def refuse_without_validation(config: RunConfig, who: str) -> None:
+    """Raise `ConfigError` if a config has no validation data to choose on.
+
+    Args:
+        config: of a run by which something is chosen.
+        who: what chooses, which begins the message.
+    """
     scenario = config.scenario
     share = scenario.val if scenario.split is None else scenario.split.val
     if config.evaluation.protocol == "few-shot" or not share:
-        raise ConfigError(
-            f"tune: {group} has no validation data to choose on; set {scenario.val_key} above 0, in trials for the "
-            "trials alone"
-        )
+        tuned = ", in trials for the trials alone" if who.startswith("tune") else ""
+        raise ConfigError(f"{who} has no validation data to choose on; set {scenario.val_key} above 0{tuned}")
 
 
 def _slug(name: str) -> str:

@@ -1,0 +1,1 @@
+"""Advice on methods: which of them to try on a federation's data, by measured evidence and by a trial."""

@@ -1,0 +1,240 @@
+"""A trial of methods on the user's own scenario: successive halving on validation data, and a final on fresh seeds.
+
+Every rung is a set of whole runs of some rounds, because many methods end with a step of their own (a head fitted after
+the last round), which a run that is cut off would lack. After a rung the better third goes on (Jamieson and Talwalkar,
+AISTATS 2016, arXiv 1502.07943, keep half; a third is the factor of Hyperband, arXiv 1603.06560). All runs of a rung
+end before any is dropped, so the order of methods does not matter. Optuna's pruner decides as trials come in: the first
+ones could never be dropped.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any, NamedTuple, TypeAlias
+
+from fedloom.advice.advice import Advice, fitted
+from fedloom.advice.needs import Needs
+from fedloom.config.run_config import RunConfig
+from fedloom.core.errors import ConfigError
+from fedloom.data.scenario import Scenario
+from fedloom.results.difference import Difference, compare_family
+from fedloom.results.text import counted
+from fedloom.studies.compare import compare
+from fedloom.studies.events import Listener
+from fedloom.studies.tuning import refuse_without_validation, validation_value
+
+FACTOR = 3  # of the rounds from rung to rung, and of the arms that are dropped
+RATES = (1 / 3, 1.0, 3.0)  # times the config's learning rate, the same for every method
+FINAL_SEEDS = 3
+Show: TypeAlias = Callable[[Sequence[RunConfig]], AbstractContextManager[Listener]]
+
+
+class Arm(NamedTuple):
+    """A method with a learning rate."""
+
+    method: str
+    rate: float
+
+    @property
+    def name(self) -> str:
+        """The arm in words."""
+        return f"{self.method} at {self.rate:g}"
+
+
+@dataclass(frozen=True, slots=True)
+class Rung:
+    """The scores of one rung: validation values in [0, 1] by arm, best first."""
+
+    rounds: int
+    scores: Mapping[Arm, float]
+
+
+@dataclass(frozen=True, slots=True)
+class TrialOutcome:
+    """The outcome of a trial.
+
+    Attributes:
+        reference: the method that a gain has to be over.
+        rungs: the scores on the config's seed, from the shortest runs to the longest.
+        finals: validation values on the fresh seeds, by arm: the best arm of another method, if one reached the final,
+            then the best arm of the reference.
+        seeds: the fresh seeds.
+        difference: of the final, in validation accuracy; None if the reference alone was tried.
+        runs: number of runs.
+    """
+
+    reference: str
+    rungs: tuple[Rung, ...]
+    finals: Mapping[Arm, Sequence[float]]
+    seeds: tuple[int, ...]
+    difference: Difference | None
+    runs: int
+
+    @property
+    def recommended(self) -> str:
+        """The method of the final that is seen to be ahead; the reference if none is."""
+        return self.arm.method
+
+    @property
+    def arm(self) -> Arm:
+        """The recommended method with its learning rate."""
+        challenger, *others = self.finals
+        return challenger if not others or (self.difference and self.difference.word == "ahead") else others[0]
+
+    def sentence(self) -> str:
+        """The recommendation with its uncertainty."""
+        plain = "fine-tuned FedAvg" if self.reference == "fedavg+finetune" else self.reference
+        if self.difference is None:
+            return f"no other method was tried: {self.arm.name}"
+        challenger = next(iter(self.finals))
+        figures = (
+            f"{100 * self.difference.mean:+.1f} points of validation accuracy over {plain}, 95 % interval "
+            f"{self.difference.interval_text(100)}, {counted(self.difference.n, 'fresh seed')}"
+        )
+        if self.difference.word == "ahead":
+            return f"take {challenger.name}: {figures}"
+        return f"no method is seen to be better than {plain}: {challenger.name} has {figures}; take {self.arm.name}"
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        difference = self.difference
+        return {
+            "recommended": {"method": self.arm.method, "optimizer.lr": self.arm.rate},
+            "reference": self.reference,
+            "rungs": [
+                {"rounds": rung.rounds, "validation": {arm.name: score for arm, score in rung.scores.items()}}
+                for rung in self.rungs
+            ],
+            "final": {arm.name: list(values) for arm, values in self.finals.items()},
+            "seeds": list(self.seeds),
+            "difference": None
+            if difference is None
+            else {"mean": difference.mean, "low": difference.low, "high": difference.high, "word": difference.word},
+            "runs": self.runs,
+            "sentence": self.sentence(),
+        }
+
+
+@contextlib.contextmanager
+def silent(configs: Sequence[RunConfig]) -> Iterator[Listener]:
+    """Give a listener that shows nothing."""
+    yield lambda event: None
+
+
+def with_trial(
+    advice: Advice,
+    config: RunConfig,
+    *,
+    scenario: Scenario | None = None,
+    out: Path | None = None,
+    jobs: int = 1,
+    show: Show = silent,
+) -> Advice:
+    """Return the advice with the outcome of a trial of its short list. Args and errors are those of `run_trial`.
+
+    Args:
+        advice: the short list, its reference and the needs.
+        config: the user's config.
+        scenario: used instead of the one that the config describes.
+        out: folder of the runs; None keeps nothing on disk.
+        jobs: processes at a time.
+        show: gives the listener of each rung.
+
+    Raises `ConfigError` where no plain method meets the needs, too.
+    """
+    if advice.reference is None:
+        raise ConfigError("a trial: no plain method meets these needs, so no gain can be told; leave out --trial")
+    how: dict[str, Any] = {"scenario": scenario, "out": out, "jobs": jobs, "show": show}
+    outcome = run_trial(config, advice.methods, advice.reference, advice.needs, **how)
+    return replace(advice, trial=outcome)
+
+
+def rungs_of(rounds: int) -> list[int]:
+    """Return the rounds of each rung before the final, which has all of them.
+
+    Example:
+        >>> rungs_of(30), rungs_of(4), rungs_of(1)
+        ([3, 10], [1], [])
+    """
+    lengths = {rounds // FACTOR**2, rounds // FACTOR}
+    return sorted(length for length in lengths if 0 < length < rounds)
+
+
+def run_trial(
+    config: RunConfig,
+    methods: Sequence[str],
+    reference: str,
+    needs: Needs,
+    *,
+    scenario: Scenario | None = None,
+    out: Path | None = None,
+    jobs: int = 1,
+    show: Show = silent,
+) -> TrialOutcome:
+    """Try methods on the user's scenario; validation data alone decide.
+
+    Args:
+        config: rounds are those of the final; the learning rate is the middle one of three that every method tries.
+        methods: names of the candidates.
+        reference: the method that a gain has to be over; it always reaches the final.
+        needs: resolved needs, whose goal says what is tested.
+        scenario: used instead of the one that the config describes.
+        out: folder of the runs, which are resumed; None keeps nothing on disk.
+        jobs: processes at a time; more than one needs `out` and no scenario.
+        show: gives, for the configs of a rung, the listener that shows their progress.
+
+    Raises `ConfigError` without validation data, and the first error of any run.
+    """
+    refuse_without_validation(config, "a trial")
+    if config.rounds < FACTOR:
+        raise ConfigError(f"rounds = {config.rounds}: a trial needs {FACTOR} or more, whose third is the first rung")
+    if scenario is not None and not scenario.val.sizes.sum():
+        raise ConfigError(f"a trial: {scenario.name} has no validation data to choose on; set val above 0")
+    names = list(dict.fromkeys([*methods, reference]))
+    arms = [Arm(name, config.optimizer.lr * factor) for name in names for factor in RATES]
+
+    def scores(arms: Sequence[Arm], rounds: int, seeds: Sequence[int], folder: str) -> list[float]:
+        runs = [_with(fitted(config, arm.method, needs), arm.rate, rounds, seed) for arm in arms for seed in seeds]
+        place = None if out is None else out / folder
+        with show(runs) as listener:
+            results = compare(runs, out=place, jobs=jobs, scenario=scenario, listener=listener)
+        return [validation_value(result, config.evaluation.criterion()) for result in results]
+
+    sign, rungs, runs = config.evaluation.criterion().sign, [], 0
+    for rounds in rungs_of(config.rounds):
+        values = dict(zip(arms, scores(arms, rounds, [config.seed], f"rung-{rounds}"), strict=True))
+        ranked = sorted(arms, key=lambda arm: _key(values[arm], sign), reverse=True)
+        rungs.append(Rung(rounds, {arm: values[arm] for arm in ranked}))
+        runs += len(arms)
+        kept = ranked[: -(-len(ranked) // FACTOR)]
+        arms = kept if any(arm.method == reference for arm in kept) else [*kept, _first_of(reference, ranked)]
+    others = [arm for arm in arms if arm.method != reference]
+    finalists = [*others[:1], _first_of(reference, arms)]
+    seeds = tuple(config.seed + 1 + n for n in range(FINAL_SEEDS))
+    flat = scores(finalists, config.rounds, seeds, "final")
+    finals = {arm: flat[n * FINAL_SEEDS : (n + 1) * FINAL_SEEDS] for n, arm in enumerate(finalists)}
+    difference = None
+    if others:
+        challenger, plain = finals.values()
+        difference = compare_family([[sign * (ours - theirs) for ours, theirs in zip(challenger, plain, strict=True)]])[
+            0
+        ]
+    return TrialOutcome(reference, tuple(rungs), finals, seeds, difference, runs + len(flat))
+
+
+def _with(config: RunConfig, rate: float, rounds: int, seed: int) -> RunConfig:
+    optimizer = replace(config.optimizer, lr=rate)
+    return config.model_copy(update={"optimizer": optimizer, "rounds": rounds, "seed": seed})
+
+
+def _first_of(method: str, arms: Sequence[Arm]) -> Arm:
+    return next(arm for arm in arms if arm.method == method)
+
+
+def _key(value: float, sign: int) -> tuple[bool, float]:
+    """Order values that are no number below all others."""
+    return value == value, sign * value

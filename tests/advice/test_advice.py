@@ -1,0 +1,97 @@
+"""Advice for small federations: the rule that decides, the short list, and what is refused."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+
+import fedloom as fl
+from command_line import call
+from fedloom.advice.advice import LONGEST
+from fedloom.advice.evidence import rules
+from fedloom.core.errors import ConfigError
+from fedloom.data import from_arrays
+
+SKEWED = {"source": "digits", "partition": "classes", "classes_per_client": 2, "clients": 5}
+SMALL = {"model": {"name": "mlp", "hidden": [8]}, "rounds": 1}
+
+
+def test_extreme_label_skew_leads_to_the_setting_with_the_strongest():
+    advice = fl.advise({"scenario": SKEWED, **SMALL})
+    setting = advice.evidence.setting
+    assert setting["name"] == "all-methods/alpha-0.05"
+    assert "from 0.81" in advice.evidence.why
+    measured = [row["method"] for row in setting["rows"]]
+    assert advice.methods == [method for method in measured if method in advice.methods]  # in the order of their means
+    assert 0 < len(advice.methods) <= LONGEST
+    assert advice.reference == "fedavg"
+    assert advice.first == advice.methods[0]
+    json.dumps(advice.facts(), allow_nan=False)
+
+
+def test_a_model_for_each_client_has_fine_tuned_fedavg_as_reference():
+    advice = fl.advise({"scenario": SKEWED, **SMALL}, goal="personal")
+    assert advice.reference == "fedavg+finetune"
+    assert all("personal" in one.traits["yields"] for one in advice.suggestions)
+    assert "batch norm" in advice.left_out["fedco2"]  # which this network lacks
+
+
+def test_different_networks_are_read_from_the_config():
+    advice = fl.advise({"scenario": SKEWED, "model": ["mlp", "logistic"]}, goal="personal")
+    assert advice.evidence.setting["name"] == "two-classes"
+    assert all(one.traits["any_nets"] for one in advice.suggestions)
+    assert advice.reference == "local"
+
+
+def test_needs_that_no_measured_method_meets_name_those_that_nobody_measured():
+    advice = fl.advise({"scenario": SKEWED, **SMALL}, nets="different", secure_sums=True)
+    assert advice.suggestions == ()
+    assert advice.reference is None
+    assert advice.first is None
+    assert advice.unmeasured
+    assert any(sentence.startswith("meet the needs, but are not measured") for sentence in advice.sentences())
+
+
+@pytest.mark.parametrize(
+    ("scenario", "needs", "message"),
+    [
+        (SKEWED, {"traffic": 0.0, "stateless": True}, "goal = global, traffic = 0.0, stateless: no method meets all"),
+        ({"source": "digits", "partition": "iid", "clients": 1}, {}, "digits: 1 client with samples; advice needs two"),
+        ({"partition": "iid"}, {"trial": True}, "trial"),
+    ],
+)
+def test_what_leaves_nothing_to_choose_is_refused_in_one_line(scenario, needs, message):
+    scenario = {"source": "digits", "clients": 2, **scenario}
+    with pytest.raises(ConfigError, match=message) as refused:
+        fl.advise({"scenario": {**scenario, "val": 0.0}, **SMALL}, **needs)
+    assert "\n" not in str(refused.value)
+
+
+def test_one_class_is_refused():
+    images = np.zeros((40, 4, 4), dtype=np.uint8)
+    images[::2] = 9
+    scenario = fl.scenario(from_arrays(images, np.zeros(40, dtype=int), classes=["a", "b"]), clients=2)
+    with pytest.raises(ConfigError, match="1 class with samples; advice needs two or more"):
+        fl.advise(scenario)
+
+
+def test_every_rule_points_at_a_setting_and_the_last_of_a_goal_always_holds():
+    known = {(one["name"], one["goal"]) for one in rules()["settings"]}
+    by_goal = {}
+    for rule in rules()["rules"]:
+        assert (rule["setting"], rule["goal"]) in known
+        by_goal[rule["goal"]] = rule
+    assert all(set(rule) == {"goal", "setting"} for rule in by_goal.values())
+
+
+def test_the_command_prints_the_list_and_its_reasons(capsys):
+    words = ("scenario.partition=classes", "scenario.classes_per_client=2", "model={name: mlp, hidden: [8]}")
+    code, out, err = call(capsys, "advise", "demo", *words, "--goal", "personal")
+    assert (code, err) == (0, "")
+    assert "nearest measured setting: Fashion-MNIST, Dirichlet 0.05" in out
+    assert "fedrep" in out
+    code, out, err = call(capsys, "advise", "demo", *words, "--traffic", "0", "--stateless")
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1

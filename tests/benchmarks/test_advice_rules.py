@@ -1,0 +1,71 @@
+"""The rules of `fedloom advise` are those that the committed measurements give, and contradict none of them."""
+
+from __future__ import annotations
+
+import json
+from itertools import pairwise
+from statistics import fmean
+
+import pytest
+
+import advice_rules
+from cells import FOLDER
+from fedloom.advice.evidence import rules
+
+CELLS = {path.stem: json.loads(path.read_text(encoding="utf-8"))["cells"] for path in FOLDER.glob("*.json")}
+
+
+def test_the_file_is_what_the_command_derives():
+    assert advice_rules.RULES.read_text(encoding="utf-8") == advice_rules.rules_text()
+
+
+def test_the_page_shows_the_rules():
+    assert advice_rules.rules_table() in advice_rules.PAGE.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("setting", rules()["settings"], ids=lambda one: f"{one['name']}-{one['goal']}")
+def test_rows_say_what_was_measured_best_first(setting):
+    study, _, name = setting["name"].partition("/")
+    assert len(setting["rows"]) >= advice_rules.MIN_METHODS
+    for row in setting["rows"]:
+        cell = CELLS[study][f"{name}/{row['method']}"]
+        tested = cell.get("tested", {cell["protocol"]: {"accuracy": cell["accuracies"]}})
+        accuracies = tested[row["protocol"]]["accuracy"]
+        assert row["accuracy"] == pytest.approx(100 * fmean(accuracies), abs=0.006)
+        assert row["n"] == len(accuracies)
+    accuracies = [row["accuracy"] for row in setting["rows"]]
+    assert accuracies == sorted(accuracies, reverse=True)
+
+
+def test_no_method_above_the_plain_one_is_behind_it():
+    for setting in rules()["settings"]:
+        plain = next(row["accuracy"] for row in setting["rows"] if row["word"] == "baseline")
+        for row in setting["rows"]:
+            assert not (row["accuracy"] > plain and row["word"] == "behind")
+            assert not (row["accuracy"] < plain and row["word"] == "ahead")
+
+
+def test_no_rule_uses_the_scenarios_on_which_the_advice_is_measured():
+    assert "advice" not in {setting["name"].partition("/")[0] for setting in rules()["settings"]}
+
+
+def test_thresholds_lie_between_the_profiles_of_neighbours():
+    profiles = {one["name"]: one["profile"] for one in rules()["settings"]}
+    for goal in ("global", "personal"):
+        chain = [
+            rule
+            for rule in rules()["rules"]
+            if rule["goal"] == goal and set(rule) <= {"goal", "setting", "label_skew_from"}
+        ]
+        for rule, following in pairwise(chain):
+            stronger, weaker = (profiles[one["setting"]]["label_skew"] for one in (rule, following))
+            assert weaker < rule["label_skew_from"] < stronger
+
+
+def test_every_measured_method_has_traits():
+    traits = rules()["traits"]
+    for setting in rules()["settings"]:
+        for row in setting["rows"]:
+            assert {"yields", "any_nets", "state", "newcomers", "secure_sums", "dp", "traffic"} <= set(
+                traits[row["method"]]
+            )
