@@ -243,9 +243,8 @@ def rules_table() -> str:
         key = next((key for key in rule if key in _CONDITIONS), None)
         condition = _CONDITIONS[key].format(rule[key]) if key else "nothing of the above"
         best = ", ".join(f"{row['method']} {row['accuracy']:.1f} %" for row in setting["rows"][:3])
-        lines.append(
-            f"| {rule['goal']} | {condition} | [{setting['title']}](../{setting['page']}) | {len(setting['rows'])} | {best} |"
-        )
+        link, count = f"[{setting['title']}](../{setting['page']})", len(setting["rows"])
+        lines.append(f"| {rule['goal']} | {condition} | {link} | {count} | {best} |")
     return "\n".join(lines) + "\n"
 
 

@@ -10,7 +10,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.results.difference import compare_family
 
 DIGITS = {"source": "digits", "partition": "classes", "classes_per_client": 2, "clients": 5, "val": 0.3}
-KEYS = {"scenario": DIGITS, "model": {"name": "mlp", "hidden": [4]}, "rounds": 3, "local_epochs": 1, "batch_size": 256}
+KEYS = {"scenario": DIGITS, "model": {"name": "mlp", "hidden": [4]}, "rounds": 3, "engine": "serial"}
 FEDREP, FINE_TUNED = Arm("fedrep", 0.1), Arm("fedavg+finetune", 0.03)
 
 

@@ -23,7 +23,7 @@ def test_the_page_has_commands():
 )
 def test_a_typed_command_runs(line, tmp_path, monkeypatch, capsys):
     monkeypatch.chdir(tmp_path)
-    rounds = ["--rounds", "3", "-q"] if "--trial" in line else []
+    rounds = ["engine=serial", "--rounds", "3", "-q"] if "--trial" in line else []
     code, out, err = call(capsys, *shlex.split(line)[1:], *rounds)
     assert code == 0, err
     assert "fedavg" in out

@@ -192,6 +192,7 @@ def reason_against(method: str, needs: Needs, config: RunConfig, scenario: Scena
     candidate = fitted(config, method, needs)
     try:
         setup = Setup.from_config(candidate, *_shape(scenario))
+        setup.worker(candidate, scenario.train_set)
         require_public(setup.method, scenario)
         doubts = setup.method.examine(setup.tasks, max(1, round(config.participation * scenario.clients)))
         setup.method.server_init(ServerContext(setup.tasks[0], 0))

@@ -1,4 +1,4 @@
-"""What a federation needs of its method, beside accuracy."""
+"""The constraints of a federation on its method, beside accuracy."""
 
 from __future__ import annotations
 
