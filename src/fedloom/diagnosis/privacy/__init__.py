@@ -1,0 +1,1 @@
+"""Attacks on what clients upload: labels, inputs, membership. They measure what a federation tells of its clients."""

@@ -1,0 +1,150 @@
+"""Label shares of a client, from its upload: read off where they are told, else inferred from the last layer.
+
+The bias of class c moves along the share of c in the client's labels minus the mean probability that the net gives to
+c: Zhao et al. 2020 (iDLG, arXiv 2001.02610) for one sample, Wainakh et al. 2022 (LLG, PoPETs, arXiv 2105.09369) for
+batches.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record, Value
+from fedloom.core.tables import ClassTable
+
+Source = Literal["counts", "last layer and mask", "last layer", "mask", "nothing"]
+
+
+@dataclass(frozen=True, slots=True)
+class LabelGuess:
+    """A client's label shares, as its upload tells them.
+
+    Attributes:
+        shares: share of each class [C], float64, of sum 1.
+        source: what they come from; where it is "nothing", they are uniform.
+    """
+
+    shares: Tensor
+    source: Source
+
+
+def infer_labels(upload: Record, received: Record, num_classes: int) -> LabelGuess:
+    """Infer a client's label shares from one upload, by what tells most.
+
+    Counts by class are read off. Otherwise the change of the last layer is scaled so that the class whose output fell
+    most has no sample, among the classes that masks name. Masks alone leave equal shares of these classes.
+
+    Args:
+        upload: what the client sent, unpacked.
+        received: what it had received before.
+        num_classes: C.
+    """
+    for value in upload.values():
+        if isinstance(value, Tensor) and value.shape == (num_classes,) and _counts(value):
+            return LabelGuess(_as_shares(value.double(), torch.ones(num_classes, dtype=torch.bool)), "counts")
+    held = _held(upload, num_classes)
+    scores = _last_layer(upload, received, num_classes)
+    if scores is None:
+        shares = _as_shares(held.double(), held)
+        return LabelGuess(shares, "nothing" if bool(held.all()) else "mask")
+    return LabelGuess(shares_of_scores(scores, held), "last layer" if bool(held.all()) else "last layer and mask")
+
+
+def shares_of_scores(scores: Tensor, held: Tensor | None = None) -> Tensor:
+    """Return label shares [C] that are proportional to scores above the lowest one; uniform where all are equal.
+
+    Args:
+        scores: a number for each class [C] that grows with its share: the change of the last bias, or of the sums of
+            the last layer's rows.
+        held: the classes [C] (bool) that the client is known to have; None for any.
+
+    Example:
+        >>> shares_of_scores(torch.tensor([0.1, -0.2, -0.2, 0.0]))
+        tensor([0.6000, 0.0000, 0.0000, 0.4000], dtype=torch.float64)
+    """
+    known = torch.ones(len(scores), dtype=torch.bool) if held is None else held
+    finite = torch.nan_to_num(scores.double())
+    return _as_shares(finite - finite.min(), known)
+
+
+def shares_after_one_step(change: Tensor, lr: float, probabilities: Tensor) -> Tensor:
+    """Return the label shares [C] of a client that took one step of plain SGD on all of its samples.
+
+    The gradient of mean cross-entropy by the bias of class c is the mean probability of c minus the share of c, so the
+    shares are exact where the probabilities are.
+
+    Args:
+        change: the upload's last bias minus the received one [C].
+        lr: the learning rate.
+        probabilities: mean probability of each class over the client's samples [C] before the step; 1 / C if the last
+            layer was 0.
+
+    Raises `ConfigError` for a learning rate that is not positive.
+    """
+    if lr <= 0:
+        raise ConfigError(f"lr = {lr}: need a positive number")
+    return probabilities.double() + change.double() / lr
+
+
+def label_of_gradient(bias_gradient: Tensor) -> int:
+    """Return the label of the only sample behind a gradient: the one entry that is negative (iDLG).
+
+    Args:
+        bias_gradient: gradient of cross-entropy by the last bias [C].
+
+    Example:
+        >>> label_of_gradient(torch.tensor([0.2, -0.7, 0.5]))
+        1
+    """
+    return int(bias_gradient.argmin())
+
+
+def total_variation(guess: Tensor, truth: Tensor) -> float:
+    """Return half the sum of absolute differences between two lists of shares [C]: 0 if equal, at most 1."""
+    return float((guess.double() - truth.double()).abs().sum() / 2)
+
+
+def _counts(value: Tensor) -> bool:
+    """Whether a tensor counts samples; ones alone stand for counts that are not told (`+dp`)."""
+    return not value.is_floating_point() and value.dtype != torch.bool and bool((value != 1).any())
+
+
+def _held(upload: Record, num_classes: int) -> Tensor:
+    """The classes that all class tables of an upload hold [C] (bool); all, if none holds any."""
+    held = torch.ones(num_classes, dtype=torch.bool)
+    for value in upload.values():
+        if isinstance(value, ClassTable) and value.held.shape[-1] == num_classes and bool(value.held.any()):
+            held = held & value.held.reshape(-1, num_classes).any(0)
+    return held
+
+
+def _last_layer(upload: Record, received: Record, num_classes: int) -> Tensor | None:
+    """The change of the last layer's bias [C], or of the sums of its rows where it has none; None if it is not sent."""
+    for kind in ("bias", "weight"):
+        for key, value in upload.items():
+            for name, tensor in _tree(value).items():
+                block, _, entry = name.rpartition(".")
+                if (block.rpartition(".")[2] or key) != "head" or entry != kind or len(tensor) != num_classes:
+                    continue
+                before = _tree(received.get(key)).get(name)
+                change = tensor.double() - (before.double() if before is not None else 0.0)
+                if bool(change.count_nonzero()):
+                    return change if kind == "bias" else change.sum(1)
+    return None
+
+
+def _tree(value: Value | None) -> Mapping[str, Tensor]:
+    return value if isinstance(value, dict) else {}
+
+
+def _as_shares(amounts: Tensor, among: Tensor) -> Tensor:
+    """Amounts [C] of 0 or more over their sum, of the classes `among`; equal shares of these where the sum is 0."""
+    kept = torch.where(among, amounts, 0.0)
+    total = kept.sum()
+    return kept / total if float(total) > 0 else among.double() / among.sum()
