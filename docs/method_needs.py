@@ -26,7 +26,7 @@ SETTINGS = {
     ("digit-domains", ""): ("on", "five domains", "feature-skew-five-digit-domains-one-client-each"),
     ("two-classes", ""): ("with", "different nets", "different-nets-fashion-mnist-two-classes-a-client"),
 }
-_TRAFFIC = "all-methods", "alpha-0.2"  # where bytes are compared with FedAvg's
+_TRAFFIC = "all-methods", "alpha-0.05"  # where bytes are compared with FedAvg's
 _MODELS = {
     "global": "one model for all",
     "personal": "a model for each",
