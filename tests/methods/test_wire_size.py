@@ -19,6 +19,7 @@ WHOLE = {"feddistill", "fedorgp", "fedtgp"}  # identity rows, and generated prot
 WIDE = 6  # features of the toy net
 GENERATOR = (32 + CLASSES) * 256 + 256 + 256 * WIDE + WIDE  # noise and class -> 256 -> features
 CONDITIONS = CLASSES * WIDE + 2 * (WIDE * WIDE + 3 * WIDE)  # an embedding, and two layers with layer norm
+ENDS = 10  # of Floco's simplex
 GATE = 2 * WIDE * WIDE + 6 * WIDE  # a layer to twice the width, with layer norm
 MEASURED = [name for name in ROW_METHODS if name in FEDERATED and METHODS.get(name).citation is not None]
 
@@ -47,10 +48,14 @@ def sizes(name, held, participants=CLIENTS):
         "B": sum(entries.values()) - head,
         "BN": of(*BN_ROLES),
         "H": head,
-        # APFL's alpha; FedALA's weights of the head; FedGen's generator; GPFL's conditions; FedCP's gate; a second net
-        "Q": {"apfl": 4, "fedala": head, "fedgen": 4 * GENERATOR, "gpfl": 4 * CONDITIONS, "fedcp": 4 * GATE}.get(
-            name, sum(entries.values())
-        ),
+        "Q": {
+            "apfl": 4,  # alpha
+            "fedala": head,  # weights of the head
+            "fedgen": 4 * GENERATOR,
+            "gpfl": 4 * CONDITIONS,
+            "fedcp": 4 * GATE,
+            "floco": 4 * (ENDS - 1) * CLASSES * WIDE,  # the other ends
+        }.get(name, sum(entries.values())),  # a second net
         "d": 4 * WIDE,
         "Cd": 4 * held * WIDE,
         "CC": 4 * held * CLASSES,
@@ -69,6 +74,7 @@ def sizes(name, held, participants=CLIENTS):
         "study": 0,  # as many rows as the batch has classes
         "MP": (CLIENTS - 1) * sum(entries.values()),
         "weights": 4 * CLIENTS,
+        "centre": 4 * ENDS,
         "foreign": (CLIENTS - 1) * head,
         "mask": CLASSES,
         "masks": participants * CLASSES,

@@ -213,6 +213,26 @@ MUTATIONS = (
     _of("fedfomo", "the validation part trains", "part=part.others", "part=part"),
     _of("fedfomo", "clients forget their base", 'if "base" in state and', 'if "base" not in state and'),
     _of(
+        "floco",
+        "the middle in every step",
+        "lengths = -drawn.clamp(min=1e-20).log()",
+        "lengths = torch.ones_like(drawn)",
+    ),
+    _of(
+        "floco",
+        "the server places clients by weights, not by changes",
+        "flat_ends(work.tree) - flat_ends(work.start.tree)",
+        "flat_ends(work.tree)",
+    ),
+    _of("floco", "a test at the middle, not at the centre", "middle if centre is None else centre", "middle"),
+    Mutation(
+        "floco: the centres that lie nearest",
+        "methods/parts/simplex.py",
+        "if (energy := riesz_energy(places)) < least",
+        "if -(energy := -riesz_energy(places)) < least",
+        ("methods/test_floco.py",),
+    ),
+    _of(
         "fedmrl",
         "the own features come first",
         "[bundle[SMALL].features(x), bundle[OWN].features(x)]",

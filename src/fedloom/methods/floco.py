@@ -1,0 +1,199 @@
+"""Floco."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import cast
+
+import torch
+from pydantic import Field
+from torch import Tensor, nn
+from torch.nn.functional import linear
+
+from fedloom.core.records import Record, get_tensor, get_tree
+from fedloom.core.trees import Tree
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_trained_head
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method, Uploads, register
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.client_rows import client_row
+from fedloom.methods.parts.simplex import principal_components, spread_on_simplex
+from fedloom.nets.net import Net
+
+WEIGHT, ENDS = "head.weight", "extra.ends"
+APART = 1e-3  # largest distance of two centres below which all clients count as being in one place
+
+
+class Options(method.Options):
+    """Options of Floco."""
+
+    ends: int = Field(10, ge=1, description="M, the ends of the simplex of heads; 1 is FedAvg.")
+    tau: int | None = Field(
+        None, ge=2, description="First round of clients' own parts. Null is half of the run's rounds, 2 at least."
+    )
+    rho: float = Field(0.1, ge=0, description="rho, the radius of a client's part, in the l1 norm.")
+
+
+@register
+class Floco(Method):
+    """Floco: the head is a simplex of several ends, and each client trains in its own part of it. Grinwald, Wiesner,
+    Nakajima, NeurIPS 2024.
+
+    Down: body, M ends of the head's weight, one bias; from round tau the client's centre.   Up: the same, samples; in
+    round tau - 1, of all clients, also the change of the ends.
+    Local: CE with the head sum_i a_i end_i, a drawn for every batch: uniform on the simplex before tau, then
+    centre_k + U(0, rho) u, u of l1 norm 1. All ends move.
+    Server: as FedAvg. After round tau - 1: principal components of the changes, projected to the simplex where the
+    clients lie farthest apart.
+    Tested: personal at the client's centre, global at the middle of the simplex. Clients without a centre are there.
+    """
+
+    spec = Spec(
+        features=True,
+        sends={"model": Sent(), "ends": Sent(per_client=True, form="own")},
+        unstackable="the head of each step is drawn at random",
+    )
+    Options = Options
+    presets = {"paper": {"tau": 250}, "authors": {"tau": 250}, "sound": {}}  # noqa: RUF012
+    settings = {  # noqa: RUF012
+        "authors": {"optimizer": {"lr": 0.02, "momentum": 0.5, "weight_decay": 5e-4}, "local_epochs": 5}
+    }
+    citation = Citation(
+        "Grinwald, Wiesner, Nakajima",
+        "NeurIPS",
+        2024,
+        "https://openreview.net/forum?id=JL2eMCfDW8",
+        {"P": 1, "Q": 1, "centre": 1},
+        {"P": 1, "Q": 1},
+        code="adap/flower at 00f0083, baselines/floco",
+        our_choice="The first end is the head's own weight, the others are drawn as a linear layer draws its own. All "
+        "clients train in round tau - 1, and count in its mean. The sign of a principal component makes its largest "
+        "entry positive. The values of preset `paper` are those of the Flower baseline; the paper was not read again.",
+        departures="Floco+, which trains a personal copy pulled to the shared model, is not here.",
+        released_code="In round tau - 1 only the clients that were drawn count in the mean.",
+    )
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        diagnostics, task, options = super().examine(tasks, participants), tasks[0], self.options
+        require_trained_head(task, self.name())
+        tau = self.first_round(task)
+        if options.ends > 1 and tau > task.rounds:
+            message = f"tau = {tau} is after the last of {task.rounds} rounds: no client gets a part of its own"
+            diagnostics.append(Diagnostic("floco.no_parts", message, float(tau)))
+        elif task.clients < options.ends:
+            message = f"{task.clients} clients span fewer directions than floco.ends = {options.ends}: the others are 0"
+            diagnostics.append(Diagnostic("floco.few_clients", message, float(task.clients)))
+        return diagnostics
+
+    def extra(self, net: Net) -> nn.Module | None:
+        """The ends beside the head's own weight [M - 1, C, d]; None for one end."""
+        if self.options.ends == 1:
+            return None
+        sizes = net.head.in_features, net.head.out_features
+        drawn = [nn.Linear(*sizes, bias=False).weight for _ in range(self.options.ends - 1)]
+        others = nn.Module()
+        others.register_parameter("ends", nn.Parameter(torch.stack(drawn).detach().to(net.head.weight)))
+        return others
+
+    def first_round(self, task: Task) -> int:
+        """Return tau, the first round in which clients train in parts of their own; with one end there is none."""
+        return task.rounds + 2 if self.options.ends == 1 else self.options.tau or max(2, task.rounds // 2)
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        clients, ends = ctx.task.clients, self.options.ends
+        centres, placed = torch.full((clients, ends), 1 / ends), torch.zeros(clients, dtype=torch.bool)
+        return super().server_init(ctx) | {"centres": centres, "placed": placed}
+
+    def select(self, server: Record, count: int, ctx: ServerContext) -> Sequence[int]:
+        collects = ctx.round == self.first_round(ctx.task) - 1
+        return range(ctx.task.clients) if collects else super().select(server, count, ctx)
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        centre = self._centre(server, client)
+        return super().down(server, client, ctx) | ({} if centre is None else {"centre": centre})
+
+    def _centre(self, server: Record, client: int) -> Tensor | None:
+        known = client >= 0 and bool(client_row(server, "placed", client))
+        return client_row(server, "centres", client) if known else None
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        start = super().begin(payload, state, ctx)
+        return Start(start.tree, {"centre": payload["centre"]} if "centre" in payload else {})
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        z = net.features(batch.x)
+        logits = logits_at(net, z, self.point(z, consts))
+        return Objective.sum({"ce": batch.mean(cross_entropy(logits, batch.y))})
+
+    def point(self, z: Tensor, consts: Consts) -> Tensor:
+        """Draw the point a [M] of a step: around the client's "centre" in `consts`, else anywhere on the simplex.
+
+        Args:
+            z: features [B, d], whose dtype and device a has.
+            consts: the constants of the round.
+        """
+        drawn = torch.rand(self.options.ends, dtype=z.dtype, device=z.device)
+        if "centre" not in consts:
+            lengths = -drawn.clamp(min=1e-20).log()
+            anywhere: Tensor = lengths / lengths.sum().clamp(min=1e-20)
+            return anywhere
+        signed = 2 * drawn - 1  # uniform in a cube, divided by its l1 norm, as in the released code
+        way = signed / signed.abs().sum().clamp(min=1e-20)
+        near: Tensor = consts["centre"].to(z) + self.options.rho * torch.rand((), dtype=z.dtype, device=z.device) * way
+        return near
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        payload, state = super().end(work, state, ctx)
+        collects = ctx.round == self.first_round(ctx.task) - 1
+        change = flat_ends(work.tree) - flat_ends(work.start.tree)
+        return payload | {"ends": change if collects else change[:0]}, state
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        centres, placed = get_tensor(server, "centres"), get_tensor(server, "placed")
+        length = flat_ends(get_tree(server, "model")).numel()
+        sent = {client: get_tensor(upload, "ends").double() for client, upload in uploads.items()}
+        present = [client for client, change in sent.items() if len(change) == length and bool(change.isfinite().all())]
+        if present and ctx.round == self.first_round(ctx.task) - 1:
+            changes = torch.stack([sent[client] for client in present])
+            centres, placed = centres.clone(), placed.clone()
+            centres[present] = spread_on_simplex(principal_components(-changes, self.options.ends)).float()
+            placed[present] = True
+        return super().aggregate(server, uploads, ctx) | {"centres": centres, "placed": placed}
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        centre = None if state is None else self._centre(server, ctx.client)
+        middle = torch.full((self.options.ends,), 1 / self.options.ends)
+        point = middle if centre is None else centre
+        predictor = Predictor(get_tree(server, "model"), lambda net, x: logits_at(net, net.features(x), point))
+        return {"global" if state is None else "personal": predictor}
+
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+        centres = get_tensor(server, "centres")[get_tensor(server, "placed")]
+        apart = float((centres - centres.mean(0)).norm(dim=1).max()) if len(centres) > 1 else APART
+        if apart >= APART or self.options.ends == 1:
+            return []
+        message = f"all {len(centres)} clients have one centre: their changes of the ends do not differ"
+        return [Diagnostic("floco.one_place", message, apart)]
+
+
+def flat_ends(tree: Tree) -> Tensor:
+    """Return all ends [M C d], one after another."""
+    return torch.cat([tree[name].flatten() for name in (WEIGHT, ENDS) if name in tree])
+
+
+def logits_at(net: Net, z: Tensor, point: Tensor) -> Tensor:
+    """Return the logits [B, C] of the head at a point of the simplex.
+
+    Args:
+        net: with its head, and the other ends as `net.extra.ends` [M - 1, C, d].
+        z: features [B, d].
+        point: the weights of the ends [M].
+    """
+    ends = net.head.weight.unsqueeze(0)
+    if len(point) > 1:
+        ends = torch.cat([ends, cast(Tensor, net.extra.ends)])
+    return linear(z, torch.einsum("m,mcd->cd", point.to(z), ends), net.head.bias)
