@@ -76,7 +76,8 @@ def test_the_command_diagnoses_configs_and_runs(finished: Path, tmp_path: Path, 
     assert json.loads(out)["features"].keys() == {"untrained", "trained"}
     assert "diagnosis.json" in err
     kept = json.loads((finished / "diagnosis.json").read_text(encoding="utf-8"))
-    assert kept == {key: value for key, value in json.loads(out).items() if key != "picture"}
+    assert json.loads(out)["drift"] is None
+    assert kept == {key: value for key, value in json.loads(out).items() if key not in ("picture", "drift")}
 
 
 @pytest.mark.parametrize(

@@ -65,14 +65,19 @@ def test_the_report_of_a_diagnosed_run_has_the_section(tmp_path: Path, capsys: A
     import fedloom as fl
 
     scenario = fl.scenario("digits", partition="iid", clients=3)
-    fl.run("fedavg", scenario=scenario, rounds=1, model={"name": "mlp", "hidden": [8]}, out=str(tmp_path / "run"))
-    assert call(capsys, "diagnose", str(tmp_path / "run"))[0] == 0
+    model = {"name": "mlp", "hidden": [8]}
+    fl.run("fedavg", scenario=scenario, rounds=1, model=model, out=str(tmp_path / "run"), drift=True)
+    code, out, _ = call(capsys, "diagnose", str(tmp_path / "run"))
+    assert code == 0
+    assert "drift during training" in out
+    assert "diversity of the updates" in out
     assert call(capsys, "report", str(tmp_path / "run"))[0] == 0
     page = (tmp_path / "run" / "report.html").read_text(encoding="utf-8")
     assert "How heterogeneous the data are" in page
     assert "label skew: Hellinger" in page
     assert "Clients by their labels" in page
     assert "Clients by their features (trained net)" in page
+    assert "Drift in training: fedavg (sound), seed 0" in page
 
 
 def test_one_client_has_no_map_and_features_without_a_common_class_have_none(tmp_path: Path) -> None:

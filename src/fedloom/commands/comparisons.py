@@ -98,6 +98,7 @@ def run_comparison(
         quiet: show no progress.
         console: where the table is printed.
     """
+    from fedloom.diagnosis.drift_section import drift_sections
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
     from fedloom.studies.compare import compare as compare_runs
@@ -106,7 +107,7 @@ def run_comparison(
     with output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
         check_place(out / "report.html")
         done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
-    page = write_report(done.results, out / "report.html")
+    page = write_report(done.results, out / "report.html", parts=drift_sections(done.results))
     if as_json:
         print_json({"table": done.rows(), "verdict": done.verdict(), "report": str(page)})
         return
@@ -140,6 +141,7 @@ def report(
     as_json: AsJson = False,
 ) -> None:
     """One self-contained report.html from finished runs."""
+    from fedloom.diagnosis.drift_section import drift_sections
     from fedloom.diagnosis.section import diagnosis_sections
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
@@ -152,6 +154,7 @@ def report(
     done = Comparison(collected.results)
     parts = sections_of_studies(_studies(runs, collected.results, allow_mixed))
     parts += diagnosis_sections(result.folder for result in done.results if result.folder is not None)
+    parts += drift_sections(done.results)
     limits = [text for part in parts for text in part.limits]
     page = write_report(done.results, out or runs[0] / "report.html", parts=parts)
     if as_json:

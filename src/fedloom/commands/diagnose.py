@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
@@ -12,7 +13,10 @@ from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
+    from rich.console import Console
+
     from fedloom.diagnosis.diagnosis import Diagnosis
+    from fedloom.storage.drift_log import DriftRound
 
 
 def diagnose(
@@ -22,7 +26,7 @@ def diagnose(
     seed: Seed = None,
     as_json: AsJson = False,
 ) -> None:
-    """How heterogeneous the data are: labels, amounts, features; and which clients are alike."""
+    """How heterogeneous the data are: labels, amounts, features, clients that are alike; and what a run's drift was."""
     from fedloom.core.files import json_text, write_atomic
     from fedloom.diagnosis.section import FILE
     from fedloom.results.finished_runs import is_run
@@ -36,7 +40,10 @@ def diagnose(
         raise ConfigError(f"{target}: a folder that is no run; name a config, or the folder of one finished run")
     if finished and (overrides or seed is not None):
         raise ConfigError(f"{target}: a finished run has its own keys; leave out key=value and --seed")
-    diagnosis = _of_run(target) if finished else _of_config(target, overrides_with_options(overrides, seed=seed))
+    if finished:
+        diagnosis, drift = _of_run(target)
+    else:
+        diagnosis, drift = _of_config(target, overrides_with_options(overrides, seed=seed)), []
     facts = diagnosis.facts()
     if finished:
         write_atomic(target / FILE, json_text(facts, indent=1))
@@ -46,7 +53,7 @@ def diagnose(
 
         save_client_map(facts, out)
     if as_json:
-        print_json(facts | {"picture": None if out is None else str(out)})
+        print_json(facts | {"drift": _drift_facts(drift), "picture": None if out is None else str(out)})
         return
     from fedloom.terminal import print_grid
 
@@ -57,8 +64,35 @@ def diagnose(
         console.print(f"  {sentence}", markup=False, soft_wrap=True)
     for note in diagnosis.notes:
         console.print(f"  note: {note}", markup=False, soft_wrap=True)
+    if finished:
+        _print_drift(console, drift)
     if out is not None:
         console.print(f"  picture: {out}", markup=False, soft_wrap=True)
+
+
+def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
+    """The drift of a run as JSON values; None where it was not measured."""
+    from fedloom.diagnosis.drift_summary import drift_notes, drift_rows, drift_sentences
+
+    if not rounds:
+        return None
+    return {"rows": drift_rows(rounds), "sentences": drift_sentences(rounds), "notes": drift_notes(rounds)}
+
+
+def _print_drift(console: Console, rounds: Sequence[DriftRound]) -> None:
+    """Print the drift of a run, or what to switch on for it."""
+    from fedloom.diagnosis.drift_summary import NOT_MEASURED, drift_notes, drift_rows, drift_sentences
+    from fedloom.terminal import print_grid
+
+    if not rounds:
+        console.print(f"  {NOT_MEASURED}", markup=False, soft_wrap=True)
+        return
+    console.print("\ndrift during training", style="italic", markup=False)
+    print_grid(console, ("figure", "first round", "last round", "mean"), drift_rows(rounds))
+    for sentence in drift_sentences(rounds):
+        console.print(f"  {sentence}", markup=False, soft_wrap=True)
+    for note in drift_notes(rounds):
+        console.print(f"  note: {note}", markup=False, soft_wrap=True)
 
 
 def _of_config(config: Path, overrides: list[str]) -> Diagnosis:
@@ -68,7 +102,7 @@ def _of_config(config: Path, overrides: list[str]) -> Diagnosis:
     return diagnose_config(parse(load(config_path(config), overrides)))
 
 
-def _of_run(folder: Path) -> Diagnosis:
+def _of_run(folder: Path) -> tuple[Diagnosis, Sequence[DriftRound]]:
     from fedloom.diagnosis.diagnosis import diagnose_result
     from fedloom.results.finished_runs import unfinished
     from fedloom.results.result import Result
@@ -76,4 +110,4 @@ def _of_run(folder: Path) -> Diagnosis:
     result = Result.read(folder)
     if result is None:
         raise ConfigError(f"{folder}: {unfinished(folder)}; finish the run first")
-    return diagnose_result(result)
+    return diagnose_result(result), result.measured_drift()

@@ -97,6 +97,7 @@ def up(
     if from_round is not None:
         say(rewind_run(out, from_round))
     if in_process:
+        from fedloom.diagnosis.drift_section import drift_sections
         from fedloom.flower.in_process import run_in_process
         from fedloom.report import write_report
         from fedloom.studies.events import Forward
@@ -106,7 +107,7 @@ def up(
         with ProgressDisplay([parsed], quiet=quiet or as_json) as live:
             watching = [Forward(0, live)]
             result = run_in_process(parsed, out=out, states=states, data=data, callbacks=watching, progress=False)
-        write_report([result], out / "report.html")
+        write_report([result], out / "report.html", parts=drift_sections([result]))
     else:
         from fedloom.flower.log_sentences import as_json_line, log_sentence
         from fedloom.flower.up import up as run

@@ -93,6 +93,7 @@ def run_and_report(
 
     Exits with 1 if a cell failed or is left.
     """
+    from fedloom.diagnosis.drift_section import drift_sections
     from fedloom.report import check_place, write_report
     from fedloom.results.comparison import Comparison
     from fedloom.results.versions import refuse_mixed_results
@@ -128,7 +129,8 @@ def run_and_report(
     every = list(outcome(whole, study_folder, whole.cells).results.values())
     if not allow_mixed:
         refuse_mixed_results(every)  # another process may have had another version
-    page = write_report(every, out / "report.html", parts=sections_of_studies([out])) if every else None
+    parts = [*sections_of_studies([out]), *drift_sections(every)]
+    page = write_report(every, out / "report.html", parts=parts) if every else None
     if as_json:
         counts_by_outcome = {"done": ended.done, "failed": ended.failed, "left": ended.remaining}
         print_json(counts_by_outcome | {"table": done.rows(), "report": None if page is None else str(page)})

@@ -12,6 +12,7 @@ from typing import Any
 from fedloom.config.run_config import load, parse
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, printable
 from fedloom.core.files import json_text, private_umask, write_atomic
+from fedloom.diagnosis.drift_section import drift_sections
 from fedloom.flower.grid import GridTransport, from_content, require_flower, to_content
 from fedloom.flower.logs import to_stdout
 from fedloom.flower.node import Node
@@ -88,7 +89,7 @@ def server_app(config: Path) -> Any:
             transport, folder = GridTransport(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
             with private_umask():
                 result = serve(parse(load(config)), transport, tests=tests, out=out, keys=folder)
-                write_report([result], out / "report.html")
+                write_report([result], out / "report.html", parts=drift_sections([result]))
         except Exception as error:
             write_atomic(out / FAILED, json_text(_error_facts(error)), private=True)
             raise

@@ -10,6 +10,7 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 
 from fedloom.report.client_map import draw_client_map
+from fedloom.report.drift_charts import draw_matrix, draw_parts, draw_round_lines, draw_weights
 from fedloom.report.markup import chart
 from fedloom.report.svg import inline
 from fedloom.results.page_sections import SectionPicture
@@ -17,7 +18,13 @@ from fedloom.results.page_sections import SectionPicture
 # Draws from the values of a picture, at a width and height in SVG units.
 Drawing = Callable[[Mapping[str, Any], tuple[float, float]], Figure]
 
-DRAWINGS: Mapping[str, Drawing] = {"client map": draw_client_map}
+DRAWINGS: Mapping[str, Drawing] = {
+    "client map": draw_client_map,
+    "drift parts": draw_parts,
+    "lines by round": draw_round_lines,
+    "client matrix": draw_matrix,
+    "client weights": draw_weights,
+}
 _SIZES = (("wide", (640.0, 420.0)), ("narrow", (360.0, 400.0)))
 
 
