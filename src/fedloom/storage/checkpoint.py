@@ -7,7 +7,6 @@ states (`state_archive.py`). Equal federations have the same sha256, whenever ch
 from __future__ import annotations
 
 import hashlib
-import os
 import shutil
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
@@ -20,6 +19,14 @@ from fedloom.core.files import json_text, parse_json, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.storage import state_archive
 from fedloom.storage.log import START, LogPosition, MetricsLog
+from fedloom.storage.round_folders import (
+    digest_of,
+    file_digest,
+    finished_folders,
+    round_folder,
+    round_of,
+    written_whole,
+)
 
 _FORMAT = 2
 _SERVER = "server.safetensors"
@@ -71,12 +78,8 @@ def save(
 
     Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
     """
-    target = _folder_of(folder, checkpoint.round)
-    partial = folder / f".{target.name}.partial"
-    for abandoned in folder.glob(".round-*.partial"):
-        shutil.rmtree(abandoned, ignore_errors=True)
-    try:
-        partial.mkdir(parents=True)
+    target = round_folder(folder, checkpoint.round)
+    with written_whole(target) as partial:
         server = to_bytes(checkpoint.server)
         write_atomic(partial / _SERVER, server)
         index = state_archive.write(partial, checkpoint.round, checkpoint.states, changed, previous)
@@ -88,24 +91,17 @@ def save(
             "server": hashlib.sha256(server).hexdigest(),
             "clients": state_archive.content_digest(index),
         }
-        sha256 = _digest(content)
+        sha256 = digest_of(content)
         meta = content | {
             "sha256": sha256,
             "metrics": checkpoint.metrics._asdict(),
-            "index": _file_digest(partial / state_archive.INDEX),
+            "index": file_digest(partial / state_archive.INDEX),
         }
-        write_atomic(partial / "meta.json", json_text(meta | {"meta": _digest(meta)}, indent=1, sort_keys=True))
-        _sync_folder(partial)
-        shutil.rmtree(target, ignore_errors=True)
-        partial.rename(target)
-    except BaseException:
-        shutil.rmtree(partial, ignore_errors=True)
-        raise
-    _sync_folder(folder)
-    for old in _finished(folder)[:-keep]:
-        if best_round is not None and old == _folder_of(folder, best_round):
+        write_atomic(partial / "meta.json", json_text(meta | {"meta": digest_of(meta)}, indent=1, sort_keys=True))
+    for old in finished_folders(folder)[:-keep]:
+        if best_round is not None and old == round_folder(folder, best_round):
             continue
-        if not for_rewind or not is_kept_for_rewind(_round_of(old), checkpoint.round):
+        if not for_rewind or not is_kept_for_rewind(round_of(old), checkpoint.round):
             shutil.rmtree(old, ignore_errors=True)
     return SavedCheckpoint(target, sha256)
 
@@ -122,7 +118,7 @@ def is_kept_for_rewind(round_: int, newest: int) -> bool:
 
 def checkpoints_by_round(folder: Path) -> dict[int, Path]:
     """The checkpoints of a run by round, ascending."""
-    return {_round_of(path): path for path in _finished(folder) if path.is_dir() and not path.is_symlink()}
+    return {round_of(path): path for path in finished_folders(folder) if path.is_dir() and not path.is_symlink()}
 
 
 def load_latest(
@@ -134,7 +130,7 @@ def load_latest(
     Raises `CheckpointError` for a checkpoint of another config, format or version, and if none can be used.
     """
     unusable: list[tuple[str, str]] = []
-    for path in reversed(_finished(folder)):
+    for path in reversed(finished_folders(folder)):
         try:
             checkpoint = _load(path, fingerprint)
             if log is None or log.starts_with(checkpoint.metrics):
@@ -165,7 +161,7 @@ def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None
 
     Raises `CheckpointError` if it is damaged, or of another config, format or version.
     """
-    path = _folder_of(folder, round_)
+    path = round_folder(folder, round_)
     if not path.is_dir():
         return None
     try:
@@ -186,15 +182,15 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
             f"{path}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
             "folder with --out, or delete the run folder and run again"
         )
-    if meta.pop("meta") != _digest(meta):
+    if meta.pop("meta") != digest_of(meta):
         raise ValueError("meta.json does not match its checksum")
     metrics = LogPosition(**meta["metrics"])
     if not (type(meta["round"]) is int and meta["round"] >= 0 and type(metrics.size) is int and metrics.size >= 0):
         raise ValueError("meta.json: need whole numbers for the round and the size of the metrics")
-    if _folder_of(path.parent, meta["round"]) != path:
+    if round_folder(path.parent, meta["round"]) != path:
         raise ValueError(f"meta.json is of round {meta['round']}")
     for name, digest in ((_SERVER, meta["server"]), (state_archive.INDEX, meta["index"])):
-        if _file_digest(path / name) != digest:
+        if file_digest(path / name) != digest:
             raise ValueError(f"{name} does not match its checksum")
     states = state_archive.ArchivedStates(path, state_archive.read_index(path))
     states.verify()
@@ -207,33 +203,3 @@ def _meta(path: Path) -> dict[str, Any]:
     if not isinstance(meta, dict):
         raise ValueError("meta.json holds no object")
     return meta
-
-
-def _digest(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json_text(values, sort_keys=True).encode()).hexdigest()
-
-
-def _file_digest(path: Path) -> str:
-    with path.open("rb") as stream:
-        return hashlib.file_digest(stream, "sha256").hexdigest()
-
-
-def _folder_of(folder: Path, round_: int) -> Path:
-    return folder / f"round-{round_:06d}"
-
-
-def _finished(folder: Path) -> list[Path]:
-    paths = sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
-    return [path for path in paths if path.name.removeprefix("round-").isdecimal()]
-
-
-def _round_of(path: Path) -> int:
-    return int(path.name.removeprefix("round-"))
-
-
-def _sync_folder(folder: Path) -> None:
-    handle = os.open(folder, os.O_RDONLY)
-    try:
-        os.fsync(handle)
-    finally:
-        os.close(handle)
