@@ -8,10 +8,10 @@ import json
 import logging
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import yaml
-from pydantic import Field, ValidationError, field_validator
+from pydantic import Field, ValidationError, field_validator, model_validator
 
 from fedloom.config.bounds import refuse_absurd
 from fedloom.config.execution_keys import changes_numbers
@@ -186,6 +186,13 @@ class RunConfig(Section):
     def _drift(cls, value: Any) -> Any:
         return ({} if value else None) if isinstance(value, bool) else value
 
+    @model_validator(mode="after")
+    def _kept_rounds_exist(self) -> Self:
+        """Refuse rounds that the run does not have."""
+        if beyond := [round_ for round_ in self.checkpoint.keep_clients if round_ > self.rounds]:
+            raise ConfigError(f"checkpoint.keep_clients = {beyond}: the run has {self.rounds} rounds")
+        return self
+
     def build_method(self) -> Method:
         """Build the method with its preset and the options of its section."""
         return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))
@@ -224,6 +231,9 @@ class RunConfig(Section):
         for key in ("early_stopping", "drift"):  # keys that runs of earlier versions do not know
             if getattr(self, key) is None:
                 del plain[key]
+        for key in ("keep_clients", "keep_clients_mib"):  # as well
+            if getattr(self.checkpoint, key) == CheckpointConfig.model_fields[key].default:
+                del plain["checkpoint"][key]
         if self.flower == FlowerConfig():  # as well
             del plain["flower"]
         models = [fields if len(fields := model.model_dump()) > 1 else model.name for model in self.models()]

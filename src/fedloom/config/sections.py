@@ -260,6 +260,18 @@ class CheckpointConfig(Section):
         ge=1,
         description="Number of newest checkpoints that are kept.",
     )
+    keep_clients: tuple[Annotated[int, Field(ge=1)], ...] = Field(
+        (),
+        max_length=1000,
+        description="Rounds whose client models are kept in the run folder, e.g. for loss landscapes around them: what "
+        "each participant sends, and the server's state before and after. For simulations.",
+        examples=[[1, 10, 50]],
+    )
+    keep_clients_mib: int = Field(
+        1024,
+        ge=1,
+        description="Largest size of all kept client models, in MiB. A run that would take more is refused.",
+    )
 
 
 class FlowerConfig(Section):

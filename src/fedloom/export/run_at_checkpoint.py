@@ -123,7 +123,7 @@ class RunAtCheckpoint:
             if "global" not in offered:
                 raise ConfigError(f"{name} has no global model: name a client, 0 to {self.clients - 1}")
             return offered["global"]
-        facts, states = self._context(client), self.checkpoint.states
+        facts, states = self.context(client), self.checkpoint.states
         state = states[client] if client in set(states) else self.method.client_init(facts)
         if kept_since(state) is not None:
             raise ConfigError(f"client = {client}: its personal model stays on its own node, the server never has it")
@@ -137,7 +137,7 @@ class RunAtCheckpoint:
         scenario = self.memory.scenario
         return bool(self.config.scenario.public) if scenario is None else scenario.public is not None
 
-    def _context(self, client: int) -> ClientContext:
+    def context(self, client: int) -> ClientContext:
         """Return a client's context, from scenario.json or else from the data."""
         if client < len(self.counts):
             counts = torch.tensor(self.counts[client], dtype=torch.int64)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from torch import nn
 
     from fedloom.export.evaluation import Evaluation
+    from fedloom.export.round_models import RoundModels
     from fedloom.export.run_at_checkpoint import Memory
     from fedloom.results.export_model import ExportedFiles
 
@@ -51,6 +52,18 @@ class Result(RunData, Tabular):
         from fedloom.export.trained import of_result
 
         return of_result(self, client, at).module
+
+    def round_models(self, round_: int) -> RoundModels:
+        """Return the models of a round that `checkpoint.keep_clients` names: of each participant, and the server's.
+
+        Args:
+            round_: number of the round.
+
+        Raises `ConfigError` for a round that was not kept, `CheckpointError` for damaged files.
+        """
+        from fedloom.export.round_models import RoundModels
+
+        return RoundModels(self, round_)
 
     def export(self, path: Path | str, client: int | None = None, at: RoundSelection = "last") -> ExportedFiles:
         """Write the trained model to `path`, with its metadata and its model card beside it.

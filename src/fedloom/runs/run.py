@@ -24,6 +24,7 @@ from fedloom.results.result import Result
 from fedloom.runs.bfloat16_advice import bfloat16_advice
 from fedloom.runs.callback_measures import CallbackMeasures, check_reason
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.client_models import client_model_keeper
 from fedloom.runs.drift.measured import RunDrift
 from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.newcomers import SPLIT, NewcomerTests, newcomer_notes
@@ -161,6 +162,9 @@ class _Run:
         self.tests = ProtocolTests(config, setup, self.worker, self.federation)
         self.newcomer_tests = self._newcomer_tests()
         self.drift = RunDrift(config, self.federation, self.worker, folder, engine_factory is not None)
+        self.client_models = client_model_keeper(
+            config, self.federation, folder.client_models if folder else None, self.note
+        )
         self.rows: list[Row] = []
         self.best: tuple[int, float] | None = None  # round and validation value, where it selects the round
         self.checkpoint: Path | None = None  # this run's last checkpoint,
@@ -192,6 +196,8 @@ class _Run:
             self.rows = self.folder.log.truncate(start.metrics if start else START)
         self.drift.resume(first - 1)
         self._update_best(self.rows)
+        if self.client_models is not None:
+            self.client_models.resume(first - 1)
         for callback in self.callbacks:
             if first > 1:
                 self.stop_reason = callback.on_resume(self.config, self.rows) or self.stop_reason
@@ -254,6 +260,8 @@ class _Run:
         """Train one round, evaluate it when due, and return its rows."""
         began = time.perf_counter()
         report = self.federation.step()
+        if self.client_models is not None:
+            began += self.client_models.store()  # which takes none of the run's seconds
         trained = time.perf_counter()
         self._note_once(report.diagnostics)
         trains_here = not self.scenario.remote  # nodes train on other processors

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.storage.checkpoint import checkpoints_by_round
+from fedloom.storage.round_folders import finished_folders, round_of
 from fedloom.storage.run_folder import RunFolder
 
 _FILES_OF_A_FINISHED_RUN = ("summary.json", "metrics.parquet", "report.html")
@@ -33,6 +34,9 @@ def rewind(path: Path, round_: int) -> list[int]:
         later = {number: checkpoint for number, checkpoint in checkpoints.items() if number > round_}
         for _, checkpoint in sorted(later.items(), reverse=True):  # whatever interrupts this leaves a run that resumes
             shutil.rmtree(checkpoint)
+        for kept in finished_folders(folder.client_models):
+            if round_of(kept) > round_:
+                shutil.rmtree(kept)
         return sorted(later)
     finally:
         folder.close()

@@ -1,16 +1,14 @@
 """A run on disk.
 
 .fedloom (the mark of such a folder) · config.yaml (resolved) · scenario.json · metrics.jsonl while running,
-metrics.parquet at the end · checkpoint/ · summary.json · clients.json · drift.jsonl · env.json · report.html. Every
-file is written whole or not at all; metrics and drift are appended line by line.
+metrics.parquet at the end · checkpoint/ · client_models/ · summary.json · clients.json · drift.jsonl · env.json ·
+report.html. Every file is written whole or not at all; metrics and drift are appended line by line.
 """
 
 from __future__ import annotations
 
-import contextlib
 import hashlib
 import io
-import shutil
 from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -23,6 +21,7 @@ from fedloom.core.files import json_text, parse_json, read_file, refuse_unwritab
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.storage import ownership
 from fedloom.storage.log import MetricsLog, Row
+from fedloom.storage.round_folders import delete_round_folders
 from fedloom.storage.schemas import error_in_config, error_in_scenario, error_in_summary, with_later_keys
 
 if TYPE_CHECKING:
@@ -87,8 +86,9 @@ class RunFolder:
     def check_files(self) -> None:
         """Raises `RunFolderError` where a file or folder that the run will write or delete is a link, or is a folder in
         the place of a file. The run folder itself may be a link."""
-        ownership.refuse_links([*(self.path / name for name in _FILES), self.checkpoints, self.states])
-        ownership.refuse_links([*self.checkpoints.glob("round-*"), *self.checkpoints.glob(".round-*.partial")])
+        ownership.refuse_links([*(self.path / name for name in _FILES), *self._round_folders, self.states])
+        for folder in self._round_folders:
+            ownership.refuse_links([*folder.glob("round-*"), *folder.glob(".round-*.partial")])
         try:
             for name in _FILES:
                 refuse_unwritable(self.path / name)
@@ -102,6 +102,11 @@ class RunFolder:
     def checkpoints(self) -> Path:
         """Folder of the checkpoints."""
         return self.path / "checkpoint"
+
+    @property
+    def client_models(self) -> Path:
+        """Folder of the client models of named rounds."""
+        return self.path / "client_models"
 
     @property
     def states(self) -> Path:
@@ -239,10 +244,12 @@ class RunFolder:
         """Delete what fedloom wrote for a run; all else in the folder stays."""
         for name in _FILES:
             (self.path / name).unlink(missing_ok=True)
-        for checkpoint in [*self.checkpoints.glob("round-*"), *self.checkpoints.glob(".round-*.partial")]:
-            shutil.rmtree(checkpoint, ignore_errors=True)
-        with contextlib.suppress(OSError):  # not there, or it holds something else
-            self.checkpoints.rmdir()
+        for folder in self._round_folders:
+            delete_round_folders(folder)
+
+    @property
+    def _round_folders(self) -> tuple[Path, Path]:
+        return self.checkpoints, self.client_models
 
 
 def _is_checksums(value: Any) -> bool:

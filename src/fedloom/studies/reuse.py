@@ -11,6 +11,8 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
 from fedloom.results.versions import version_of
 from fedloom.storage.data_record import read_record, refuse_mixed_data
+from fedloom.storage.round_folders import finished_folders, round_of
+from fedloom.storage.run_folder import RunFolder
 from fedloom.studies.plan import Cell
 from fedloom.studies.study_folder import COPIES, STUDY, StudyFolder
 
@@ -57,5 +59,8 @@ def _is(cell: Cell, source: Path) -> bool:
     """Whether a folder has this cell, finished, as this version makes it."""
     result = Result.read(source) if source.is_dir() else None
     if result is None or result.numbers.get("fingerprint") != cell.config.fingerprint():
+        return False
+    kept = {round_of(path) for path in finished_folders(RunFolder(source).client_models)}
+    if not kept.issuperset(cell.config.checkpoint.keep_clients):  # no number of the run, so the fingerprint lacks it
         return False
     return version_of(source) == __version__
