@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from fedloom.papers.figures import figure_rows
@@ -76,9 +78,12 @@ def test_costs_are_those_until_the_best_of_the_weakest(make_result: MakeResult) 
 
 
 def test_of_models_the_lowest_seed_is_measured(make_result: MakeResult, monkeypatch: pytest.MonkeyPatch) -> None:
-    from fedloom.papers import probes
+    from fedloom.papers.round_probes import ROUND_PROBES
 
-    monkeypatch.setattr(probes, "surface", lambda run: [{"x": 0.0, "y": 0.0, "loss": float(run.numbers["seed"])}])
+    def measure(run: Result) -> list[dict[str, Any]]:
+        return [{"x": 0.0, "y": 0.0, "loss": float(run.numbers["seed"])}]
+
+    monkeypatch.setitem(ROUND_PROBES, "landscapes", measure)
     told: list[str] = []
     done = {("cifar10", "FedAvg"): [make_result("fedavg", seed) for seed in (4, 3)]}
     (row,) = figure_rows(find_recipe("fedskc/fig1b"), done, told.append)

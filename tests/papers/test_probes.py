@@ -109,7 +109,7 @@ def embedded(monkeypatch: pytest.MonkeyPatch) -> list[np.ndarray]:
         seen.append(z.numpy())
         return seen[-1][:, :2]
 
-    monkeypatch.setattr(probes, "_tsne", first_two)
+    monkeypatch.setattr(probes, "plane_of", first_two)
     return seen
 
 
@@ -128,7 +128,7 @@ def test_points_are_unit_features_and_class_weights(run: Result, dealt: Any, emb
 
 def test_t_sne_keeps_clusters_apart() -> None:
     centres = torch.eye(6)[:2].repeat_interleave(12, dim=0)
-    plane = probes._tsne(centres + 0.05 * torch.sin(torch.arange(24 * 6.0)).view(24, 6), seed=0)
+    plane = probes.plane_of(centres + 0.05 * torch.sin(torch.arange(24 * 6.0)).view(24, 6), seed=0)
     one, other = plane[:12], plane[12:]
     widest = max(np.linalg.norm(part - part.mean(0), axis=1).max() for part in (one, other))
     assert np.linalg.norm(one.mean(0) - other.mean(0)) > 2 * widest

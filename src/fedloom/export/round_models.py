@@ -33,6 +33,8 @@ class RoundModels:
     Attributes:
         round: number of the round.
         clients: ids of the clients whose uploads the server aggregated.
+        uploads: these uploads, by client id, which are read when they are asked for.
+        after: the server's state after the round.
 
     Raises `ConfigError` for a round that was not kept, `CheckpointError` for damaged files.
     """
@@ -50,6 +52,8 @@ class RoundModels:
         self._memory, self._described = memory, result.scenario
         self._kept: KeptRound = load(folder, round_, memory.config.fingerprint())
         self.round, self.clients = round_, tuple(self._kept.uploads)
+        self.uploads: Mapping[int, Record] = self._kept.uploads
+        self.after: Record = self._kept.after
 
     def server(self) -> nn.Module:
         """Return the server's model after the round."""

@@ -11,7 +11,8 @@ from fedloom.results.clients import client_accuracies
 from fedloom.results.result import Result
 from fedloom.results.targets import reached
 
-MODEL_FIGURES = ("points", "relations", "norms", "surface")  # kinds of figures that measure trained models
+ROUND_FIGURES = ("landscapes", "cohorts", "local_points", "knowledge")  # kinds that need client models of rounds
+MODEL_FIGURES = ("points", "relations", "norms", *ROUND_FIGURES)  # kinds that measure trained models
 FigureRow = dict[str, Any]
 
 
@@ -48,11 +49,13 @@ def _model_measure(recipe: Recipe) -> Callable[[Result], list[FigureRow]] | None
     """Return the function that measures a trained model; None for figures of accuracies."""
     if recipe.table.kind not in MODEL_FIGURES:
         return None
-    from fedloom.papers import probes  # imports torch
+    from fedloom.papers import probes, round_probes  # import torch
 
+    if recipe.table.kind in ROUND_FIGURES:
+        return round_probes.ROUND_PROBES[recipe.table.kind]
     if recipe.table.kind == "points":
         return lambda result: probes.points(result, **recipe.table.points.model_dump())
-    return {"relations": probes.relations, "norms": probes.norms, "surface": probes.surface}[recipe.table.kind]
+    return {"relations": probes.relations, "norms": probes.norms}[recipe.table.kind]
 
 
 def _accuracies(recipe: Recipe, column: str, row: str, result: Result) -> list[FigureRow]:

@@ -53,15 +53,15 @@ def points(
     Returns rows of client, kind, class, name, x, y. The perplexity is 30, or a third of the number of vectors if that
     is lower. The run's seed fixes the picture.
     """
-    scenario, rows, vectors = _scenario(result), Rows(), list[Tensor]()
+    scenario, rows, vectors = scenario_of(result), Rows(), list[Tensor]()
     names = scenario.class_names
     models = list(_models(result, scenario))
     for client, model in models:
-        net = _single_net(result, model)
+        net = single_net(result, model)
         embed: Callable[[Tensor], Tensor] = net.features if space == "features" else net
-        indices = _evenly(_indices(scenario.test, client, len(scenario.test_set)), samples // len(models))
+        indices = evenly(_indices(scenario.test, client, len(scenario.test_set)), samples // len(models))
         labels, kinds = scenario.test_set.y[indices].tolist(), ["sample"] * len(indices)
-        vectors.append(_outputs(embed, scenario.test_set, indices))
+        vectors.append(outputs_of(embed, scenario.test_set, indices))
         if marks != "none":
             table = _marks(net, embed, scenario, client, marks)
             classes = table.held.nonzero().flatten()
@@ -72,7 +72,7 @@ def points(
             for kind, label in zip(kinds, labels, strict=True)
         ]
     z = torch.cat(vectors).float()
-    plane = _tsne(normalize(z) if unit else z, result.numbers["seed"])
+    plane = plane_of(normalize(z) if unit else z, result.numbers["seed"])
     return [row | {"x": float(x), "y": float(y)} for row, (x, y) in zip(rows, plane, strict=True)]
 
 
@@ -85,10 +85,10 @@ def relations(result: Result) -> Rows:
     Returns rows of client, matrix, i, j, value. Those of CR also have the distance |SL - CR|^2 / C^2 over classes that
     somebody holds (Eq. 11), and Pearson's correlation of the values off the diagonal (None where one side is constant).
     """
-    scenario, rows = _scenario(result), Rows()
+    scenario, rows = scenario_of(result), Rows()
     for client, model in _models(result, scenario):
-        soft_labels = _class_means(lambda x, net=model: net(x).softmax(1), scenario, client)  # type: ignore[misc]
-        weight = _single_net(result, model).head.weight.detach().double()
+        soft_labels = class_means(lambda x, net=model: net(x).softmax(1), scenario, client)  # type: ignore[misc]
+        weight = single_net(result, model).head.weight.detach().double()
         related = class_relations(weight)
         distance = float(inconsistency(related, soft_labels.values, soft_labels.held))
         off_diagonal = ~torch.eye(len(soft_labels.held), dtype=torch.bool) & soft_labels.held.unsqueeze(1)
@@ -107,12 +107,12 @@ def norms(result: Result) -> Rows:
     """
     from scipy.stats import spearmanr
 
-    scenario, rows = _scenario(result), Rows()
+    scenario, rows = scenario_of(result), Rows()
     counts = scenario.class_counts()
     for client, model in _models(result, scenario):
         class_counts = counts.sum(0) if client is None else counts[client]
         shares = class_counts / max(class_counts.sum(), 1)
-        lengths = _single_net(result, model).head.weight.detach().double().norm(dim=1)
+        lengths = single_net(result, model).head.weight.detach().double().norm(dim=1)
         relative = (lengths / lengths.sum()).numpy()
         constant = bool(np.ptp(shares) == 0 or np.ptp(relative) == 0)
         rank_correlation = None if constant else float(spearmanr(shares, relative).statistic)
@@ -145,19 +145,40 @@ def surface(
     Returns rows of x, y, loss (cross-entropy in nats). The two directions are filter-normalised (Li et al. 2018, arXiv
     1712.09913): random normal numbers, each filter scaled to the length of the net's. Biases and batch norm stay.
     """
-    scenario, model = _scenario(result), result.model(client)
-    indices = _evenly(_indices(scenario.train, client, 0), samples)
-    x, labels = scenario.train_set.gather(indices), scenario.train_set.y[indices]
-    trained = {name: value.detach().clone() for name, value in model.named_parameters()}
-    with Streams(result.numbers["seed"]).isolated("surface"):
-        first, second = filter_normalised(trained), filter_normalised(trained)
+    scenario, model = scenario_of(result), result.model(client)
+    indices = evenly(_indices(scenario.train, client, 0), samples)
+    data = scenario.train_set.gather(indices), scenario.train_set.y[indices]
+    return loss_surface(model, data, result.numbers["seed"], reach=reach, steps=steps)
+
+
+def loss_surface(
+    model: nn.Module, data: tuple[Tensor, Tensor], seed: int, *, reach: float = 1.0, steps: int = 17
+) -> Rows:
+    """Compute the loss of a model on a plane through its weights, as `surface` does.
+
+    The two directions come from the same random numbers for every model of one architecture and seed, so surfaces of
+    several models differ by the models and the data alone.
+
+    Args:
+        model: a module in evaluation mode. Its weights are moved, and put back.
+        data: x [n, ...] as the module takes it, and labels [n].
+        seed: of the two directions.
+        reach: x and y go from -reach to reach; 0, 0 is the model.
+        steps: steps from -reach to reach.
+    """
+    x, labels = data
+    weights = {name: value.detach().clone() for name, value in model.named_parameters()}
+    with Streams(seed).isolated("surface"):
+        first, second = filter_normalised(weights), filter_normalised(weights)
     grid, rows = torch.linspace(-reach, reach, steps).tolist(), Rows()
     with torch.inference_mode():
         for b in grid:
             for a in grid:
                 for name, value in model.named_parameters():
-                    value.data.copy_(trained[name] + a * first[name] + b * second[name])
+                    value.data.copy_(weights[name] + a * first[name] + b * second[name])
                 rows.append({"x": a, "y": b, "loss": float(cross_entropy(model(x), labels))})
+        for name, value in model.named_parameters():
+            value.data.copy_(weights[name])
     return rows
 
 
@@ -166,11 +187,11 @@ def class_accuracies(result: Result) -> Rows:
 
     Returns rows of client, class, name, samples and accuracy in percent, without classes that have no samples.
     """
-    scenario, rows = _scenario(result), Rows()
+    scenario, rows = scenario_of(result), Rows()
     for client, model in _models(result, scenario):
         indices = _indices(scenario.test, client, len(scenario.test_set))
         labels = scenario.test_set.y[indices]
-        correct = _outputs(model, scenario.test_set, indices).argmax(1) == labels
+        correct = outputs_of(model, scenario.test_set, indices).argmax(1) == labels
         for label in sorted(set(labels.tolist())):
             in_class = labels == label
             share = float(correct[in_class].double().mean())
@@ -204,7 +225,8 @@ def filter_normalised(weights: Tree) -> Tree:
 
 
 # -- the run's model and data ------------------------------------------------------------------------------------------
-def _scenario(result: Result) -> Scenario:
+def scenario_of(result: Result) -> Scenario:
+    """Return the data of a run, built anew where they are not in memory."""
     memory = result.memory or Memory(config_of(result.config, None))
     return memory.scenario or memory.config.scenario.build(memory.config.seed)
 
@@ -216,7 +238,8 @@ def _models(result: Result, scenario: Scenario) -> Iterator[tuple[int | None, nn
         yield client, result.model(client)
 
 
-def _single_net(result: Result, model: nn.Module) -> Net:
+def single_net(result: Result, model: nn.Module) -> Net:
+    """Return the model as a net with a linear head. Raises `ConfigError` for any other."""
     if not isinstance(model, Net) or not isinstance(model.head, nn.Linear):
         raise ConfigError(
             f"{result.numbers['method']} on {result.numbers['model']}: no single registered net with a linear head, so "
@@ -232,24 +255,24 @@ def _indices(views: Views, client: int | None, whole: int) -> Tensor:
     return torch.arange(whole) if whole else torch.from_numpy(views.order)
 
 
-def _evenly(indices: Tensor, limit: int) -> Tensor:
+def evenly(indices: Tensor, limit: int) -> Tensor:
     """At most `limit` of the indices, evenly spaced, so that all clients and, in sorted data, all classes have some."""
     if len(indices) <= limit:
         return indices
     return indices[torch.linspace(0, len(indices) - 1, max(limit, 1)).long()]
 
 
-def _outputs(function: Callable[[Tensor], Tensor], data: Dataset, indices: Tensor) -> Tensor:
+def outputs_of(function: Callable[[Tensor], Tensor], data: Dataset, indices: Tensor) -> Tensor:
     """The function's outputs [n, d] for samples, computed batch by batch."""
     with torch.no_grad():
         return torch.cat([function(data.gather(batch)) for batch in torch.split(indices, PASS_BATCH)])
 
 
-def _class_means(function: Callable[[Tensor], Tensor], scenario: Scenario, client: int | None) -> ClassTable:
+def class_means(function: Callable[[Tensor], Tensor], scenario: Scenario, client: int | None) -> ClassTable:
     """Means of the outputs over the training samples of each class [C, d], float64."""
     indices = _indices(scenario.train, client, 0)
     labels = one_hot(scenario.train_set.y[indices], scenario.num_classes).double()
-    outputs = _outputs(function, scenario.train_set, indices).double()
+    outputs = outputs_of(function, scenario.train_set, indices).double()
     return ClassTable.from_sums(labels.T @ outputs, labels.sum(0))
 
 
@@ -257,12 +280,13 @@ def _marks(
     net: Net, embed: Callable[[Tensor], Tensor], scenario: Scenario, client: int | None, marks: str
 ) -> ClassTable:
     if marks == "means":
-        return _class_means(embed, scenario, client)
+        return class_means(embed, scenario, client)
     weight = net.head.weight.detach()
     return ClassTable(weight, torch.ones(len(weight), dtype=torch.bool))
 
 
-def _tsne(z: Tensor, seed: int) -> np.ndarray:
+def plane_of(z: Tensor, seed: int) -> np.ndarray:
+    """Embed vectors [n, d] in the plane [n, 2] by t-SNE."""
     from sklearn.manifold import TSNE
     from threadpoolctl import threadpool_limits  # comes with scikit-learn
 

@@ -23,7 +23,10 @@ from fedloom.studies.plan import StudyPlan, overlaid, parse_study
 from fedloom.studies.study_keys import OF_STUDIES
 
 Scale = Literal["full", "small"]
-Kind = Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms", "surface"]
+Kind = (
+    Literal["table", "curves", "sweep", "clients", "bars", "costs", "points", "relations", "norms"]
+    | Literal["landscapes", "cohorts", "local_points", "knowledge", "drift"]
+)
 Keys = dict[str, Any]
 _COLUMN_KEYS = ("printed", "panel", "x", "client", "domains", "small")  # the others are config keys
 _NOT_DRAWN = "Not drawn:"
@@ -59,7 +62,9 @@ class Table(Section):
 
     - kind: a table, or what a figure draws: accuracy by round (curves), by the `axis` of a sweep, of single clients
       (clients), as bars, or against its costs; or of trained models t-SNE (points), FedDW's SL and CR matrices
-      (relations), class weight norms (norms), or a loss surface.
+      (relations) or class weight norms (norms); or of client models of single rounds, which the
+      columns name by `checkpoint.keep_clients`, loss landscapes, class counts of cohorts, t-SNE (local_points) or class
+      knowledge.
     - values: the file of printed values. seeds: how many seeds are run.
     - columns: settings of the study by name, as config keys. Besides these a column may have `without` (rows that are
       not run there) and `small` (its part of the reduction). In a table `printed` is the data set and setting as

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from math import ceil, sqrt
 from pathlib import Path
 
@@ -33,17 +33,29 @@ class _Kind:
     bar: str = ""  # what the colour bar shows
     one_seed: bool = False
     most: int = 3  # panels side by side
+    column: str = ""  # what tells the panels of one line apart, where there is such a key
     each: float = 0.0  # inches that a row takes of a panel's height, where rows lie below each other
 
 
+_POINTS = _Kind(lambda ax, rows, every, _: model_axes.draw_points(ax, rows), ("panel", "row"), 3.2, 3.3, one_seed=True)
+_SURFACES = _Kind(
+    lambda ax, rows, every, _: model_axes.draw_surface(ax, rows, every),
+    ("panel", "row"),
+    *(3.3, 3.2),
+    bar="cross-entropy (nats)",
+    one_seed=True,
+)
 _KINDS = {
     "curves": _Kind(lambda ax, rows, every, _: axes.draw_lines(ax, rows, "", every)),
     "sweep": _Kind(lambda ax, rows, every, axis: axes.draw_lines(ax, rows, axis, every)),
     "clients": _Kind(lambda ax, rows, every, _: axes.draw_boxes(ax, rows, every)),
     "bars": _Kind(lambda ax, rows, every, _: axes.draw_bars(ax, rows, every), width=4.6, each=0.28),
     "costs": _Kind(lambda ax, rows, every, _: axes.draw_costs(ax, rows, every), width=4.2, height=3.4),
-    "points": _Kind(
-        lambda ax, rows, every, _: model_axes.draw_points(ax, rows), ("panel", "row"), 3.2, 3.3, one_seed=True
+    "points": _POINTS,
+    "local_points": _POINTS,
+    "knowledge": _POINTS,
+    "cohorts": _Kind(
+        lambda ax, rows, every, _: model_axes.draw_cohorts(ax, rows), ("panel", "row"), 6.4, 3.0, one_seed=True, most=1
     ),
     "relations": _Kind(
         lambda ax, rows, every, _: model_axes.draw_relations(ax, rows, every),
@@ -57,13 +69,8 @@ _KINDS = {
         lambda ax, rows, every, _: model_axes.draw_norms(ax, rows), ("panel", "row"), 4.6, 2.6, one_seed=True
     ),
     "residuals": _Kind(lambda ax, rows, every, _: model_axes.draw_residuals(ax, rows), width=4.6),
-    "surface": _Kind(
-        lambda ax, rows, every, _: model_axes.draw_surface(ax, rows, every),
-        ("panel", "row"),
-        *(3.3, 3.2),
-        bar="cross-entropy (nats)",
-        one_seed=True,
-    ),
+    "surface": _SURFACES,
+    "landscapes": replace(_SURFACES, keys=("panel", "row", "model"), column="model"),
 }
 
 
@@ -71,7 +78,8 @@ def figure(kind: str, rows: Rows, axis: str = "") -> Figure:
     """Return a figure in the report's colours: a panel for each value of the keys that tell them apart.
 
     Args:
-        kind: curves, sweep, clients, bars, costs, points, relations, norms, surface or residuals.
+        kind: curves, sweep, clients, bars, costs, points, local_points, knowledge, relations, norms, surface,
+            landscapes, cohorts or residuals.
         rows: the rows to draw, at least one. Of models, those of the lowest seed are drawn.
         axis: the name of a sweep's axis.
     """
@@ -83,6 +91,7 @@ def figure(kind: str, rows: Rows, axis: str = "") -> Figure:
     for row in rows:
         panels.setdefault(tuple(str(row.get(key, "")) for key in how.keys), []).append(dict(row))
     wide = min(how.most, len(panels) if len(panels) <= how.most else ceil(sqrt(len(panels))))
+    wide = len({row[how.column] for row in rows}) if how.column else wide
     high = -(-len(panels) // wide)
     with in_light_theme() as page:
         groups = max(len({row.get("group") for row in panel_rows}) for panel_rows in panels.values())

@@ -138,6 +138,37 @@ def draw_surface(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappa
     return filled
 
 
+def draw_cohorts(ax: Axes, rows: Rows) -> None:
+    """Draw the training samples of each class of the participants of some rounds, as stacked bars.
+
+    Args:
+        ax: the axes to draw on.
+        rows: with `round`, `client`, `class`, `name` and `samples`.
+    """
+    names = {row["class"]: row["name"] for row in rows}
+    places = {key: place for place, key in enumerate(dict.fromkeys((row["round"], row["client"]) for row in rows))}
+    rounds = list(dict.fromkeys(round_ for round_, _ in places))
+    at = {(round_, client): place + rounds.index(round_) for (round_, client), place in places.items()}
+    bottom = dict.fromkeys(at, 0)
+    for number, name in sorted(names.items()):
+        held = {(row["round"], row["client"]): row["samples"] for row in rows if row["class"] == number}
+        ax.bar(
+            [at[key] for key in held],
+            list(held.values()),
+            0.8,
+            [bottom[key] for key in held],
+            color=color(_CLASS_TONES[number % len(_CLASS_TONES)]),
+            label=name if len(names) <= _MOST_CLASSES else None,
+        )
+        for key, samples in held.items():
+            bottom[key] += samples
+    dressed(ax, "client, by round", "training samples")
+    ax.set_xticks(list(at.values()), [str(client) for _, client in at])
+    for round_ in rounds:
+        middle = float(np.mean([place for (of_round, _), place in at.items() if of_round == round_]))
+        ax.text(middle, max(bottom.values()) * 1.04, f"round {round_}", ha="center", fontsize=8, color=color("muted"))
+
+
 def draw_residuals(ax: Axes, rows: Rows) -> None:
     """Squared residuals by step on a logarithmic axis: the median over problems of each row, and its bound, dotted.
 
