@@ -181,3 +181,12 @@ def test_a_run_that_is_taken_back_or_begun_afresh_loses_its_kept_rounds(finished
     shutil.copytree(finished.folder / "client_models", tmp_path / "run" / "client_models")
     rewind(tmp_path / "run", 1)
     assert kept_rounds(tmp_path / "run" / "client_models") == (1,)
+
+
+def test_drift_is_measured_beside_it(finished: fl.Result, tmp_path: Path) -> None:
+    result = train(tmp_path / "run", drift=True)
+    assert finished.folder is not None
+    kept, expected = files(tmp_path / "run"), files(finished.folder)
+    weights = [name for name in expected if not name.endswith("meta.json")]  # the fingerprint has the key drift
+    assert {name: kept[name] for name in weights} == {name: expected[name] for name in weights}
+    assert len(result.measured_drift()) == 3

@@ -87,7 +87,7 @@ def relations(result: Result) -> Rows:
     """
     scenario, rows = scenario_of(result), Rows()
     for client, model in _models(result, scenario):
-        soft_labels = class_means(lambda x, net=model: net(x).softmax(1), scenario, client)  # type: ignore[misc]
+        soft_labels = _class_means(lambda x, net=model: net(x).softmax(1), scenario, client)  # type: ignore[misc]
         weight = single_net(result, model).head.weight.detach().double()
         related = class_relations(weight)
         distance = float(inconsistency(related, soft_labels.values, soft_labels.held))
@@ -263,12 +263,18 @@ def evenly(indices: Tensor, limit: int) -> Tensor:
 
 
 def outputs_of(function: Callable[[Tensor], Tensor], data: Dataset, indices: Tensor) -> Tensor:
-    """The function's outputs [n, d] for samples, computed batch by batch."""
+    """Return the function's outputs [n, d] for samples, computed batch by batch.
+
+    Args:
+        function: maps x [B, ...] to outputs [B, d].
+        data: has the samples.
+        indices: numbers of the n samples.
+    """
     with torch.no_grad():
         return torch.cat([function(data.gather(batch)) for batch in torch.split(indices, PASS_BATCH)])
 
 
-def class_means(function: Callable[[Tensor], Tensor], scenario: Scenario, client: int | None) -> ClassTable:
+def _class_means(function: Callable[[Tensor], Tensor], scenario: Scenario, client: int | None) -> ClassTable:
     """Means of the outputs over the training samples of each class [C, d], float64."""
     indices = _indices(scenario.train, client, 0)
     labels = one_hot(scenario.train_set.y[indices], scenario.num_classes).double()
@@ -280,7 +286,7 @@ def _marks(
     net: Net, embed: Callable[[Tensor], Tensor], scenario: Scenario, client: int | None, marks: str
 ) -> ClassTable:
     if marks == "means":
-        return class_means(embed, scenario, client)
+        return _class_means(embed, scenario, client)
     weight = net.head.weight.detach()
     return ClassTable(weight, torch.ones(len(weight), dtype=torch.bool))
 

@@ -58,8 +58,8 @@ class ClientModelKeeper:
                 f"checkpoint.keep_clients: nothing is kept of {rounds} over and ran without it; run again with --fresh"
             )
 
-    def recording(self, method: Method) -> Method:
-        return method if self._inner is None else self._inner.recording(method)
+    def noting(self, method: Method) -> Method:
+        return method if self._inner is None else self._inner.noting(method)
 
     def observe(self, observed: ObservedRound) -> None:
         if self._inner is not None:
