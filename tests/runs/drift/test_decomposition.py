@@ -12,7 +12,7 @@ from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.nets.net import Net
 from fedloom.runs.drift.decomposition import Decomposition, _Parts
 from fedloom.runs.drift.observer import DriftObserver
-from support import CLASSES, WIDTH, TinyDropout, alike, configured, handmade, sampled, world
+from support import CLASSES, WIDTH, Tiny, TinyBN, TinyDropout, alike, configured, handmade, mixed, sampled, world
 
 LABELS = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1, 3]]
 PARTS = ("local", "sampling", "server")
@@ -77,12 +77,12 @@ def test_more_steps_give_local_drift_and_fewer_clients_give_sampling_drift():
     assert figures["sampling_share"] == pytest.approx(1.0)
 
 
-@pytest.mark.parametrize("momentum", [0.0, 0.9])
-def test_one_client_has_no_drift(momentum):
+@pytest.mark.parametrize("net", [TinyDropout, TinyBN])
+def test_one_client_has_no_drift(net):
     """Its own training is the centralised one: the same batches, the same dropped units."""
-    optimizer = OptimizerSpec(name="sgd", lr=0.1, momentum=momentum)
+    optimizer = OptimizerSpec(name="sgd", lr=0.1, momentum=0.9)
     _, observer, figures = measured(
-        configured("fedavg"), [[0, 1, 2, 0, 1]], net=TinyDropout, batch_size=2, epochs=2, optimizer=optimizer
+        configured("fedavg"), [[0, 1, 2, 0, 1]], net=net, batch_size=2, epochs=2, optimizer=optimizer
     )
     assert figures["global_step"] > 0.01
     assert [figures[name] for name in ("drift", "local_drift", "sampling_drift", "server_drift")] == [0, 0, 0, 0]
@@ -147,3 +147,16 @@ def test_a_decomposition_comes_every_so_many_rounds():
     assert "drift" not in second
     assert "diversity" in second
     assert observer.latest.notes == []
+
+
+def test_clients_with_several_architectures_have_no_decomposition():
+    federation = mixed(handmade("fedproto"), [Tiny(), TinyBN()], LABELS)
+    observer = federation.observer = DriftObserver(None, Decomposition(federation.engine.worker, 1))
+    federation.step()
+    assert observer.latest.notes[-1] == "clients have several architectures: no decomposition"
+
+
+def test_noise_on_uploads_is_the_server_part():
+    """With full participation, and far above local drift."""
+    _, _, figures = measured(configured("fedavg+dp"))
+    assert figures["server_share"] > 0.9

@@ -32,6 +32,10 @@ def test_a_server_that_takes_no_mean_says_so():
     assert MeanWeights().figures("model", [0], {0: 1}).endswith("no aggregation weights")
 
 
+def test_a_robust_mean_has_no_weights():
+    assert noted("fedavg+median") == "a wrapper replaces the mean of model: no aggregation weights"
+
+
 def test_the_method_itself_is_not_changed():
     method = configured("fedavg")
     recorder = MeanWeights().noting(method)

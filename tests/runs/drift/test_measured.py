@@ -3,13 +3,15 @@
 import json
 
 import pytest
+from torch import nn
 
 import fedloom as fl
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.runs.drift.measured import RunDrift
 from fedloom.runs.run import run
 from fedloom.storage.drift_log import DriftLog
-from support import same_bits
+from support import configured, same_bits, world
 
 KEYS = {
     "method": "fedskc",
@@ -117,3 +119,20 @@ def test_a_method_without_weights_says_what_is_missing():
         "fedproto has no global model: no decomposition",
     ]
     assert {value.name for value in drift.values} == {"table_distance", "table_distance_of_class", "table_step"}
+
+
+def test_a_round_without_data_has_a_note():
+    federation = world(configured("fedavg"), [[0], [1]]).federation
+    drift = RunDrift(config(drift=True), federation, federation.engine.worker, None, elsewhere=False)
+    assert [row["name"] for row in drift.store(1)] == ["seconds_drift"]
+    assert drift.rounds[0].notes == ("no participant has data: nothing is measured",)
+
+
+def test_a_model_without_a_head_has_figures_of_updates():
+    model = nn.Sequential(nn.Flatten(), nn.Linear(64, 10), nn.Tanh())
+    result = fl.run(
+        "fedavg", scenario=KEYS["scenario"], model=model, rounds=1, local_epochs=1, drift={"decompose_every": 1}
+    )
+    [drift] = result.drift_rounds
+    assert drift.notes == ["the uploads hold no linear head with a row for each class: no figures of the head"]
+    assert {"cosine", "weight", "local_share"} <= {value.name for value in drift.values}

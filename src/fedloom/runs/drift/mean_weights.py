@@ -20,10 +20,12 @@ class MeanWeights:
 
     def __init__(self) -> None:
         self._calls: dict[str, list[dict[int, float]]] = {}
+        self._replaced = False
 
     def noting(self, method: Method) -> Method:
         """Return a copy of a method that computes the same, and whose means are noted here. Earlier notes are lost."""
         self._calls, recorder, plain = {}, copy.copy(method), method.mean
+        self._replaced = type(method).reduce is not Method.reduce
 
         def mean(uploads: Uploads, key: str = "model", weights: Weights = "samples", within: Tree | None = None) -> Any:
             if (numbers := _numbers(uploads, weights)) is not None:
@@ -41,6 +43,8 @@ class MeanWeights:
             clients: ids of the participants.
             samples: training samples by client.
         """
+        if self._replaced:
+            return f"a wrapper replaces the mean of {entry}: no aggregation weights"
         calls = [call for call in self._calls.get(entry, []) if list(call) == list(clients) and sum(call.values()) > 0]
         if not calls:
             return f"the server takes no weighted mean of all clients' {entry}: no aggregation weights"
