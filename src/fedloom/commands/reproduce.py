@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.commands.shared import AsJson, Quiet, print_json, say
+from fedloom.commands.shared import AsJson, Quiet, overrides_with_options, print_json, say
 from fedloom.commands.studies import AllowMixed, Only, run_and_report
 from fedloom.commands.study_sections import VALUES, save_recipe
 from fedloom.core.console import console_of
@@ -76,7 +76,7 @@ def reproduce(
         show_computed(name, out or Path("runs") / name.replace("/", "-"), seeds, given, as_json)
         return
     recipe = find_recipe(name)
-    study = recipe.study(chosen, seeds, load(None, overrides or ()))
+    study = recipe.study(chosen, seeds, load(None, overrides_with_options(overrides)))
     folder = out or Path("runs") / f"{name.replace('/', '-')}-{scale}"
     cells = study.chosen(only or ())
     if plan:

@@ -8,10 +8,11 @@ import io
 import os
 import re
 import sys
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 from typing import Annotated, Any
 
+import click
 import typer
 
 from fedloom.core.errors import ConfigError, RunFolderError, printable
@@ -77,8 +78,10 @@ def rewind_run(run: Path, round_: int) -> str:
 
 
 def overrides_with_options(overrides: Sequence[str] | None, **options: int | None) -> list[str]:
-    """The overrides with those options that are given. Raises `ConfigError` for a key that is given in both ways."""
+    """The overrides with those options that are given. Raises `ConfigError` for a key that is given in both ways, and
+    for an option that is written as a key."""
     all_overrides = list(overrides or ())
+    refuse_options(all_overrides)
     for key, value in options.items():
         if value is None:
             continue
@@ -87,6 +90,32 @@ def overrides_with_options(overrides: Sequence[str] | None, **options: int | Non
             raise ConfigError(f"--{key} {value} and {repeated}: give one of them")
         all_overrides.append(f"{key}={value}")
     return all_overrides
+
+
+def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ()) -> None:
+    """Raise `ConfigError` for an override whose key is an option of the present command, and no key of a config.
+
+    Args:
+        overrides: words as "key=value".
+        further_keys: keys that the command takes beside those of a config.
+    """
+    from fedloom.config.run_config import RunConfig
+
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return
+    keys = {*RunConfig.model_fields, *further_keys}
+    options = {
+        name.removeprefix("--"): parameter
+        for parameter in context.command.params
+        for name in parameter.opts
+        if name.startswith("--")
+    }
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key in options and key not in keys:
+            usage = f"--{key}" if getattr(options[key], "is_flag", False) else f"--{key} {value}"
+            raise ConfigError(f"{override}: {key} is an option of `{context.command_path}`; write {usage}")
 
 
 def expand_home_in(argument: str) -> str:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedloom.commands.comparisons import show_comparison
-from fedloom.commands.shared import AsJson, Quiet, output_folder, print_json, say
+from fedloom.commands.shared import AsJson, Quiet, output_folder, print_json, refuse_options, say
 from fedloom.commands.study_sections import sections_of_studies
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
@@ -51,11 +51,13 @@ def study(
     """A grid of cells (settings, methods, seeds): resumable, in any order, by several processes or machines."""
     from fedloom.storage.resources import stopped_by_full_disk
     from fedloom.studies.plan import read_study
+    from fedloom.studies.study_keys import OF_STUDIES
 
     if on == "ray" and workers > 1:
         raise ConfigError(
             f"--on ray and --workers {workers}: the cluster says how many cells run; leave one of them out"
         )
+    refuse_options(overrides or (), OF_STUDIES)
     planned = read_study(file, overrides or ())
     folder = out or Path("runs") / f"study-{file.stem}"
     with stopped_by_full_disk(folder):
