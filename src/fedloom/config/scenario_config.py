@@ -7,6 +7,7 @@ from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
+from fedloom.config.counted_clients import count_clients
 from fedloom.config.explain import build_named, explain_validation_error
 from fedloom.config.public_data import PublicConfig, share_or_source
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
@@ -127,7 +128,7 @@ class ScenarioConfig(BaseModel):
     def _route(self) -> ScenarioConfig:
         source, partition = self.parts()
         if "clients" not in self.model_fields_set and source.kind not in (Nodes.kind, "given"):
-            self._take_count(partition.count_clients(lambda: source.load().train))
+            self._take_count(count_clients(source, partition))
         self._leave_nodes_data_alone()
         self.build_skews()
         self.build_attack()
