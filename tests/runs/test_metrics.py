@@ -37,7 +37,7 @@ def test_a_plugin_metric_is_in_files_tables_report_and_over_flower(tmp_path):
 
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
     assert summary["metrics"].keys() == {
-        *("balanced_accuracy", "macro_f1", "brier_score", "majority_global", "majority_own")
+        *("balanced_accuracy", "macro_f1", "ece", "brier_score", "majority_global", "majority_own")
     }
     assert summary["metrics"]["brier_score"] == value
     rows = [row for row in Result.read(tmp_path / "run").rows if row["name"].startswith("brier_score")]

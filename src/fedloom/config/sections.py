@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated, Any, Literal
 
-from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
 from fedloom.core.criterion import Criterion
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
@@ -40,6 +40,15 @@ class NewcomersConfig(Section):
         examples=[["all", "head", "lp_ft"]],
     )
     epochs: int = Field(5, ge=1, description="Passes over the tuning samples, in each phase of tuning.")
+
+    @field_validator("shots", "tunes")
+    @classmethod
+    def _each_once(cls, values: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
+        repeated = next((value for k, value in enumerate(values) if value in values[:k]), None)
+        if repeated is not None:
+            key = f"evaluation.newcomers.{info.field_name}"
+            raise ConfigError(f"{key} = {short_repr(repeated)} stands twice in its list; name each once")
+        return values
 
     @property
     def most_tests(self) -> int:

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 import torch
-from pydantic import BaseModel, ConfigDict, Field, model_validator
+from pydantic import BaseModel, ConfigDict, Field, StrictInt, model_validator
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.views import Indices, Views
@@ -34,7 +34,7 @@ class HeldOut(BaseModel):
         "least.",
         examples=[0.2],
     )
-    clients: tuple[int, ...] | None = Field(
+    clients: tuple[StrictInt, ...] | None = Field(
         None,
         description="Ids of the clients, as the partition numbers them, instead of a share.",
         examples=[[3, 7]],

@@ -8,6 +8,7 @@ from functools import partial
 
 from markupsafe import Markup
 from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedloom.plots.palette import tone_name
 from fedloom.report.chart_rows import ChartRow
@@ -111,6 +112,7 @@ def _draw_differences(rows: Sequence[DifferenceRow], width: float, limits: tuple
     margin = 0.04 * (limits[1] - limits[0] or 1.0)
     left, right = limits[0] - margin, limits[1] + margin
     axes.set_xlim(left, right)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=max(4, int(width // 90))))
     for index, row in enumerate(rows):
         top, outcome = index * _ROW, row.pair.outcome
         tint = color(tone_name(row.tone))

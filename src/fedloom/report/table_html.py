@@ -11,6 +11,7 @@ from fedloom.report.chart_rows import ChartRow, by_panel
 from fedloom.report.class_results import majority_accuracy
 from fedloom.report.markup import accuracy_cell, name_cell, table, words_cell
 from fedloom.results.formats import ATTACK_NOTE, Format, as_csv, optional_columns, text_table
+from fedloom.results.measured import display_name
 from fedloom.results.page_sections import Cell
 from fedloom.results.paired import Paired
 from fedloom.results.table import figure_names, figure_text
@@ -156,5 +157,6 @@ def _or_dash(share: float | None) -> str:
 
 
 def _heading(name: str) -> str:
-    words = name.replace("_", " ")
-    return name if name == "n" else f"{words[:1].upper()}{words[1:]}".replace(" f1", " F1")
+    measure, *unit = name.split(" ", 1)
+    words = " ".join([display_name(measure), *unit])
+    return name if name == "n" else f"{words[:1].upper()}{words[1:]}"
