@@ -6,9 +6,11 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table, get_tree
 from fedloom.methods import METHODS, ClassTable
+from fedloom.methods.contract.sample_statistics import LabelledRows
 from fedloom.methods.fedorgp import angle_terms
 from fedloom.methods.parts.contrast import unit
 from fedloom.methods.parts.prototype_generator import generated
+from fedloom.methods.parts.typical_rows import kept, means_of_kept
 from golden_world import CLASS_KNOWLEDGE, WORLD, golden_run, matches, probe, refuted
 from support import TinyBN, configured, same_bits, world
 
@@ -112,6 +114,37 @@ def test_more_classes_than_features_are_reported():
     fields = {name: getattr(toy.task, name) for name in type(toy.task).__dataclass_fields__}
     (found,) = toy.method.examine([type(toy.task)(**{**fields, "num_classes": 9})], 2)
     assert found.code == "fedorgp.more_classes_than_features"
+
+
+def test_golden_filter():
+    points = torch.tensor(GOLD["filter"]["points"], dtype=torch.float64)
+    assert kept(points, 0.5).tolist() == GOLD["filter"]["kept"]
+    rows = LabelledRows(torch.cat([points, points[:2]]), torch.tensor([2] * len(points) + [0] * 2))
+    means = means_of_kept(rows, 4, 0.5)
+    assert means.held.tolist() == [True, False, True, False]
+    inside = torch.tensor(GOLD["filter"]["kept"])
+    assert torch.allclose(means.values[2], points[inside].mean(0).float())
+    assert torch.allclose(means.values[0], points[:2].mean(0).float())
+
+
+def test_the_share_decides_between_a_long_and_a_turned_feature():
+    near = torch.tensor([[1.0, 0.02 * k] for k in range(-4, 5)], dtype=torch.float64)
+    far, turned = torch.tensor([[1.9, 0.0]]).double(), torch.tensor([[0.98, 0.17]]).double()
+    rows = torch.cat([near, far, turned])
+    by_cosine, by_distance = kept(rows, 0.01), kept(rows, 0.99)
+    assert by_cosine[9], "a long feature of the right direction stays, by cosine"
+    assert not by_distance[9]
+    assert kept(torch.cat([rows, torch.full((1, 2), torch.nan).double()]), 0.5).all(), "a diverged client loses nothing"
+
+
+def test_a_filtered_round_sends_means_of_the_features_that_are_kept():
+    toy = world(configured("fedorgp", filtered=True), [[0] * 9, [1, 0]], net=TinyBN)
+    job = toy.job(0)
+    done = toy.worker.run(job)
+    x, _ = toy.samples(0)
+    toy.net.load_state_dict(done.state["model"])
+    z = toy.net.eval().features(x).detach().double()
+    assert torch.allclose(done.payload["prototypes"].values[0], z[kept(z, 0.5)].mean(0).float(), atol=1e-6)
 
 
 def test_refusals():

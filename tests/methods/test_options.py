@@ -108,6 +108,8 @@ ELSEWHERE: dict[tuple[str, str], str] = {
     ("fedco2", "offline_init"): "the net was not built from a blueprint: test_fedco2.py builds one",
     ("fedmd", "start"): "the net was not built from a blueprint: test_fedmd.py asks for one",
     ("fedexp", "average"): "it changes the test of the global model: test_fedexp.py has the mean of two iterates",
+    ("fedorgp", "distance_share"): "no class has a feature apart here: test_fedorgp.py has some",
+    ("fedorgp", "filtered"): "no class has a feature apart here: test_fedorgp.py has golden ones",
     ("fedpac", "unknown"): "no class comes up in a late round at two clients: test_fedpac.py has golden numbers",
     ("heterofl", "scaler"): "all clients have one width here: test_heterofl.py has golden numbers of three",
     ("fml", "start"): "the net was not built from a blueprint: test_fml.py builds one",

@@ -314,6 +314,13 @@ MUTATIONS = (
     _of("feddistill", "the moving average turned round", '"eye", self.options.ema', '"eye", 1 - self.options.ema'),
     _of("fedgh", "rows are labelled by client", "tables.held.nonzero()[:, 1]", "tables.held.nonzero()[:, 0]"),
     _of("fedtgp", "the sign of the margin", "-(distances + margins)", "-(distances - margins)"),
+    Mutation(
+        "fedorgp: the filter takes the distance alone",
+        "methods/parts/typical_rows.py",
+        "(1 - weight) * _scaled(cosines)",
+        "0 * _scaled(cosines)",
+        ("methods/test_fedorgp.py",),
+    ),
     _of(
         "fedorgp",
         "a row's own class is among the others",

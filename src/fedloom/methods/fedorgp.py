@@ -14,13 +14,17 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.method import Uploads, register
+from fedloom.methods.contract.phases import Collect, Phase
+from fedloom.methods.contract.sample_statistics import LabelledRows, Rows
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.contrast import unit
 from fedloom.methods.parts.descent import descended
+from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.prototype_generator import first_generator, generated, generated_table, labelled_rows
 from fedloom.methods.parts.prototype_pull import PrototypePull
+from fedloom.methods.parts.typical_rows import means_of_kept
 from fedloom.nets.roles import ALL_ROLES
 
 
@@ -37,6 +41,17 @@ class Options(method.Options):
     adaptive: bool = Field(
         False,
         description="Whether both terms weigh more where rows of other classes are near, as in newer released code.",
+    )
+    filtered: bool = Field(
+        False,
+        description="Whether features that lie apart from the others of their class are left out of the class means, "
+        "as in newer released code.",
+    )
+    distance_share: float = Field(
+        0.5,
+        gt=0,
+        lt=1,
+        description="alpha, the weight of a feature's distance to its class mean, against its cosine, when `filtered`.",
     )
     server_lr: float = Field(0.01, gt=0, description="Learning rate of the server's steps.")
     server_epochs: int = Field(
@@ -59,7 +74,7 @@ class FedORGP(PrototypePull):
 
     spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(per_client=True, labels=True)})
     Options = Options
-    presets = {"paper": {}, "authors": {"adaptive": True}, "sound": {"server_epochs": 100}}  # noqa: RUF012
+    presets = {"paper": {}, "authors": {"adaptive": True, "filtered": True}, "sound": {"server_epochs": 100}}  # noqa: RUF012
     settings = {  # noqa: RUF012
         "authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "local_epochs": 1}
     }
@@ -76,7 +91,7 @@ class FedORGP(PrototypePull):
         "move the generator. Preset `paper` has the plain terms of the older released code; the paper's own text was "
         "not read.",
         released_code="The server takes one pass over batches of 32 rows. Newer code weighs the terms (`adaptive`), "
-        "and leaves features that lie far from the others out of a client's class means, which fedloom does not.",
+        "and leaves features that lie apart out of a client's class means (`filtered`).",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
@@ -88,6 +103,17 @@ class FedORGP(PrototypePull):
 
     def server_init(self, ctx: ServerContext) -> Record:
         return super().server_init(ctx) | {"generator": first_generator(ctx.task)}
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        phases = super().phases(start, ctx)
+        return [*phases[:-1], Collect({"rows": Rows(features)})] if self.options.filtered else phases
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        if not self.options.filtered:
+            return super().end(work, state, ctx)
+        rows: LabelledRows = work.collected["rows"]
+        means = means_of_kept(rows, ctx.task.num_classes, self.options.distance_share)
+        return {"prototypes": means}, {"model": work.tree}
 
     def distance(self, z: Tensor, rows: Tensor) -> Tensor:
         distances: Tensor = 1 - (unit(z) * unit(rows)).sum(1)
