@@ -82,6 +82,18 @@ def test_a_section_for_each_run_with_drift(make_result: MakeResult) -> None:
     assert "Not measured: no head (in 1 of 3 rounds)" in page
 
 
+def test_the_servers_numbers_and_the_variance_of_its_tables_are_drawn_by_round(make_result: MakeResult) -> None:
+    values = [DriftValue("table_variance", 2.0, entry="knowledge")]
+    rounds = [DriftRound(1, values), DriftRound(2, [*values, DriftValue("server_number", 0.5, entry="rho")])]
+    (section,) = drift_sections([replace(make_result("fedskc"), drift_rounds=rounds)])
+    drawn = {picture.title: picture.values["lines"] for picture in pictures(section).values()}
+    assert drawn == {
+        "Variance of knowledge by round": {"knowledge": [2.0, 2.0]},
+        "rho by round": {"rho": [None, 0.5]},
+    }
+    assert "rho by round</title>" in render_section(section)
+
+
 def test_of_many_runs_the_first_have_sections(make_result: MakeResult) -> None:
     sections = drift_sections([replace(make_result(seed=seed), drift_rounds=ROUNDS[1:2]) for seed in range(8)])
     assert [section.name for section in sections] == ["drift", *(f"drift-{k}" for k in range(2, 7)), "drift-others"]

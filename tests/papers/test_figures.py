@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 import pytest
 
 from fedloom.papers.figures import figure_rows
 from fedloom.papers.recipe import find_recipe
+from fedloom.report.figures import figure
 from fedloom.results.result import Result
+from fedloom.storage.drift_log import DriftRound, DriftValue
 from fedloom.storage.log import Row
 from toy_results import MakeResult
 
@@ -89,6 +92,18 @@ def test_of_models_the_lowest_seed_is_measured(make_result: MakeResult, monkeypa
     (row,) = figure_rows(find_recipe("fedskc/fig1b"), done, told.append)
     assert row == {"panel": "CIFAR-10, alpha 0.2", "row": "FedAvg", "seed": 3, "x": 0.0, "y": 0.0, "loss": 3.0}
     assert told == ["measuring FedAvg in cifar10, seed 3"]
+
+
+def test_drift_has_the_length_of_each_part_in_decomposed_rounds(make_result: MakeResult) -> None:
+    values = [DriftValue("local_drift", 0.5), DriftValue("drift", 2.0), DriftValue("diversity", 9.0)]
+    result = replace(make_result("fedskc", 1), drift_rounds=[DriftRound(1, values), DriftRound(2, values[2:])])
+    rows = figure_rows(find_recipe("fedskc/fig1a"), {("cifar10", "FedSKC"): [result]})
+    assert [(row["row"], row["x"], row["part"], row["length"]) for row in rows] == [
+        ("FedSKC", 1, "local", 0.5),
+        ("FedSKC", 1, "drift", 2.0),
+    ]
+    (axes,) = figure("drift", rows).axes
+    assert [line.get_label() for line in axes.get_lines()] == ["local", "drift"]
 
 
 def test_nothing_done_is_no_row() -> None:

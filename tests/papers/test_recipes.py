@@ -30,7 +30,7 @@ TABLES = {
     "fedssa": [*range(1, 6)],
 }
 FIGURES = {
-    "fedskc": ["1b", "1cohorts", 3, 4, "4c", "4d"],
+    "fedskc": ["1a", "1b", "1cohorts", 3, 4, "4c", "4d"],
     "feddw": [*range(4, 9)],
     "fedsc": [1, "1b", 5, 6, 7],
     "fedco2": [*range(2, 8)],

@@ -51,7 +51,14 @@ def _cell(value: float | None) -> Cell:
 
 
 def _pictures(rounds: Sequence[DriftRound]) -> list[Block]:
-    pictures = (_parts(rounds), _directions(rounds), _cosines(rounds), _weights(rounds), *_tables(rounds))
+    pictures = (
+        _parts(rounds),
+        _directions(rounds),
+        _cosines(rounds),
+        _weights(rounds),
+        *_tables(rounds),
+        *_server(rounds),
+    )
     return [picture for picture in pictures if picture is not None]
 
 
@@ -129,6 +136,22 @@ def _tables(rounds: Sequence[DriftRound]) -> list[SectionPicture | None]:
         pictures.append(
             _matrix(f"tables-{word}", rounds, "table_distance", name, f"Class table {name} of two clients", caption)
         )
+    return pictures
+
+
+def _server(rounds: Sequence[DriftRound]) -> list[SectionPicture | None]:
+    """The variance of the server's class tables by round, and the numbers in its state, each in a picture."""
+    titles = {
+        "table_variance": ("variance", "Variance of {} by round", "Summed over classes: of the entries of a row."),
+        "server_number": ("value", "{} by round", "A number in the server's state."),
+    }
+    pictures = list[SectionPicture | None]()
+    for name, (unit, title, caption) in titles.items():
+        entries = dict.fromkeys(value.entry for drift in rounds for value in drift.values if value.name == name)
+        for entry in filter(None, entries):
+            curves = {entry: [_of_entry(drift, name, entry) for drift in rounds]}
+            picture = f"{name.replace('_', '-')}-{entry.replace('.', '-')}"
+            pictures.append(_lines(picture, rounds, curves, unit, title.format(entry), caption))
     return pictures
 
 

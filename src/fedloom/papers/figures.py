@@ -38,6 +38,8 @@ def figure_rows(
             seed = result.numbers["seed"]
             progress(f"measuring {row} in {column}, seed {seed}")
             rows += [labels | {"seed": seed} | measured for measured in measure(result)]
+        elif recipe.table.kind == "drift":
+            rows += [labels | part for result in column_results for part in _drift_rows(result)]
         elif recipe.table.kind == "costs":
             rows += [labels | costs for costs in _cost_rows(keys, column_results, _target(results, column))]
         else:
@@ -95,6 +97,16 @@ def _points(recipe: Recipe, column: str, keys: Mapping[str, Any], result: Result
         case _:
             percent = accuracy(recipe, result, name.partition("/")[2])
             return [] if percent is None else [(keys.get("x", column), percent / 100)]
+
+
+def _drift_rows(result: Result) -> list[FigureRow]:
+    """The length of each part of the drift, and of the whole, by decomposed round."""
+    names = {"drift": "drift", "local_drift": "local", "sampling_drift": "sampling", "server_drift": "server"}
+    return [
+        {"seed": result.numbers["seed"], "x": row["round"], "part": names[row["name"]], "length": row["value"]}
+        for row in result.drift()
+        if row["name"] in names
+    ]
 
 
 def _target(results: CellResults, column: str) -> float:

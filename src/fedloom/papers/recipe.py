@@ -61,10 +61,10 @@ class Table(Section):
     """One table, or the runs of a figure.
 
     - kind: a table, or what a figure draws: accuracy by round (curves), by the `axis` of a sweep, of single clients
-      (clients), as bars, or against its costs; or of trained models t-SNE (points), FedDW's SL and CR matrices
-      (relations) or class weight norms (norms); or of client models of single rounds, which the
-      columns name by `checkpoint.keep_clients`, loss landscapes, class counts of cohorts, t-SNE (local_points) or class
-      knowledge.
+      (clients), as bars, or against its costs; the parts of a run's drift by round (drift). Of trained models: t-SNE
+      (points), FedDW's SL and CR matrices (relations) or class weight norms (norms). Of client models of single rounds,
+      which the columns name by `checkpoint.keep_clients`: loss landscapes, class counts of cohorts, t-SNE
+      (local_points) or class knowledge.
     - values: the file of printed values. seeds: how many seeds are run.
     - columns: settings of the study by name, as config keys. Besides these a column may have `without` (rows that are
       not run there) and `small` (its part of the reduction). In a table `printed` is the data set and setting as

@@ -68,9 +68,10 @@ _KINDS = {
     "norms": _Kind(
         lambda ax, rows, every, _: model_axes.draw_norms(ax, rows), ("panel", "row"), 4.6, 2.6, one_seed=True
     ),
+    "drift": _Kind(lambda ax, rows, every, _: model_axes.draw_drift(ax, rows, every), ("panel", "row")),
     "residuals": _Kind(lambda ax, rows, every, _: model_axes.draw_residuals(ax, rows), width=4.6),
     "surface": _SURFACES,
-    "landscapes": replace(_SURFACES, keys=("panel", "row", "model"), column="model"),
+    "landscapes": replace(_SURFACES, keys=("panel", "row", "model"), column="model", height=3.6),
 }
 
 
@@ -79,7 +80,7 @@ def figure(kind: str, rows: Rows, axis: str = "") -> Figure:
 
     Args:
         kind: curves, sweep, clients, bars, costs, points, local_points, knowledge, relations, norms, surface,
-            landscapes, cohorts or residuals.
+            landscapes, cohorts, drift or residuals.
         rows: the rows to draw, at least one. Of models, those of the lowest seed are drawn.
         axis: the name of a sweep's axis.
     """

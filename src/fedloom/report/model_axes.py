@@ -169,6 +169,30 @@ def draw_cohorts(ax: Axes, rows: Rows) -> None:
         ax.text(middle, max(bottom.values()) * 1.04, f"round {round_}", ha="center", fontsize=8, color=color("muted"))
 
 
+def draw_drift(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
+    """Draw the parts of the drift by round, as medians over seeds on a logarithmic axis.
+
+    Args:
+        ax: the axes to draw on.
+        rows: with `part`, `x` (the round) and `length`.
+        among: all rows of the figure, so that its panels share one scale.
+    """
+    parts = list(dict.fromkeys(row["part"] for row in among or rows))
+    for part, stroke in strokes([{"row": part} for part in parts]).items():
+        lengths: dict[int, list[float]] = {}
+        for row in rows:
+            if row["part"] == part and row["length"] > 0:
+                lengths.setdefault(row["x"], []).append(row["length"])
+        rounds = sorted(lengths)
+        ax.plot(rounds, [median(lengths[round_]) for round_ in rounds], marker="o", markersize=3, label=part, **stroke)
+    known = [row["length"] for row in among or rows if row["length"] > 0]
+    if known:
+        ax.set_ylim(0.8 * min(known), 1.25 * max(known))
+    ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    dressed(ax, "round", "length (weights)")
+
+
 def draw_residuals(ax: Axes, rows: Rows) -> None:
     """Squared residuals by step on a logarithmic axis: the median over problems of each row, and its bound, dotted.
 

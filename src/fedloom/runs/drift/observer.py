@@ -13,6 +13,7 @@ from fedloom.engine.observed_round import ObservedRound
 from fedloom.methods.contract.method import Method
 from fedloom.runs.drift.by_class import head_figures, table_figures
 from fedloom.runs.drift.mean_weights import MeanWeights
+from fedloom.runs.drift.server_values import server_figures
 from fedloom.runs.drift.updates import client_updates, update_figures
 from fedloom.storage.drift_log import DriftRound, DriftValue
 
@@ -61,6 +62,7 @@ class DriftObserver:
             add(self._weights.figures(updates.entry, updates.clients, samples))
             add(head_figures(updates, observed, self._class_counts))
         add(table_figures(observed))
+        add(server_figures(observed))
         if self._decomposition is not None and self._decomposition.is_due(observed.ctx.round):
             add(self._decomposition.figures(observed))
         finite = [v if v.value is None or math.isfinite(v.value) else v._replace(value=None) for v in values]
