@@ -1,4 +1,4 @@
-"""What a round leaves at the server: the variance of its class tables, and numbers such as FedSKC's rho."""
+"""Figures of the server's state after a round: the variance of its class tables, and numbers such as FedSKC's rho."""
 
 from __future__ import annotations
 
