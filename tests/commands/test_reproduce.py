@@ -8,6 +8,7 @@ import json
 import platform
 import shutil
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -211,6 +212,38 @@ def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any, copie
     assert call(capsys, *words, "--seeds", "2", "--allow-mixed")[0] == 0
     rows = list(csv.DictReader(Path("t/reproduced.csv").read_text().splitlines()))
     assert [row["machine"].rpartition(" ")[2] for row in rows] == ["0.0.1", fl.__version__]
+
+
+@pytest.mark.parametrize(("seconds", "tried"), [(60.0, ["operations"]), (3600.0, ["operations", "trial"])])
+def test_a_method_is_tried_where_its_run_takes_long(
+    capsys: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, tried: list[str]
+) -> None:
+    bases = []
+
+    def run_cost(config: Any, by: str, operations: float) -> cost.Cost:
+        bases.append(by)
+        return cost.Cost(1.0, 1.0, seconds if by == "operations" else 2 * seconds)
+
+    monkeypatch.setattr(cost, "run_cost", run_cost)
+    monkeypatch.setattr(cost, "_CountedOperations", lambda cells: SimpleNamespace(of=lambda config: 1.0))
+    words = (
+        "reproduce",
+        TABLE,
+        *CHANGED,
+        "--seeds",
+        "1",
+        "--out",
+        "t",
+        "--quiet",
+        "--only",
+        "cifar10-pathological/FedAvg",
+    )
+    assert call(capsys, *words)[0] == 0
+    assert bases == tried
+    assert json.loads(Path("t/foreseen.json").read_text()) == {"cifar10-pathological/FedAvg": len(tried) * seconds}
+    Path("t/foreseen.json").unlink()
+    assert call(capsys, *words)[0] == 0
+    assert bases == tried  # a finished row is not foreseen
 
 
 def test_what_another_process_foresaw_meanwhile_stays(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 
 _ESTIMATES_FILE = "foreseen.json"
+_WORTH_A_TRIAL = 600.0  # seconds of a run, of which the trial of its method is about one in a hundred
 _BASIS = (
     "a trial of the method where a run of the table has made one, else a trial of its network, times the operations "
     "of the method (matrix products, convolutions) over those of plain training"
@@ -213,15 +214,22 @@ def _planned_row(name: str, cells: Sequence[Cell], cost: dict[str, Any], study_f
 
 def estimate_cells(cells: Sequence[Cell], study_folder: StudyFolder) -> None:
     """Keep in the study's folder what its cells will take, before they run; what was foreseen before stays, also what
-    another process foresaw meanwhile. Raises `RunFolderError` as `read_estimates` does."""
+    another process foresaw meanwhile.
+
+    A method is tried where a run takes so long that its trial does not matter; else its operations are counted. Rows
+    that are finished are not foreseen. Raises `RunFolderError` as `read_estimates` does.
+    """
     from fedloom.core.files import json_text, write_atomic
     from fedloom.papers.cost import study_cost
 
     known_estimates = read_estimates(study_folder.path)
-    groups = {cell.group: cell for cell in cells if cell.group not in known_estimates}
+    left = [cell for cell in cells if not study_folder.finished(cell.folder)]
+    groups = {cell.group: cell for cell in left if cell.group not in known_estimates}
     if groups:
-        say(f"how long {len(groups)} rows will take: trials of their networks")
-        cost = study_cost(list(groups.values()), "trial", say)
+        say(f"how long {len(groups)} rows will take: trials of their networks, and of methods whose runs take long")
+        cost = study_cost(list(groups.values()), "operations", say)
+        long = [cell for cell in groups.values() if cell.name in cost and cost[cell.name].seconds >= _WORTH_A_TRIAL]
+        cost |= study_cost(long, "trial", say)
         estimates = {name: round(cost[cell.name].seconds, 1) for name, cell in groups.items() if cell.name in cost}
         with study_folder.locked():
             write_atomic(
