@@ -106,7 +106,7 @@ ENGINE = SOURCE / "engine"
 # From below to above: a file imports from lower places only, or from its own folder.
 ENGINE_FLOORS: dict[str, int] = {
     **dict.fromkeys(["steps", "ascent", "optimizer", "batch_sampler", "leaves", "keys", "term_balance"], 0),
-    **dict.fromkeys(["chosen_weights", "client_memory", "epoch_results"], 0),
+    **dict.fromkeys(["chosen_weights", "client_memory", "epoch_results", "statistics_pass"], 0),
     **dict.fromkeys(["jobs", "arrivals", "round_report", "slow_clients", "memory", "attacked", "public"], 0),
     "observed_round": 0,
     "fast": 1,

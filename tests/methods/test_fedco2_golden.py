@@ -20,7 +20,7 @@ from fedloom.engine.jobs import Job
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task, Work
 from fedloom.methods.contract.losses import kl_divergence
 from fedloom.methods.contract.phases import Batch, OptimizerSpec
-from fedloom.methods.fedco2 import foreign_losses, fused
+from fedloom.methods.fedco2 import foreign_losses, fused, head_stacks
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net, tree_of
@@ -190,7 +190,9 @@ def test_losses_of_foreign_heads(precision, name):
     out = GEN["out"]
     batch = Batch(torch.zeros(2, 2), torch.tensor(GEN["in"]["y"]))
     for head, expected in zip(heads(precision), out[f"ce_per_head_{name}"], strict=True):
-        assert precision.matches(foreign_losses(bundle, bundle[name].features_given, batch, [head]), expected)
+        assert precision.matches(
+            foreign_losses(bundle, bundle[name].features_given, batch, head_stacks([head])), expected
+        )
     ce, foreign = objective.terms[f"ce_{name}"], objective.terms[f"inter_{name}"]
     assert precision.matches(ce, out[f"L_ce_{name}"])
     assert precision.matches(foreign, out[f"L_gen_{name}"])
@@ -208,7 +210,7 @@ def test_own_head_is_left_out_the_sum_is_no_mean_and_batch_norm_is_in_evaluation
         net.load_state_dict(head)
         training += nn.functional.cross_entropy(net.head(net.fc(maps)), batch.y)
     mistakes = {
-        "including_own_head": foreign_losses(bundle, maps, batch, heads(precision)),
+        "including_own_head": foreign_losses(bundle, maps, batch, head_stacks(heads(precision))),
         "mean_over_heads": adapted(precision, inter_reduce="mean")[1].terms["inter_online"],
         "head_bn_in_train_mode": training,
     }
@@ -224,9 +226,10 @@ def test_gradients_pass_through_foreign_heads_into_the_maps():
     bundle, objective = adapted(precision)
     maps, batch = bundle["online"].features_given, Batch(torch.zeros(2, 2), torch.tensor(GEN["in"]["y"]))
     (gradient,) = torch.autograd.grad(objective.total, maps)
+    stacks = head_stacks(heads(precision)[1:])
     with torch.no_grad():
         for place in torch.eye(maps.numel(), dtype=torch.float64).view(-1, *maps.shape):
-            up, down = (foreign_losses(bundle, maps + s * place, batch, heads(precision)[1:]) for s in (1e-5, -1e-5))
+            up, down = (foreign_losses(bundle, maps + s * place, batch, stacks) for s in (1e-5, -1e-5))
             assert precision.matches((gradient * place).sum(), float(up - down) / 2e-5)
 
 

@@ -372,7 +372,7 @@ MUTATIONS = (
         "_classifier(task, OFFLINE)}, OFFLINE)",
         "_classifier(task, ONLINE)}, ONLINE)",
     ),
-    _of("fedco2", "foreign heads summed, not averaged", '1 / len(consts["heads"]) if', "1.0 if"),
+    _of("fedco2", "foreign heads summed, not averaged", '1 / _count(consts["heads"]) if', "1.0 if"),
     _of(
         "fedco2",
         "the direction of mutual KL",

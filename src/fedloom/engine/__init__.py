@@ -4,7 +4,8 @@ Read `loop.py`, `client.py`, `steps.py`, `serial.py`: they are the whole meaning
 the same otherwise, `fast/` sooner.
 """
 
-from fedloom.engine.client import PASS_BATCH, Worker
+from fedloom.engine.batch_sampler import PASS_BATCH
+from fedloom.engine.client import Worker
 from fedloom.engine.jobs import LocalTraining
 from fedloom.engine.loop import Federation
 from fedloom.engine.round_report import RoundReport

@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import torch
@@ -18,6 +19,9 @@ from fedloom.engine.jobs import Client, Draws, Job, LocalTraining
 from fedloom.engine.steps import Block
 from fedloom.methods.contract.phases import Batch, Collect, Train
 
+# Batch size of statistics passes and evaluation: large enough to be fast, fixed so that bits do not depend on the
+# engine.
+PASS_BATCH = 256
 # Numbers that are gathered at once: small batches need few calls, and the gathered block still fits the cache.
 _BLOCK_NUMBERS = 1 << 16
 
@@ -115,6 +119,21 @@ class BatchSampler:
         x = self.gather(indices, draws)
         second_view = self.gather(indices, draws) if self._views == 2 else None
         return Block(x, self.data.y[indices], self.local_training.batch_size, second_view)
+
+    @cached_property
+    def _of_passes(self) -> BatchSampler:
+        """Gathers the batches of statistics passes: large ones, without augmentation, in one view."""
+        plain = replace(self.local_training, batch_size=PASS_BATCH, augment=Augmentation())
+        return BatchSampler(self.data, plain, 1, self._skip_single)
+
+    def pass_batches(self, indices: Tensor, draws: Draws) -> EpochBatches:
+        """Return samples without augmentation, in their order, as the batches of a statistics pass.
+
+        Args:
+            indices: the samples in the training set [n], int64.
+            draws: the client's generators, from which a pass draws nothing.
+        """
+        return EpochBatches(self._of_passes, Draws(draws.order, None), sent_to(indices, self.data.y.device), 0)
 
     def pass_batch(self, indices: Tensor) -> Batch:
         """Return samples without augmentation, as one batch."""

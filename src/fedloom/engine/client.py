@@ -18,12 +18,13 @@ from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import BatchSampler, PhasePlan
 from fedloom.engine.chosen_weights import chosen_weights
 from fedloom.engine.client_memory import ClientMemory, NetMemory, SeparateMemory
-from fedloom.engine.epoch_results import EpochResults
+from fedloom.engine.epoch_results import EpochResults, NoObjectives
 from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, LocalTraining, methods_by_stage, staged
 from fedloom.engine.leaves import to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Replay, Speedups
-from fedloom.engine.steps import EpochSteps, objective, statistics_of, trainable_names
+from fedloom.engine.statistics_pass import PassSteps
+from fedloom.engine.steps import EpochSteps, objective, trainable_names
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method
@@ -33,10 +34,6 @@ from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import LoadedNet, net_of_client
 from fedloom.nets.net import Net
 from fedloom.nets.roles import EXTRA, Role, has_batch_norm
-
-# Batch size of statistics passes and evaluation: large enough to be fast, fixed so that bits do not depend on the
-# engine.
-PASS_BATCH = 256
 
 CPU = torch.device("cpu")
 
@@ -283,7 +280,7 @@ class Worker:
             with memory.in_net():
                 loaded_net.load(chosen_weights(phase, loaded_net.copies(), client.consts))
             return
-        results = self._statistics(loaded_net.net, memory, phase.statistics, phase, client)
+        results = yield from self._statistics(loaded_net, memory, phase.statistics, phase, client)
         client.learned(results)
         client.collected |= results
 
@@ -296,14 +293,14 @@ class Worker:
         specs = [phase.spec_of(name, default) for name in trainable] if several else phase.spec_of("", default)
         optimizer = Optimizer(specs, list(trainable.values()), ctx.round)
         plan, results = PhasePlan.of(sampler, phase, job), EpochResults(phase, job)
-        remaining_ratio = max(0, ctx.task.rounds - ctx.round) / ctx.round if ctx.round else 0.0
         # epochs between which Python has nothing to do are given to the stepper together
         alone = bool(phase.refresh or phase.until or job.measured or draws.augment)
         for number in range(0, plan.epochs, 1 if alone else max(1, plan.epochs)):
             if phase.refresh:
-                client.learned(self._statistics(net, memory, phase.refresh, phase, client))
+                client.learned((yield from self._statistics(loaded_net, memory, phase.refresh, phase, client)))
             set_modes = functools.partial(self.set_modes, net, phase, ctx.task.roles)
-            steps = EpochSteps(loaded_net, phase, client.consts, trainable, optimizer, remaining_ratio, set_modes)
+            ratio = client.remaining_ratio
+            steps = EpochSteps(loaded_net, phase, client.consts, trainable, optimizer, ratio, set_modes)
             numbers = [number] if alone else range(plan.epochs)
             epochs = [sampler.batches(job, draws, phase.share, epoch, plan.batches(epoch)) for epoch in numbers]
             results.last_epoch = plan.epochs - 1
@@ -334,22 +331,21 @@ class Worker:
             self._trainable_of[key] = {name: loaded_net.parameters[name] for name in names}
         return self._trainable_of[key]
 
-    @torch.no_grad()
     def _statistics(
         self,
-        net: Net,
+        loaded_net: LoadedNet,
         memory: ClientMemory,
         statistics: Mapping[str, Statistic],
         phase: Train | Collect,
         client: Client,
-    ) -> dict[str, Any]:
+    ) -> Generator[Replay, None, dict[str, Any]]:
         """Compute statistics of all samples of a phase, in evaluation mode."""
-        with memory.in_net(reads=True):
-            if net.training or id(net) in self._mixed_modes:
-                net.eval()
-            samples = self.sampler.for_phase(phase, client)
-            batches = (samples.sampler.pass_batch(rows) for rows in torch.split(samples.job.indices, PASS_BATCH))
-            return statistics_of(net, statistics, batches, client.consts, client.job.ctx.task.num_classes)
+        sampler, job, draws = self.sampler.for_phase(phase, client)
+        facts = client.consts, job.ctx.task.num_classes, client.remaining_ratio
+        steps = PassSteps(loaded_net, Collect(statistics), *facts, set_modes=loaded_net.net.eval)
+        stepper = self.stepper if sampler is self.sampler else self.speedups.plain_stepper()
+        yield from stepper(steps, memory, [sampler.pass_batches(job.indices, draws)], NoObjectives())
+        return steps.results()
 
     def set_modes(self, net: torch.nn.Module, phase: Train, roles: Mapping[str, Role]) -> None:
         """Set training mode, but evaluation mode for modules of the roles that a phase only evaluates."""

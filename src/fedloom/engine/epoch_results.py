@@ -1,13 +1,50 @@
-"""The objectives of a training phase: which epochs count, their sums, and the norms of measured gradients."""
+"""Who receives the objectives of steps: of a training phase, its sums over epochs that count and measured gradients."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from fedloom.engine.batch_sampler import EpochBatches
 from fedloom.engine.jobs import Client, Job
 from fedloom.engine.steps import Block, EpochSteps, StepTable, Tally
 from fedloom.methods.contract.phases import Batch, Objective, Train
+
+
+class Results(Protocol):
+    """Receives the objectives of steps."""
+
+    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None:
+        """Add the objectives of consecutive steps.
+
+        Args:
+            epoch: the epoch in which they were taken.
+            objectives: one for each step.
+            blocks: the batches of the steps.
+        """
+        ...
+
+    def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
+        """Add consecutive steps, from the batch `first` of the epoch on; `table` is None if they are not wanted."""
+        ...
+
+    def wants(self, epoch: EpochBatches) -> bool:
+        """Whether the objectives of an epoch are needed."""
+        ...
+
+
+class NoObjectives:
+    """Results of steps that have no objectives, as those of a statistics pass."""
+
+    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None:
+        pass
+
+    def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
+        pass
+
+    def wants(self, epoch: EpochBatches) -> bool:
+        """Whether the objectives of an epoch are needed."""
+        return False
 
 
 class EpochResults:

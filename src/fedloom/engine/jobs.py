@@ -196,6 +196,12 @@ class Client:
         """Statistics that later losses may use."""
         self.consts = self.consts | results
 
+    @property
+    def remaining_ratio(self) -> float:
+        """Remaining rounds divided by finished rounds: what decides whether a speed-up pays off."""
+        ctx = self.job.ctx
+        return max(0, ctx.task.rounds - ctx.round) / ctx.round if ctx.round else 0.0
+
     def notes(self) -> list[Diagnostic]:
         """Report parts of the data that are no parts, because the client has a single sample."""
         parts = [phase.part for phase in self.phases if not isinstance(phase, Choose) and phase.part is not None]

@@ -80,34 +80,46 @@ class Optimizer:
 
     @property
     def key(self) -> Hashable:
-        """A key of all that the arithmetic depends on, apart from tensors, `has_state` and `step_numbers`."""
+        """A key of all that the arithmetic depends on, apart from tensors, `kind_of_step` and `numbers_of_steps`."""
         return self._specs
 
     @property
-    def has_state(self) -> bool:
-        """Whether the next step finds moments, or needs none."""
-        return self._is_plain_sgd or bool(self.state)
+    def layout(self) -> Hashable:
+        """None: the order of `state` says what each tensor is."""
+        return None
+
+    def kind_of_step(self, number: int) -> Hashable:
+        """Return a key that steps share which all find moments, or need none. `number` counts from 1."""
+        return self._is_plain_sgd or number > 1
 
     def numbers_of_steps(self, first: int, steps: int) -> list[float]:
-        """Return the `step_numbers` of consecutive steps, from the step `first` on."""
+        """Return the numbers in the arithmetic of consecutive steps that depend on how many steps came before.
+
+        Args:
+            first: number of the first of these steps, counted from 1.
+            steps: how many steps.
+        """
         if not self._has_numbers:
             return []
-        return [number for step in range(first, first + steps) for number in self.step_numbers(step)]
+        return [
+            number
+            for step in range(first, first + steps)
+            for group in self._groups
+            if group.spec.name == "adam"
+            for number in group.corrections(step)
+        ]
 
-    def step_numbers(self, step: int) -> list[float]:
-        """Return the numbers in the arithmetic of a step that depend on how many steps came before, counted from 1."""
-        return [number for group in self._groups if group.spec.name == "adam" for number in group.corrections(step)]
-
-    def advance(self, steps: int, new_state: Sequence[Tensor]) -> None:
+    def advance(self, steps: int, state: Sequence[Tensor], layout: object = None) -> None:
         """Count steps that were taken elsewhere on the same tensors.
 
         Args:
             steps: number of steps.
-            new_state: the optimiser's state, if these steps made it.
+            state: the optimiser's state after them.
+            layout: not used.
         """
         self.steps += steps
-        tensors = iter(new_state)
-        for group in self._groups if new_state else ():
+        tensors = iter(state)
+        for group in self._groups if state else ():
             if group.spec.name == "adam" or group.spec.momentum:
                 group.first_moments = list(islice(tensors, len(group.indices)))
             if group.spec.name == "adam":

@@ -14,9 +14,9 @@ import torch
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import EpochBatches
 from fedloom.engine.client_memory import ClientMemory
-from fedloom.engine.steps import Block, EpochSteps, StepTable
+from fedloom.engine.epoch_results import Results
+from fedloom.engine.statistics_pass import Steps
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.methods.contract.phases import Objective
 from fedloom.nets.net import Net
 
 
@@ -33,33 +33,11 @@ class Replay(Protocol):
         ...
 
 
-class Results(Protocol):
-    """Receives the objectives of steps."""
-
-    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None:
-        """Add the objectives of consecutive steps.
-
-        Args:
-            epoch: the epoch in which they were taken.
-            objectives: one for each step.
-            blocks: the batches of the steps.
-        """
-        ...
-
-    def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
-        """Add consecutive steps, from the batch `first` of the epoch on; `table` is None if they are not wanted."""
-        ...
-
-    def wants(self, epoch: EpochBatches) -> bool:
-        """Whether the objectives of an epoch are needed."""
-        ...
-
-
 class Stepper(Protocol):
-    """Takes the steps of epochs, with the same bits as steps that are taken one by one."""
+    """Takes the steps of epochs or of a statistics pass, with the same bits as steps that are taken one by one."""
 
     def __call__(
-        self, steps: EpochSteps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
+        self, steps: Steps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
     ) -> Iterator[Replay]:
         """Take a step for each batch that is left in the epochs. Yield work that others may run."""
         ...
@@ -101,9 +79,9 @@ class _PlainStepper:
     """Takes one step after another."""
 
     def __call__(
-        self, steps: EpochSteps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
+        self, steps: Steps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
     ) -> Iterator[Replay]:
-        with memory.in_net():
+        with memory.in_net(reads=steps.reads):
             steps.set_modes()
             for epoch in epochs:
                 while len(epoch):

@@ -59,7 +59,7 @@ class Block:
 
 
 class StepResults(NamedTuple):
-    """The detached objectives of some steps, and the optimiser's state if it was empty before them."""
+    """The detached objectives of some steps, and the new tensors that they carry on: first moments, or sums."""
 
     objectives: list[Objective]
     new_state: Sequence[Tensor]
@@ -155,28 +155,6 @@ def pass_function(name: str, statistic: Statistic) -> Callable[[Net, Batch, Cons
     return statistic.of
 
 
-def statistics_of(
-    net: Net, statistics: Mapping[str, Statistic], batches: Iterable[Batch], consts: Consts, classes: int
-) -> dict[str, Any]:
-    """Return the results of statistics by name.
-
-    Args:
-        net: the net, in evaluation mode.
-        statistics: functions of the net, a batch and the constants, by name.
-        batches: all samples of the pass.
-        consts: constants that the functions read.
-        classes: number of classes C.
-    """
-    sums: dict[str, Tree] = {name: {} for name in statistics}
-    for batch in batches:
-
-        def values(name: str, statistic: Statistic, batch: Batch = batch) -> Tensor:
-            return pass_function(name, statistic)(net, batch, consts)
-
-        sums = add_statistics(statistics, sums, values, batch, classes)
-    return {name: statistics[name].result(sums[name]) for name in sums}
-
-
 def run_steps(
     gradients_of: Callable[[Batch], tuple[Objective, Sequence[Tensor]]],
     phase: Train,
@@ -223,6 +201,16 @@ class EpochSteps:
     optimizer: Optimizer
     remaining_ratio: float = 1.0
     set_modes: Callable[[], None] = lambda: None
+
+    @property
+    def carried(self) -> Optimizer:
+        """The optimiser, which steps carry on beside the net."""
+        return self.optimizer
+
+    @property
+    def reads(self) -> bool:
+        """Whether the weights are expected to stay as they are."""
+        return False
 
     def run(self, block: Block) -> StepResults:
         """Take the steps of a block."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
@@ -10,7 +11,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import Tree
+from fedloom.core.trees import Tree, nbytes
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Task, Work
@@ -23,6 +24,7 @@ from fedloom.nets.bundle import Bundle
 from fedloom.nets.net import Net
 
 ONLINE, OFFLINE = "online", "offline"
+_STACK_BYTES = 4 << 20  # of heads that are stacked
 _FIRST = "first_"  # of a head in the bank before anybody has sent one
 
 
@@ -174,7 +176,7 @@ class FedCO2(Method):
 
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
         start = super().begin(payload, state, ctx)
-        consts: Consts = {"heads": [tree for name, tree in payload.items() if name != "model"]}
+        consts: Consts = {"heads": head_stacks([get_tree(payload, name) for name in payload if name != "model"])}
         if "participated" in state:
             consts["teachers"] = {name: _child(start.tree, name) for name in (ONLINE, OFFLINE)}
         return Start(start.tree, consts)
@@ -215,7 +217,7 @@ class FedCO2(Method):
             terms[f"ce_{name}"] = batch.mean(cross_entropy(bundle[name].classify(maps), batch.y))
             if to[name] and consts["heads"]:
                 foreign = foreign_losses(bundle, maps, batch, consts["heads"])
-                share = 1 / len(consts["heads"]) if self.options.inter_reduce == "mean" else 1.0
+                share = 1 / _count(consts["heads"]) if self.options.inter_reduce == "mean" else 1.0
                 terms[f"inter_{name}"] = self.options.mu * share * foreign
         return Objective.sum(terms)
 
@@ -256,10 +258,36 @@ def fused(net: Net, x: Tensor) -> Tensor:
     return logits
 
 
-def foreign_losses(bundle: Bundle, maps: Tensor, batch: Batch, heads: list[Tree]) -> Tensor:
-    """Sum of the foreign heads' cross-entropies on maps [B, f], Eq. 6. The heads are frozen, in evaluation mode."""
-    losses = [batch.mean(cross_entropy(bundle.functional.classify(head, maps), batch.y)) for head in heads]
+def head_stacks(heads: Sequence[Tree]) -> list[Tree]:
+    """Stack heads into trees of entries [Q, ...], as many as one matrix product serves well.
+
+    A large head stays alone, and is not copied: a few of them cost more memory than calls.
+    """
+    size = max(1, _STACK_BYTES // max(1, nbytes(heads[0]))) if heads else 1
+    groups = [heads[first : first + size] for first in range(0, len(heads), size)]
+    return [{n: torch.stack([h[n] for h in g]) if len(g) > 1 else g[0][n].unsqueeze(0) for n in g[0]} for g in groups]
+
+
+def foreign_losses(bundle: Bundle, maps: Tensor, batch: Batch, stacks: Sequence[Tree]) -> Tensor:
+    """Sum of the foreign heads' cross-entropies on maps [B, f], Eq. 6. The heads are frozen, in evaluation mode.
+
+    Args:
+        bundle: classifies with the heads' weights.
+        maps: what a classifier block gets [B, f].
+        batch: the labels, and the mask of its rows.
+        stacks: the heads, as `head_stacks` returns them.
+    """
+    losses = []
+    for stack in stacks:
+        logits = torch.vmap(bundle.functional.classify, in_dims=(0, None))(stack, maps)  # [Q, B, C]
+        by_sample = cross_entropy(logits.flatten(0, 1), batch.y.repeat(len(logits))).view(len(logits), -1)
+        losses.append(batch.mean(by_sample.T).sum())
     return torch.stack(losses).sum()
+
+
+def _count(stacks: Sequence[Tree]) -> int:
+    """The number of heads in stacks."""
+    return sum(len(next(iter(stack.values()))) for stack in stacks)
 
 
 def head_of(client: int | str = "") -> str:

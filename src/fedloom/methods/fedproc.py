@@ -18,7 +18,7 @@ from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of
+from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
 from fedloom.methods.parts.measures import features
 from fedloom.nets.net import Net
 
@@ -107,8 +107,8 @@ class FedProc(Method):
         # a tensor, because a number would be part of what a recorded step is
         consts: Consts = {"share": torch.tensor(max(0.0, 1 - past / max(1, rounds)))}
         if "prototypes" in payload:
-            table = ClassTable.stack([get_table(payload, "prototypes")])
-            consts |= {"prototypes": prototypes_of(table.values, table.held, table.held), "known": table.held[0]}
+            table = get_table(payload, "prototypes")
+            consts |= {"prototypes": prototypes_of_table(table), "known": table.held}
         return Start(start.tree, consts)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:

@@ -22,7 +22,7 @@ from fedloom.methods.contract.method import Method, Uploads, Weights, register
 from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.contrast import distances_to, prototype_contrast, prototypes_of, ramped
+from fedloom.methods.parts.contrast import distances_to, prototype_contrast, prototypes_of_table, ramped
 from fedloom.methods.parts.diagnostics import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.prototypes import (
     client_distances,
@@ -193,12 +193,11 @@ class FedSKC(Method):
         if "knowledge" not in payload:
             return start
         knowledge, options = get_table(payload, "knowledge"), self.options
-        rows, held = knowledge.values.unsqueeze(0), knowledge.held.unsqueeze(0)  # one prototype a class
         constants = {
             "known": knowledge.held,
             "weight": ramped(options.lambda_lcl, ctx.round, options.lcl_ramp, knowledge.values),
         }
-        prototypes = prototypes_of(rows, held, held, all_rows=_as_released(options))
+        prototypes = prototypes_of_table(knowledge, all_rows=_as_released(options))  # one a class
         return Start(start.tree, {"prototypes": prototypes} | constants)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:

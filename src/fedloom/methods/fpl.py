@@ -19,7 +19,7 @@ from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of
+from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
 from fedloom.methods.parts.finch import class_clusters
 from fedloom.methods.parts.measures import features
 from fedloom.nets.net import Net
@@ -110,7 +110,7 @@ class FPL(Method):
             return start
         table = get_table(payload, "prototypes")
         centres = table.mean_over_clients()
-        prototypes = prototypes_of(table.values, table.held, table.held)
+        prototypes = prototypes_of_table(table)
         return Start(start.tree, {"prototypes": prototypes, "centres": centres.values, "known": centres.held})
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:

@@ -53,7 +53,7 @@ MORE = {
 
 @pytest.fixture(autouse=True)
 def _short_passes(monkeypatch):
-    for module in ("fedloom.engine.client", "fedloom.engine.stacked.members"):
+    for module in ("fedloom.engine.batch_sampler", "fedloom.engine.stacked.members"):
         monkeypatch.setattr(f"{module}.PASS_BATCH", 3)
 
 

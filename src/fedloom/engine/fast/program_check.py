@@ -25,7 +25,7 @@ class ProgramCheck:
         live: the inputs of the step, as it has left them.
         copies: the inputs as they were before it.
         generators: states of the global generators before it.
-        state_count: number of tensors of the optimiser's state before it.
+        state_count: number of tensors of the carried state before it.
     """
 
     phase: ClientPhase
@@ -39,36 +39,42 @@ class ProgramCheck:
 
         Args:
             recording: the operators of one step.
-            results: the step's objective and, if it was the first, the optimiser's new state.
+            results: the step's objective, if it has one, and new tensors that it carries on.
             samples: the training set as C++ holds it.
         """
         torch_state, *other_states = self.generators
         now, *other_now = generator_states()
         if other_now != other_states:
             raise UnrecordableError("the loss or the net draws random numbers of Python or NumPy")
-        optimizer, (objective,) = self.phase.steps.optimizer, results.objectives
-        numbers = optimizer.step_numbers(optimizer.steps)
-        scalars = [objective.total, *objective.terms.values()]
-        outputs = scalars, list(objective.taps.values()), results.new_state
+        carried, terms, taps = self.phase.steps.carried, dict[str, Tensor](), dict[str, Tensor]()
+        numbers = carried.numbers_of_steps(carried.steps, 1)
+        scalars = []
+        for objective in results.objectives:  # one; none of a statistics pass
+            terms, taps = dict(objective.terms), dict(objective.taps)
+            scalars = [objective.total, *terms.values()]
+        outputs = scalars, list(taps.values()), results.new_state
         step = program_of(recording.calls, self.live, outputs, numbers)
-        if step.draws and self.phase.steps.phase.ascent is not None:
+        if step.draws and getattr(self.phase.steps.phase, "ascent", None) is not None:
             raise UnrecordableError("the two passes of a step share their random numbers, as those of dropout")
         generator = torch.Generator()
         for _ in range(2):
             generator.set_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
             job, inputs = self._replayed(step, samples, generator, numbers)
-            error, values, taps, state, _ = job.results()
+            error, values, replayed_taps, state, _ = job.results()
             if error:
                 raise UnrecordableError(error)
-            expected = torch.stack([scalar.detach().double().reshape(()) for scalar in scalars])
-            pairs = [(expected, torch.tensor(values, dtype=torch.float64)), *zip(outputs[1], taps, strict=True)]
+            expected = torch.tensor([float(scalar) for scalar in scalars], dtype=torch.float64)
+            pairs = [
+                (expected, torch.tensor(values, dtype=torch.float64)),
+                *zip(outputs[1], replayed_taps, strict=True),
+            ]
             if results.new_state:
                 pairs += zip(results.new_state, state, strict=True)
             pairs += zip(self.live, inputs, strict=True)
             same_draws = generator.get_state().numpy().tobytes() == now
             if not same_draws or not all(torch.equal(a.detach(), b) for a, b in pairs):
                 raise UnrecordableError("what was recorded gives other bits")
-        return StepProgram(step, list(objective.terms), list(objective.taps))
+        return StepProgram(step, list(terms), list(taps), carried.layout)
 
     def _replayed(
         self, step: RecordedStep, samples: Any, generator: torch.Generator, numbers: Sequence[float]
@@ -76,7 +82,7 @@ class ProgramCheck:
         """Replay the step on copies of the inputs. Return the job in C++, and the copies."""
         steps, inputs = self.phase.steps, copies_of(self.copies)
         tensors = iter(inputs)
-        counts = len(steps.loaded_net.tree), len(steps.optimizer.rates), self.state_count, len(self.phase.consts)
+        counts = len(steps.loaded_net.tree), len(steps.carried.rates), self.state_count, len(self.phase.consts)
         weights, rates, state, consts = ([next(tensors) for _ in range(count)] for count in counts)
         samples_per_batch = self.live[-1].shape[0]
         job = samples.replay(weights, False, rates, state, consts, samples_per_batch, 1)

@@ -118,7 +118,7 @@ def program_of(
     Args:
         calls: the recorded calls, in order.
         inputs: the tensors that differ from call to call, in the order in which C++ sets them.
-        outputs: scalars, taps and new optimiser state that the program returns.
+        outputs: scalars, taps and new carried state that the program returns.
         step_numbers: numbers among the operands that depend on the number of the step.
     """
     calls = [_with_generator(call) for call in calls]
@@ -270,8 +270,12 @@ class _Registers:
         self._aliases, self._program = aliases, torch.classes.fedloom_replay.Program()
         self._registers: dict[int, int] = {id(tensor): index for index, tensor in enumerate(inputs)}
         self._count, self._fixed = len(inputs), set(range(len(inputs)))
+        self._inputs = {_storage(tensor) for tensor in inputs}
+        self._outgoing: set[int] = set()  # ids of tensors that the step carries on, which others may change
 
     def program(self, calls: Sequence[Call], outputs: tuple[Sequence[Tensor], ...], step_numbers: int) -> RecordedStep:
+        scalars, taps, state = outputs
+        self._outgoing = {id(self._aliases.root(tensor)) for tensor in state}
         last_use: dict[int, int] = {}
         for index, call in enumerate(calls):
             for result in call.results:
@@ -286,7 +290,9 @@ class _Registers:
                 dead.setdefault(index, []).append(register)
         for index, call in enumerate(calls):
             self._emit(call, dead.get(index, []))
-        self._program.finish(self._count, results, len(outputs[0]), len(outputs[1]), step_numbers)
+        # what outlives the step must not be an input, such as the buffer of batches, or belong to all clients
+        copied = [self._register(tensor) in self._fixed or _storage(tensor) in self._inputs for tensor in state]
+        self._program.finish(self._count, results, len(scalars), len(taps), step_numbers, copied)
         return RecordedStep(self._program, any(_takes_generator(call.operator) for call in calls))
 
     def _new_register(self, tensor: Tensor) -> int:
@@ -301,7 +307,8 @@ class _Registers:
             if id(root) not in self._aliases.constants:
                 raise UnrecordableError("a result of the step was made outside its calls")
             self._fixed.add(self._new_register(root))
-            self._program.capture(self._registers[id(root)], root.detach())
+            constant = root.detach().clone() if id(root) in self._outgoing else root.detach()
+            self._program.capture(self._registers[id(root)], constant)
         return self._registers[id(root)]
 
     def _emit(self, call: Call, dead: list[int]) -> None:

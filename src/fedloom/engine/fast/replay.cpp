@@ -70,7 +70,8 @@ IValue integers(const std::vector<int64_t>& values, const c10::TypePtr& type) {
 struct Program : torch::CustomClassHolder {
   std::vector<Call> calls;
   std::vector<std::pair<int64_t, Tensor>> captured;
-  std::vector<int64_t> results;  // `scalars` numbers, then `taps` tensors, then new optimiser state
+  std::vector<int64_t> results;  // `scalars` numbers, then `taps` tensors, then new state that the next step finds
+  std::vector<bool> copied;      // of each tensor of new state: whether others may have it
   int64_t scalars = 0, taps = 0, registers = 0, numbers = 0;
 
   void capture(int64_t index, Tensor tensor) { captured.emplace_back(index, std::move(tensor)); }
@@ -95,8 +96,9 @@ struct Program : torch::CustomClassHolder {
   }
 
   void finish(int64_t register_count, std::vector<int64_t> result_registers, int64_t scalar_count, int64_t tap_count,
-              int64_t number_count) {
+              int64_t number_count, const c10::List<bool>& copied_state) {
     registers = register_count, results = std::move(result_registers);
+    copied.assign(copied_state.begin(), copied_state.end());
     scalars = scalar_count, taps = tap_count, numbers = number_count;
   }
 
@@ -206,7 +208,7 @@ struct Segment {
 // Consecutive steps of one client on its tensors, which they update in place.
 struct Replay : torch::CustomClassHolder {
   c10::intrusive_ptr<Samples> samples;
-  Tensors weights, fixed, state, taps;  // fixed: rates, then constants
+  Tensors weights, fixed, state, taps;  // fixed: rates, then constants; state: an optimiser's moments, or sums
   std::vector<double> values;           // the scalars of each recorded step
   bool borrowed;                        // whether the weights are copied first
   int64_t rates, batch_size, slots;
@@ -312,7 +314,10 @@ struct Replay : torch::CustomClassHolder {
         taps.push_back(registers[program.results[i]].toTensor().clone());
     }
     if (count > first_state) state.clear();
-    for (size_t i = first_state; i < count; i++) state.push_back(registers[program.results[i]].toTensor());
+    for (size_t i = first_state; i < count; i++) {
+      const Tensor& tensor = registers[program.results[i]].toTensor();
+      state.push_back(program.copied[i - first_state] ? tensor.clone() : tensor);
+    }
     for (int64_t index : program.results) registers[index] = IValue();
   }
 };

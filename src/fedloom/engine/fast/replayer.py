@@ -13,7 +13,7 @@ from fedloom.core.streams import generator_states
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import EpochBatches
 from fedloom.engine.client_memory import ClientMemory
-from fedloom.engine.epoch_results import EpochResults
+from fedloom.engine.epoch_results import Results
 from fedloom.engine.fast.program_check import ProgramCheck, copies_of
 from fedloom.engine.fast.recording import Recording, UnrecordableError
 from fedloom.engine.fast.step_kinds import ClientPhase, PhaseKind, StepKind, StepProgram
@@ -21,7 +21,8 @@ from fedloom.engine.fast.torch_library import replay_library
 from fedloom.engine.keys import phase_key
 from fedloom.engine.leaves import layout_of
 from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.steps import Block, EpochSteps, StepTable
+from fedloom.engine.statistics_pass import Steps, Sums
+from fedloom.engine.steps import Block, StepTable
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Objective
 
@@ -39,9 +40,9 @@ _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
 class ReplayedSteps:
     """Consecutive steps of one client, to be taken by C++. job: the object in C++."""
 
-    def __init__(self, optimizer: Optimizer, memory: ClientMemory, job: Any) -> None:
-        self._optimizer, self._memory, self.job, self.segments = optimizer, memory, job, list[_Segment]()
-        self._makes_state, self._draws, self.batches = not optimizer.has_state, False, 0
+    def __init__(self, carried: Optimizer | Sums, memory: ClientMemory, job: Any) -> None:
+        self._carried, self._memory, self.job, self.segments = carried, memory, job, list[_Segment]()
+        self._draws, self.batches = False, 0
         self._gathered: tuple[list[Any], list[int], list[float]] = [], [], []  # programs, plan and numbers of an epoch
 
     def add(
@@ -88,14 +89,14 @@ class ReplayedSteps:
         """Take the steps in this thread."""
         self.job.run()
 
-    def finish(self, results: EpochResults) -> None:
+    def finish(self, results: Results) -> None:
         """Add the objectives to `results`. Raises `RuntimeError` if a call failed."""
         error, numbers, all_taps, state, weights = self.job.results()
         if error:
             raise RuntimeError(error)
         if weights:
             self._memory.own(weights)
-        self._optimizer.advance(self.batches, state if self._makes_state else [])
+        self._carried.advance(self.batches, state, self.segments[-1].program.carried)
         taps, start = iter(all_taps), 0
         for segment in self.segments:
             table = None
@@ -121,7 +122,8 @@ class _Segment:
 
     def continues(self, program: StepProgram, epoch: EpochBatches, *, wanted: bool) -> bool:
         """Whether the next batches of an epoch, taken by `program`, can be added to these."""
-        alike = program.terms == self.program.terms and program.taps == self.program.taps
+        named = "terms", "taps", "carried"
+        alike = all(getattr(program, name) == getattr(self.program, name) for name in named)
         return epoch is self.epoch and wanted == self.wanted and alike
 
 
@@ -160,7 +162,7 @@ class Replayer:
         return Replayer, (self._data,)  # programs cannot be sent to other processes
 
     def __call__(
-        self, steps: EpochSteps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: EpochResults
+        self, steps: Steps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
     ) -> Iterator[ReplayedSteps]:
         """Take a step for each batch that is left in the epochs. Yield work that others may run."""
         phase = self._phase_of(steps)
@@ -173,21 +175,22 @@ class Replayer:
                     replay.finish(results)
                     self.replayed_steps += replay.batches
                     continue
-            with memory.in_net():
+            # Writes are not seen while a step is recorded.
+            with memory.in_net(reads=steps.reads and (phase.kind.refused or not usable)):
                 steps.set_modes()
                 self._plain_steps(phase, epochs, results, usable)
 
-    def _phase_of(self, steps: EpochSteps) -> ClientPhase:
+    def _phase_of(self, steps: Steps) -> ClientPhase:
         tensors, layout = layout_of(steps.consts) if steps.consts else ([], ())
         for kind in self._recent:
             if kind.is_at_a_glance(steps, layout):
                 return ClientPhase(steps, kind, tensors)
-        trainable, optimizer = list(steps.trainable), steps.optimizer.key
-        key = id(steps.loaded_net), phase_key(steps.phase), layout, tuple(trainable), optimizer
+        trainable, carried = list(steps.trainable), steps.carried.key
+        key = id(steps.loaded_net), phase_key(steps.phase), layout, tuple(trainable), carried
         if key in self._kinds:
             kind = self._kinds[key]
         else:
-            new = PhaseKind(steps.loaded_net, steps.phase, steps.consts, layout, trainable, optimizer)
+            new = PhaseKind(steps.loaded_net, steps.phase, steps.consts, layout, trainable, carried)
             kind = self._new_kind(key, new)
         if kind.glance is not None:
             self._recent = [kind, *self._recent[: _RECENT - 1]]
@@ -202,34 +205,35 @@ class Replayer:
         return kind
 
     def _replay(
-        self, phase: ClientPhase, memory: ClientMemory, epochs: Sequence[EpochBatches], results: EpochResults
+        self, phase: ClientPhase, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
     ) -> ReplayedSteps:
         """Take the batches up to the first one for which there is no program."""
-        optimizer = phase.steps.optimizer
-        replay = ReplayedSteps(optimizer, memory, self._job_of(phase, memory, epochs[0]))
-        has_state, number = optimizer.has_state, optimizer.steps
+        carried = phase.steps.carried
+        replay = ReplayedSteps(carried, memory, self._job_of(phase, memory, epochs[0]))
+        number = carried.steps + 1
         for epoch in epochs:
             while len(epoch):
                 if epoch.augmented and replay.batches >= _AUGMENTED_AT_ONCE:
                     return replay
                 rows, batches = epoch.next_rows()
-                kind = phase.kind.steps.get(self._key(epoch, has_state, rows))
+                kind_of_step = carried.kind_of_step(number)
+                kind = phase.kind.steps.get(self._key(epoch, kind_of_step, rows))
                 if kind is None or kind.program is None:
                     replay.end_epoch(epoch)
                     return replay
-                if not has_state or epoch.augmented:
+                if epoch.augmented or carried.kind_of_step(number + 1) != kind_of_step:
                     batches = 1
-                numbers = optimizer.numbers_of_steps(number + 1, batches)
+                numbers = carried.numbers_of_steps(number, batches)
                 replay.add(kind.program, epoch, rows, batches, numbers, wanted=results.wants(epoch))
-                has_state, number = True, number + batches
+                number += batches
             replay.end_epoch(epoch)
         return replay
 
     def _job_of(self, phase: ClientPhase, memory: ClientMemory, epoch: EpochBatches) -> Any:
         """A job in C++ without steps."""
-        optimizer, borrowed = phase.steps.optimizer, memory.borrowed()
+        carried, borrowed = phase.steps.carried, memory.borrowed()
         weights = memory.tensors if borrowed is None else borrowed
-        tensors = optimizer.rates, optimizer.state, phase.consts
+        tensors = carried.rates, carried.state, phase.consts
         make = self._samples_in_cpp().replay
         return make(weights, borrowed is not None, *tensors, epoch.batch_size, epoch.batches_per_block)
 
@@ -244,20 +248,18 @@ class Replayer:
         return self._samples
 
     @staticmethod
-    def _key(epoch: EpochBatches, has_state: bool, rows: int) -> Hashable:
+    def _key(epoch: EpochBatches, kind_of_step: Hashable, rows: int) -> Hashable:
         if not epoch.augmented:
-            return has_state, rows
+            return kind_of_step, rows
         batch = epoch.peek()
-        return has_state, rows, tuple(view.stride() for view in (batch.x, batch.second_view) if view is not None)
+        return kind_of_step, rows, tuple(view.stride() for view in (batch.x, batch.second_view) if view is not None)
 
-    def _plain_steps(
-        self, phase: ClientPhase, epochs: Sequence[EpochBatches], results: EpochResults, usable: bool
-    ) -> None:
+    def _plain_steps(self, phase: ClientPhase, epochs: Sequence[EpochBatches], results: Results, usable: bool) -> None:
         """Take steps in Python up to the next one that can be replayed. Record the first if that pays off."""
         steps, kinds = phase.steps, phase.kind.steps
         for epoch in epochs:
             while len(epoch):
-                key = self._key(epoch, steps.optimizer.has_state, epoch.next_rows()[0])
+                key = self._key(epoch, steps.carried.kind_of_step(steps.carried.steps + 1), epoch.next_rows()[0])
                 kind, refused = kinds.get(key), phase.kind.refused
                 if kind is not None and kind.program is not None and usable and not refused:
                     return
@@ -299,7 +301,7 @@ class Replayer:
         """Take a step, and keep it as a program if that gives the same bits."""
         started, steps = time.thread_time(), phase.steps  # other work on the machine does not count
         live = phase.inputs(batch)
-        check = ProgramCheck(phase, live, copies_of(live), generator_states(), len(steps.optimizer.state))
+        check = ProgramCheck(phase, live, copies_of(live), generator_states(), len(steps.carried.state))
         with Recording() as recording:
             results = steps.run(batch)
             steps.loaded_net.restore_buffers()  # the values of buffers that the net has replaced
@@ -311,7 +313,8 @@ class Replayer:
             reason = str(error).strip().partition("\n")[0] or type(error).__name__
             if not isinstance(error, UnrecordableError):
                 reason = f"{type(error).__name__}: {reason}"
-            message = f"steps are taken one by one, slower and with the same numbers: {reason}"
+            what = "steps are taken" if phase.steps.trainable else "batches of a statistics pass are taken"
+            message = f"{what} one by one, slower and with the same numbers: {reason}"
             self._notes.append(Diagnostic("engine.plain_steps", message, 1.0))
         if self._recorded_before:  # the first one imports what all need
             self._expected_seconds = time.thread_time() - started

@@ -9,18 +9,20 @@ from torch import Tensor
 
 from fedloom.engine.fast.recording import RecordedStep
 from fedloom.engine.keys import glance_of, values_of
-from fedloom.engine.steps import Block, EpochSteps
-from fedloom.methods.contract.phases import Consts, Train
+from fedloom.engine.statistics_pass import Steps
+from fedloom.engine.steps import Block
+from fedloom.methods.contract.phases import Collect, Consts, Train
 from fedloom.nets.loaded_net import LoadedNet
 
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """A recorded step, and the names of the loss terms and taps that it returns."""
+    """A recorded step, the names of the loss terms and taps that it returns, and the layout of what it carries on."""
 
     step: RecordedStep
     terms: list[str]
     taps: list[str]
+    carried: Hashable
 
 
 @dataclass(slots=True)
@@ -47,11 +49,11 @@ class PhaseKind:
     """
 
     loaded_net: LoadedNet
-    phase: Train
+    phase: Train | Collect
     consts: Consts
     layout: Hashable
     trainable: list[str]
-    optimizer: Hashable
+    carried: Hashable
     refused: bool = False
     recurs: bool = True
     steps: dict[Hashable, StepKind] = field(default_factory=dict)
@@ -60,14 +62,14 @@ class PhaseKind:
     def __post_init__(self) -> None:
         self.glance = glance_of(self.phase)
 
-    def is_at_a_glance(self, steps: EpochSteps, layout: Hashable) -> bool:
+    def is_at_a_glance(self, steps: Steps, layout: Hashable) -> bool:
         """Whether steps with constants of a layout are quickly seen to be of this kind. False says nothing."""
         return (
             self.glance is not None
             and steps.loaded_net is self.loaded_net
             and layout == self.layout
             and values_of(steps.phase) == self.glance
-            and steps.optimizer.key == self.optimizer
+            and steps.carried.key == self.carried
             and list(steps.trainable) == self.trainable
         )
 
@@ -76,14 +78,14 @@ class PhaseKind:
 class ClientPhase:
     """The steps of a client's phase, and their kind. consts: the tensors among their constants."""
 
-    steps: EpochSteps
+    steps: Steps
     kind: PhaseKind
     consts: list[Tensor]
 
     def inputs(self, batch: Block) -> list[Tensor]:
-        """Return all tensors that a step reads or writes: net entries, rates and state, constants, samples."""
+        """Return all tensors that a step reads or writes: net entries, rates, carried state, constants, samples."""
         steps = self.steps
         steps.loaded_net.restore_buffers()  # programs read and write the tensors of its tree
         data = [batch.x, batch.y] if batch.second_view is None else [batch.x, batch.y, batch.second_view]
         entries = steps.loaded_net.net.state_dict(keep_vars=True).values()  # the tensors that operators see
-        return [*entries, *steps.optimizer.rates, *steps.optimizer.state, *self.consts, *data]
+        return [*entries, *steps.carried.rates, *steps.carried.state, *self.consts, *data]

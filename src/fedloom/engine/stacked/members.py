@@ -10,8 +10,9 @@ from torch import Tensor, nn
 from torch.nn.attention import SDPBackend, sdpa_kernel
 
 from fedloom.core.trees import Tree
+from fedloom.engine.batch_sampler import PASS_BATCH
 from fedloom.engine.chosen_weights import chosen_weights
-from fedloom.engine.client import CPU, PASS_BATCH, Worker
+from fedloom.engine.client import CPU, Worker
 from fedloom.engine.jobs import Client, Draws
 from fedloom.engine.leaves import to_device
 from fedloom.engine.stacked.constants import Stacked

@@ -12,7 +12,6 @@ from typing import TYPE_CHECKING, TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
@@ -23,6 +22,18 @@ if TYPE_CHECKING:
     from fedloom.methods.contract.phases import Batch, Consts
 
 Measure: TypeAlias = "Callable[[Net, Batch, Consts], Tensor]"
+
+
+def unit_rows(labels: Tensor, num_classes: int) -> Tensor:
+    """Return a row [B, C] in float64 for each label [B], 1 at the label and 0 elsewhere.
+
+    `one_hot` looks at the values of labels, so that engines could not record a pass.
+
+    Example:
+        >>> unit_rows(torch.tensor([2, 0]), 3).tolist()
+        [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
+    """
+    return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).double()
 
 
 @dataclass(frozen=True, slots=True)
@@ -43,7 +54,7 @@ class ClassMeans:
             batch: the labels and the mask of its rows.
             num_classes: C.
         """
-        rows = one_hot(batch.y, num_classes).double()
+        rows = unit_rows(batch.y, num_classes)
         if batch.mask is not None:
             rows = rows * batch.mask.unsqueeze(-1)
         fresh = {"sums": rows.T @ values.double(), "counts": rows.sum(0)}
@@ -94,7 +105,7 @@ class ClassCovariances:
             batch: the labels and the mask of its rows; padded rows count for nothing.
             num_classes: C.
         """
-        rows, z = one_hot(batch.y, num_classes).double(), values.double()
+        rows, z = unit_rows(batch.y, num_classes), values.double()
         if batch.mask is not None:
             rows = rows * batch.mask.unsqueeze(-1)
         fresh = {"sums": rows.T @ z, "squares": torch.einsum("bc,bi,bj->cij", rows, z, z), "counts": rows.sum(0)}

@@ -6,11 +6,12 @@ What is small costs by the call, so the prototypes are prepared once a round, an
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Protocol
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
 
+from fedloom.core.tables import ClassTable
 from fedloom.methods.contract.phases import Batch, Consts
 
 # Added to scores that do not count: finite, so that rows without any that counts have no NaN.
@@ -97,6 +98,39 @@ def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_row
         pool=None if pool.all() else pool,
         defined=None if defined.all() else defined,
     )
+
+
+class _Latest(NamedTuple):
+    """A result of `prototypes_of_table`, and of what."""
+
+    table: ClassTable
+    versions: tuple[int, int]
+    all_rows: bool
+    prototypes: Prototypes
+
+
+_latest: list[_Latest] = []  # one, or none
+
+
+def prototypes_of_table(table: ClassTable, *, all_rows: bool = False) -> Prototypes:
+    """Prototypes out of a table [C, d] or [m, C, d] whose rows attract samples of their class and repel the others.
+
+    All clients of a round get the same table, so the latest result is kept, and returned for the same tensors.
+
+    Args:
+        table: what the server sent.
+        all_rows: keep rows that nobody holds.
+    """
+    values, held = table.values, table.held
+    versions = values._version, held._version  # they count changes in place
+    for latest in _latest:
+        same = latest.table.values is values and latest.table.held is held
+        if same and (latest.versions, latest.all_rows) == (versions, all_rows):
+            return latest.prototypes
+    rows, holders = (values, held) if values.dim() == 3 else (values.unsqueeze(0), held.unsqueeze(0))
+    prototypes = prototypes_of(rows, holders, holders, all_rows=all_rows)
+    _latest[:] = [_Latest(table, versions, all_rows, prototypes)]
+    return prototypes
 
 
 def ramped(weight: float, round_: int, rounds: int, like: Tensor) -> Tensor:

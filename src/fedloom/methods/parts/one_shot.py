@@ -13,7 +13,6 @@ from typing import ClassVar, Literal
 import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
-from torch.nn.functional import one_hot
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_number, get_tensor, get_tree
@@ -24,7 +23,7 @@ from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerC
 from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import Method, Uploads
 from fedloom.methods.contract.phases import Batch, Collect, Consts, Phase, Predictor, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans, Moments
+from fedloom.methods.contract.sample_statistics import ClassMeans, Moments, unit_rows
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.prototype_pull import UNKNOWN
@@ -178,8 +177,8 @@ def features_and_label(net: Net, batch: Batch, consts: Consts) -> Tensor:
         batch: its inputs and labels are read.
         consts: not used.
     """
-    labels = one_hot(batch.y, net.head.out_features)
-    return torch.cat([net.features(batch.x).double(), labels.double()], 1)
+    labels = unit_rows(batch.y, net.head.out_features)
+    return torch.cat([net.features(batch.x).double(), labels], 1)
 
 
 def masking_bias(held: Tensor) -> Tensor:

@@ -1,0 +1,131 @@
+"""Statistics passes in the form of steps, which engines can speed up as they do steps of training.
+
+A batch changes sums instead of weights: the sums are what an optimiser's state is to a training phase.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, TypeAlias
+
+import torch
+from torch import Tensor
+
+from fedloom.core.trees import Tree
+from fedloom.engine.steps import Block, EpochSteps, StepResults, add_statistics, pass_function
+from fedloom.methods.contract.phases import Collect, Consts
+from fedloom.methods.contract.sample_statistics import ClassCovariances, ClassMeans, Moments, SampleMean, Statistic
+from fedloom.nets.loaded_net import LoadedNet
+
+_OF_ONE_LAYOUT = (ClassMeans, SampleMean, ClassCovariances, Moments)  # whose sums are alike after every batch
+
+
+class Sums:
+    """The sums of a pass's statistics, which its batches carry on.
+
+    Attributes:
+        trees: the sums by name of the statistic; empty before the first batch.
+        steps: number of batches so far.
+        rates: empty, because sums have no learning rates.
+
+    Args:
+        statistics: the statistics by name.
+        classes: number of classes C.
+    """
+
+    def __init__(self, statistics: Mapping[str, Statistic], classes: int) -> None:
+        self.trees: dict[str, Tree] = {name: {} for name in statistics}
+        self.steps, self.rates = 0, list[Tensor]()
+        self._classes = classes
+        self._grows = not all(isinstance(statistic, _OF_ONE_LAYOUT) for statistic in statistics.values())
+
+    @property
+    def state(self) -> list[Tensor]:
+        """All sums, in order."""
+        return [tensor for tree in self.trees.values() for tensor in tree.values()]
+
+    @property
+    def layout(self) -> Hashable:
+        """The names of `state`."""
+        return tuple([(name, entry) for name, tree in self.trees.items() for entry in tree])
+
+    @property
+    def key(self) -> Hashable:
+        """A key of all that the arithmetic depends on, apart from the statistics and tensors."""
+        return "sums", self._classes
+
+    def kind_of_step(self, number: int) -> Hashable:
+        """Return a key that batches share whose sums so far have the same layout. `number` counts from 1."""
+        return number if self._grows else number > 1
+
+    def numbers_of_steps(self, first: int, steps: int) -> list[float]:
+        """Return no numbers: none depends on how many batches came before."""
+        return []
+
+    def advance(self, steps: int, state: Sequence[Tensor], layout: Any) -> None:
+        """Take over the sums after batches that were added elsewhere.
+
+        Args:
+            steps: number of batches.
+            state: the sums after them.
+            layout: their names.
+        """
+        self.steps += steps
+        for (name, entry), tensor in zip(layout, state, strict=True):
+            self.trees[name][entry] = tensor
+
+
+@dataclass(slots=True)
+class PassSteps:
+    """All that a statistics pass needs, apart from the batches.
+
+    Attributes:
+        loaded_net: the net, with the client's weights.
+        phase: the statistics by name.
+        consts: constants that their functions read.
+        classes: number of classes C.
+        remaining_ratio: remaining rounds divided by finished rounds; decides whether a speed-up pays off.
+        set_modes: sets evaluation mode; called before batches pass the net in Python.
+        carried: the sums.
+    """
+
+    loaded_net: LoadedNet
+    phase: Collect
+    consts: Consts
+    classes: int
+    remaining_ratio: float
+    set_modes: Callable[[], object]
+    carried: Sums = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.carried = Sums(self.phase.statistics, self.classes)
+
+    @property
+    def trainable(self) -> Tree:
+        """No parameters: a pass trains nothing."""
+        return {}
+
+    @property
+    def reads(self) -> bool:
+        """Whether the weights are expected to stay as they are."""
+        return True
+
+    @torch.no_grad()
+    def run(self, block: Block) -> StepResults:
+        """Add a batch to the sums."""
+        batch, net = block.as_batch(), self.loaded_net.net
+
+        def values(name: str, statistic: Statistic) -> Tensor:
+            return pass_function(name, statistic)(net, batch, self.consts)
+
+        self.carried.trees = add_statistics(self.phase.statistics, self.carried.trees, values, batch, self.classes)
+        self.carried.steps += 1
+        return StepResults([], self.carried.state)
+
+    def results(self) -> dict[str, Any]:
+        """Return the statistics by name."""
+        return {name: self.phase.statistics[name].result(sums) for name, sums in self.carried.trees.items()}
+
+
+Steps: TypeAlias = EpochSteps | PassSteps

@@ -1,0 +1,151 @@
+"""Statistics passes that are replayed in C++: the bits of plain ones, for every statistic and number of batches."""
+
+from dataclasses import dataclass
+
+import pytest
+import torch
+from torch import Tensor
+
+from fedloom.engine.fast.kernels.compiling import compiler
+from fedloom.engine.fast.replayer import Replayer
+from fedloom.engine.fast.torch_library import replay_library
+from fedloom.engine.speedups import Speedups
+from fedloom.engine.threads import Threads
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Collect, Train
+from fedloom.methods.contract.sample_statistics import ClassCovariances, ClassMeans, Moments, Rows, SampleMean
+from fedloom.methods.fedavg import FedAvg
+from support import TinyBN, TinyDropout, configured, handmade, same_bits, sampled, world
+
+# Passes of one, two, three and four batches; the sizes of the last ones differ, and come twice.
+LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0, 1, 1, 2, 3, 0], [1, 2, 0], [0, 1, 2, 2, 1, 3, 3, 0, 2]]
+pytestmark = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
+
+
+@pytest.fixture(autouse=True)
+def _short_passes(monkeypatch):
+    monkeypatch.setattr("fedloom.engine.batch_sampler.PASS_BATCH", 3)
+
+
+def features(net, batch, consts):
+    return net.features(batch.x)
+
+
+def inputs(net, batch, consts):
+    return batch.x
+
+
+@dataclass(frozen=True)
+class Last:
+    """A plug-in's statistic whose sums are the batch itself, a constant, and a number that changes in place."""
+
+    of: object
+
+    def add(self, sums, values, batch, num_classes):
+        count = sums["count"].add_(1) if sums else torch.zeros(())
+        return {"values": values, "labels": batch.y.view(-1, 1), "count": count}
+
+    def result(self, sums):
+        return dict(sums)
+
+
+STATISTICS = {
+    "means": ClassMeans(features),
+    "covariances": ClassCovariances(features),
+    "mean": SampleMean(features),
+    "moments": Moments(features),
+    "rows": Rows(features),
+    "last": Last(inputs),
+}
+
+
+class Collects(FedAvg):
+    """FedAvg whose clients take every statistic before each epoch and behind the last one, and keep those."""
+
+    def phases(self, start, ctx):
+        return [Train(self.loss, 2, refresh=STATISTICS), Collect(STATISTICS)]
+
+    def end(self, work, state, ctx):
+        payload, _ = super().end(work, state, ctx)
+        kept = {f"{name}.{entry}": tensor for name in STATISTICS for entry, tensor in entries_of(work.collected[name])}
+        return payload, kept
+
+
+def entries_of(result):
+    if isinstance(result, Tensor):
+        return [("", result)]
+    if isinstance(result, dict):
+        return list(result.items())
+    return [(name, getattr(result, name)) for name in ("values", "held", "labels") if hasattr(result, name)]
+
+
+def after(method: Method, threads: int, *, rounds: int = 3, **settings):
+    """A federation after some rounds, with plain passes if `threads` is 0, on the serial engine if it is 1."""
+    toy = world(method, LABELS, batch_size=4, rounds=rounds, **settings)
+    toy.worker.stepper = Speedups(steps=False).stepper(toy.data)
+    if threads:
+        toy.worker.stepper = Replayer(toy.data, eager=True)
+        assert replay_library().wait()
+    if threads > 1:
+        toy.federation.engine = Threads(toy.worker, threads)
+    try:
+        toy.reports = [toy.federation.step() for _ in range(rounds)]
+    finally:
+        toy.federation.engine.close()
+    return toy
+
+
+def assert_alike(plain, fast):
+    assert same_bits(plain.federation.server, fast.federation.server)
+    assert all(same_bits(state, fast.federation.states[k]) for k, state in plain.federation.states.items())
+    for a, b in zip(plain.reports, fast.reports, strict=True):
+        assert (a.terms, a.diagnostics, a.steps, a.samples) == (b.terms, b.diagnostics, b.steps, b.samples)
+
+
+@pytest.mark.parametrize(("net", "threads"), [(TinyBN, 2), (TinyDropout, 1)])
+def test_every_statistic_has_the_bits_of_plain_passes(net, threads):
+    plain, fast = (after(Collects(), count, net=net) for count in (0, threads))
+    assert_alike(plain, fast)
+    stepper = fast.worker.stepper
+    # 15 passes a round have 40 batches; each kind of batch and size is plain once
+    assert stepper.plain_steps < 30 < stepper.replayed_steps
+
+
+@pytest.mark.parametrize("name", sampled(["fedskc", "fedsc", "feddw", "fedproto", "pfedfda"], "fedskc"))
+def test_no_batch_of_a_pass_needs_python_once_all_sizes_came(name):
+    toy = after(handmade(name), 2)
+    stepper = toy.worker.stepper
+    stepper.replayed_share()
+    toy.federation.engine = Threads(toy.worker, 2)
+    toy.federation.step()
+    toy.federation.engine.close()
+    assert stepper.replayed_share() == 1.0
+
+
+class LooksAtValues(FedAvg):
+    """A pass that cannot be recorded, behind steps that can."""
+
+    def phases(self, start, ctx):
+        def scaled(net, batch, consts):
+            z = net.features(batch.x)
+            return z * 2 if float(z.sum()) > 0 else z
+
+        return [*super().phases(start, ctx), Collect({"mean": SampleMean(scaled)})]
+
+
+def test_a_pass_that_cannot_be_replayed_is_said_once_and_steps_are_replayed():
+    plain, fast = (after(LooksAtValues(), count) for count in (0, 2))
+    notes = [note for report in fast.reports for note in report.diagnostics if note.code == "engine.plain_steps"]
+    assert [note.message for note in notes] == [
+        "batches of a statistics pass are taken one by one, slower and with the same numbers: "
+        "the loss or the net depends on values (aten._local_scalar_dense.default)"
+    ]
+    assert same_bits(plain.federation.server, fast.federation.server)
+    assert fast.worker.stepper.replayed_steps > 10
+
+
+def test_a_pass_over_no_step_of_training_has_the_bits_of_a_plain_one():
+    """A client whose training takes no step, and a method that trains nothing."""
+    plain, fast = (after(configured("fedncm"), count, net=TinyBN) for count in (0, 2))
+    assert_alike(plain, fast)
+    assert fast.worker.stepper.replayed_steps > 0
