@@ -338,8 +338,9 @@ def test_kinds_of_steps_that_are_no_longer_met_are_forgotten(toy, monkeypatch):
     assert 0 < len(replayer._kinds) <= 3
 
 
-def test_a_phase_with_many_layouts_of_constants_is_not_expected_to_come_again(toy):
+def test_a_phase_with_many_layouts_of_constants_is_not_expected_to_come_again(toy, monkeypatch):
     """32 steps in this round pay for a recording; steps of later rounds count as long as layouts are few."""
+    monkeypatch.setattr(module, "_FEW_LAYOUTS", 4)
     replayer = Replayer(toy.data)
     assert module.replay_library().wait()
     phase = Train(FedAvg().loss)
@@ -358,6 +359,18 @@ def test_programs_that_are_not_expected_to_come_again_make_room(toy, monkeypatch
         taken(toy, replayer, 4, phase=phase, consts={"table": torch.zeros(size)})
         assert replayer.programs <= 6
     assert sum(step.program is not None for kind in replayer._kinds.values() for step in kind.steps.values()) >= 4
+
+
+def test_programs_that_were_not_used_for_longest_make_room_first(toy, monkeypatch):
+    """A phase that comes in every round stays, while numbers that change every round bring others."""
+    monkeypatch.setattr(module, "MAX_PROGRAMS", 4)
+    replayer, phase = Replayer(toy.data, eager=True), Train(FedAvg().loss)
+    for size in range(1, 9):
+        taken(toy, replayer, 4, phase=phase, consts={"table": torch.zeros(size)})
+        before = replayer.plain_steps
+        taken(toy, replayer, 4, phase=phase)
+        assert replayer.plain_steps - before == (size == 1)
+        assert replayer.programs <= 4
 
 
 def test_steps_are_plain_until_the_library_is_there(toy, monkeypatch, tmp_path):

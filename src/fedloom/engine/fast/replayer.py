@@ -28,11 +28,11 @@ from fedloom.methods.contract.phases import Objective
 
 SAVED_SECONDS = 0.00025  # per step, about, whatever its size
 FIRST_SECONDS = 0.008  # expected time of a recording; the latest one corrects it
-MAX_PROGRAMS = 512
+MAX_PROGRAMS = 2048
 MAX_COUNTED = 4096  # kinds of steps
 _GATHERED = (torch.uint8, torch.float32, torch.int64)  # dtypes of samples that C++ reads
 _RECENT = 4  # kinds of phases that are found without their key
-_FEW_LAYOUTS = 4  # of constants; a phase with more is expected to bring another one in every round
+_FEW_LAYOUTS = 8  # of constants; a phase with more is expected to bring another one in every round
 _CONSTS_IN_KEY = 2  # index of the constants in a phase's key
 _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
 
@@ -144,7 +144,7 @@ class Replayer:
         self._layouts: dict[Hashable, int] = {}  # kinds of phases that differ in the layout of constants alone
         self._notes: list[Diagnostic] = []
         self._samples: Any = None
-        self._counted, self._new_kinds = (0, 0), 0
+        self._counted, self._new_kinds, self._phases = (0, 0), 0, 0
         replay_library().start()
 
     def notes(self) -> Sequence[Diagnostic]:
@@ -182,8 +182,10 @@ class Replayer:
 
     def _phase_of(self, steps: Steps) -> ClientPhase:
         tensors, layout = layout_of(steps.consts) if steps.consts else ([], ())
+        self._phases += 1
         for kind in self._recent:
             if kind.is_at_a_glance(steps, layout):
+                kind.used = self._phases
                 return ClientPhase(steps, kind, tensors)
         trainable, carried = list(steps.trainable), steps.carried.key
         key = id(steps.loaded_net), phase_key(steps.phase), layout, tuple(trainable), carried
@@ -192,6 +194,7 @@ class Replayer:
         else:
             new = PhaseKind(steps.loaded_net, steps.phase, steps.consts, layout, trainable, carried)
             kind = self._new_kind(key, new)
+        kind.used = self._phases
         if kind.glance is not None:
             self._recent = [kind, *self._recent[: _RECENT - 1]]
         return ClientPhase(steps, kind, tensors)
@@ -269,7 +272,7 @@ class Replayer:
                 kind.count += 1
                 batch = epoch.take()
                 self.plain_steps += 1
-                if usable and not refused and self._pays_off(kind, steps.remaining_ratio if phase.kind.recurs else 0.0):
+                if usable and not refused and self._pays_off(phase.kind, kind, steps.remaining_ratio):
                     objectives = self._record(phase, kind, batch)
                 else:
                     objectives = steps.run(batch).objectives
@@ -287,15 +290,20 @@ class Replayer:
         self._layouts = {}
         self._kinds = {key: kind for key, kind in self._kinds.items() if kind.steps or kind.refused or kind is present}
 
-    def _pays_off(self, kind: StepKind, remaining_ratio: float) -> bool:
-        if self.programs >= MAX_PROGRAMS:
-            self._kinds = {key: kind for key, kind in self._kinds.items() if kind.recurs}
-            self.programs = sum(
-                step.program is not None for kind in self._kinds.values() for step in kind.steps.values()
-            )
-            if self.programs >= MAX_PROGRAMS:
-                return False
-        return self.eager or kind.count * (1 + remaining_ratio) * SAVED_SECONDS >= self._expected_seconds
+    def _pays_off(self, phase: PhaseKind, kind: StepKind, remaining_ratio: float) -> bool:
+        ratio = remaining_ratio if phase.recurs else 0.0
+        pays = self.eager or kind.count * (1 + ratio) * SAVED_SECONDS >= self._expected_seconds
+        if pays and self.programs >= MAX_PROGRAMS:
+            self._make_room(phase)
+        return pays and self.programs < MAX_PROGRAMS
+
+    def _make_room(self, present: PhaseKind) -> None:
+        """Drop half of the programs: first of kinds that are not expected again, then of those not met for longest."""
+        self._recent = []
+        for key in sorted(self._kinds, key=lambda key: (self._kinds[key].recurs, self._kinds[key].used)):
+            if 2 * self.programs > MAX_PROGRAMS and self._kinds[key] is not present:
+                kind = self._kinds.pop(key)
+                self.programs -= sum(step.program is not None for step in kind.steps.values())
 
     def _record(self, phase: ClientPhase, kind: StepKind, batch: Block) -> list[Objective]:
         """Take a step, and keep it as a program if that gives the same bits."""

@@ -44,6 +44,7 @@ class PhaseKind:
         layout: the key of its constants (`layout_of`).
         refused: whether its steps cannot be replayed.
         recurs: whether later rounds are expected to bring steps of this kind.
+        used: the number of phases of all kinds up to its latest one.
         steps: kinds of its steps, by the layout of a batch.
         glance: what `values_of` gives for phases of this kind; None for those that are not seen at a glance.
     """
@@ -56,6 +57,7 @@ class PhaseKind:
     carried: Hashable
     refused: bool = False
     recurs: bool = True
+    used: int = 0
     steps: dict[Hashable, StepKind] = field(default_factory=dict)
     glance: Hashable = None
 

@@ -77,12 +77,14 @@ def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_row
     holders, classes, width = rows.shape
     attract, repel = positives.reshape(-1), negatives.reshape(-1)
     selected = torch.ones_like(attract) if all_rows else attract | repel
-    selected[0] |= not selected.any()  # nothing is held: a row that no class refers to
+    # further rows that no class refers to: where nothing is held, and for a number that other rounds have, too
+    unused = (~selected).nonzero().flatten()
+    selected[unused[: _common_size(int(selected.sum())) - int(selected.sum())]] = True
     prototypes, attract, repel = rows.reshape(-1, width)[selected], attract[selected], repel[selected]
     owner = torch.arange(classes).repeat(holders)[selected]
     is_own_class = owner == torch.arange(classes).unsqueeze(1)  # [C, Q]
     attracting = is_own_class & attract
-    max_members = max(1, int(attracting.sum(1).max()))
+    max_members = min(len(prototypes), _common_size(int(attracting.sum(1).max())))
     order = attracting.to(torch.int8).sort(dim=1, descending=True, stable=True)
     members, is_member = order.indices[:, :max_members], order.values[:, :max_members].bool()
     in_order = (members.flatten() == torch.arange(members.numel())).all()
@@ -98,6 +100,15 @@ def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_row
         pool=None if pool.all() else pool,
         defined=None if defined.all() else defined,
     )
+
+
+def _common_size(size: int) -> int:
+    """Return the least size from 1 on, at most a quarter above `size`, of few: 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32.
+
+    Recorded steps belong to sizes, and the number of prototypes differs from round to round.
+    """
+    step = max(1, 1 << max(0, size.bit_length() - 3))
+    return max(1, -(-size // step) * step)
 
 
 class _Latest(NamedTuple):
