@@ -13,9 +13,10 @@ from torch.nn.functional import kl_div, log_softmax, softmax
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import from_bytes, to_bytes, wire_size
 from fedloom.core.streams import Streams
+from fedloom.methods import fedco2 as module
 from fedloom.methods.contract.contexts import ServerContext, Task
 from fedloom.methods.contract.phases import Batch, OptimizerSpec
-from fedloom.methods.fedco2 import fused
+from fedloom.methods.fedco2 import foreign_losses, fused, head_stacks
 from fedloom.nets.blocks import dense
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.net import Net
@@ -462,3 +463,26 @@ def test_values_out_of_range_are_errors(key, value):
 def test_a_net_without_batch_norm_is_reported_before_the_run():
     assert [f.code for f in fedco2(net=Tiny).federation.initial_diagnostics] == ["fedco2.no_batch_norm"]
     assert fedco2().federation.initial_diagnostics == []
+
+
+# -- many heads at once ------------------------------------------------------------------------------------------------
+@pytest.mark.parametrize("net", [Tiny, Block])
+@pytest.mark.parametrize("stack_bytes", [0, 4 << 20])
+def test_stacks_of_foreign_heads_have_the_loss_of_one_head_after_another(net, stack_bytes, monkeypatch):
+    """A head alone, where all rows are one matrix, and a block with batch norm; in one stack, and each by itself."""
+    monkeypatch.setattr(module, "_STACK_BYTES", stack_bytes)
+    toy = fedco2(net, rounds=2)
+    job = toy.job(0, round_=3)
+    heads = [tree for name, tree in job.payload.items() if name != "model"]
+    stacks = head_stacks(heads)
+    assert len(heads) > 1
+    assert len(stacks) == (1 if stack_bytes else len(heads))
+    batch, bundle = batch_of(toy), toy.net.train()
+    maps = bundle["offline"].maps(batch.x).detach().requires_grad_()
+    one_by_one = sum(
+        torch.nn.functional.cross_entropy(bundle.functional.classify(head, maps), batch.y) for head in heads
+    )
+    at_once = foreign_losses(bundle, maps, batch, stacks)
+    assert torch.allclose(at_once, one_by_one, rtol=1e-5)
+    (expected,), (gradient,) = (torch.autograd.grad(loss, maps) for loss in (one_by_one, at_once))
+    assert torch.allclose(gradient, expected, rtol=1e-4, atol=1e-6)

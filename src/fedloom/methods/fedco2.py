@@ -8,7 +8,8 @@ from typing import Literal, cast
 
 import torch
 from pydantic import BaseModel, Field
-from torch import Tensor
+from torch import Tensor, nn
+from torch.nn.functional import linear
 
 from fedloom.core.records import Record, get_tree
 from fedloom.core.trees import Tree, nbytes
@@ -279,10 +280,24 @@ def foreign_losses(bundle: Bundle, maps: Tensor, batch: Batch, stacks: Sequence[
     """
     losses = []
     for stack in stacks:
-        logits = torch.vmap(bundle.functional.classify, in_dims=(0, None))(stack, maps)  # [Q, B, C]
-        by_sample = cross_entropy(logits.flatten(0, 1), batch.y.repeat(len(logits))).view(len(logits), -1)
-        losses.append(batch.mean(by_sample.T).sum())
+        logits = foreign_logits(bundle, maps, stack)
+        labels = batch.y.unsqueeze(1).expand(-1, logits.shape[1])
+        by_sample = cross_entropy(logits.flatten(0, 1), labels.flatten()).view(labels.shape)
+        losses.append(batch.mean(by_sample).sum())
     return torch.stack(losses).sum()
+
+
+def foreign_logits(bundle: Bundle, maps: Tensor, stack: Tree) -> Tensor:
+    """The logits [B, Q, C] of Q stacked heads on maps [B, f].
+
+    Where the classifier block is the head alone, all rows are one matrix, because many small products take longer.
+    """
+    if bundle.first_net.classifier_block == ("head",) and isinstance(bundle.first_net.head, nn.Linear):
+        weight, bias = stack["head.weight"], stack.get("head.bias")
+        rows = linear(maps, weight.flatten(0, 1), None if bias is None else bias.flatten())
+        return rows.view(len(maps), *weight.shape[:2])
+    logits: Tensor = torch.vmap(bundle.functional.classify, in_dims=(0, None), out_dims=1)(stack, maps)
+    return logits
 
 
 def _count(stacks: Sequence[Tree]) -> int:
