@@ -164,6 +164,7 @@ def draw_cohorts(ax: Axes, rows: Rows) -> None:
             bottom[key] += samples
     dressed(ax, "client, by round", "training samples")
     ax.set_xticks(list(at.values()), [str(client) for _, client in at])
+    ax.set_ylim(0, 1.15 * max(bottom.values()))
     for round_ in rounds:
         middle = float(np.mean([place for (of_round, _), place in at.items() if of_round == round_]))
         ax.text(middle, max(bottom.values()) * 1.04, f"round {round_}", ha="center", fontsize=8, color=color("muted"))
