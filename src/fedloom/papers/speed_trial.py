@@ -7,6 +7,7 @@ are about those of an idle one, and they are kept in the cache folder.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
@@ -72,18 +73,28 @@ def kept_method_trial(config: RunConfig, train_size: float) -> Speed | None:
 def method_operations(config: RunConfig) -> float:
     """Count the operations of the config's method on its network, for each that plain local training takes.
 
-    Matrix products and convolutions count, as in `fedloom.engine.flops`, on two small clients; nothing is timed.
+    Matrix products and convolutions count, as in `fedloom.engine.flops`, on two small clients; nothing is timed. Of
+    many local epochs, the first two are counted: each further one has the operations of the second.
     """
-    shape, samples = shape_of(config), _FIRST_SIZE
-    counts = []
-    for keys in (_method_keys(config), _network_keys(config)):
-        epochs = keys["local_epochs"] if keys["method"] == _PLAIN_METHOD else config.local_epochs
-        text = json.dumps(keys | {"batch_size": samples // 2, "local_epochs": epochs}, sort_keys=True)
-        clients = max(2, len(_trial_config(text, 1, 1).models()))
-        trial = _trial_config(text, 2, clients)
-        scenario = _trial_scenario(text, shape, samples * clients, max(len(shape.classes), 2), clients)
-        counts.append(run(trial, scenario=scenario).numbers["flops"] / trial.local_epochs)
-    return float(counts[0] / counts[1])
+    shape, epochs = shape_of(config), config.local_epochs
+    method, network = (
+        {**keys, "batch_size": _FIRST_SIZE // 2} for keys in (_method_keys(config), _network_keys(config))
+    )
+    plain = _operations(json.dumps(network, sort_keys=True), shape)
+    counts = [
+        _operations(json.dumps({**method, "local_epochs": count}, sort_keys=True), shape)
+        for count in ((1, 2) if epochs > 2 else (epochs,))
+    ]
+    total = counts[0] + (epochs - 1) * (counts[1] - counts[0]) if len(counts) > 1 else counts[0]
+    return total / epochs / plain
+
+
+@functools.lru_cache(maxsize=64)
+def _operations(keys: str, shape: Shape) -> float:
+    """Count the operations of two rounds."""
+    clients = max(2, len(_trial_config(keys, 1, 1).models()))
+    scenario = _trial_scenario(keys, shape, _FIRST_SIZE * clients, max(len(shape.classes), 2), clients)
+    return float(run(_trial_config(keys, 2, clients), scenario=scenario).numbers["flops"])
 
 
 def network_trial(config: RunConfig) -> Speed:
