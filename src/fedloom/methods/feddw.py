@@ -122,7 +122,7 @@ class DW(Method):
         entry = self.names.entry
         client_counts = torch.stack([get_tensor(upload, entry("class_counts")) for upload in uploads.values()])
         fresh: ClassTable = self.mean(uploads, entry("soft_labels"), client_counts)  # Eq. 7
-        counts = client_counts.double().sum(0)
+        counts = torch.where(fresh.held, client_counts.double().sum(0), 0.0)  # +dp knows holders, not counts
         classes_seen = get_tensor(server, entry("classes_seen")) | (counts > 0)
         next_server = super().aggregate(self._inner(server), uploads, ctx)
         if self.dw.sl_cumulative:

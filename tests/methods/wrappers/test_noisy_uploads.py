@@ -139,6 +139,13 @@ def test_a_method_that_counts_its_participants_still_counts_those_asked_for():
     assert torch.allclose(model["feddyn+dp"], model["feddyn+dw+dp"], atol=1e-6)
 
 
+def test_a_class_that_nobody_holds_adds_nothing_to_sums_over_rounds():
+    """FedDW sums uploads by their counts, which are ones here, also of a class without a holder."""
+    options = {"sl_cumulative": True, "absent_row": "mask", "dp_noise": 0.01}
+    toy = after(world(configured("feddw+dp", **options), [[0, 1], [1, 0], [0]]), 2)
+    assert toy.federation.server["soft_labels"].held.tolist() == [True, True, False, False]
+
+
 # -- epsilon -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize(
     ("name", "options", "releases"),
