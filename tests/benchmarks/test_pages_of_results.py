@@ -4,6 +4,7 @@ import json
 
 import hostile_page
 import performance_page
+import privacy_page
 from marked_tables import with_tables
 from support import FEDERATED
 
@@ -19,3 +20,9 @@ def test_the_page_of_hostile_nodes_shows_the_committed_measurements():
     text = hostile_page.PAGE.read_text(encoding="utf-8")
     assert with_tables(text, hostile_page.tables()) == text
     assert all(f"| {method} |" in text for method in FEDERATED)
+
+
+def test_the_page_of_measured_leaks_shows_the_committed_measurements():
+    text = privacy_page.PAGE.read_text(encoding="utf-8")
+    assert with_tables(text, privacy_page.tables()) == text
+    assert all(f"\n| {method} |" in text for method in FEDERATED)

@@ -87,6 +87,17 @@ def test_what_tells_most_is_taken():
         assert guess.shares.tolist() == pytest.approx(shares)
 
 
+def test_a_mask_without_a_table_tells_the_classes_too():
+    guess = infer_labels({"held": torch.tensor([True, False, False, True])}, {}, 4)
+    assert (guess.source, guess.shares.tolist()) == ("mask", [0.5, 0, 0, 0.5])
+
+
+def test_a_change_is_not_taken_for_weights():
+    upload, received = ({"model": {"head.bias": torch.tensor(bias)}} for bias in ([3.0, 1.0], [0.0, 5.0]))
+    assert infer_labels(upload, received, 2, changes={"model"}).shares.tolist() == [1, 0]
+    assert infer_labels(received, upload, 2).shares.tolist() == [0, 1]
+
+
 def test_what_dp_leaves_of_an_upload_tells_nothing():
     toy = after(world(configured("fedsc+dp"), [LABELS, [0, 1]], engine=Recording), 1)
     uploads = {done.client: done.payload for done in toy.federation.engine.done}

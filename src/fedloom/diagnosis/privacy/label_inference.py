@@ -7,7 +7,7 @@ batches.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal
 
@@ -34,7 +34,7 @@ class LabelGuess:
     source: Source
 
 
-def infer_labels(upload: Record, received: Record, num_classes: int) -> LabelGuess:
+def infer_labels(upload: Record, received: Record, num_classes: int, changes: Collection[str] = ()) -> LabelGuess:
     """Infer a client's label shares from one upload, by what tells most.
 
     Counts by class are read off. Otherwise the change of the last layer is scaled so that the class whose output fell
@@ -44,12 +44,14 @@ def infer_labels(upload: Record, received: Record, num_classes: int) -> LabelGue
         upload: what the client sent, unpacked.
         received: what it had received before.
         num_classes: C.
+        changes: names of entries that are changes already, `Sent(form="change")`; other trees are weights.
     """
     for value in upload.values():
         if isinstance(value, Tensor) and value.shape == (num_classes,) and _counts(value):
             return LabelGuess(_as_shares(value.double(), torch.ones(num_classes, dtype=torch.bool)), "counts")
     held = _held(upload, num_classes)
-    scores = _last_layer(upload, received, num_classes)
+    before = {key: value for key, value in received.items() if key not in changes}
+    scores = _last_layer(upload, before, num_classes)
     if scores is None:
         shares = _as_shares(held.double(), held)
         return LabelGuess(shares, "nothing" if bool(held.all()) else "mask")
@@ -116,11 +118,14 @@ def _counts(value: Tensor) -> bool:
 
 
 def _held(upload: Record, num_classes: int) -> Tensor:
-    """The classes that all class tables of an upload hold [C] (bool); all, if none holds any."""
+    """The classes that all class tables and masks of an upload hold [C] (bool); all, if none holds any."""
     held = torch.ones(num_classes, dtype=torch.bool)
     for value in upload.values():
-        if isinstance(value, ClassTable) and value.held.shape[-1] == num_classes and bool(value.held.any()):
-            held = held & value.held.reshape(-1, num_classes).any(0)
+        mask = value.held if isinstance(value, ClassTable) else value
+        if not isinstance(mask, Tensor) or mask.dtype != torch.bool or not mask.dim() or mask.shape[-1] != num_classes:
+            continue
+        if bool(mask.any()):
+            held = held & mask.reshape(-1, num_classes).any(0)
     return held
 
 
