@@ -288,9 +288,14 @@ def foreign_losses(bundle: Bundle, maps: Tensor, batch: Batch, stacks: Sequence[
 
 
 def foreign_logits(bundle: Bundle, maps: Tensor, stack: Tree) -> Tensor:
-    """The logits [B, Q, C] of Q stacked heads on maps [B, f].
+    """Return the logits [B, Q, C] of stacked heads.
 
     Where the classifier block is the head alone, all rows are one matrix, because many small products take longer.
+
+    Args:
+        bundle: classifies with the heads' weights.
+        maps: what a classifier block gets [B, f].
+        stack: Q heads, one of the trees that `head_stacks` returns.
     """
     if bundle.first_net.classifier_block == ("head",) and isinstance(bundle.first_net.head, nn.Linear):
         weight, bias = stack["head.weight"], stack.get("head.bias")
