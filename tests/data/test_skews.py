@@ -24,6 +24,7 @@ from fedloom.data.skews.long_tail import LongTail, tail_counts
 from fedloom.data.skews.noise import Noise, client_sigmas
 from fedloom.data.skews.permutations import Permutations
 from fedloom.data.skews.ratio import Ratio
+from fedloom.data.skews.rotations import Rotations
 from fedloom.data.skews.transforms import Transforms
 from fedloom.data.sources import Splits
 
@@ -225,6 +226,33 @@ def test_transforms_repeat_when_there_are_more_clients():
     assert torch.equal(made.train_set.x[view], torch.rot90(SPLITS.train.x[view], 3, (2, 3)))
 
 
+def test_rotations_go_by_client_and_quarter_turns_move_pixels():
+    made, turns = scenario(Rotations(angles=(0, 90, -90, -180))), (0, 1, 3, 2)
+    for data, clean, views in (
+        (made.train_set, SPLITS.train, made.train),
+        (made.train_set, SPLITS.train, made.val),
+        (made.test_set, SPLITS.test, made.test),
+    ):
+        assert data.x.dtype == torch.uint8
+        for client, turn in enumerate(turns):
+            view = views.tensor(client)
+            assert torch.equal(data.x[view], torch.rot90(clean.x[view], turn, (2, 3)))
+
+
+def test_a_rotation_by_an_eighth_moves_a_point_by_hand():
+    x = torch.zeros(2, 1, 7, 7)
+    x[:, 0, 3, 5] = 8.0  # two pixels right of the centre
+    data = Dataset(x, torch.tensor([0, 1]), ("a", "b"))
+    seen = scenario(Rotations(angles=(45.0,)), data=Splits(data, data), clients=1, val=0).train_set.x[0, 0]
+    rows, columns = torch.meshgrid(torch.arange(7.0), torch.arange(7.0), indexing="ij")
+    mass = float(seen.sum())
+    centre = float((rows * seen).sum()) / mass - 3, float((columns * seen).sum()) / mass - 3
+    assert centre == pytest.approx((-(2**0.5), 2**0.5), abs=0.1), "up and right: counter-clockwise"
+    sideways = Dataset(torch.rand(4, 1, 3, 5), torch.arange(4) % 2, ("a", "b"))
+    turned = scenario(Rotations(angles=(180.0,)), data=Splits(sideways, sideways), clients=1, val=0).train_set.x
+    assert torch.equal(turned, sideways.x.flip(2, 3))
+
+
 def test_blur_of_a_point_by_hand():
     x = torch.zeros(2, 1, 5, 5)
     x[:, 0, 0, 0] = 9.0
@@ -235,7 +263,7 @@ def test_blur_of_a_point_by_hand():
     assert float(seen.sum()) == 9.0
 
 
-@pytest.mark.parametrize("skew", [Noise(sigma=1), Transforms()], ids=str)
+@pytest.mark.parametrize("skew", [Noise(sigma=1), Rotations(), Transforms()], ids=str)
 def test_only_images_can_be_changed(skew):
     tokens = Dataset(torch.ones(40, 7, dtype=torch.int64), torch.arange(40) % 2, ("a", "b"))
     with pytest.raises(ConfigError, match=r"needs images .*; samples here are \(7,\) of int64"):

@@ -18,7 +18,7 @@ from fedloom.data import Dataset, Scenario
 from fedloom.data.sources.cifar import CIFAR10, CIFAR100
 from fedloom.data.sources.source import Splits
 
-_PIXEL_SKEWS = ("noise", "transforms")
+_PIXEL_SKEWS = ("noise", "rotations", "transforms")
 
 
 @dataclass(frozen=True, slots=True)
