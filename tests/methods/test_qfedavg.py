@@ -103,3 +103,10 @@ def test_what_is_not_plain_sgd_is_refused(optimizer, found):
 def test_values_out_of_range():
     with pytest.raises(ConfigError, match=r"qfedavg\.q = -1"):
         configured("qfedavg", q=-1.0)
+
+
+@pytest.mark.parametrize(("q", "spread"), [(0.0, 1), (0.5, 2), (1.0, 4), (3.0, 64)])
+def test_changes_may_lie_apart_by_the_power_of_the_losses(q, spread):
+    """With q of 1 a federation refuses an upload 100 times too large: 5 times 4 is the most."""
+    sends = configured("qfedavg", q=q).spec.sends
+    assert (sends["model"].spread, sends["model"].form, sends["h"].spread) == (spread, "change", 1000)

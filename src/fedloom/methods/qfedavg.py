@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
@@ -22,6 +23,7 @@ from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.parameters import difference, parameters
 from fedloom.nets.net import Net
 
+_LOSSES_APART = 4.0  # how many times the median client's loss an honest one may be: uploads carry its power q
 _LEAST_LOSS = 1e-10  # added to a client's loss, as in the released code
 
 
@@ -45,7 +47,7 @@ class QFedAvg(Method):
     L is the inverse of the client's learning rate in this round, so clients train by SGD without momentum.
     """
 
-    spec = Spec(sends={"model": Sent(form="change", spread=100.0), "h": Sent(spread=1000.0)})
+    spec = Spec(sends={"model": Sent(form="change"), "h": Sent(spread=1000.0)})
     Options = Options
     settings = {name: {"optimizer": {"momentum": 0.0}} for name in PRESETS}  # noqa: RUF012
     citation = Citation(
@@ -59,6 +61,11 @@ class QFedAvg(Method):
         our_choice="F is taken in evaluation mode. The paper tunes q for each data set, from 0.001 to 5; 1 is our "
         "default. Participants are drawn alike, where the paper draws them by samples.",
     )
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        changes = replace(self.spec.sends["model"], spread=max(1.0, _LOSSES_APART**self.options.q))
+        self.spec = replace(self.spec, sends={**self.spec.sends, "model": changes})
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         optimizer = tasks[0].optimizer
