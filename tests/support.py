@@ -365,6 +365,18 @@ def same_tree(a: Tree, b: Tree) -> bool:
     return list(a) == list(b) and all(a[n].dtype == b[n].dtype and torch.equal(a[n], b[n]) for n in a)
 
 
+def absent_clients_keep_their_models(toy: World, rounds: int) -> bool:
+    """Whether the "model" in the state of every client stays to the bit in rounds in which it does not take part."""
+    kept, models = True, dict[int, Any]()
+    for _ in range(rounds):
+        report = toy.federation.step()
+        states = {client: state["model"] for client, state in toy.federation.states.items()}
+        absent = models.keys() - set(report.participants)
+        kept = kept and all(same_tree(models[client], states[client]) for client in absent)
+        models = states
+    return kept
+
+
 def furthest(a: Tree, b: Tree) -> float:
     """Largest absolute difference over all entries."""
     assert a.keys() == b.keys()

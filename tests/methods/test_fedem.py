@@ -4,7 +4,7 @@ import torch
 
 from fedloom.core.records import get_number
 from fedloom.methods import METHODS
-from fedloom.methods.fedem import responsibilities
+from fedloom.methods.fedem import children, responsibilities
 from golden_world import SHARED_BASELINES, WORLD, golden_run, matches, probe
 from support import TinyBN, after, configured, furthest, world
 
@@ -53,7 +53,12 @@ def test_golden_predictions_mix_probabilities_and_not_logits():
     probabilities = offered.logits(live.net.eval(), torch.tensor(WORLD["x"][2], dtype=torch.float64)).detach().exp()
     wanted = torch.tensor(GOLD["out"]["probabilities_of_client_2"], dtype=torch.float64)
     assert torch.allclose(probabilities, wanted, rtol=0, atol=1e-6)
-    assert abs(probe({"": probabilities}, [""]) - GOLD["WRONG_mixed_logits_probe"]) > 1e-3
+    shares = GOLD["out"]["round2"]["pi"]["2"]
+    x = torch.tensor(WORLD["x"][2], dtype=torch.float64)
+    logits = sum(share * net(x) for share, net in zip(shares, children(live.net), strict=True))
+    mistaken = probe({"": logits.softmax(1).detach()}, [""])
+    assert abs(mistaken - GOLD["WRONG_mixed_logits_probe"]) < 1e-6, "the mistake is what this entry says"
+    assert abs(probe({"": probabilities}, [""]) - mistaken) > 1e-3
 
 
 def test_one_component_is_fedavg():

@@ -12,7 +12,7 @@ from fedloom.methods import METHODS, Batch, Start
 from fedloom.methods.fedmrl import own_logits
 from fedloom.nets.blueprint import prepare_net
 from golden_world import CLASS_KNOWLEDGE, WORLD, GoldenNet, golden_run, matches, personal, probe, refuted
-from support import Tiny, TinyBN, configured, same_tree, world
+from support import Tiny, TinyBN, absent_clients_keep_their_models, configured, world
 
 GOLD = CLASS_KNOWLEDGE["fedmrl"]
 FEDMRL = METHODS.get("fedmrl")
@@ -90,13 +90,7 @@ def test_the_small_loss_does_not_reach_the_own_head():
 
 def test_absent_clients_keep_their_nets_to_the_bit():
     toy = world(configured("fedmrl"), LABELS, net=TinyBN, participation=0.34)
-    seen = {}
-    for _ in range(3):
-        report = toy.federation.step()
-        for client, before in seen.items():
-            if client not in report.participants:
-                assert same_tree(before, toy.federation.states[client]["model"])
-        seen = {client: state["model"] for client, state in toy.federation.states.items()}
+    assert absent_clients_keep_their_models(toy, 3)
 
 
 def test_each_net_is_clipped_alone():

@@ -218,11 +218,12 @@ MUTATIONS = (
         "lengths = -drawn.clamp(min=1e-20).log()",
         "lengths = torch.ones_like(drawn)",
     ),
-    _of(
-        "floco",
-        "the server places clients by weights, not by changes",
-        "flat_ends(work.tree) - flat_ends(work.start.tree)",
-        "flat_ends(work.tree)",
+    Mutation(
+        "floco: components of what all clients have in common",
+        "methods/parts/simplex.py",
+        "centred = rows.double() - rows.double().mean(0)",
+        "centred = rows.double()",
+        ("methods/test_floco.py",),
     ),
     _of("floco", "a test at the middle, not at the centre", "middle if centre is None else centre", "middle"),
     Mutation(

@@ -53,8 +53,10 @@ class FedExP(Method):
         {"P": 1},
         {"P": 1, "number": 1},
         code="Divyansh03/FedExP at 34b05a2",
-        our_choice="Only parameters are averaged over the last two iterates; buffers are those of the last.",
-        released_code="eps is multiplied by the number of participants, and clients weigh by their samples.",
+        our_choice="The paper's own text was not at hand: the uniform weights of `paper` are recalled. Only "
+        "parameters are averaged over the last two iterates; buffers are those of the last.",
+        released_code="eps is multiplied by the number of participants and, every round, by the square of the rate's "
+        "decay of 0.998. Clients weigh by their samples, take 20 steps, and clip gradients at a norm of 10.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

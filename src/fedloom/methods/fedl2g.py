@@ -98,7 +98,9 @@ class FedL2G(Method):
         "guiding starts in round 1. The step that is thrown away is plain SGD, in evaluation mode, at the run's rate.",
         departures="A client with no more samples than the quiz gives the quiz all but one of them; with one sample it "
         "trains and sends nothing.",
-        released_code="Loaders leave out the last incomplete batch. For features the rate of the server is 100.",
+        released_code="Clients clip the gradients of their nets at a norm of 100, too, and the server clips the mean "
+        "gradient of the vectors, not each client's. Loaders leave out the last incomplete batch. For features the "
+        "rate of the server is 100.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

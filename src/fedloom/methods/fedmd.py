@@ -86,9 +86,10 @@ class FedMD(Method):
         {"outputs": 1},
         {"P": 1},
         code="diogenes0319/FedMD_clean",
-        our_choice="Logits travel once a round, after training, so a round digests those of the last round's "
-        "participants. With all clients in every round that is the paper's order. Public inputs travel in every round, "
-        "and batches of the digest have the run's size.",
+        our_choice="The paper's own text was not at hand: preset `paper` follows the released code. Logits travel "
+        "once a round, after training, so a round digests those of the last round's participants. With all clients in "
+        "every round that is the paper's order. Public inputs travel in every round, and batches of the digest have "
+        "the run's size.",
         departures="Clients do not train on labels of the public inputs first (the paper's transfer phase), and the "
         "public inputs are the same in all rounds; the authors draw 5,000 anew.",
     )

@@ -95,8 +95,8 @@ class FedPAC(Method):
         {"P": 1, "Cd": 2, "mask": 2, "counts": 1},
         {"H": 1},
         code="JianXu95/FedPAC at 5770f4f",
-        our_choice="The quadratic problem is solved exactly, in float64. Where the paper is silent on a class without "
-        "a global mean, the released code decides.",
+        our_choice="The quadratic problem is solved exactly, in float64. The paper's own text was not at hand: both "
+        "presets follow the released code, also for a class without a global mean.",
         departures="The body is in evaluation mode while the head trains, so that batch norm does not move.",
         released_code="Batch norm moves while the head trains.",
     )

@@ -3,41 +3,30 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from pydantic import Field
 
 from fedloom.core.records import Record, get_table
 from fedloom.core.tables import ClassTable
-from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase
 from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts import learned_class_means
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
-from fedloom.methods.parts.measures import features
 from fedloom.nets.net import Net
 
 
-class Options(method.Options):
+class Options(learned_class_means.Options):
     """Options of FedProc."""
 
     learns_at_once: bool = Field(
         True,
         description="Whether the contrast's share is 1 - t / T, so that round 1 learns from labels. Released code has "
         "1 - (t - 1) / (T - 1): round 1 has a share of 1 and no prototypes yet, so nothing is learned.",
-    )
-    prototypes_from: Literal["after_training", "last_epoch"] = Field(
-        "after_training",
-        description="Where class means come from: a pass after training, or the last epoch's own forward passes.",
-    )
-    keep_absent: bool = Field(
-        True,
-        description="Whether a class that no participant holds keeps its prototype. Released code drops it.",
     )
 
 
@@ -112,9 +101,8 @@ class FedProc(Method):
         return Start(start.tree, consts)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        if self.options.prototypes_from == "last_epoch":
-            return [Train(self.loss, ctx.task.local_epochs, collect={"prototypes": ClassMeans("features")})]
-        return [Train(self.loss, ctx.task.local_epochs), Collect({"prototypes": ClassMeans(features)})]
+        options = self.options
+        return learned_class_means.training_with_class_means(self.loss, ctx.task.local_epochs, options.prototypes_from)
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         z, share = net.features(batch.x), consts["share"]

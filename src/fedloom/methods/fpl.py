@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Literal
 
 import torch
 from pydantic import Field
@@ -11,36 +10,26 @@ from torch.nn import functional
 
 from fedloom.core.records import Record, get_table
 from fedloom.core.tables import ClassTable
-from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase
 from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts import learned_class_means
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
 from fedloom.methods.parts.finch import class_clusters
-from fedloom.methods.parts.measures import features
 from fedloom.nets.net import Net
 
 FEWEST = 4  # points of which FINCH can make two clusters
 
 
-class Options(method.Options):
+class Options(learned_class_means.Options):
     """Options of FPL."""
 
     tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
     contrast: float = Field(1.0, ge=0, description="Weight of the contrast with the cluster prototypes.")
     pull: float = Field(1.0, ge=0, description="Weight of the pull to the mean of a class's cluster prototypes.")
-    prototypes_from: Literal["after_training", "last_epoch"] = Field(
-        "after_training",
-        description="Where class means come from: a pass after training, or the last epoch's own forward passes.",
-    )
-    keep_absent: bool = Field(
-        True,
-        description="Whether a class that no participant holds keeps its prototypes. Released code drops them.",
-    )
 
 
 @register
@@ -114,9 +103,8 @@ class FPL(Method):
         return Start(start.tree, {"prototypes": prototypes, "centres": centres.values, "known": centres.held})
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        if self.options.prototypes_from == "last_epoch":
-            return [Train(self.loss, ctx.task.local_epochs, collect={"prototypes": ClassMeans("features")})]
-        return [Train(self.loss, ctx.task.local_epochs), Collect({"prototypes": ClassMeans(features)})]
+        options = self.options
+        return learned_class_means.training_with_class_means(self.loss, ctx.task.local_epochs, options.prototypes_from)
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         options, z = self.options, net.features(batch.x)

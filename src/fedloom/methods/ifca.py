@@ -68,8 +68,9 @@ class IFCA(Method):
         {"P": 2},
         {"P": 1},
         code="jichan3751/ifca at 61e44b8",
-        our_choice="A net that comes with its weights cannot be drawn K times: models start from its weights with "
-        "noise. The down formula is that of two clusters.",
+        our_choice="The paper's own text was not at hand: the values of `authors` are those of the released CIFAR-10 "
+        "configuration, and the uniform mean of `paper` is recalled. A net that comes with its weights cannot be "
+        "drawn K times: models start from its weights with noise. The down formula is that of two clusters.",
         departures="Updates travel as changes of weights.",
         released_code="A client is tested with the model that fits its test data best, labels included.",
     )
