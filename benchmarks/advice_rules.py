@@ -218,7 +218,6 @@ def _traits(words: Sequence[str]) -> dict[str, Any]:
         "newcomers": "newcomers at once" in words,
         "secure_sums": "secure sums" in words,
         "dp": "privacy" in words or "privacy without batch norm" in words,
-        "dp_without_batch_norm": "privacy without batch norm" in words,
         "traffic": next((_traffic(word) for word in words if _traffic(word) is not None), None),
     }
 

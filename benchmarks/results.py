@@ -14,6 +14,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import advice_regret
 import advice_rules
 import honest_scale
 import hundred_rounds
@@ -127,6 +128,8 @@ def tables() -> dict[Path, dict[str, str]]:
     settings["hundred-rounds"] = hundred_rounds.table(json.loads(hundred_rounds.RESULTS.read_text())["cases"])
     pages = {DOCS / "results.md": settings, DOCS / "leaderboard.md": {"leaderboard": leaderboard(studies)}}
     pages[DOCS / "methods" / "robust.md"] = {ATTACKS: attack_table(studies[ATTACKS])}
+    advice = {"advice-rules": advice_rules.rules_table(), "advice-regret": advice_regret.regret_table()}
+    pages[advice_rules.PAGE] = advice
     pages[honest_scale.PAGE] = honest_scale.honest_tables(studies)
     pages[DOCS / "methods" / "departures.md"] = departure_tables(studies.get(DEPARTURES, {}))
     return pages | {DOCS / "methods" / "sound.md": sound_tables(studies.get(SOUND, {}))}

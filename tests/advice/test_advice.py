@@ -9,8 +9,10 @@ import pytest
 
 import fedloom as fl
 from command_line import call
-from fedloom.advice.advice import LONGEST
+from fedloom.advice.advice import LONGEST, reason_against
 from fedloom.advice.evidence import rules
+from fedloom.advice.needs import Needs
+from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.data import from_arrays
 
@@ -28,6 +30,7 @@ def test_extreme_label_skew_leads_to_the_setting_with_the_strongest():
     assert 0 < len(advice.methods) <= LONGEST
     assert advice.reference == "fedavg"
     assert advice.first == advice.methods[0]
+    assert repr(advice) == f"Advice(try {', '.join(advice.methods)}; the reference is fedavg)"
     json.dumps(advice.facts(), allow_nan=False)
 
 
@@ -36,6 +39,13 @@ def test_a_model_for_each_client_has_fine_tuned_fedavg_as_reference():
     assert advice.reference == "fedavg+finetune"
     assert all("personal" in one.traits["yields"] for one in advice.suggestions)
     assert "batch norm" in advice.left_out["fedco2"]  # which this network lacks
+
+
+@pytest.mark.parametrize(("model", "refused"), [("digits-cnn", False), ("resnet8", True)])
+def test_privacy_is_asked_of_the_network_at_hand(model, refused):
+    config = parse({"scenario": SKEWED, "model": model})
+    why = reason_against("fedavg", Needs(goal="global", dp=True), config, config.scenario.build(0))
+    assert ("batch norm" in why) if refused else why is None
 
 
 def test_different_networks_are_read_from_the_config():

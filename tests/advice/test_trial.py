@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 import fedloom as fl
-from fedloom.advice.trial import Arm, TrialOutcome, rungs_of
+from fedloom.advice.trial import Arm, TrialOutcome, _best_of_both, rungs_of
 from fedloom.core.errors import ConfigError
 from fedloom.results.difference import compare_family
 
@@ -73,3 +73,11 @@ def test_a_trial_of_two_rounds_has_no_first_rung():
 def test_without_a_plain_method_there_is_nothing_to_compare_with():
     with pytest.raises(ConfigError, match="no plain method meets these needs"):
         fl.advise(KEYS, nets="different", trial=True)
+
+
+def test_the_best_of_both_sides_reaches_the_final_at_whatever_rank():
+    slow, slower = Arm("fedrep", 0.1), Arm("fedper", 0.1)
+    tuned = [Arm("fedavg+finetune", rate) for rate in (0.03, 0.1)]
+    assert _best_of_both("fedavg+finetune", [*tuned, slow, slower]) == [slow, tuned[0]]
+    assert _best_of_both("fedavg+finetune", [slow, slower, *tuned]) == [slow, tuned[0]]
+    assert _best_of_both("fedavg+finetune", tuned) == [tuned[0]]

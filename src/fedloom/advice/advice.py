@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
@@ -10,11 +11,11 @@ from fedloom.advice.evidence import Evidence, evidence_for, rules
 from fedloom.advice.needs import GOALS, Needs
 from fedloom.config.run_config import RunConfig
 from fedloom.config.setup import Setup
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, MissingPackageError
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.diagnosis import Diagnosis, diagnose_scenario
 from fedloom.engine.public import require_public
-from fedloom.methods.contract.contexts import ServerContext
+from fedloom.methods.contract.contexts import Diagnostic, ServerContext
 from fedloom.results.text import counted, listed
 
 if TYPE_CHECKING:
@@ -39,7 +40,7 @@ class Suggestion:
     traits: Mapping[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
+@dataclass(frozen=True, slots=True, repr=False)
 class Advice:
     """A short list of methods for one federation, with reasons.
 
@@ -65,6 +66,10 @@ class Advice:
     unmeasured: tuple[str, ...]
     notes: tuple[str, ...] = ()
     trial: TrialOutcome | None = None
+
+    def __repr__(self) -> str:
+        said = "" if self.trial is None else f"; {self.trial.sentence()}"
+        return f"Advice(try {', '.join(self.methods) or 'none'}; the reference is {self.reference}{said})"
 
     @property
     def methods(self) -> list[str]:
@@ -191,14 +196,24 @@ def reason_against(method: str, needs: Needs, config: RunConfig, scenario: Scena
         return f"without {listed(unmet)}"
     candidate = fitted(config, method, needs)
     try:
-        setup = Setup.from_config(candidate, *_shape(scenario))
-        setup.worker(candidate, scenario.train_set)
-        require_public(setup.method, scenario)
-        doubts = setup.method.examine(setup.tasks, max(1, round(config.participation * scenario.clients)))
-        setup.method.server_init(ServerContext(setup.tasks[0], 0))
+        doubts = _examined(candidate, scenario)
+        if needs.dp:
+            _examined(candidate.model_copy(update={"method": f"{method}+dp"}), scenario)
     except ConfigError as error:
         return f"refused in this config ({error})"
     return f"not as meant in this config ({doubts[0].message})" if doubts else None
+
+
+def _examined(config: RunConfig, scenario: Scenario) -> list[Diagnostic]:
+    """Return what a run would report before its first round. Raises `ConfigError` if the run would be refused."""
+    setup = Setup.from_config(config, *_shape(scenario))
+    setup.worker(config, scenario.train_set)
+    require_public(setup.method, scenario)
+    doubts: list[Diagnostic] = []
+    with contextlib.suppress(MissingPackageError):  # a fact of this environment, not of the method
+        doubts = setup.method.examine(setup.tasks, max(1, round(config.participation * scenario.clients)))
+    setup.method.server_init(ServerContext(setup.tasks[0], 0))
+    return doubts
 
 
 def _refuse_nothing_to_compare(scenario: Scenario) -> None:

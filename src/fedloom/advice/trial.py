@@ -60,8 +60,8 @@ class TrialOutcome:
     Attributes:
         reference: the method that a gain has to be over.
         rungs: the scores on the config's seed, from the shortest runs to the longest.
-        finals: validation values on the fresh seeds, by arm: the best arm of another method, if one reached the final,
-            then the best arm of the reference.
+        finals: validation values on the fresh seeds, by arm: the best arm of the other methods, then the best arm of
+            the reference, which is alone if the short list is empty.
         seeds: the fresh seeds.
         difference: of the final, in validation accuracy; None if the reference alone was tried.
         runs: number of runs.
@@ -211,14 +211,13 @@ def run_trial(
         rungs.append(Rung(rounds, {arm: values[arm] for arm in ranked}))
         runs += len(arms)
         kept = ranked[: -(-len(ranked) // FACTOR)]
-        arms = kept if any(arm.method == reference for arm in kept) else [*kept, _first_of(reference, ranked)]
-    others = [arm for arm in arms if arm.method != reference]
-    finalists = [*others[:1], _first_of(reference, arms)]
+        arms = list(dict.fromkeys([*kept, *_best_of_both(reference, ranked)]))
+    finalists = _best_of_both(reference, arms)
     seeds = tuple(config.seed + 1 + n for n in range(FINAL_SEEDS))
     flat = scores(finalists, config.rounds, seeds, "final")
     finals = {arm: flat[n * FINAL_SEEDS : (n + 1) * FINAL_SEEDS] for n, arm in enumerate(finalists)}
     difference = None
-    if others:
+    if len(finalists) > 1:
         challenger, plain = finals.values()
         difference = compare_family([[sign * (ours - theirs) for ours, theirs in zip(challenger, plain, strict=True)]])[
             0
@@ -231,8 +230,10 @@ def _with(config: RunConfig, rate: float, rounds: int, seed: int) -> RunConfig:
     return config.model_copy(update={"optimizer": optimizer, "rounds": rounds, "seed": seed})
 
 
-def _first_of(method: str, arms: Sequence[Arm]) -> Arm:
-    return next(arm for arm in arms if arm.method == method)
+def _best_of_both(reference: str, ranked: Sequence[Arm]) -> list[Arm]:
+    """The first arm of another method, if there is one, and the first of the reference."""
+    others = [arm for arm in ranked if arm.method != reference]
+    return [*others[:1], next(arm for arm in ranked if arm.method == reference)]
 
 
 def _key(value: float, sign: int) -> tuple[bool, float]:
