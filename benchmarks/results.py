@@ -36,6 +36,7 @@ SCENARIOS = {
     "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
     "all-methods/alpha-0.2": "Fashion-MNIST, Dirichlet 0.2",
     "digit-domains": "five digit domains",
+    "heterogeneous-models": "CIFAR-10, heterogeneous models",
     "long-tail": "Fashion-MNIST, long tail",
     "two-classes": "Fashion-MNIST, two classes, different nets",
 }

@@ -25,6 +25,7 @@ SETTINGS = {
     ("long-tail", ""): ("under a", "long tail", "long-tail-fashion-mnist-rho-50-dirichlet-02"),
     ("digit-domains", ""): ("on", "five domains", "feature-skew-five-digit-domains-one-client-each"),
     ("two-classes", ""): ("with", "different nets", "different-nets-fashion-mnist-two-classes-a-client"),
+    ("heterogeneous-models", ""): ("with", "four architectures", "heterogeneous-models-cifar-10-dirichlet-01"),
 }
 _TRAFFIC = "all-methods", "alpha-0.05"  # where bytes are compared with FedAvg's
 _MODELS = {

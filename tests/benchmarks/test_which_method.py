@@ -15,6 +15,7 @@ PAGE = ROOT / "docs" / "methods" / "README.md"
 STUDIES = ROOT / "benchmarks" / "results" / "studies"
 SKEWED, VERY_SKEWED = ("all-methods", "alpha-0.2"), ("all-methods", "alpha-0.05")
 DOMAINS, LONG_TAIL, NETS = ("digit-domains", ""), ("long-tail", ""), ("two-classes", "")
+ARCHITECTURES = "heterogeneous-models", ""
 # Methods of a row, the plain method that they are ahead of, where, and the mean gain in points, at least and at most.
 AHEAD = [
     (("ccvr", "fednh", "feddyn"), "fedavg", VERY_SKEWED, 17, 20),
@@ -25,6 +26,7 @@ AHEAD = [
     (("fedrep", "fedper", "fedrod", "fedala", "fedco2"), "local", SKEWED, 6, 7),
     (("fedco2", "fedproto", "fd"), "local", DOMAINS, 2, 3),
     (("fd",), "local", NETS, 0.0, 1.1),
+    (("fedproto",), "local", ARCHITECTURES, 1.9, 1.9),
     (("fedproto", "fedssa"), "local", VERY_SKEWED, 0.6, 2.8),
     (("fedproto", "fedssa"), "local", SKEWED, 0.6, 2.8),
 ]
