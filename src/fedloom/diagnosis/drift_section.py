@@ -142,7 +142,11 @@ def _tables(rounds: Sequence[DriftRound]) -> list[SectionPicture | None]:
 def _server(rounds: Sequence[DriftRound]) -> list[SectionPicture | None]:
     """The variance of the server's class tables by round, and the numbers in its state, each in a picture."""
     titles = {
-        "table_variance": ("variance", "Variance of {} by round", "Summed over classes: of the entries of a row."),
+        "table_variance": (
+            "variance",
+            "Variance of {} by round",
+            "Variance of the entries of each row, summed over the classes that somebody holds.",
+        ),
         "server_number": ("value", "{} by round", "A number in the server's state."),
     }
     pictures = list[SectionPicture | None]()

@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
 from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.patheffects import withStroke
-from matplotlib.ticker import FuncFormatter
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedloom.report.axes import SHAPES, Rows, dressed, strokes
 from fedloom.report.svg import color
@@ -171,27 +171,27 @@ def draw_cohorts(ax: Axes, rows: Rows) -> None:
 
 
 def draw_drift(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
-    """Draw the parts of the drift by round, as medians over seeds on a logarithmic axis.
+    """Draw the parts of the drift by round, as medians over seeds; the whole drift is a wide pale line behind them.
 
     Args:
         ax: the axes to draw on.
         rows: with `part`, `x` (the round) and `length`.
         among: all rows of the figure, so that its panels share one scale.
     """
-    parts = list(dict.fromkeys(row["part"] for row in among or rows))
+    every = among or rows
+    parts = dict.fromkeys(row["part"] for row in every)
     for part, stroke in strokes([{"row": part} for part in parts]).items():
         lengths: dict[int, list[float]] = {}
         for row in rows:
-            if row["part"] == part and row["length"] > 0:
+            if row["part"] == part:
                 lengths.setdefault(row["x"], []).append(row["length"])
         rounds = sorted(lengths)
-        ax.plot(rounds, [median(lengths[round_]) for round_ in rounds], marker="o", markersize=3, label=part, **stroke)
-    known = [row["length"] for row in among or rows if row["length"] > 0]
-    if known:
-        ax.set_ylim(0.8 * min(known), 1.25 * max(known))
-    ax.set_yscale("log")
-    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    dressed(ax, "round", "length (weights)")
+        style = {"color": color("muted"), "linewidth": 6.0, "alpha": 0.35} if part == "drift" else stroke
+        medians = [median(lengths[round_]) for round_ in rounds]
+        ax.plot(rounds, medians, marker="o", markersize=3, label=part, zorder=1 if part == "drift" else 2, **style)
+    ax.set_ylim(0, 1.08 * max((row["length"] for row in every), default=1.0) or 1.0)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    dressed(ax, "round", "length of the change of weights")
 
 
 def draw_residuals(ax: Axes, rows: Rows) -> None:
