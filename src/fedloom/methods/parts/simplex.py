@@ -117,7 +117,7 @@ def principal_components(rows: Tensor, count: int) -> Tensor:
         count: number of components.
 
     Example:
-        >>> principal_components(torch.tensor([[0.0, 0.0], [0.0, 2.0], [0.0, 7.0]]), 2)
+        >>> principal_components(torch.tensor([[0.0, 0.0], [0.0, 2.0], [0.0, 7.0]]), 2).round(decimals=6)
         tensor([[-3.,  0.],
                 [-1.,  0.],
                 [ 4.,  0.]], dtype=torch.float64)
