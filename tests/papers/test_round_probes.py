@@ -90,7 +90,7 @@ def test_knowledge_keeps_the_distances_that_a_plane_can_keep(run: Result) -> Non
     places = np.array([[row["x"], row["y"]] for row in rows])
     spectrum = np.linalg.svd(vectors - vectors.mean(0), compute_uv=False)
     assert (places**2).sum() == pytest.approx((spectrum[:2] ** 2).sum(), rel=1e-6)
-    assert {row["kind"] for row in rows if row["client"] is None} == {"means"}
+    assert {row["kind"] for row in rows if row["client"] is None} == {"server"}
 
 
 @pytest.mark.parametrize("kind", ROUND_FIGURES)

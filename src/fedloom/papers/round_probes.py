@@ -113,7 +113,7 @@ def knowledge(result: Result) -> Rows:
     The plane is that of the two first principal components of all rows. It shows what FedSKC's Fig. 4d illustrates:
     how the server's row of a class lies among those of the clients.
 
-    Returns rows of client (None is the server), kind ("sample" for a client's row, "means" for the server's), class,
+    Returns rows of client (None is the server), kind ("sample" for a client's row, "server" for the server's), class,
     name, x, y. Raises `ConfigError` for a method that exchanges no class table.
     """
     scenario = scenario_of(result)
@@ -136,7 +136,7 @@ def knowledge(result: Result) -> Rows:
     return [
         {
             "client": client,
-            "kind": "means" if client is None else "sample",
+            "kind": "server" if client is None else "sample",
             "class": label,
             "name": scenario.class_names[label],
             "x": float(x),

@@ -24,13 +24,13 @@ _MOST_CLIENTS = 3  # rows of bubbles in a panel
 _MOST_CLASSES = 20  # beyond these a legend is longer than its figure
 _LEVELS = 14
 _CLASS_TONES = (*(f"c{k}" for k in range(8)), "p2", "p1")
-_MARKS = {"weights": "weight vectors", "means": "class means"}
+_MARKS = {"weights": "weight vectors", "means": "class means", "server": "the server's rows"}
 
 
 def draw_points(ax: Axes, rows: Rows) -> None:
-    """Samples in the plane (`x`, `y`), coloured by `class`; class weights or means (`kind`) as large crosses.
+    """Samples, or clients' rows, in the plane (`x`, `y`), coloured by `class`; other kinds of rows as large crosses.
 
-    The axes of t-SNE have no unit, so that they have no ticks.
+    The axes of t-SNE and of principal components have no unit, so that they have no ticks.
     """
     names = {row["class"]: row["name"] for row in rows}
     for number, name in sorted(names.items()):
