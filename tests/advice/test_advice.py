@@ -48,6 +48,12 @@ def test_privacy_is_asked_of_the_network_at_hand(model, refused):
     assert ("batch norm" in why) if refused else why is None
 
 
+def test_rows_of_private_methods_are_said_to_be_without_noise():
+    """The measured rows are those of the methods alone, and so are the trial's runs."""
+    noted = [fl.advise({"scenario": SKEWED, **SMALL}, dp=dp).notes for dp in (True, False)]
+    assert ["without +dp" in " ".join(notes) for notes in noted] == [True, False]
+
+
 def test_different_networks_are_read_from_the_config():
     advice = fl.advise({"scenario": SKEWED, "model": ["mlp", "logistic"]}, goal="personal")
     assert advice.evidence.setting["name"] == "two-classes"

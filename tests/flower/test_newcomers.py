@@ -1,5 +1,7 @@
 """Clients that never train, over nodes: the bits of the simulation, and nodes that cannot be tested."""
 
+import copy
+import json
 from dataclasses import replace
 
 import numpy as np
@@ -138,6 +140,17 @@ def test_nonsense_about_a_newcomer_is_refused(case, test_of_client_4):
     assert change(message.facts) != message.facts
     with pytest.raises(MessageError, match=said):
         reader.newcomer_result(job, Message(change(message.facts)), *arguments)
+
+
+def test_a_newcomer_that_was_tested_on_nothing_is_refused(test_of_client_4):
+    """Only its node knows the number; a round of such tests would have the accuracy 0 / 0."""
+    reader, job, message, names, evaluator, index = test_of_client_4
+    facts = json.loads(message.facts)
+    facts["tested"] = {name: {"total": 0, "states": {}} for name in facts["tested"]}
+    remote = copy.copy(evaluator)
+    remote.scenario = replace(evaluator.scenario, remote=True)
+    with pytest.raises(MessageError, match="it was tested on no samples"):
+        reader.newcomer_result(job, Message(json.dumps(facts)), names, remote, index)
 
 
 def test_a_newcomer_that_answers_nonsense_is_named_left_out_and_counted(tmp_path, capsys):

@@ -171,7 +171,7 @@ def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advi
     measured = {row["method"] for row in evidence.setting["rows"]}
     fitting = (name for name, traits in rules()["traits"].items() if not list(needs.unmet(traits)))
     unmeasured = tuple(name for name in fitting if name not in {*measured, *plain})
-    notes = tuple(_notes(diagnosis))
+    notes = tuple(_notes(diagnosis, needs))
     return Advice(needs, diagnosis, evidence, tuple(suggestions), reference, left_out, unmeasured, notes)
 
 
@@ -266,8 +266,13 @@ def _costs(traits: Mapping[str, Any]) -> str:
     return ", ".join(words)
 
 
-def _notes(diagnosis: Diagnosis) -> Iterator[str]:
+def _notes(diagnosis: Diagnosis, needs: Needs) -> Iterator[str]:
     """Yield what no committed study has measured."""
+    if needs.dp:
+        yield (
+            "rows and trials are of methods without +dp: its noise lowers accuracy, and more of some methods than of "
+            "others; compare METHOD+dp on your data"
+        )
     labels = diagnosis.labels
     if 2 * len(labels.few_shot) > len(labels.clients):
         yield "most clients have fewer than 5 samples of a class; no study behind this advice has such clients"

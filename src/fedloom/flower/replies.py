@@ -87,6 +87,8 @@ class ReplyReader:
         _, reply = self._read(message, job, reply_type(NewcomerResult), facts_limit(evaluator, len(names)))
         result = NewcomerResult(**restore_fields(reply, NewcomerResult))
         total = None if evaluator.scenario.remote else evaluator.total(index, "test")
+        if total is None and not any(states.total for states in result.tested.values()):
+            raise MessageError("it was tested on no samples, and a node that never trains needs test samples to join")
         samples = self._registry.samples_of(job.ctx.client)
         return check_scored(result.tested, 0, names, evaluator.example_states(), total, samples)
 

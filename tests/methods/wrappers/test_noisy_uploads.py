@@ -78,6 +78,19 @@ def test_rows_are_cut_and_get_the_noise_of_the_round_and_the_client():
     assert np.allclose(seen.values.numpy(), values.numpy() / 5 + 0.5 * drawn, rtol=0, atol=1e-12)
 
 
+def test_tables_of_a_fixed_number_of_clients_stand_in_random_order():
+    """Replacing one of the drawn clients changes one table, not all those after it in the order of ids."""
+    task = world(configured("fedavg+dp"), [[0, 1]] * 3).task
+    tables = [table_of(torch.full((2, 3), float(client))) for client in range(6)]
+    options, orders = Options(sampling="fixed", table_clip=15.0, noise=0.01), []
+    for round_ in (1, 1, 2, 3):
+        seen = noisy(tables, options, drawn=range(6), ctx=ServerContext(task, round_))
+        orders.append([round(float(seen[client]["rows"].values.mean())) for client in range(6)])
+    assert all(sorted(order) == list(range(6)) for order in orders)
+    assert orders[0] == orders[1]  # whenever it is read
+    assert len({tuple(order) for order in orders}) > 1
+
+
 def test_averaged_tables_can_be_cut_row_by_row():
     clip, z = 0.1, 0.01
     toy = after(world(configured("fedproto+dp", dp_table_clip=9.0, dp_row_clip=clip, dp_noise=z), LABELS), 1)

@@ -116,6 +116,13 @@ def test_other_cohorts_are_those_of_as_many_clients():
     assert cohorts == pytest.approx({"cohort_mean": 2.0, "cohort_low": 2.0, "cohort_high": 2.0})
 
 
+def test_the_sampling_drift_of_cohorts_is_not_zero_where_a_client_diverged():
+    parts = _Parts({0}, torch.zeros(1, dtype=torch.float64), keeps=True)
+    for client, update in enumerate((1.0, math.nan, 3.0)):
+        parts.add(client, 1, torch.tensor([update], dtype=torch.float64))
+    assert all(math.isnan(value.value) for value in parts.cohorts(np.random.default_rng(0)))
+
+
 @pytest.mark.parametrize("name", sampled(ONE_VIEW, *SPECIAL))
 def test_parts_add_up_and_nothing_of_the_run_changes(name):
     """The shares of what has a global model sum to 1; the others say that they have none."""

@@ -43,6 +43,14 @@ def test_clients_that_do_not_move_have_lengths_and_no_angles():
     assert values["cosine", 0] is None
 
 
+def test_updates_that_are_not_finite_have_no_angles():
+    values = {
+        (v.name, v.client): v.value for v in figures_of([[math.inf, 1.0], [-math.inf, 1.0], [1.0, 1.0]], [1, 1, 1])
+    }
+    assert [values["cosine", client] for client in (0, 1)] == [None, None]
+    assert [values["cosine_to_mean", client] for client in (0, 1, 2)] == [None, None, None]
+
+
 def test_opposite_updates_have_no_mean_direction():
     values = {(v.name, v.client): v.value for v in figures_of([[2.0], [-2.0]], [1, 1])}
     assert values["diversity", None] is None

@@ -40,7 +40,9 @@ class NoisyUploads(Mapping[int, Record]):
     client the rows of its classes.
 
     Where entries are read client by client and clients are drawn by chance, every client of the federation has an
-    upload, whether it was drawn or not, because the number of those that were drawn would have no noise.
+    upload, whether it was drawn or not, because the number of those that were drawn would have no noise. Where a fixed
+    number is drawn, tables stand in a random order: replacing one of the drawn clients then changes one table, as the
+    accountant assumes, while in the order of ids it would move all those after it.
 
     Args:
         options: those of `+dp`.
@@ -75,12 +77,17 @@ class NoisyUploads(Mapping[int, Record]):
         by_chance = options.sampling == "poisson" and bool(ctx.participants)
         in_slots = by_chance and bool(self._own_tables or self._ones)
         self._clients = range(ctx.task.clients) if in_slots else tuple(uploads)
+        self._senders = dict(zip(self._clients, self._clients, strict=True))  # whose tables each upload shows
+        if options.sampling == "fixed" and self._own_tables:
+            order = ctx.task.streams.numpy("dp.order", ctx.round).permutation(len(uploads))
+            self._senders = {client: self._clients[k] for client, k in zip(self._clients, order, strict=True)}
 
     def __getitem__(self, client: int) -> Record:
         if client not in self._clients:
             raise KeyError(client)
         ones = {name: torch.ones_like(cast(Tensor, self._first[name])) for name in self._ones}
-        rows = self._cut_rows(client, self._own_tables) if client in self._counted else {}
+        sender = self._senders[client]
+        rows = self._cut_rows(sender, self._own_tables) if sender in self._counted else {}
         tables = {name: self._own_table(name, rows.get(name), client) for name in self._own_tables}
         return {
             "samples": 1,

@@ -182,7 +182,8 @@ class _Parts:
         for _ in range(_COHORTS):
             chosen = np.sort(rng.choice(len(sizes), count, replace=False))
             shares = sizes[chosen] / sizes[chosen].sum()
-            norms.append(math.sqrt(max(0.0, float(shares @ products[np.ix_(chosen, chosen)] @ shares))))
+            squared = float(shares @ products[np.ix_(chosen, chosen)] @ shares)
+            norms.append(math.sqrt(max(squared, 0.0)))  # in this order NaN, of a client that diverged, stays NaN
         low, high = np.quantile(norms, [0.025, 0.975])
         return [
             DriftValue("cohort_mean", float(np.mean(norms))),

@@ -119,4 +119,4 @@ def _received(payload: Record, entry: str, tree: Tree) -> Tree | None:
 
 def _cosine(product: float, first: float, second: float) -> float | None:
     value = ratio(product, first * second)
-    return None if value is None else max(-1.0, min(1.0, value))
+    return None if value is None or math.isnan(value) else max(-1.0, min(1.0, value))
