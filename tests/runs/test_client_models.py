@@ -141,6 +141,12 @@ def test_states_that_grow_beyond_the_limit_are_told_and_not_kept(tmp_path: Path,
     assert any("round 3 are not kept" in text for text in notes.texts)
 
 
+@pytest.mark.parametrize("wrong", [1.0, "1", None])
+def test_what_is_no_number_of_a_round_is_refused(wrong: Any, finished: fl.Result) -> None:
+    with pytest.raises(ConfigError, match=f"round {wrong!r}: need the number of a round"):
+        finished.round_models(wrong)
+
+
 def test_other_rounds_and_clients_are_named(finished: fl.Result) -> None:
     with pytest.raises(ConfigError, match=r"round 2: its client models are not kept \(kept are 1, 3\)"):
         finished.round_models(2)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from operator import index
 from typing import Any
 
 import torch
@@ -36,10 +37,14 @@ class RoundModels:
         uploads: these uploads, by client id, which are read when they are asked for.
         after: the server's state after the round.
 
-    Raises `ConfigError` for a round that was not kept, `CheckpointError` for damaged files.
+    Raises `ConfigError` for a round that was not kept and for what is no whole number, `CheckpointError` for damaged files.
     """
 
     def __init__(self, result: FinishedRun, round_: int) -> None:
+        try:
+            round_ = index(round_)
+        except TypeError:
+            raise ConfigError(f"round {round_!r}: need the number of a round, e.g. 1") from None
         memory = result.memory or Memory(config_of(result.config, None))
         folder = None if result.folder is None else RunFolder(result.folder).client_models
         kept = () if folder is None else kept_rounds(folder)
