@@ -58,6 +58,16 @@ def test_a_model_without_features_is_named_and_labels_are_compared() -> None:
     assert diagnosis.labels.clients == (0, 1, 2)
 
 
+def test_a_net_that_diverged_is_said_to_have_no_features() -> None:
+    scenario = fl.scenario("digits", partition="iid", clients=2).build(run_seed=0)
+    net = build("mlp", input_shape=scenario.train_set.input_shape, num_classes=10, streams=Streams(0), hidden=(3,))
+    with torch.no_grad():
+        next(iter(net.parameters())).fill_(torch.nan)
+    diagnosis = diagnose_scenario(scenario, trained=net)
+    assert diagnosis.trained is None
+    assert any("no features of the trained net: those of " in note and "not finite" in note for note in diagnosis.notes)
+
+
 def test_a_finished_run_adds_the_trained_model(finished: Path) -> None:
     result = fl.read(finished)
     diagnosis = fl.diagnose(result)

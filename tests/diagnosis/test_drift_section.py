@@ -56,6 +56,15 @@ def test_sentences_name_the_largest_part_unusual_cohorts_and_opposed_updates() -
     assert drift_notes(ROUNDS) == ["no head (in 1 of 3 rounds)"]
 
 
+def test_rounds_that_diverged_are_not_those_of_centralised_training() -> None:
+    diverged = DriftRound(2, [DriftValue("local_share", None), DriftValue("drift", None)])
+    assert drift_sentences([diverged]) == ["the drift is no number in 1 of 1 decomposed round: weights diverged"]
+    assert drift_sentences([split_round(1, (1.0, 0.0, 0.0)), diverged])[:2] == [
+        "the largest part of the drift is local, on average 100 % over 1 decomposed round",
+        "the drift is no number in 1 of 2 decomposed rounds: weights diverged",
+    ]
+
+
 def test_rounds_without_drift_are_those_of_centralised_training() -> None:
     [sentence] = drift_sentences([DriftRound(1, [DriftValue("local_share", None), DriftValue("drift", 0.0)])])
     assert "up to the rounding" in sentence

@@ -71,11 +71,17 @@ def drift_sentences(rounds: Sequence[DriftRound]) -> list[str]:
     sentences = []
     if known:
         largest = max(known, key=lambda part: known[part])
+        with_shares = sum(mean_of_figure(drift, f"{largest}_share") is not None for drift in split)
         sentences.append(
             f"the largest part of the drift is {largest}, on average {100 * known[largest]:.0f} % over "
-            f"{counted(len(split), 'decomposed round')}"
+            f"{counted(with_shares, 'decomposed round')}"
         )
-    elif split:
+    diverged = sum(mean_of_figure(drift, "drift") is None for drift in split)
+    if diverged:
+        sentences.append(
+            f"the drift is no number in {diverged} of {counted(len(split), 'decomposed round')}: weights diverged"
+        )
+    elif split and not known:
         sentences.append("the rounds are those of centralised training, up to the rounding of the weights")
     unusual = [drift.round for drift in split if _outside(drift)]
     if unusual:

@@ -37,7 +37,7 @@ class RoundModels:
         uploads: these uploads, by client id, which are read when they are asked for.
         after: the server's state after the round.
 
-    Raises `ConfigError` for a round that was not kept and for what is no whole number, `CheckpointError` for damaged files.
+    Raises `ConfigError` for a round that was not kept or is no whole number, `CheckpointError` for damaged files.
     """
 
     def __init__(self, result: FinishedRun, round_: int) -> None:

@@ -70,6 +70,16 @@ def test_a_search_finds_the_sample_whose_gradient_is_given():
     assert float(torch.cosine_similarity(found, x)) > 0.98
 
 
+def test_the_order_of_the_weights_changes_nothing():
+    net, x, y = fixed(), sample(1, 4), torch.tensor([1])
+    start, gradient = tree_of(net), gradient_of(net, x, y)
+    first, second = (
+        invert_gradient(net, tree, gradient, y, (5,), rng=np.random.default_rng(0), steps=5)
+        for tree in (start, dict(reversed(start.items())))
+    )
+    assert torch.equal(first, second)
+
+
 def test_a_gradient_of_no_parameter_is_refused():
     net = fixed()
     with pytest.raises(ConfigError, match="a gradient of other: no parameter of the net is in it"):

@@ -63,7 +63,7 @@ def invert_gradient(
     target = torch.cat([gradient[name].double().flatten() for name in names])
 
     def distance(x: Tensor) -> Tensor:
-        leaves = {name: value.detach().requires_grad_() for name, value in tree.items() if name in names}
+        leaves = {name: tree[name].detach().requires_grad_() for name in names}  # in the order of `target`
         loss = cross_entropy(net.functional.logits(tree | leaves, x), y)
         found = torch.cat(
             [part.flatten().double() for part in torch.autograd.grad(loss, list(leaves.values()), create_graph=True)]

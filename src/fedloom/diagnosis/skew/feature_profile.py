@@ -85,7 +85,7 @@ def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0)
         tree: its weights: untrained ones, or those of a run.
         seed: of the random dealings and folds.
 
-    Raises `ConfigError` for a net without features, or no client with samples.
+    Raises `ConfigError` for a net without features, or whose features are not finite, or no client with samples.
     """
     if not net.classifier_block:
         raise ConfigError("this model has no head, so it has no features: profile its labels alone")
@@ -95,6 +95,8 @@ def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0)
     if not rows:
         raise ConfigError("no client has training samples, so there is nothing to compare")
     features = features_of(net, tree, scenario, np.concatenate(rows))
+    if bad := int((~np.isfinite(features)).any(1).sum()):
+        raise ConfigError(f"those of {bad:,} of {len(features):,} samples are not finite, as of a run that diverged")
     labels = scenario.train_set.y.numpy()[np.concatenate(rows)]
     clients = np.repeat(np.arange(len(rows)), [len(part) for part in rows])
     return feature_profile(features, labels, clients, tuple(compared.tolist()), seed)
