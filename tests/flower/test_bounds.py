@@ -9,6 +9,7 @@ import torch
 
 from fedloom.core.tables import ClassTable
 from fedloom.flower.bounds import NormBounds, UploadNorm, upload_norms
+from fedloom.methods import METHODS
 from fedloom.methods.contract.spec import Sent
 from fedloom.nets.roles import Role
 
@@ -35,6 +36,18 @@ def test_held_rows_tensors_and_numbers_are_measured_one_by_one():
     table = ClassTable(torch.tensor([[3.0, 4.0], [0.0, 0.0], [0.0, 2.0]]), torch.tensor([True, False, True]))
     upload = {"prototypes": table, "scale": torch.tensor([6.0, 8.0]), "loss": -0.5, "samples": 9, "name": "x"}
     assert norms(upload) == {"row 0 of prototypes": 5.0, "row 2 of prototypes": 2.0, "scale": 10.0, "loss": 0.5}
+
+
+@pytest.mark.parametrize(
+    ("method", "refused"), [("fedsc", {3}), ("fedsc+dp", set()), ("fedsc+servermomentum+dp", set())]
+)
+def test_private_uploads_are_not_compared(method, refused):
+    """Before the noise, one client's size would decide whether another one counts."""
+    sends = METHODS.get(method).configured("sound", {}).spec.sends
+    sizes = {client: 1.0 if client < 3 else 1000.0 for client in range(4)}
+    keys = ("model/body/change", "model/head/change", "prototypes/rows")
+    norms = {client: [UploadNorm(key, key, size) for key in keys] for client, size in sizes.items()}
+    assert NormBounds(5.0, {}).judge(norms, dict.fromkeys(sizes, 10), sends).keys() == refused
 
 
 def test_an_upload_is_refused_by_its_ratio_to_the_median():

@@ -23,7 +23,7 @@ class Sent:
         sliced: entries of a tree are leading slices of the server's, of another size for each client, and the server
             averages them by `Method.mean(..., within=...)`.
         spread: how far the entries of honest clients lie apart, relative to weights (1). It multiplies the federation's
-            bound on the size of uploads (`flower.max_ratio`).
+            bound on the size of uploads (`flower.max_ratio`); infinite for an entry that must not be compared.
         dp: what `+dp` does with an entry that is read client by client. "noise": it is a class table, of which the
             server can read every client's rows with noise, all classes held. "ones": it counts samples by class, and
             the server can do with ones, which weigh all clients the same. "refuse": neither would do.

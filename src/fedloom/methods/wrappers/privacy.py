@@ -9,7 +9,9 @@ Class tables that the server reads client by client, as FedSC's prototypes, get 
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -78,6 +80,10 @@ class DP(Method):
         self.dp_names = names_of(self, "dp")
         self.dp = self.dp_names.options(Options, self.options)
         averaged(self, "dp")
+        # A federation must not compare sizes before the noise: one client would decide whether another one counts, and
+        # weights that are full of noise set honest clients far apart. The clip bounds all uploads anyway.
+        sends = {name: replace(sent, spread=math.inf) for name, sent in self.spec.sends.items()}
+        self.spec = replace(self.spec, sends=sends)
         self.dp_sees = frozenset(self.spec.sends)  # what wrappers around this one send besides gets no noise
         self._refuse_own_uploads()
 
