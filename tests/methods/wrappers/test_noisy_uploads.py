@@ -135,6 +135,15 @@ def test_the_method_sees_neither_counts_nor_masks_nor_who_came(name, key, monkey
         assert "class_counts" not in upload or upload["class_counts"].tolist() == [1, 1, 1, 1]
 
 
+@pytest.mark.parametrize(
+    ("sampling", "said"), [("poisson", []), ("fixed", ["neighbours = 2: with 1 participant a round"])]
+)
+def test_neighbours_are_those_among_all_tables_that_it_sees(sampling, said):
+    toy = world(configured("fedsc+dp", dp_sampling=sampling), LABELS, participation=0.2)
+    notes = [note.message for note in toy.federation.initial_diagnostics if note.code == "fedsc.neighbours_clamped"]
+    assert [note.partition(",")[0] for note in notes] == said
+
+
 def test_with_fixed_sampling_it_sees_as_many_as_were_asked_for(monkeypatch):
     seen, came = seen_by("fedsc", monkeypatch, dp_sampling="fixed")
     assert sorted(seen) == sorted(came)

@@ -25,7 +25,6 @@ def neighbours_clamped(method: str, neighbours: int, participants: int) -> list[
     """Report if M neighbours are configured and a round has no more than M participants."""
     if neighbours < participants:
         return []
-    message = (
-        f"neighbours = {neighbours}: with {participants} participants a round, at most {participants - 1} are used"
-    )
+    noun = "participant" if participants == 1 else "participants"
+    message = f"neighbours = {neighbours}: with {participants} {noun} a round, at most {participants - 1} are used"
     return [Diagnostic(f"{method}.neighbours_clamped", message, float(participants - 1))]

@@ -105,9 +105,14 @@ class DP(Method):
             )
         if self._target_delta(tasks[0].clients) >= 1:
             raise ConfigError(f"{self.name()}: delta = 1 / clients = 1 promises nothing; set dp_delta")
-        diagnostics = [*super().examine(tasks, participants), *self._large_delta(tasks[0].clients)]
+        diagnostics = [*super().examine(tasks, self._shown(tasks, participants)), *self._large_delta(tasks[0].clients)]
         require_accountant(self.name())  # last: what the method refuses, it refuses in every environment
         return diagnostics
+
+    def _shown(self, tasks: Sequence[Task], participants: int) -> int:
+        """The number of uploads that the method inside sees in a round: of all clients where their tables get noise."""
+        own_tables = any(sent.dp == "noise" and sent.per_client for sent in self.spec.sends.values())
+        return tasks[0].clients if own_tables and self.dp.sampling == "poisson" else participants
 
     def _large_delta(self, clients: int) -> list[Diagnostic]:
         delta = self._target_delta(clients)
