@@ -82,6 +82,17 @@ def test_golden_choice_of_beta(client):
     assert best == pytest.approx(GOLD["validation"]["best"][str(client)], abs=1e-4)
 
 
+def test_the_search_for_shares_ends_where_features_are_huge():
+    """Along (1, -1) nothing changes, and along (1, 1) so much that a small multiple of the identity is lost."""
+
+    def valley(shares: torch.Tensor) -> torch.Tensor:
+        return 1e20 * (shares.sum() - 0.75).square()
+
+    start = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    assert float(valley(least_in_unit_box(valley, start))) < float(valley(start))
+    assert least_in_unit_box(lambda shares: (shares - 2).log().sum(), start).tolist() == [0.5, 0.5]
+
+
 def test_halves_take_the_samples_of_a_class_in_turn():
     assert halves(torch.tensor([3, 1, 3, 3, 0, 1])).tolist() == [0, 0, 1, 0, -1, 1]
     assert halves(torch.tensor([2, 0, 1])) is None

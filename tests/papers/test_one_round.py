@@ -146,6 +146,7 @@ def tiny(cell: Cell) -> RunConfig:
         "engine": "serial",
         "scenario": size | least | even,
         "evaluation": {"episodes": 4},
+        "checkpoint": {"keep_clients": []},
     }
     return parse(overlaid(cell.values, keys | OPTIONS))
 

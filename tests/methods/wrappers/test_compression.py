@@ -271,6 +271,7 @@ def test_the_order_of_wrappers_does_not_matter(word, other):
 
 NO_TREES = {
     "fd",
+    "fedfomo",
     "fedgh",
     "fedkd",
     "fedl2g",

@@ -160,8 +160,11 @@ def least_in_unit_box(function: Callable[[Tensor], Tensor], start: Tensor) -> Te
         slope = torch.where(held, 0.0, slope)
         free = (~held).to(slope.dtype)
         matrix = curvature * free.outer(free) + torch.diag(1 - free)
-        lowest = torch.linalg.eigvalsh(matrix)[0]
-        matrix = matrix + torch.eye(len(point), dtype=matrix.dtype) * (1e-6 - lowest).clamp(min=0)
+        if not (matrix.isfinite().all() and slope.isfinite().all()):  # no way down can be told
+            return point
+        curvatures = torch.linalg.eigvalsh(matrix)
+        least = (1e-12 * curvatures[-1]).clamp(min=1e-6)  # of large ones, 1e-6 would be lost in rounding
+        matrix = matrix + torch.eye(len(point), dtype=matrix.dtype) * (least - curvatures[0]).clamp(min=0)
         step = torch.linalg.solve(matrix, slope)
         for _ in range(_HALVINGS):
             moved: Tensor = (point - step).clamp(0, 1)
