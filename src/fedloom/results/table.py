@@ -221,7 +221,9 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
     mean, std = mean_std(accuracies)
     val = [n["best_val_accuracy"] for n in numbers]
     successes: list[Any] = [(n.get("attack") or {}).get("success") for n in numbers]
-    measured = {name: [n.get("metrics", {}).get(name) for n in numbers] for name in numbers[0].get("metrics", {})}
+    measured = {
+        name: [n.get("metrics", {}).get(name) for n in numbers] for name in sorted(numbers[0].get("metrics", {}))
+    }
     metrics = {name: mean_std(values) for name, values in measured.items() if None not in values}
     row = ResultRow(
         label=label,
@@ -294,8 +296,8 @@ def figure_names(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def metric_names(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the names of all metrics but accuracy that some row has, in the order of their first appearance."""
-    return list(dict.fromkeys(name for row in rows for name in row["metrics"] if name != "accuracy"))
+    """Return the names of all metrics but accuracy that some row has, sorted: a summary on disk is."""
+    return sorted({name for row in rows for name in row["metrics"]} - {"accuracy"})
 
 
 def metric_text(row: ResultRow, name: str) -> str:
