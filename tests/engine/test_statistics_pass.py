@@ -10,6 +10,7 @@ from fedloom.engine.fast.kernels.compiling import compiler
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.fast.torch_library import replay_library
 from fedloom.engine.speedups import Speedups
+from fedloom.engine.statistics_pass import Sums
 from fedloom.engine.threads import Threads
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Train
@@ -120,6 +121,48 @@ def test_no_batch_of_a_pass_needs_python_once_all_sizes_came(name):
     toy.federation.step()
     toy.federation.engine.close()
     assert stepper.replayed_share() == 1.0
+
+
+@dataclass(frozen=True)
+class ByBatch(ClassMeans):
+    """A plug-in's statistic, derived from a built-in one: it keeps the sums of the last two batches, each by itself."""
+
+    def add(self, sums, values, batch, num_classes):
+        number = 1 + max((int(name[0]) for name in sums), default=0)
+        kept = {name: part for name, part in sums.items() if int(name[0]) == number - 1}
+        fresh = super().add({}, values, batch, num_classes)
+        return kept | {f"{number}.{name}": part for name, part in fresh.items()}
+
+    def result(self, sums):
+        return dict(sums)
+
+
+class CollectsByBatch(FedAvg):
+    """FedAvg whose clients keep the sums of such a statistic."""
+
+    def phases(self, start, ctx):
+        return [*super().phases(start, ctx), Collect({"by": ByBatch(features)})]
+
+    def end(self, work, state, ctx):
+        return super().end(work, state, ctx)[0], dict(work.collected["by"])
+
+
+def test_a_statistic_derived_from_a_built_in_one_has_the_bits_of_plain_passes():
+    plain, fast = (after(CollectsByBatch(), count, rounds=2) for count in (0, 1))
+    assert {*plain.federation.states[2]} == {
+        "3.sums",
+        "3.counts",
+        "4.sums",
+        "4.counts",
+    }  # of a client with four batches
+    assert_alike(plain, fast)
+
+
+def test_sums_that_a_batch_leaves_out_are_gone():
+    sums = Sums({"by": ByBatch(features)}, 4)
+    sums.advance(2, [torch.zeros(1), torch.ones(1)], [("by", "1.sums"), ("by", "2.sums")])
+    sums.advance(1, [torch.ones(1)], [("by", "3.sums")])
+    assert list(sums.trees["by"]) == ["3.sums"]
 
 
 class LooksAtValues(FedAvg):

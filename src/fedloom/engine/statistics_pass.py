@@ -38,7 +38,8 @@ class Sums:
         self.trees: dict[str, Tree] = {name: {} for name in statistics}
         self.steps, self.rates = 0, list[Tensor]()
         self._classes = classes
-        self._grows = not all(isinstance(statistic, _OF_ONE_LAYOUT) for statistic in statistics.values())
+        # a subclass may add up in another way, so the type itself counts
+        self._grows = not all(type(statistic) in _OF_ONE_LAYOUT for statistic in statistics.values())
 
     @property
     def state(self) -> list[Tensor]:
@@ -72,6 +73,7 @@ class Sums:
             layout: their names.
         """
         self.steps += steps
+        self.trees = {name: {} for name in self.trees}
         for (name, entry), tensor in zip(layout, state, strict=True):
             self.trees[name][entry] = tensor
 
