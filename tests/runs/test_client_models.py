@@ -139,6 +139,10 @@ def test_states_that_grow_beyond_the_limit_are_told_and_not_kept(tmp_path: Path,
     train(tmp_path / "run", keep=(1, 3), checkpoint={"keep_clients_mib": 1}, callbacks=[notes])
     assert kept_rounds(tmp_path / "run" / "client_models") == (1,)
     assert any("round 3 are not kept" in text for text in notes.texts)
+    with pytest.raises(KeyboardInterrupt):
+        train(tmp_path / "stopped", checkpoint={"keep_clients_mib": 1, "seconds": 0}, callbacks=[Stop()])
+    train(tmp_path / "stopped", checkpoint={"keep_clients_mib": 1}, existing="resume")
+    assert kept_rounds(tmp_path / "stopped" / "client_models") == (1,)  # what was kept before the stop counts
 
 
 @pytest.mark.parametrize("wrong", [1.0, "1", None])
@@ -162,6 +166,15 @@ def test_methods_with_several_nets_at_a_client_have_no_client_model(tmp_path: Pa
     protocol = {"protocol": "personal/local"}
     models = train(tmp_path / "two", "ditto", rounds=1, keep=(1,), evaluation=protocol).round_models(1)
     with pytest.raises(ConfigError, match="ditto trains several nets"):
+        models.client(models.clients[0])
+
+
+@pytest.mark.parametrize(("method", "protocol"), [("qfedavg", "global/global"), ("ifca", "personal/local")])
+def test_changes_are_not_taken_for_weights(method: str, protocol: str, tmp_path: Path) -> None:
+    """q-FedAvg's are scaled and of the other sign, IFCA's belong to one of several models."""
+    keys: dict[str, Any] = {"evaluation": {"protocol": protocol}, "optimizer": {"momentum": 0.0}}
+    models = train(tmp_path / "run", method, rounds=1, keep=(1,), **keys).round_models(1)
+    with pytest.raises(ConfigError, match=f"{method}: its uploads hold changes and no weights"):
         models.client(models.clients[0])
 
 

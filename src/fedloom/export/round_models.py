@@ -98,11 +98,13 @@ class RoundModels:
         upload, sent = self._kept.uploads[client], method.spec.sends.get("model")
         state = self._kept.states.get(client) or method.client_init(facts)
         if "model" in upload and isinstance(upload["model"], dict):
-            trained = get_tree(upload, "model")
+            if sent is not None and sent.form != "whole":  # the method alone knows its sign, scale and origin
+                raise ConfigError(
+                    f"{opened.config.method}: its uploads hold changes and no weights, so client models cannot be made "
+                    "of them"
+                )
             received = get_tree(payload, "model") if "model" in payload else {}
-            if sent is not None and sent.form == "change":
-                trained = {name: received[name] + value for name, value in trained.items()}
-            payload["model"] = received | trained
+            payload["model"] = received | get_tree(upload, "model")
         elif "model" not in state:
             raise ConfigError(
                 f"{opened.config.method}: its uploads hold {', '.join(sorted(upload))} and no model, so client models "

@@ -13,7 +13,7 @@ from fedloom.engine import Federation
 from fedloom.engine.observed_round import ObservedRound, RoundObserver
 from fedloom.methods import Method
 from fedloom.results.text import bytes_text, listed
-from fedloom.storage.client_models import KeptRound, kept_rounds, save
+from fedloom.storage.client_models import KeptRound, bytes_of, kept_rounds, save
 
 _MIB = 1 << 20
 
@@ -50,8 +50,14 @@ class ClientModelKeeper:
             )
 
     def resume(self, last: int) -> None:
-        """Report named rounds that are over and were not kept. last: the last finished round."""
-        missing = sorted(self._rounds.intersection(range(1, last + 1)).difference(kept_rounds(self._folder)))
+        """Count what is kept already, and report named rounds that are over and were not kept.
+
+        Args:
+            last: the last finished round.
+        """
+        kept = [round_ for round_ in kept_rounds(self._folder) if round_ <= last]  # later ones are written again
+        self._bytes = sum(bytes_of(self._folder, round_) for round_ in kept)
+        missing = sorted(self._rounds.intersection(range(1, last + 1)).difference(kept))
         if missing:
             rounds = f"round {missing[0]}, which is" if len(missing) == 1 else f"rounds {listed(missing)}, which are"
             self._note(

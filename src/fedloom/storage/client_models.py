@@ -71,7 +71,16 @@ def save(folder: Path, kept: KeptRound, fingerprint: str) -> int:
             digests[name] = file_digest(partial / name / state_archive.INDEX)
         meta = {"format": _FORMAT, "version": __version__, "fingerprint": fingerprint, "round": kept.round, **digests}
         write_atomic(partial / "meta.json", json_text(meta | {"meta": digest_of(meta)}, indent=1, sort_keys=True))
-        return sum(path.stat().st_size for path in partial.rglob("*") if path.is_file())
+        return _bytes_in(partial)
+
+
+def bytes_of(folder: Path, round_: int) -> int:
+    """The bytes that the client models of a kept round take."""
+    return _bytes_in(round_folder(folder, round_))
+
+
+def _bytes_in(path: Path) -> int:
+    return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())
 
 
 def kept_rounds(folder: Path) -> tuple[int, ...]:
