@@ -103,3 +103,11 @@ def test_psnr():
     assert psnr(torch.ones(4), torch.ones(4), 1.0) == math.inf
     candidates = torch.tensor([[0.0, 0.0], [1.0, 1.0]])
     assert best_psnr(candidates, torch.tensor([[0.1, 0.1], [1.0, 1.0]]), 1.0) == pytest.approx((20 + 99) / 2)
+
+
+@pytest.mark.parametrize("wrong", [math.nan, math.inf])
+def test_a_guess_that_is_no_number_is_the_worst_and_not_a_perfect_one(wrong):
+    guess = torch.tensor([0.5, wrong])
+    assert psnr(guess, torch.zeros(2), 1.0) == -math.inf
+    candidates = torch.stack([guess, torch.full((2,), 0.1)])
+    assert best_psnr(candidates, torch.zeros(1, 2), 1.0) == pytest.approx(20)

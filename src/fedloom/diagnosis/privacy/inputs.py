@@ -96,7 +96,7 @@ def invert_features(
 
 
 def psnr(guess: Tensor, truth: Tensor, peak: float) -> float:
-    """Return the peak signal-to-noise ratio in decibels; infinite if both are equal.
+    """Return the peak signal-to-noise ratio in decibels: inf if both are equal, -inf for a guess with inf or NaN.
 
     Args:
         guess: an input, of any shape.
@@ -104,6 +104,8 @@ def psnr(guess: Tensor, truth: Tensor, peak: float) -> float:
         peak: largest minus smallest value that an input may have.
     """
     error = float((guess.double() - truth.double()).square().mean())
+    if not math.isfinite(error):  # a search that diverged has found nothing
+        return -math.inf
     return 10 * math.log10(peak**2 / error) if error > 0 else math.inf
 
 
