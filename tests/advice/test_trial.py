@@ -5,7 +5,11 @@ from __future__ import annotations
 import pytest
 
 import fedloom as fl
-from fedloom.advice.trial import Arm, TrialOutcome, _best_of_both, rungs_of
+from fedloom.advice.advice import fitted
+from fedloom.advice.needs import Needs
+from fedloom.advice.trial import Arm, TrialOutcome, _best_of_both, _with, rungs_of
+from fedloom.config.run_config import parse
+from fedloom.core.criterion import Criterion
 from fedloom.core.errors import ConfigError
 from fedloom.results.difference import compare_family
 
@@ -58,6 +62,25 @@ def test_a_trial_runs_and_the_reference_reaches_the_final(tmp_path, monkeypatch)
     assert advice.facts()["trial"]["sentence"] in advice.sentences()
     again = fl.advise(KEYS, goal="personal", trial=True, out=tmp_path, progress=False)
     assert again.trial.finals == trial.finals  # its runs are found again
+
+
+def test_a_gain_in_another_metric_is_told_in_its_unit():
+    """Losses of the reference less those of the method: 0.5, 0.6 and 0.7 nats."""
+    difference = compare_family([[0.5, 0.6, 0.7]])[0]
+    finals = {FEDREP: [0.9, 0.8, 0.7], FINE_TUNED: [1.4, 1.4, 1.4]}
+    ended = TrialOutcome("fedavg+finetune", (), finals, (1, 2, 3), difference, 6, Criterion("loss", -1))
+    assert ended.sentence() == (
+        "take fedrep at 0.1: +0.600 in validation loss (above zero is better) over fine-tuned FedAvg, 95 % interval "
+        "+0.352 to +0.848, 3 fresh seeds"  # t(0.975, 2) = 4.303, s = 0.1
+    )
+    assert ended.facts()["metric"] == "loss"
+
+
+def test_runs_of_a_trial_keep_and_measure_nothing_beside_their_tests():
+    beside = {"checkpoint": {"keep_clients": [3]}, "drift": True, "evaluation": {"also": ["online"]}}
+    config = parse({**KEYS, "method": "fedco2", **beside})
+    run = _with(fitted(config, "fedavg", Needs(goal="global", nets="equal")), 0.1, 1, 0)
+    assert run == parse({**KEYS, "rounds": 1, "optimizer": {"lr": 0.1}})
 
 
 def test_without_validation_data_a_trial_says_what_to_set():

@@ -183,7 +183,8 @@ def fitted(config: RunConfig, method: str, needs: Needs) -> RunConfig:
         protocol = named if named.startswith("global/") else "global/global"
     else:
         protocol = "personal/local" if "personal" in yields else "global/local"
-    evaluation = config.evaluation.model_copy(update={"protocol": protocol, "protocols": ()})
+    # other predictors are those of the config's own method
+    evaluation = config.evaluation.model_copy(update={"protocol": protocol, "protocols": (), "also": ()})
     return config.model_copy(update={"method": method, "preset": "sound", "evaluation": evaluation})
 
 

@@ -19,6 +19,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fedloom.advice.advice import Advice, fitted
 from fedloom.advice.needs import Needs
 from fedloom.config.run_config import RunConfig
+from fedloom.core.criterion import ACCURACY, Criterion
 from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import Scenario
 from fedloom.results.difference import Difference, compare_family
@@ -47,7 +48,7 @@ class Arm(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Rung:
-    """The scores of one rung: validation values in [0, 1] by arm, best first."""
+    """The scores of one rung: validation values by arm, best first."""
 
     rounds: int
     scores: Mapping[Arm, float]
@@ -63,8 +64,9 @@ class TrialOutcome:
         finals: validation values on the fresh seeds, by arm: the best arm of the other methods, then the best arm of
             the reference, which is alone if the short list is empty.
         seeds: the fresh seeds.
-        difference: of the final, in validation accuracy; None if the reference alone was tried.
+        difference: of the final, above zero if the other method is better; None if the reference alone was tried.
         runs: number of runs.
+        criterion: the metric of all values, `evaluation.select_by` of the config.
     """
 
     reference: str
@@ -73,6 +75,7 @@ class TrialOutcome:
     seeds: tuple[int, ...]
     difference: Difference | None
     runs: int
+    criterion: Criterion = ACCURACY
 
     @property
     def recommended(self) -> str:
@@ -91,10 +94,12 @@ class TrialOutcome:
         if self.difference is None:
             return f"no other method was tried: {self.arm.name}"
         challenger = next(iter(self.finals))
-        figures = (
-            f"{100 * self.difference.mean:+.1f} points of validation accuracy over {plain}, 95 % interval "
-            f"{self.difference.interval_text(100)}, {counted(self.difference.n, 'fresh seed')}"
-        )
+        seeds = counted(self.difference.n, "fresh seed")
+        gain, interval = f"{100 * self.difference.mean:+.1f} points of validation accuracy", (100, 1)
+        if self.criterion != ACCURACY:  # in its own unit, which may be nats
+            gain = f"{self.difference.mean:+.3f} in validation {self.criterion.name} (above zero is better)"
+            interval = 1, 3
+        figures = f"{gain} over {plain}, 95 % interval {self.difference.interval_text(*interval)}, {seeds}"
         if self.difference.word == "ahead":
             return f"take {challenger.name}: {figures}"
         return f"no method is seen to be better than {plain}: {challenger.name} has {figures}; take {self.arm.name}"
@@ -105,6 +110,7 @@ class TrialOutcome:
         return {
             "recommended": {"method": self.arm.method, "optimizer.lr": self.arm.rate},
             "reference": self.reference,
+            "metric": self.criterion.name,
             "rungs": [
                 {"rounds": rung.rounds, "validation": {arm.name: score for arm, score in rung.scores.items()}}
                 for rung in self.rungs
@@ -202,9 +208,10 @@ def run_trial(
         place = None if out is None else out / folder
         with show(runs) as listener:
             results = compare(runs, out=place, jobs=jobs, scenario=scenario, listener=listener)
-        return [validation_value(result, config.evaluation.criterion()) for result in results]
+        return [validation_value(result, criterion) for result in results]
 
-    sign, rungs, runs = config.evaluation.criterion().sign, [], 0
+    criterion, rungs, runs = config.evaluation.criterion(), list[Rung](), 0
+    sign = criterion.sign
     for rounds in rungs_of(config.rounds):
         values = dict(zip(arms, scores(arms, rounds, [config.seed], f"rung-{rounds}"), strict=True))
         ranked = sorted(arms, key=lambda arm: _key(values[arm], sign), reverse=True)
@@ -222,12 +229,15 @@ def run_trial(
         difference = compare_family([[sign * (ours - theirs) for ours, theirs in zip(challenger, plain, strict=True)]])[
             0
         ]
-    return TrialOutcome(reference, tuple(rungs), finals, seeds, difference, runs + len(flat))
+    return TrialOutcome(reference, tuple(rungs), finals, seeds, difference, runs + len(flat), criterion)
 
 
 def _with(config: RunConfig, rate: float, rounds: int, seed: int) -> RunConfig:
+    """The config of one run of a trial, without what the user's own run keeps and measures beside its tests."""
+    checkpoint = config.checkpoint.model_copy(update={"keep_clients": ()})
+    beside = {"checkpoint": checkpoint, "drift": None}
     optimizer = replace(config.optimizer, lr=rate)
-    return config.model_copy(update={"optimizer": optimizer, "rounds": rounds, "seed": seed})
+    return config.model_copy(update={"optimizer": optimizer, "rounds": rounds, "seed": seed, **beside})
 
 
 def _best_of_both(reference: str, ranked: Sequence[Arm]) -> list[Arm]:
