@@ -11,6 +11,7 @@ import torch
 
 import fedloom as fl
 from fedloom.core.errors import CheckpointError, ConfigError
+from fedloom.engine import Worker
 from fedloom.storage.client_models import kept_rounds
 from fedloom.storage.rewind import rewind
 
@@ -166,6 +167,35 @@ def test_methods_with_several_nets_at_a_client_have_no_client_model(tmp_path: Pa
     protocol = {"protocol": "personal/local"}
     models = train(tmp_path / "two", "ditto", rounds=1, keep=(1,), evaluation=protocol).round_models(1)
     with pytest.raises(ConfigError, match="ditto trains several nets"):
+        models.client(models.clients[0])
+
+
+@pytest.mark.parametrize("method", ["fedpac", "fedbabu"])
+def test_a_client_model_is_the_trained_one_whatever_a_round_begins_with(
+    method: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """FedPAC's clients begin a round with another head than they ended one with, FedBABU's train no head."""
+    trained: dict[int, Any] = {}
+    end = Worker.end
+
+    def noted(self: Worker, client: Any, tree: Any, seconds: Any) -> Any:
+        if client.job.ctx.round == 2:
+            trained.setdefault(client.job.ctx.client, {name: value.clone() for name, value in tree.items()})
+        return end(self, client, tree, seconds)
+
+    monkeypatch.setattr(Worker, "end", noted)
+    protocol = {"protocol": "personal/local"}
+    run = train(tmp_path / "run", method, rounds=2, keep=(2,), participation=1.0, engine="serial", evaluation=protocol)
+    models = run.round_models(2)
+    for client in models.clients:
+        got = models.client(client).state_dict()
+        assert all(torch.equal(value, trained[client][name]) for name, value in got.items())
+
+
+def test_a_trained_head_that_is_thrown_away_is_not_replaced_by_a_received_one(tmp_path: Path) -> None:
+    keys: dict[str, Any] = {"evaluation": {"protocol": "personal/local"}, "model": {"name": "mlp", "hidden": [4]}}
+    models = train(tmp_path / "run", "fedgh", rounds=1, keep=(1,), **keys).round_models(1)
+    with pytest.raises(ConfigError, match=r"fedgh: 2 entries of client \d's net are neither in its upload nor"):
         models.client(models.clients[0])
 
 

@@ -17,8 +17,9 @@ from fedloom.export.modules import config_of, module_of
 from fedloom.export.run_at_checkpoint import Memory, RunAtCheckpoint
 from fedloom.export.trained import FinishedRun
 from fedloom.methods.contract.contexts import ServerContext
-from fedloom.methods.contract.phases import Predictor
+from fedloom.methods.contract.phases import Predictor, Train
 from fedloom.nets.groups import group_of
+from fedloom.nets.roles import Role
 from fedloom.storage.checkpoint import Checkpoint
 from fedloom.storage.client_models import KeptRound, kept_rounds, load
 from fedloom.storage.run_folder import RunFolder
@@ -94,24 +95,29 @@ class RoundModels:
         facts = opened.context(client)
         net = opened.setup.nets[task.group].functional
         server_ctx = ServerContext(task, self.round, net, client=client)
-        payload: Record = dict(method.down(self._kept.before, client, server_ctx))
         upload, sent = self._kept.uploads[client], method.spec.sends.get("model")
         state = self._kept.states.get(client) or method.client_init(facts)
+        tree = get_tree(state, "model") if "model" in state else {}
         if "model" in upload and isinstance(upload["model"], dict):
             if sent is not None and sent.form != "whole":  # the method alone knows its sign, scale and origin
                 raise ConfigError(
                     f"{opened.config.method}: its uploads hold changes and no weights, so client models cannot be made "
                     "of them"
                 )
-            received = get_tree(payload, "model") if "model" in payload else {}
-            payload["model"] = received | get_tree(upload, "model")
+            tree = tree | get_tree(upload, "model")
         elif "model" not in state:
             raise ConfigError(
                 f"{opened.config.method}: its uploads hold {', '.join(sorted(upload))} and no model, so client models "
                 "cannot be made of them"
             )
-        tree = method.begin(payload, state, facts).tree
-        if missing := task.init.keys() - tree.keys():
+        missing = task.init.keys() - tree.keys()
+        if missing:  # what is neither sent nor kept is as it was received, unless the client trained it
+            start = method.begin(method.down(self._kept.before, client, server_ctx), state, facts)
+            phases = [phase for phase in method.phases(start, facts) if isinstance(phase, Train)]
+            trained = frozenset[Role]().union(*(phase.trains for phase in phases)) - {Role.EXTRA}  # begin knows where
+            missing = {name for name in missing if name not in start.tree or task.roles[name] in trained}
+            tree = start.tree | tree
+        if missing:
             raise ConfigError(
                 f"{opened.config.method}: {len(missing)} entries of client {client}'s net are neither in its upload "
                 f"nor in its state, e.g. {min(missing)}"
