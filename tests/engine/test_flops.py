@@ -53,17 +53,6 @@ def test_steps_that_are_recorded_or_replayed_count_once():
     assert counted == [3 * STEP] * 3
 
 
-def test_a_client_that_took_part_is_counted():
-    """MOON compares with the client's former model, which a client has only after its first round."""
-    toy = world(configured("moon"), LABELS, participation=0.34)
-    while toy.federation.participants(max(1, toy.federation.round)) == [0] or toy.federation.round < 1:
-        toy.federation.step()
-    (client,) = toy.federation.participants(toy.federation.round)
-    assert client != 0
-    two_more_passes = 2 * 2 * WIDTH * 6  # features by the received and by the former model
-    assert flops_of(toy.federation, toy.worker, {0: 1.0}) == STEP + two_more_passes
-
-
 def test_counting_changes_nothing_that_lasts():
     toy = world(configured("fedsc"), LABELS)
     toy.federation.step()

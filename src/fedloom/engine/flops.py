@@ -25,9 +25,8 @@ def flops_of(
 ) -> float:
     """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds.
 
-    The work of one client of each architecture group, a participant of the last round if there is one, is counted in
-    that round and scaled to all clients and rounds, although some methods do less in a client's first one. The worker's
-    nets change.
+    The work of the first client of each architecture group is counted in the last round and scaled to all clients and
+    rounds, although some methods do less in a client's first round, which this one may be. The worker's nets change.
 
     Args:
         federation: the federation after its last round.
@@ -54,15 +53,9 @@ def flops_of(
 
 
 def _job_of_group(federation: Federation, worker: Worker, group: int, round_: int) -> Job:
-    """The job of a client of the group with data, with a stand-in for a state that the client keeps itself.
-
-    It took part in the last round, if any of the group did: a client without a state may have less to do.
-    """
-    took_part = federation.participants(federation.round) if federation.round else []
-    groups, clients = len(federation.tasks), range(group, len(federation.train), len(federation.tasks))
-    others = (client for client in clients if len(federation.train[client]))
-    client = next((client for client in took_part if client % groups == group), None)
-    job = federation.job(next(others) if client is None else client, round_)
+    """The job of the group's first client with data, with a stand-in for a state that the client keeps itself."""
+    clients = range(group, len(federation.train), len(federation.tasks))
+    job = next(federation.job(client, round_) for client in clients if len(federation.train[client]))
     if kept_since(job.state) is None:
         return job
     first_result = federation.run_first_round(worker, job)
