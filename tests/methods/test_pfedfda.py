@@ -88,7 +88,11 @@ def test_the_search_for_shares_ends_where_features_are_huge():
     def valley(shares: torch.Tensor) -> torch.Tensor:
         return 1e20 * (shares.sum() - 0.75).square()
 
+    def ridge(shares: torch.Tensor) -> torch.Tensor:
+        return -1e20 * (shares.sum() - 0.75).square()
+
     start = torch.tensor([0.5, 0.5], dtype=torch.float64)
+    assert float(ridge(least_in_unit_box(ridge, start))) < float(ridge(start))
     assert float(valley(least_in_unit_box(valley, start))) < float(valley(start))
     assert least_in_unit_box(lambda shares: (shares - 2).log().sum(), start).tolist() == [0.5, 0.5]
 

@@ -163,7 +163,7 @@ def least_in_unit_box(function: Callable[[Tensor], Tensor], start: Tensor) -> Te
         if not (matrix.isfinite().all() and slope.isfinite().all()):  # no way down can be told
             return point
         curvatures = torch.linalg.eigvalsh(matrix)
-        least = (1e-12 * curvatures[-1]).clamp(min=1e-6)  # of large ones, 1e-6 would be lost in rounding
+        least = (1e-12 * curvatures.abs().max()).clamp(min=1e-6)  # beside large ones, 1e-6 would be lost in rounding
         matrix = matrix + torch.eye(len(point), dtype=matrix.dtype) * (least - curvatures[0]).clamp(min=0)
         step = torch.linalg.solve(matrix, slope)
         for _ in range(_HALVINGS):
