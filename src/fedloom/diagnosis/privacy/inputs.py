@@ -65,10 +65,10 @@ def invert_gradient(
     def distance(x: Tensor) -> Tensor:
         leaves = {name: tree[name].detach().requires_grad_() for name in names}  # in the order of `target`
         loss = cross_entropy(net.functional.logits(tree | leaves, x), y)
-        found = torch.cat(
+        gradient = torch.cat(
             [part.flatten().double() for part in torch.autograd.grad(loss, list(leaves.values()), create_graph=True)]
         )
-        cosine: Tensor = (found @ target) / (found.norm() * target.norm()).clamp(min=1e-12)
+        cosine: Tensor = (gradient @ target) / (gradient.norm() * target.norm()).clamp(min=1e-12)
         return 1 - cosine
 
     return _minimised(distance, (len(y), *shape), rng, steps)
@@ -117,8 +117,8 @@ def best_psnr(candidates: Tensor, truth: Tensor, peak: float) -> float:
         truth: [B, ...].
         peak: largest minus smallest value that an input may have.
     """
-    found = [max(psnr(guess.reshape(one.shape), one, peak) for guess in candidates) for one in truth]
-    return float(np.mean(np.minimum(found, 99.0)))
+    ratios = [max(psnr(guess.reshape(image.shape), image, peak) for guess in candidates) for image in truth]
+    return float(np.mean(np.minimum(ratios, 99.0)))
 
 
 def _minimised(

@@ -69,22 +69,22 @@ def update_figures(updates: ClientUpdates, task: Task, samples: Mapping[int, int
     weights = sizes / sizes.sum()
     compared = evenly(range(len(clients)), MOST_COMPARED)
     names = weight_names(updates.moves[0][0], task)
-    found = geometry(updates.moves, names, weights, compared)
-    mean_norm = math.sqrt(found.mean_squared)
+    moves = geometry(updates.moves, names, weights, compared)
+    mean_norm = math.sqrt(moves.mean_squared)
     values = [
         DriftValue("mean_update_norm", mean_norm),
-        DriftValue("diversity", ratio(float(weights @ found.squared), found.mean_squared)),
+        DriftValue("diversity", ratio(float(weights @ moves.squared), moves.mean_squared)),
     ]
-    norms = found.squared.sqrt().tolist()
+    norms = moves.squared.sqrt().tolist()
     for k, client in enumerate(clients):
         values += [
             DriftValue("update_norm", norms[k], client),
-            DriftValue("distance_to_mean", math.sqrt(float(found.squared_distances[k])), client),
-            DriftValue("cosine_to_mean", _cosine(float(found.to_mean[k]), norms[k], mean_norm), client),
+            DriftValue("distance_to_mean", math.sqrt(float(moves.squared_distances[k])), client),
+            DriftValue("cosine_to_mean", _cosine(float(moves.to_mean[k]), norms[k], mean_norm), client),
         ]
     for i, first in enumerate(compared):
         for j, second in enumerate(compared[:i]):
-            cosine = _cosine(float(found.products[i, j]), norms[first], norms[second])
+            cosine = _cosine(float(moves.products[i, j]), norms[first], norms[second])
             values.append(DriftValue("cosine", cosine, clients[second], clients[first]))
     return values
 
