@@ -134,6 +134,18 @@ def noting(kind: Any) -> tuple[Any, dict[str, Any]]:
     return type(kind.__name__, (Noting,), {}), firsts
 
 
+def noting_uploads(kind: Any) -> tuple[Any, dict[str, dict[str, Record]]]:
+    """The method, and the uploads of each round by client: "round1", "0"."""
+    seen: dict[str, dict[str, Record]] = {}
+
+    class Noting(kind):
+        def aggregate(self, server: Record, uploads: Any, ctx: Any) -> Record:
+            seen[f"round{ctx.round}"] = {str(client): dict(upload) for client, upload in uploads.items()}
+            return super().aggregate(server, uploads, ctx)
+
+    return type(kind.__name__, (Noting,), {}), seen
+
+
 def matches(tree: Tree, golden: dict[str, Any], *, prefix: str = "", tolerance: float = 1e-7) -> bool:
     """Whether the entries of a tree that a golden one has are its numbers."""
     expected = {prefix + name: torch.tensor(value, dtype=torch.float64) for name, value in golden.items()}

@@ -17,9 +17,17 @@ LABELS = [[0, 1, 2, 0, 1], [1, 1, 3], [0, 2, 3, 3]]
 
 
 def test_golden_rounds():
-    traces = {}
+    traces, aligned = {}, {}
 
     class Noting(FEDAS):
+        def begin(self, payload, state, ctx):
+            self.place = ctx.round, ctx.client
+            return super().begin(payload, state, ctx)
+
+        def loss(self, net, batch, consts):
+            aligned.setdefault(self.place, {n: value.detach().clone() for n, value in net.named_parameters()})
+            return super().loss(net, batch, consts)
+
         def end(self, work, state, ctx):
             upload, state = super().end(work, state, ctx)
             traces[ctx.round, ctx.client] = upload["trace"]
@@ -31,7 +39,9 @@ def test_golden_rounds():
         assert matches(servers[-1]["model"], wanted["server"], tolerance=2e-6)
         for client, trace in wanted["traces"].items():
             assert traces[rounds, int(client)] == pytest.approx(trace, abs=2e-6)
+            assert matches(aligned[rounds, int(client)], wanted["aligned"][client], tolerance=2e-6)
             assert matches(federation.states[int(client)]["model"], wanted["own"][client], tolerance=2e-6)
+        assert abs(probe(servers[-1]["model"]) - wanted["probe"]) < 2e-6
     assert refuted(servers[-1]["model"], GOLD)
     others = [GOLD[name] for name in GOLD if name.endswith("_probe")]
     assert all(abs(probe(servers[-1]["model"]) - value) > 1e-5 for value in others)

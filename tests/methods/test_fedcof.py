@@ -42,17 +42,19 @@ def test_with_a_sample_a_client_the_covariance_is_the_unbiased_one():
     assert not covariances(one, counts[:1], one.mean_over_clients(counts[:1])).any()
 
 
-def test_golden_covariances():
-    seen = {}
+@pytest.mark.parametrize(("entry", "clients"), [("out", (0, 1, 2)), ("without_client_1", (0, 2))])
+def test_golden_covariances(entry, clients):
+    seen, gold = {}, GOLD[entry]
 
     class Noting(CovarianceHead):
         def gram(self, means, spread, totals):
-            seen.update(spread=spread, gram=super().gram(means, spread, totals))
+            seen.update(held=means.held, spread=spread, gram=super().gram(means, spread, totals))
             return seen["gram"]
 
-    golden_rows(Noting, **GOLD["options"])
-    assert torch.allclose(seen["spread"], torch.tensor(GOLD["out"]["covariances"]).double(), atol=2e-6)
-    assert torch.allclose(seen["gram"], torch.tensor(GOLD["out"]["gram"]).double(), atol=1e-5)
+    golden_rows(Noting, clients, **GOLD["options"])
+    assert seen["held"].tolist() == gold["held"]
+    assert torch.allclose(seen["spread"], torch.tensor(gold["covariances"]).double(), atol=2e-6)
+    assert torch.allclose(seen["gram"], torch.tensor(gold["gram"]).double(), atol=1e-5)
 
 
 def test_a_large_gamma_leads_to_the_direction_of_the_means():

@@ -7,7 +7,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
 from fedloom.methods.contract.phases import Batch
 from fedloom.methods.feddecorr import FedDecorr, correlation
-from golden_world import SHARED_BASELINES, golden_run, matches, noting, probe, refuted
+from golden_world import SHARED_BASELINES, WORLD, GoldenNet, golden_run, matches, noting, probe, refuted
 from support import Tiny, TinyBN, after, alike, configured, near, same_bits, world
 
 GOLD = SHARED_BASELINES["feddecorr"]
@@ -26,6 +26,8 @@ def test_golden(way, form):
         for client in (0, 2):
             term = float(firsts[f"round1/{client}"].terms["decorr"].detach()) / GOLD["options"]["beta"]
             assert term == pytest.approx(GOLD["first_terms"][str(client)], abs=1e-7)
+        z = GoldenNet().features(torch.tensor(WORLD["x"][1], dtype=torch.float64)).detach()
+        assert of(z) == pytest.approx(GOLD["first_terms"]["1"], abs=1e-7)
 
 
 def of(z, mask=None, form="code"):

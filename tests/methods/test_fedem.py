@@ -4,7 +4,7 @@ import torch
 
 from fedloom.core.records import get_number
 from fedloom.methods import METHODS
-from fedloom.methods.fedem import children, responsibilities
+from fedloom.methods.fedem import children, responsibilities, sample_shares
 from golden_world import SHARED_BASELINES, WORLD, golden_run, matches, probe
 from support import TinyBN, after, configured, furthest, world
 
@@ -32,14 +32,28 @@ def fingerprint(server):
 
 
 def test_golden_rounds():
+    first = {}
+
+    class Noting(Golden):
+        def begin(self, payload, state, ctx):
+            self.place = ctx.round, ctx.client
+            return super().begin(payload, state, ctx)
+
+        def loss(self, net, batch, consts):
+            first.setdefault(self.place, sample_shares(net, batch, {"prior": consts["prior"]}).detach())
+            return super().loss(net, batch, consts)
+
     for rounds in (1, 2):
-        federation, servers = golden_run(Golden, rounds, **GOLD["options"])
+        federation, servers = golden_run(Noting, rounds, **GOLD["options"])
         wanted = GOLD["out"][f"round{rounds}"]
         assert all(matches(model(servers[-1], j), wanted["models"][j], tolerance=1e-6) for j in range(2))
         for client, shares in wanted["pi"].items():
             state = federation.states[int(client)]
             assert max(abs(float(get_number(state, f"share.{j}")) - share) for j, share in enumerate(shares)) < 1e-6
         assert abs(fingerprint(servers[-1]) - wanted["probe"]) < 1e-5
+        for client, q in wanted["q"].items():
+            found = first[rounds, int(client)]
+            assert matches({"": found[found[:, 0].argsort()]}, {"": sorted(q)}, tolerance=1e-6)  # batches are shuffled
     mistakes = ("WRONG_hard_assignment", "federatedscope_pi_for_q_probe", "authors_all_clients_in_the_mean_probe")
     assert all(abs(fingerprint(servers[-1]) - GOLD[name]) > 1e-3 for name in mistakes)
 
@@ -53,6 +67,7 @@ def test_golden_predictions_mix_probabilities_and_not_logits():
     probabilities = offered.logits(live.net.eval(), torch.tensor(WORLD["x"][2], dtype=torch.float64)).detach().exp()
     wanted = torch.tensor(GOLD["out"]["probabilities_of_client_2"], dtype=torch.float64)
     assert torch.allclose(probabilities, wanted, rtol=0, atol=1e-6)
+    assert abs(probe({"": probabilities}, [""]) - GOLD["probabilities_probe"]) < 1e-5
     shares = GOLD["out"]["round2"]["pi"]["2"]
     x = torch.tensor(WORLD["x"][2], dtype=torch.float64)
     logits = sum(share * net(x) for share, net in zip(shares, children(live.net), strict=True))

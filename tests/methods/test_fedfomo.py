@@ -22,8 +22,20 @@ def golden(rounds, **options):
     return golden_run(FEDFOMO, rounds, drawn=DRAWN, **GOLDEN, **options)
 
 
-def fingerprint(federation):
-    return sum(probe(personal(federation, client)) for client in DRAWN[2])
+def fingerprint(federation, participants=DRAWN[2]):
+    return sum(probe(personal(federation, client)) for client in participants)
+
+
+def mixed_shares(raw):
+    """The share of each model in a mix, read from models that differ in one entry each, at a distance of 1."""
+    if not raw:
+        return {}
+    eye = torch.eye(len(raw), dtype=torch.float64)
+    models, start = [{"w": row} for row in eye], {"w": torch.zeros(len(raw), dtype=torch.float64)}
+    losses = torch.tensor([0.0, *(-weight for weight in raw.values())], dtype=torch.float64)
+    lengths = torch.tensor([0.0] + [1.0] * len(raw))
+    found = mixed(start, {"models": [start, *models], "losses": losses, "lengths": lengths})
+    return dict(zip(raw, found["w"].tolist(), strict=True))
 
 
 def test_golden_rounds():
@@ -38,9 +50,11 @@ def test_golden_rounds():
             raw = wanted["weights"][client]["raw"]
             for other, weight in raw.items():
                 rows[int(client), int(other)] += weight
+            used = mixed_shares(wanted["weights"][client]["raw"])
+            assert used == pytest.approx(wanted["weights"][client]["used"], abs=1e-6)
+        assert abs(fingerprint(federation, DRAWN[number - 1]) - wanted["probe"]) < 1e-5
         assert torch.allclose(servers[-1]["affinity"].double(), rows, rtol=0, atol=1e-4)
     assert torch.allclose(rows, torch.tensor(GOLD["out"]["affinity"], dtype=torch.float64), rtol=0, atol=1e-6)
-    assert abs(fingerprint(federation) - GOLD["out"]["round3"]["probe"]) < 1e-5
     mistakes = [value for name, value in GOLD.items() if name.startswith("WRONG") or "flbench" in name]
     assert len(mistakes) == 5
     assert all(abs(fingerprint(federation) - value) > 1e-4 for value in mistakes)

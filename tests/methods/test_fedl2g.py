@@ -6,7 +6,7 @@ import torch
 from fedloom.core.records import get_table
 from fedloom.methods import METHODS
 from fedloom.methods.fedl2g import GUIDING
-from golden_world import CLASS_KNOWLEDGE, golden_run, matches, personal, probe, refuted
+from golden_world import CLASS_KNOWLEDGE, golden_run, matches, noting_uploads, personal, probe, refuted
 from support import Tiny, TinyBN, after, configured, same_tree, world
 
 FEDL2G = METHODS.get("fedl2g")
@@ -26,13 +26,17 @@ def golden_kind(entry):
 @pytest.mark.parametrize("guides", ["logits", "features"])
 def test_golden_rounds(guides):
     entry = GOLDEN[guides]
-    federation, servers = golden_run(golden_kind(entry), guides=guides, **RUN)
+    kind, uploads = noting_uploads(golden_kind(entry))
+    federation, servers = golden_run(kind, guides=guides, **RUN)
     for number, server in enumerate(servers, 1):
         wanted = entry["out"][f"round{number}"]
         assert matches(server, {"guiding": wanted["guiding"]})
         assert abs(probe(server, ["guiding"]) - wanted["probe"]) < 1e-6
+        tables = [get_table(upload, "guiding") for upload in uploads[f"round{number}"].values()]
+        assert torch.stack([table.held for table in tables]).any(0).tolist() == wanted["held"]
     for client, own in entry["out"]["own"].items():
         assert matches(personal(federation, int(client)), own)
+        assert abs(probe(personal(federation, int(client))) - entry["out"]["own_probes"][client]) < 1e-6
     assert refuted(servers[-1], entry, ["guiding"])
 
 

@@ -54,15 +54,16 @@ def test_golden_rounds(rounds, way):
     federation, servers = rounds(tied_heads=way == "tied_heads")
     for number, server in enumerate(servers, 1):
         assert matches(server["model"], GOLD[way][f"round{number}"]["server"], prefix="small.")
+        assert abs(probe(server["model"], SMALL) - GOLD[way][f"round{number}"]["probe"]) < 1e-7
     for client, wanted in GOLD[way]["own"].items():
         own = federation.states[int(client)]["model"]
         assert matches(own, {n.removeprefix("o."): v for n, v in wanted.items() if n[0] == "o"}, prefix="own.")
         assert matches(own, {n.removeprefix("p."): v for n, v in wanted.items() if n[0] == "p"}, prefix="extra.")
+        assert abs(probe(own, [*OWN, "extra.weight", "extra.bias"]) - GOLD[way]["own_probes"][client]) < 1e-6
         tested = federation.engine.worker.net_of_client(int(client))
         tested.load(personal(federation, int(client)))
         logits = own_logits(tested.net.eval(), torch.tensor(WORLD["public"], dtype=torch.float64))
         assert matches({"": logits}, {"": GOLD[way]["logits_on_public"][client]})
-    assert abs(probe(servers[-1]["model"], SMALL) - GOLD[way]["round2"]["probe"]) < 1e-7
     assert refuted(servers[-1]["model"], GOLD, SMALL)
 
 

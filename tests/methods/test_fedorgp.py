@@ -45,6 +45,7 @@ def test_golden_rounds(entry):
     for number, server in enumerate(servers, 1):
         wanted = GOLD[entry][f"round{number}"]
         assert matches(rows(server), {"": wanted["rows"]}, tolerance=2e-6)
+        assert abs(probe(rows(server), [""]) - wanted["probe"]) < 1e-5
     for client, wanted in GOLD[entry]["own_probes"].items():
         assert abs(probe(federation.states[int(client)]["model"]) - wanted) < 2e-6
     assert matches(servers[-1]["generator"], GOLD[entry]["generator"], tolerance=2e-6)

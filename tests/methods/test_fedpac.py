@@ -6,8 +6,8 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table, get_tree
 from fedloom.methods import METHODS, ClassTable
-from fedloom.methods.parts.head_weights import head_weights
-from golden_world import CLASS_KNOWLEDGE, golden_run, matches, personal, probe
+from fedloom.methods.parts.head_weights import head_weights, weighted_means
+from golden_world import CLASS_KNOWLEDGE, golden_run, matches, noting_uploads, personal, probe
 from support import TinyBN, configured, furthest, same_tree, world
 
 GOLD = CLASS_KNOWLEDGE["fedpac"]
@@ -35,7 +35,8 @@ def probe_of(**options):
 
 
 def test_golden_rounds():
-    federation, servers = golden_run(FEDPAC, **RUN)
+    kind, uploads = noting_uploads(FEDPAC)
+    federation, servers = golden_run(kind, **RUN)
     for number, server in enumerate(servers, 1):
         wanted = GOLD["out"][f"round{number}"]
         assert matches(server["model"], wanted["server"], tolerance=2e-6)
@@ -43,6 +44,11 @@ def test_golden_rounds():
         assert get_table(server, "prototypes").held.tolist() == wanted["held"]
         weights = torch.tensor(list(wanted["head_weights"].values())).double()
         assert torch.allclose(server["head_weights"].double(), weights, rtol=0, atol=2e-6)
+        sent = uploads[f"round{number}"]
+        assert [float(upload["variance"]) for upload in sent.values()] == pytest.approx(wanted["variance"], abs=2e-6)
+        for client, h in wanted.get("h", {}).items():
+            means, counts = ClassTable.stack([sent[client]["start_means"]]), sent[client]["class_counts"]
+            assert matches({"": weighted_means(means, counts.unsqueeze(0))[0]}, {"": h}, tolerance=2e-6)
         tree = told(server)
         for client, head in wanted["heads"].items():
             assert matches(tree, {f"{client}/{name}": value for name, value in head.items()}, tolerance=2e-6)

@@ -7,7 +7,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table, get_tree
 from fedloom.methods import METHODS, Batch, ClassTable, LabelledRows, Work
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of
-from golden_world import CLASS_KNOWLEDGE, WORLD, golden_run, matches, probe, refuted
+from golden_world import CLASS_KNOWLEDGE, WORLD, golden_run, matches, noting_uploads, probe, refuted
 from support import Through, TinyBN, configured, same_bits, world
 
 GOLD = CLASS_KNOWLEDGE["fedplvm"]
@@ -26,12 +26,17 @@ def told(server):
 
 
 def test_golden_rounds():
-    _, servers = golden_run(FEDPLVM, keep_absent=False, **RUN)
+    kind, uploads = noting_uploads(FEDPLVM)
+    _, servers = golden_run(kind, keep_absent=False, **RUN)
     for number, server in enumerate(servers, 1):
         wanted, table = GOLD["out"][f"round{number}"], get_table(server, "prototypes")
         assert matches(server["model"], wanted["server"], tolerance=2e-6)
         assert table.held.nonzero()[:, 1].tolist() == wanted["classes"]
         assert matches({"": table.values[table.held]}, {"": wanted["rows"]}, tolerance=2e-6)
+        for place, count in wanted["local_clusters"].items():
+            client, label = place.split("/")
+            sent = get_table(uploads[f"round{number}"][client], "prototypes")
+            assert int(sent.held[:, int(label)].sum()) == count
         centres = table.mean_over_clients()
         assert matches(
             {str(c): centres.values[c] for c in centres.held.nonzero()[:, 0].tolist()},

@@ -64,6 +64,9 @@ def test_golden_projection():
     centres = spread_on_simplex(torch.tensor(GOLD["options"]["kappa"], dtype=torch.float64))
     assert torch.allclose(centres, torch.tensor(wanted["centres"], dtype=torch.float64), rtol=0, atol=1e-8)
     assert abs(riesz_energy(centres) - wanted["energy"]) < 1e-8
+    size = wanted["z"]
+    at_size = project_to_simplex(torch.tensor(GOLD["options"]["kappa"], dtype=torch.float64), size) / size
+    assert torch.allclose(centres, at_size, rtol=0, atol=1e-7)
 
 
 def test_a_projection_is_nearest_and_components_keep_distances():

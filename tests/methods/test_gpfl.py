@@ -18,7 +18,8 @@ def in_our_words(tree):
 
 
 SHARED = list(in_our_words(GOLD["out"]["round1"]["server"]))
-HEADS = [f"{client}.{name}" for client in range(3) for name in ("head.weight", "head.bias")]
+HEAD = ("head.weight", "head.bias")
+HEADS = [f"{client}.{name}" for client in range(3) for name in HEAD]
 
 
 class Golden(GPFL):
@@ -53,6 +54,11 @@ def test_golden_rounds(way, inputs):
         tree |= {f"{client}.{name}": value for name, value in head.items()}
         assert matches({"": outputs(federation, int(client))}, {"": GOLD[way]["logits_on_public"][client]})
     assert abs(probe(tree, SHARED + HEADS) - GOLD[way]["round2"]["probe"]) < 1e-7  # so mistakes can be told
+    early, (server,) = golden_run(Golden, 1, inputs=inputs, **GOLD["options"])
+    first = {
+        f"{k}.{name}": early.state_of(early.client_context(k, 1))["model"][name] for k in range(3) for name in HEAD
+    }
+    assert abs(probe(server["model"] | first, SHARED + HEADS) - GOLD[way]["round1"]["probe"]) < 1e-7
     assert refuted(tree, GOLD, SHARED + HEADS)
 
 

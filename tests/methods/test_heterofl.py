@@ -52,6 +52,17 @@ def golden_servers(engine=Serial, drawn=WORLD["rounds"], **options):
     return federation, servers
 
 
+def held_entries(federation, uploads):
+    """How many numbers of each entry count for a client at least, by the weights of the mean."""
+    method, task, model = federation.method, federation.tasks[0], federation.server["model"]
+    held = {name: torch.zeros_like(value) for name, value in model.items()}
+    for upload in uploads:
+        for name, weight in method._weights(upload, task).items():
+            part = upload["model"][name]
+            held[name][tuple(map(slice, part.shape))] += weight.expand_as(part)
+    return {name: int((value > 0).sum()) for name, value in held.items()}
+
+
 def test_golden():
     federation, servers = golden_servers(engine=Recording)
     done = list(federation.engine.done)
@@ -59,6 +70,8 @@ def test_golden():
         gold = GOLD["out"][f"round{number}"]
         assert matches(server["model"], gold["server"])
         assert abs(probe(server["model"]) - gold["probe"]) < 1e-7
+        uploads = [d.payload for d in done[2 * (number - 1) : 2 * number]]
+        assert held_entries(federation, uploads) == gold["held_entries"]
         for client, sent in gold["clients"].items():
             payload = next(d.payload for d in done[2 * (number - 1) : 2 * number] if d.client == int(client))
             assert matches(payload["model"], sent)

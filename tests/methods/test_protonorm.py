@@ -7,7 +7,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
 from fedloom.methods import METHODS, ClassTable
 from fedloom.methods.protonorm import forces, spread_rows
-from golden_world import CLASS_KNOWLEDGE, SIZES, golden_run, matches, probe, refuted
+from golden_world import CLASS_KNOWLEDGE, SIZES, golden_run, matches, noting_uploads, probe, refuted
 from support import TinyBN, configured, same_bits, world
 
 GOLD = CLASS_KNOWLEDGE["protonorm"]
@@ -32,11 +32,15 @@ def held(values):
 
 
 def test_golden_rounds():
-    federation, servers = golden_run(PROTONORM, keep_absent=False, **RUN)
+    kind, uploads = noting_uploads(PROTONORM)
+    federation, servers = golden_run(kind, keep_absent=False, **RUN)
     for number, server in enumerate(servers, 1):
         wanted = GOLD["out"][f"round{number}"]
         assert matches(rows(server), {"": wanted["rows"]}, tolerance=2e-6)
         assert get_table(server, "prototypes").held.tolist() == wanted["held"]
+        sent = [get_table(upload, "prototypes") for upload in uploads[f"round{number}"].values()]
+        assert matches({"": ClassTable.stack(sent).mean_over_clients().values}, {"": wanted["means"]}, tolerance=2e-6)
+        assert abs(probe(rows(server), [""]) - wanted["probe"]) < 2e-5
     for client, own in GOLD["out"]["own"].items():
         assert matches(federation.states[int(client)]["model"], own, tolerance=2e-6)
     assert refuted(rows(servers[-1]), GOLD, [""])

@@ -132,7 +132,10 @@ def test_norm_bound_golden():
 
 def test_bulyan_golden():
     rows = torch.tensor(BULYAN["options"]["updates"], dtype=torch.float64)
-    assert robust_rules.bulyan_picked(rows, BULYAN["options"]["faulty"]) == BULYAN["picked"]
+    picked = robust_rules.bulyan_picked(rows, BULYAN["options"]["faulty"])
+    assert picked == BULYAN["picked"]
+    assert (len(picked), len(picked) - 2 * BULYAN["options"]["faulty"]) == (BULYAN["theta"], BULYAN["beta"])
+    assert matches({"": robust_rules.median(rows[picked])}, {"": BULYAN["median"]})
     method = wrapped("fedavg", "bulyan", bulyan_faulty=BULYAN["options"]["faulty"])
     found = method.reduce("model", [{"w": row} for row in rows], [float(k) for k in range(1, 8)])
     assert matches(found, {"w": BULYAN["out"]}, tolerance=1e-7)
