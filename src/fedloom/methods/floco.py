@@ -85,7 +85,8 @@ class Floco(Method):
             message = f"tau = {tau} is after the last of {task.rounds} rounds: no client gets a part of its own"
             diagnostics.append(Diagnostic("floco.no_parts", message, float(tau)))
         elif task.clients < options.ends:
-            message = f"{task.clients} clients span fewer directions than floco.ends = {options.ends}: the others are 0"
+            spans = "1 client spans" if task.clients == 1 else f"{task.clients} clients span"
+            message = f"{spans} fewer directions than floco.ends = {options.ends}: the others are 0"
             diagnostics.append(Diagnostic("floco.few_clients", message, float(task.clients)))
         return diagnostics
 
