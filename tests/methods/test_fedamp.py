@@ -128,3 +128,9 @@ def test_it_says_when_nobody_learns_from_anybody():
 def test_absent_clients_keep_their_models():
     toy = world(configured("fedamp"), LABELS, net=TinyBN, participation=0.5)
     assert absent_clients_keep_their_models(toy, 3)
+
+
+def test_without_weights_of_others_a_cloud_is_the_clients_own_model():
+    trees = [{"w": torch.tensor([1.0, -2.0])}, {"w": torch.tensor([0.5, 3.0])}]
+    clouds = clouds_of(configured("fedamp", kernel="exponential", sigma=1e-3), trees)
+    assert all(same_bits({"w": cloud}, {"w": tree}) for cloud, tree in zip(clouds, trees, strict=True))

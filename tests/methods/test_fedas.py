@@ -9,7 +9,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods import METHODS, Batch
 from fedloom.methods.fedas import alignment
 from golden_world import SHARED_BASELINES, golden_run, matches, probe, refuted
-from support import Through, TinyBN, absent_clients_keep_their_models, configured, world
+from support import Through, TinyBN, absent_clients_keep_their_models, configured, furthest, world
 
 GOLD = SHARED_BASELINES["fedas"]
 FEDAS = METHODS.get("fedas")
@@ -84,3 +84,29 @@ def test_heads_are_the_clients_own_and_absent_clients_keep_their_models():
     start = toy.method.begin({"model": toy.task.init}, {"model": own}, toy.job(client).ctx).tree
     assert torch.equal(start["head.weight"], own["head.weight"])
     assert torch.equal(start["fc.weight"], toy.task.init["fc.weight"])
+
+
+def test_unaligned_and_with_traces_of_samples_its_body_is_fedpers():
+    class Samples(FEDAS):
+        def end(self, work, state, ctx):
+            upload, state = super().end(work, state, ctx)
+            return upload | {"trace": float(ctx.samples)}, state
+
+    ours = world(Samples(FEDAS.Options(align_epochs=0)), LABELS, net=TinyBN)
+    theirs = world(configured("fedper"), LABELS, net=TinyBN)
+    for toy in (ours, theirs):
+        for _ in range(2):
+            toy.federation.step()
+    body = {name: ours.federation.server["model"][name] for name in theirs.federation.server["model"]}
+    assert "fc.weight" in body
+    assert furthest(body, theirs.federation.server["model"]) < 1e-6
+
+
+def test_equal_traces_give_the_uniform_mean():
+    toy = world(configured("fedas"), LABELS)
+    uploads = {
+        k: {"model": {n: torch.full_like(v, float(k)) for n, v in toy.task.init.items()}, "samples": n, "trace": 0.3}
+        for k, n in enumerate((1, 9, 4))
+    }
+    mean = toy.method.aggregate({}, uploads, toy.federation.server_context())["model"]
+    assert all(torch.allclose(value, torch.ones_like(value)) for value in mean.values())

@@ -142,6 +142,17 @@ def test_a_diverged_run_keeps_its_model():
         assert same_tree(after_it["model"], toy.task.init)
 
 
+def test_of_two_classes_the_direction_is_that_of_the_covariance_within_them():
+    labels = [[0, 1, 1, 0, 1, 0, 0, 1, 1, 1, 0, 1]]
+    directions = []
+    for covariance in ("all", "within"):
+        toy = world(configured("fedcgs", body="first", covariance=covariance, gamma=0.0), labels, rounds=1)
+        toy.federation.step()
+        rows = final(toy)["head.weight"].double()
+        directions.append(torch.nn.functional.normalize(rows[1] - rows[0], dim=0))
+    assert torch.allclose(*directions, atol=1e-3)
+
+
 def test_refusals():
     with pytest.raises(ConfigError, match="fedcgs needs a head with a bias"):
         world(configured("fedcgs"), LABELS, net=lambda: Through(torch.eye(4, 5)))

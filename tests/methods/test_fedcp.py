@@ -123,3 +123,11 @@ def test_personal_heads_stay_and_the_mean_of_both_travels():
         for other, head in seen.items():
             assert other == client or same_tree(head, toy.federation.states[other]["model"])
         seen = {k: state["model"] for k, state in toy.federation.states.items()}
+
+
+def test_without_its_weight_the_received_features_do_not_count():
+    toy = world(configured("fedcp", weight=0.0), LABELS, net=Tiny)
+    job, batch = toy.job(0), Batch(*toy.samples(0))
+    consts = toy.method.begin(job.payload, job.state, job.ctx).consts
+    terms = toy.method.loss(toy.net.eval(), batch, consts).terms
+    assert all(float(value.detach()) == 0 for name, value in terms.items() if name != "ce")

@@ -117,6 +117,19 @@ def test_absent_classes_keep_all_their_prototypes():
     assert with_absent_classes(last, fresh).values.tolist() == [[[0.0, 1.0], [9.0, 9.0]], [[4.0, 5.0], [0.0, 0.0]]]
 
 
+def test_without_the_contrast_it_has_the_pull_of_fedproto():
+    toys = [world(configured(name, **o), LABELS) for name, o in (("fpl", {"contrast": 0}), ("fedproto", {"weight": 1}))]
+    toys[0].federation.step()
+    table = get_table(toys[0].federation.server, "prototypes")
+    one_each = ClassTable(table.values[0], table.held[0])
+    batch, terms = Batch(*toys[0].samples(2)), []
+    for toy, prototypes in zip(toys, (table, one_each), strict=True):
+        ctx = toy.federation.client_context(2, 2)
+        consts = toy.method.begin({"model": toy.task.init, "prototypes": prototypes}, toy.job(2).state, ctx).consts
+        terms.append(toy.method.loss(toys[0].net, batch, consts).total)
+    assert float(terms[0].detach()) == pytest.approx(float(terms[1].detach()), rel=1e-5)
+
+
 def test_refusals():
     with pytest.raises(ConfigError, match=r"fpl\.tau = 0"):
         configured("fpl", tau=0)

@@ -54,3 +54,14 @@ def test_shrinking_keeps_the_trace_and_reaches_the_identity():
 def test_a_singular_covariance_raises():
     with pytest.raises(torch.linalg.LinAlgError):
         gaussian_head(ClassTable(torch.ones(1, 2), torch.tensor([True])), torch.zeros(2, 2), torch.ones(1))
+
+
+def test_features_twice_as_long_halve_the_rows():
+    """Of covariances that scale along, the ridge included; the biases and so the posterior stay."""
+    generator = torch.Generator().manual_seed(0)
+    means, root = torch.randn(3, 4, generator=generator).double(), torch.randn(4, 4, generator=generator).double()
+    held, covariance, priors = torch.ones(3, dtype=torch.bool), root @ root.T + torch.eye(4), torch.full((3,), 1 / 3)
+    rows, bias = gaussian_head(ClassTable(means, held), covariance, priors)
+    halved, same = gaussian_head(ClassTable(2 * means, held), 4 * covariance, priors)
+    assert torch.allclose(halved, rows / 2, atol=1e-12)
+    assert torch.allclose(same, bias, atol=1e-12)

@@ -121,3 +121,14 @@ def test_first_models_are_drawn_where_they_can_be():
     assert "ifca.noisy_starts" in codes[1]
     first, second = models_in(noisy.federation.server, 2)
     assert 0 < furthest(first, second) < 0.5
+
+
+def test_models_in_another_order_change_the_numbers_alone():
+    class Swapped(Golden):
+        def server_init(self, ctx):
+            server = super().server_init(ctx)
+            return server | {"model": server["model.1"], "model.1": server["model"]}
+
+    given, swapped = (golden_run(kind, rounds=3)[0].server for kind in (Golden, Swapped))
+    assert same_tree(given["model"], swapped["model.1"])
+    assert same_tree(given["model.1"], swapped["model"])

@@ -114,6 +114,12 @@ def test_what_cannot_be_spread_is_reported():
     assert toy.method.diagnostics(server, fine, context) == []
 
 
+def test_unspread_and_at_length_1_the_pull_is_that_of_fedproto():
+    methods = configured("protonorm", scale=1.0, server_steps=0), configured("fedproto")
+    z, rows = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0))
+    assert torch.equal(*(method.distance(z, rows) for method in methods))
+
+
 def test_refusals():
     with pytest.raises(ConfigError, match=r"protonorm\.scale = 0"):
         configured("protonorm", scale=0)
