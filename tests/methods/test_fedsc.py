@@ -547,6 +547,14 @@ def test_a_ramp_lets_rpcl_grow(over, round_, share):
     assert torch.equal(terms["ours"]["cpdr"], terms["whole"]["cpdr"])
 
 
+def test_clients_of_a_round_share_what_each_of_them_would_compute_from_the_same_payload():
+    method, table = configured("fedsc", "paper"), random_table()
+    toy = world(method, [[0, 1], [1, 2]])
+    payload = {"model": toy.task.init, "relational": table, "consistent": table.mean_over_clients()}
+    first, second = (method.begin(payload, {}, toy.federation.client_context(k, 2)).consts for k in (0, 1))
+    assert second["prototypes"] is first["prototypes"]
+
+
 def test_U_of_the_data_set_is_its_mean_distance():
     method = configured("fedsc", "paper", scale="dataset")
     toy = world(method, SKEWED, epochs=2, optimizer=STILL)

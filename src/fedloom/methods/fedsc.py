@@ -19,7 +19,14 @@ from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.contrast import Prototypes, distances_to, prototype_contrast, prototypes_of, ramped
+from fedloom.methods.parts.contrast import (
+    Prototypes,
+    distances_to,
+    prototype_contrast,
+    prototypes_of,
+    prototypes_of_table,
+    ramped,
+)
 from fedloom.methods.parts.diagnostics import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.prototypes import (
     client_distances,
@@ -158,12 +165,6 @@ class FedSC(Method):
             get_table(payload, "relational"),
             get_table(payload, "consistent"),
         )
-        rows, positives, negatives = relational.values, relational.held, relational.held
-        if self.options.positives == "mean":  # one more row a class, the mean: it attracts, the others repel
-            mean = relational.mean_over_clients()
-            rows = torch.cat([rows, mean.values.unsqueeze(0)])
-            positives = torch.cat([torch.zeros_like(negatives), mean.held.unsqueeze(0)])
-            negatives = torch.cat([negatives, torch.zeros_like(mean.held).unsqueeze(0)])
         prototypes = {
             "consistent": consistent.values,
             "known": None if consistent.held.all() else consistent.held,
@@ -171,7 +172,9 @@ class FedSC(Method):
         }
         if self.options.positives == "self":
             return Start(start.tree, released.constants(relational) | prototypes)
-        return Start(start.tree, {"prototypes": prototypes_of(rows, positives, negatives)} | prototypes)
+        all_attract = self.options.positives == "all"
+        made = prototypes_of_table(relational) if all_attract else prototypes_with_means(relational)
+        return Start(start.tree, {"prototypes": made} | prototypes)
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
         epochs, options = ctx.task.local_epochs, self.options
@@ -240,6 +243,15 @@ def cpdr(z: Tensor, batch: Batch, consts: Consts, norm: str) -> Tensor:
     else:
         distance = difference.square().mean(1)
     return batch.mean(distance, among=consistent)
+
+
+def prototypes_with_means(relational: ClassTable) -> Prototypes:
+    """R [m, C, d] with one more row a class, the mean of its rows: the mean attracts, the rows repel other classes."""
+    mean = relational.mean_over_clients()
+    rows = torch.cat([relational.values, mean.values.unsqueeze(0)])
+    positives = torch.cat([torch.zeros_like(relational.held), mean.held.unsqueeze(0)])
+    negatives = torch.cat([relational.held, torch.zeros_like(mean.held).unsqueeze(0)])
+    return prototypes_of(rows, positives, negatives)
 
 
 def relational_prototypes(local: ClassTable, neighbours: int, metric: str) -> ClassTable:
