@@ -58,6 +58,9 @@ class FedCP(Method):
     )
     Options = Options
     presets = {"paper": {"weight": 5.0}, "authors": {"weight": 5.0}, "sound": {}}  # noqa: RUF012
+    settings = {  # noqa: RUF012
+        "authors": {"optimizer": {"lr": 0.005, "momentum": 0.0}, "local_epochs": 1, "batch_size": 10}
+    }
     citation = Citation(
         "Zhang et al.",
         "KDD",

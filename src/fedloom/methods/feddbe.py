@@ -90,6 +90,9 @@ class FedDBE(Debiased):
     """
 
     spec = Spec(private=frozenset({Role.EXTRA}), features=True)
+    settings = {  # noqa: RUF012
+        "authors": {"optimizer": {"lr": 0.005, "momentum": 0.0}, "local_epochs": 1, "batch_size": 10}
+    }
     citation = Citation(
         "Zhang et al.",
         "NeurIPS",

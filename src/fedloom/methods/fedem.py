@@ -47,7 +47,13 @@ class FedEM(Method):
 
     spec = Spec(unstackable="the received models are computed beside those that train, each by a net of its own")
     Options = Options
-    settings = {"authors": {"optimizer": {"lr": 0.03}, "local_epochs": 1, "batch_size": 128}}  # noqa: RUF012
+    settings = {  # noqa: RUF012
+        "authors": {
+            "optimizer": {"lr": 0.03, "momentum": 0.9, "weight_decay": 5e-4},
+            "local_epochs": 1,
+            "batch_size": 128,
+        }
+    }
     citation = Citation(
         "Marfoq et al.",
         "NeurIPS",

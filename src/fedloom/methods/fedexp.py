@@ -45,6 +45,9 @@ class FedExP(Method):
         "authors": {"eps_by_participants": True},
         "sound": {},
     }
+    settings = {  # noqa: RUF012
+        "authors": {"optimizer": {"lr": 0.01, "momentum": 0.0, "weight_decay": 1e-4, "decay": 0.998}}
+    }
     citation = Citation(
         "Jhunjhunwala, Wang, Joshi",
         "ICLR",

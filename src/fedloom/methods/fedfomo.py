@@ -23,6 +23,7 @@ from fedloom.methods.parts.several_models import losses_of_models
 from fedloom.nets.roles import ALL_ROLES
 
 Norm = Literal["l2", "l1", "squared", "by_tensor"]
+AUTHORS_SGD = {"lr": 0.1, "momentum": 0.0, "decay": 0.99, "weight_decay": 1e-4}
 
 
 class Options(method.Options):
@@ -73,9 +74,7 @@ class FedFomo(Method):
         "authors": {"models": 4, "norm": "l1"},
         "sound": {},
     }
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.1, "decay": 0.99, "weight_decay": 1e-4}, "local_epochs": 5, "batch_size": 50}
-    }
+    settings = {"authors": {"optimizer": AUTHORS_SGD, "local_epochs": 5, "batch_size": 50}}  # noqa: RUF012
     citation = Citation(
         "Zhang et al.",
         "ICLR",
@@ -86,7 +85,7 @@ class FedFomo(Method):
         {"P": 2},
         code="NVlabs/FedFomo at fe04f66",
         our_choice="A model equal to the base has weight 0. Statistics of batch norm travel with their model and are "
-        "mixed like its weights. A client receives models of clients that have sent one, in the order of their ids.",
+        "mixed like its weights. The values of preset `paper` are recalled; the paper was not read again.",
         departures="The server keeps the latest model of every client that ever took part; the released code offers "
         "those of the last round.",
         released_code="The length of a change is, by default, the sum of its absolute values; the options l2 and "

@@ -85,7 +85,9 @@ class FedL2G(Method):
         "authors": {"drawn_quiz": False, "warm_up": 50},
         "sound": {},
     }
-    settings = {"authors": {"optimizer": {"lr": 0.01}, "batch_size": 10, "local_epochs": 1}}  # noqa: RUF012
+    settings = {  # noqa: RUF012
+        "authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "batch_size": 10, "local_epochs": 1}
+    }
     citation = Citation(
         "Zhang et al.",
         "preprint",

@@ -39,7 +39,11 @@ class FedSAM(method.Method):
 
     Options = Options
     settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.01, "weight_decay": 4e-4}, "local_epochs": 1, "batch_size": 64}
+        "authors": {
+            "optimizer": {"lr": 0.01, "momentum": 0.0, "weight_decay": 4e-4},
+            "local_epochs": 1,
+            "batch_size": 64,
+        }
     }
     citation = Citation(
         "Caldarola, Caputo, Ciccone",

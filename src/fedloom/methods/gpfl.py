@@ -58,7 +58,9 @@ class GPFL(Method):
     spec = Spec(private=frozenset({Role.HEAD}), features=True)
     Options = Options
     presets = {"paper": {}, "authors": {"inputs": "own"}, "sound": {}}  # noqa: RUF012
-    settings = {"authors": {"optimizer": {"lr": 0.005}, "local_epochs": 1, "batch_size": 10}}  # noqa: RUF012
+    settings = {  # noqa: RUF012
+        "authors": {"optimizer": {"lr": 0.005, "momentum": 0.0}, "local_epochs": 1, "batch_size": 10}
+    }
     citation = Citation(
         "Zhang et al.",
         "ICCV",

@@ -59,7 +59,9 @@ class IFCA(Method):
         "authors": {"weights": "uniform"},
         "sound": {},
     }
-    settings = {"authors": {"optimizer": {"lr": 0.25}, "local_epochs": 5, "batch_size": 50}}  # noqa: RUF012
+    settings = {  # noqa: RUF012
+        "authors": {"optimizer": {"lr": 0.25, "momentum": 0.0}, "local_epochs": 5, "batch_size": 50}
+    }
     citation = Citation(
         "Ghosh et al.",
         "NeurIPS",

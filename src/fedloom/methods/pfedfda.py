@@ -33,6 +33,8 @@ FEWEST = 3  # samples of a class from which a test takes the client's own mean o
 LABELS = Sent(labels=True)
 _AT_BOUND = 1e-6
 
+AUTHORS_SGD = {"lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4}
+
 
 class Options(method.Options):
     """Options of pFedFDA."""
@@ -81,9 +83,7 @@ class PFedFDA(Method):
         "authors": {"mask_unknown": False, "ridge": "identity"},
         "sound": {},
     }
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4}, "local_epochs": 5},
-    }
+    settings = {"authors": {"optimizer": AUTHORS_SGD, "local_epochs": 5, "batch_size": 50}}  # noqa: RUF012
     citation = Citation(
         "McLaughlin and Su",
         "NeurIPS",

@@ -139,6 +139,14 @@ def test_a_method_has_a_preset_for_each_paper_that_compares_with_it(name):
         assert kind.settings[paper] == PAPERS[paper]
 
 
+@pytest.mark.parametrize("name", HOUSE)
+def test_released_sgd_names_its_momentum(name):
+    """Otherwise it would get that of a config that names none, 0.9, where most released code has 0."""
+    for settings in METHODS.get(name).settings.values():
+        optimizer = settings.get("optimizer", {})
+        assert not optimizer or optimizer.get("name", "sgd") == "adam" or "momentum" in optimizer
+
+
 @pytest.mark.parametrize(
     ("method", "preset", "expected"),
     [
