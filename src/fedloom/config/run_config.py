@@ -13,6 +13,7 @@ from typing import Any, Literal, Self
 import yaml
 from pydantic import Field, ValidationError, field_validator, model_validator
 
+from fedloom.config.booleans import refuse_booleans
 from fedloom.config.bounds import refuse_absurd
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.explain import explain_validation_error, with_hint_across_sections
@@ -299,6 +300,8 @@ def _parsed(values: Mapping[str, Any]) -> RunConfig:
     refuse_absurd(config.model_dump(exclude={"model", "options"}) | options)
     for name, section in options.items():
         _check_section(name, section, config.preset)
+    read = config.model_dump(exclude={"model", "options", "scenario"})
+    refuse_booleans(plain, read | {"scenario": config.scenario.resolved()})
     return config
 
 
@@ -316,7 +319,8 @@ def _with_preset_settings(values: Mapping[str, Any]) -> dict[str, Any]:
 def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None:
     """Raises `ConfigError` for options that `method` refuses; a method that lacks `preset` is asked with its first."""
     kind = METHODS.get(method)
-    kind.configured(preset if preset in kind.presets else next(iter(kind.presets), preset), section)
+    configured = kind.configured(preset if preset in kind.presets else next(iter(kind.presets), preset), section)
+    refuse_booleans(section, configured.options.model_dump(), method)
 
 
 def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
