@@ -1,9 +1,11 @@
-"""A run with processes leaves nothing in this one: no descriptor and no shared memory, however it ends."""
+"""A run with processes leaves nothing: no descriptor, no shared memory and no temporary folder, however it ends."""
 
 import contextlib
 import gc
+import multiprocessing
 import resource
 import sys
+import tempfile
 from pathlib import Path
 
 import pytest
@@ -82,6 +84,14 @@ def test_thirty_runs_that_end_in_any_way_leave_descriptors_and_memory_as_they_we
     gc.collect()  # exceptions of tests hold frames
     assert descriptors() == before
     assert shared_mappings() == 0
+
+
+def test_workers_leave_no_temporary_folder(tmp_path, monkeypatch):
+    """The tensors of metrics took a socket each, in a folder of the worker that nobody deleted."""
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    monkeypatch.setitem(multiprocessing.current_process()._config, "tempdir", None)
+    end_well(fl.scenario("digits", partition="dirichlet", alpha=0.5, clients=3, seed=0))
+    assert not [*tmp_path.iterdir()]
 
 
 def test_memory_that_is_closed_gives_back_its_descriptor_and_keeps_its_views():

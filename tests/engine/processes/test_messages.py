@@ -1,5 +1,6 @@
 """Jobs and results cross between processes with all their fields, also with those that are added later."""
 
+import multiprocessing
 from dataclasses import dataclass, field
 
 import pytest
@@ -7,7 +8,7 @@ import torch
 
 from fedloom.core.records import Record
 from fedloom.engine.jobs import EvalResult, JobResult
-from fedloom.engine.processes.messages import packed, unpacked
+from fedloom.engine.processes.messages import packed, send, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory
 from support import same_bits
 
@@ -39,6 +40,23 @@ def test_a_field_that_is_added_to_a_result_crosses(reserve):
     assert same_bits(again.momentum, result.momentum)
     assert torch.equal(again.counts, result.counts)
     assert (again.client, again.state, again.terms, again.note) == (1, state, {"ce": 0.5}, "seen")
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.randn(3, 4, requires_grad=True), torch.eye(3).bool().T, torch.tensor(2.0), torch.zeros(0, 3).bfloat16()],
+    ids=["gradient", "bool", "number", "empty"],
+)
+def test_tensors_of_other_fields_cross_as_bytes(tensor):
+    """What arrives may be written to, and the sender's tensor stays."""
+    here, there = multiprocessing.Pipe()
+    send(here, ({"sums": tensor}, tensor))
+    received, same = there.recv()
+    assert received["sums"] is same
+    assert (same.dtype, same.shape) == (tensor.dtype, tensor.shape)
+    assert torch.equal(same, tensor.detach())
+    same.zero_()
+    assert not tensor.numel() or tensor.detach().any()
 
 
 def test_a_field_that_is_added_to_an_evaluation_crosses():

@@ -19,7 +19,7 @@ from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
-from fedloom.engine.processes.messages import Request, packed, unpacked
+from fedloom.engine.processes.messages import Request, packed, send, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory, lasting
 from fedloom.engine.processes.workers import WorkerHandle, start_worker
 from fedloom.engine.serial import Jobs
@@ -180,7 +180,7 @@ class Processes:
         jobs = queue.next_jobs(self._chunk or min(_LARGEST_CHUNK, -(-queue.count // few)))
         if jobs or fresh:
             with contextlib.suppress(OSError):  # a dead worker is noticed by `_received`
-                worker.pipe.send((fresh, [packed(job, self._packer) for job in jobs]))
+                send(worker.pipe, (fresh, [packed(job, self._packer) for job in jobs]))
         if jobs:
             if not worker.in_flight:
                 worker.starts()

@@ -5,14 +5,25 @@ A message has the fields of its class in `engine/jobs.py`, so a field that is ad
 
 from __future__ import annotations
 
+import io
+import pickle
 from collections.abc import Callable, Sequence
+from multiprocessing.connection import Connection
 from typing import Any, NamedTuple, TypeAlias, TypeVar, cast
 
 from torch import Tensor
 
 from fedloom.core.records import Record
 from fedloom.engine.jobs import BODY_FIELDS, EvalJob, EvalResult, Job, JobResult, field_types
-from fedloom.engine.processes.shared_memory import InlineTensor, Packed, Packer, SharedTensor, unpack
+from fedloom.engine.processes.shared_memory import (
+    InlineTensor,
+    Packed,
+    Packer,
+    SharedTensor,
+    from_inline,
+    inline,
+    unpack,
+)
 from fedloom.methods.contract.contexts import ClientContext, Task
 
 Request: TypeAlias = Job | EvalJob
@@ -36,6 +47,24 @@ class _Context(NamedTuple):
     samples: int
     group: int
     class_counts: SharedTensor | InlineTensor
+
+
+class _Pickler(pickle.Pickler):
+    """Writes tensors as bytes: those of fields that are no records, such as the states of metrics.
+
+    With torch's own reduction for `Connection.send`, each would take a file and a connection to a socket, whose folder
+    stays in the temporary folder when a worker ends.
+    """
+
+    def reducer_override(self, value: Any) -> Any:
+        return (from_inline, (inline(value),)) if isinstance(value, Tensor) else NotImplemented
+
+
+def send(pipe: Connection, content: Any) -> None:
+    """Send messages, or an error, to the other end of a pipe, which takes them with `Connection.recv`."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, pickle.HIGHEST_PROTOCOL).dump(content)
+    pipe.send_bytes(buffer.getbuffer())
 
 
 def packed(content: Request | Reply, packer: Packer) -> PackedMessage:

@@ -48,6 +48,19 @@ class InlineTensor(NamedTuple):
     shape: tuple[int, ...]
 
 
+def inline(tensor: Tensor) -> InlineTensor:
+    """Return a tensor as bytes."""
+    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
+    return InlineTensor(flat.numpy().tobytes(), tensor.dtype, tuple(tensor.shape))
+
+
+def from_inline(tensor: InlineTensor) -> Tensor:
+    """Return the tensor of the bytes."""
+    data = bytearray(tensor.data)  # a bytearray, because the tensor must be writable
+    flat = torch.frombuffer(data, dtype=tensor.dtype) if data else torch.empty(0, dtype=tensor.dtype)
+    return flat.view(tensor.shape)
+
+
 class SharedMemory:
     """An anonymous file in memory, filled from the front and cleared as a whole.
 
@@ -82,8 +95,7 @@ class SharedMemory:
     def put(self, tensor: Tensor) -> SharedTensor | InlineTensor:
         """Copy a tensor to the end of the memory, unless it is there already, and return its location."""
         if not self.reserved:
-            flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-            return InlineTensor(flat.numpy().tobytes(), tensor.dtype, tuple(tensor.shape))
+            return inline(tensor)
         offset = tensor.data_ptr() - self._start
         if 0 <= offset < self.used and tensor.is_contiguous():
             return SharedTensor(offset, tensor.dtype, tuple(tensor.shape))
@@ -106,9 +118,7 @@ class SharedMemory:
     def view(self, location: SharedTensor | InlineTensor) -> Tensor:
         """Return the tensor at `location`, without a copy."""
         if isinstance(location, InlineTensor):
-            data = bytearray(location.data)  # a bytearray, because the tensor must be writable
-            flat = torch.frombuffer(data, dtype=location.dtype) if data else torch.empty(0, dtype=location.dtype)
-            return flat.view(location.shape)
+            return from_inline(location)
         offset, dtype, shape = location
         numpy_dtype = _IN_NUMPY.get(dtype)
         if numpy_dtype is not None:  # faster than torch's own function, for thousands of small tensors

@@ -15,7 +15,7 @@ from fedloom.core.process_settings import reproducible_settings
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.memory import keep_freed_memory
-from fedloom.engine.processes.messages import Request, packed, unpacked
+from fedloom.engine.processes.messages import Request, packed, send, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory
 from fedloom.engine.serial import Engine, Serial
 from fedloom.engine.stacked import Batched
@@ -63,7 +63,8 @@ def _serve(
                 results.clear()
             if messages:
                 view = functools.cache(orders.view)  # builds each tensor that clients have in common once
-                pipe.send(answer([unpacked(message, view, tasks) for message in messages], engine, results))
+                requests = [unpacked(message, view, tasks) for message in messages]
+                send(pipe, answer(requests, engine, results))
     except (EOFError, OSError, KeyboardInterrupt):
         _leave()
 
