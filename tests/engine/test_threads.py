@@ -1,5 +1,8 @@
 """Clients on threads: the bits of the serial engine for every method, errors by name, and threads that end."""
 
+import gc
+import os
+
 import pytest
 import torch
 
@@ -158,6 +161,71 @@ def test_pools_start_and_end():
         pool.close()
         pool.close()
         del pool
+
+
+def endless_job():
+    """A replay of about a second, whose state is a tensor that Python has made and then forgotten."""
+    samples = torch.classes.fedloom_replay.Samples(torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64), [], [])
+    program = torch.classes.fedloom_replay.Program()
+    program.call("aten::sin", "", [1], [[0]], [None], [1], [])
+    program.finish(2, [1], 0, 0, 0, [False])
+    state = torch.zeros(10**6)
+    state.seen_by_python = True
+    job = samples.replay([], False, [], [state], [], 2, 1)
+    for _ in range(300):
+        job.feed(program, [torch.zeros(2, 3), torch.zeros(2, dtype=torch.int64)], False, [])
+    return job
+
+
+@needs_compiler
+def test_a_pool_that_is_dropped_waits_for_no_thread():
+    """Its threads may wait for Python's lock, to free a tensor, while whoever drops the pool has that lock."""
+    assert replay_library().wait()
+    pool = torch.classes.fedloom_replay.Pool(2)
+    for number in range(2):
+        pool.submit(number, endless_job())
+    del pool  # and not for ever
+
+
+@needs_compiler
+def test_an_engine_that_nobody_closes_ends_its_threads():
+    toy = world(configured("fedavg"), FEW, batch_size=4)
+    assert replay_library().wait()
+    engine = Threads(toy.worker, 3)
+    assert len(list(engine.run([toy.job(0), toy.job(1)]))) == 2
+    pool = engine._pool
+    assert engine._end_pool.atexit  # also when the interpreter ends, before threads could miss its lock
+    del engine
+    gc.collect()
+    pool.submit(1, endless_job())
+    assert pool.waiting() == 1  # no thread takes it
+
+
+@needs_compiler
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="forks")
+def test_a_forked_process_ends_without_the_threads():
+    assert replay_library().wait()
+    pool = torch.classes.fedloom_replay.Pool(2)
+    for end in (pool.close, pool.__repr__):
+        if not (child := os.fork()):
+            end()
+            del pool, end
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+    pool.close()
+
+
+@needs_compiler
+def test_too_few_threads_are_one_line(monkeypatch):
+    def refused(speedups, threads):
+        raise RuntimeError("Resource temporarily unavailable\nfrom C++")
+
+    assert replay_library().wait()
+    monkeypatch.setattr(Speedups, "pool", refused)
+    toy = world(configured("fedavg"), FEW, batch_size=4)
+    says = r"engine.workers = 9: the system allows no more threads \(Resource temporarily unavailable\); take fewer"
+    with pytest.raises(ConfigError, match=says):
+        next(Threads(toy.worker, 9).run([toy.job(0)]))
 
 
 def test_without_a_compiler_clients_run_in_processes_and_a_line_says_so(monkeypatch, tmp_path):

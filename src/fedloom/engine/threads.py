@@ -8,9 +8,11 @@ from __future__ import annotations
 
 import itertools
 import time
+import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 
+from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
 from fedloom.core.trees import nbytes
 from fedloom.engine.client import ClientRound, Worker
@@ -76,7 +78,7 @@ class Threads:
                 yield self.worker.run(job)
             return
         if self._pool is None:
-            self._pool = self.worker.speedups.pool(self.threads)
+            self._pool = self._start_pool()
             self._heap.hold()
         self._forget_clients()  # of a round that was not awaited
         running = self._running
@@ -89,6 +91,20 @@ class Threads:
                 self._forget_clients()
             if self._watch is not None:
                 self._watch.round_ended()
+
+    def _start_pool(self) -> ReplayPool:
+        """Start the threads. Raises `ConfigError` if the system allows too few."""
+        try:
+            pool = self.worker.speedups.pool(self.threads)
+        except RuntimeError as error:
+            reason = str(error).splitlines()[0]
+            raise ConfigError(
+                f"engine.workers = {self.threads}: the system allows no more threads ({reason}); take fewer workers "
+                "or engine: serial, or raise ulimit -u and ulimit -v"
+            ) from None
+        # Before the interpreter ends, too: a thread that freed a tensor of Python afterwards would abort the process.
+        self._end_pool = weakref.finalize(self, pool.close)
+        return pool
 
     def _judge(self, this_thread: float, all_threads: float) -> None:
         """Note whether threads waited for Python in a round. Arguments are CPU seconds."""
@@ -160,6 +176,6 @@ class Threads:
         if self._watch is not None:
             self._watch.close()
         if self._pool is not None:
-            self._pool.close()
+            self._end_pool()
             self._pool, self._running = None, {}
         self._heap.release()

@@ -5,13 +5,16 @@
 #include <ATen/ops/empty.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <torch/custom_class.h>
+#include <unistd.h>
 
 #include <cmath>
 #include <condition_variable>
 #include <cstring>
 #include <deque>
+#include <memory>
 #include <mutex>
 #include <thread>
+#include <utility>
 
 namespace {
 
@@ -353,33 +356,14 @@ bool add_weighted(Tensor total, const Tensors& entries, const std::vector<double
   return true;
 }
 
-// Threads that run replays. Whoever waits for a result runs one meanwhile.
-struct Pool : torch::CustomClassHolder {
+// What the threads of a pool share. It lasts as long as one of them.
+struct Queues {
   using Entry = std::pair<int64_t, c10::intrusive_ptr<Replay>>;
   std::mutex mutex;
   std::condition_variable queued, finished;
   std::deque<Entry> queue, done;
   int64_t running = 0;
   bool closed = false;
-  std::vector<std::thread> threads;
-
-  explicit Pool(int64_t helpers) {
-    for (int64_t i = 0; i < helpers; i++) threads.emplace_back([this] { work(); });
-  }
-
-  ~Pool() override { close(); }
-
-  void close() {
-    {
-      std::lock_guard<std::mutex> lock(mutex);
-      closed = true;
-      queue.clear();
-    }
-    queued.notify_all();
-    for (std::thread& thread : threads) thread.join();
-    threads.clear();
-    done.clear();
-  }
 
   void work() {
     at::set_num_threads(1);
@@ -402,39 +386,82 @@ struct Pool : torch::CustomClassHolder {
     running--;
     done.push_back(std::move(entry));
   }
+};
+
+// Threads that run replays. Whoever waits for a result runs one meanwhile.
+struct Pool : torch::CustomClassHolder {
+  std::shared_ptr<Queues> queues = std::make_shared<Queues>();
+  std::vector<std::thread> threads;
+  pid_t process = getpid();
+
+  explicit Pool(int64_t helpers) {
+    try {
+      for (int64_t i = 0; i < helpers; i++) threads.emplace_back([shared = queues] { shared->work(); });
+    } catch (...) {  // the system allows no more threads
+      close();
+      throw;
+    }
+  }
+
+  // Waits for no thread: Python may hold its lock here, and a thread may wait for that lock to free a tensor of Python.
+  ~Pool() override {
+    for (std::thread& thread : end()) thread.detach();
+  }
+
+  void close() {
+    for (std::thread& thread : end()) thread.join();
+    std::lock_guard<std::mutex> lock(queues->mutex);
+    queues->done.clear();
+  }
+
+  // Asks the threads to end, and returns them. In a forked process they do not exist, and may have had the lock.
+  std::vector<std::thread> end() {
+    if (getpid() != process) {
+      for (std::thread& thread : threads) thread.detach();
+      threads.clear();
+      queues = std::make_shared<Queues>();
+    }
+    std::lock_guard<std::mutex> lock(queues->mutex);
+    queues->closed = true;
+    queues->queue.clear();
+    queues->queued.notify_all();
+    return std::exchange(threads, {});
+  }
 
   void submit(int64_t id, c10::intrusive_ptr<Replay> replay) {
     {
-      std::lock_guard<std::mutex> lock(mutex);
-      queue.emplace_back(id, std::move(replay));
+      std::lock_guard<std::mutex> lock(queues->mutex);
+      queues->queue.emplace_back(id, std::move(replay));
     }
-    queued.notify_one();
+    queues->queued.notify_one();
   }
 
   // The id of a finished replay; -1 if there is none and none is queued or runs.
   int64_t next() {
-    std::unique_lock<std::mutex> lock(mutex);
-    while (done.empty()) {
-      if (!queue.empty()) run_first(lock);
-      else if (running) finished.wait(lock, [this] { return !done.empty() || !queue.empty() || !running; });
+    Queues& shared = *queues;
+    std::unique_lock<std::mutex> lock(shared.mutex);
+    while (shared.done.empty()) {
+      if (!shared.queue.empty()) shared.run_first(lock);
+      else if (shared.running)
+        shared.finished.wait(lock, [&] { return !shared.done.empty() || !shared.queue.empty() || !shared.running; });
       else return -1;
     }
-    int64_t id = done.front().first;
-    done.pop_front();
+    int64_t id = shared.done.front().first;
+    shared.done.pop_front();
     return id;
   }
 
   int64_t waiting() {
-    std::lock_guard<std::mutex> lock(mutex);
-    return static_cast<int64_t>(queue.size());
+    std::lock_guard<std::mutex> lock(queues->mutex);
+    return static_cast<int64_t>(queues->queue.size());
   }
 
   // Forgets what is queued, and waits for what runs.
   void drain() {
-    std::unique_lock<std::mutex> lock(mutex);
-    queue.clear();
-    finished.wait(lock, [this] { return !running; });
-    done.clear();
+    std::unique_lock<std::mutex> lock(queues->mutex);
+    queues->queue.clear();
+    queues->finished.wait(lock, [this] { return !queues->running; });
+    queues->done.clear();
   }
 };
 
