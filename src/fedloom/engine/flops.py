@@ -23,7 +23,7 @@ def flops_of(
     opening_samples_by_group: Mapping[int, float] | None = None,
     adapted_samples: float = 0.0,
 ) -> float:
-    """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds.
+    """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds, without the server's.
 
     The work of the first client of each architecture group is counted in the last round and scaled to all clients and
     rounds, although some methods do less in a client's first round, which this one may be. The worker's nets change.

@@ -106,20 +106,21 @@ class FedGen(method.Method):
             torch.stack([model["head.bias"] for model in models], 1).flatten() if "head.bias" in models[0] else None
         )
         counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
-        shares = (counts / counts.sum(0).clamp(min=1)).to(weights.dtype)  # [m, C]
+        held = counts.sum(0)
+        shares = (counts / held.clamp(min=1)).to(weights.dtype).T  # [C, m]
 
         def loss(tree: Tree) -> Tensor:
-            noise, labels = self.drawn(counts.sum(0), rng)
+            noise, labels = self.drawn(held, rng)
             z = generated(tree, noise, labels)
             logits = functional.linear(z, weights.flatten(0, 1), biases).view(len(z), len(weights), -1)  # [n, C, m]
             losses = cross_entropy(logits, labels.unsqueeze(1).expand(-1, len(models)))
-            total = (shares.T[labels] * losses).sum(1).mean()
+            total = (shares[labels] * losses).sum(1).mean()
             return total + options.diversity * crowding(noise, z) if options.diversity else total
 
         generator = descended(
             loss, get_tree(server, "generator"), options.server_lr, options.server_steps, adam=options.adam
         )
-        return {"model": self.mean(uploads), "generator": generator, "class_counts": counts.sum(0)}
+        return {"model": self.mean(uploads), "generator": generator, "class_counts": held}
 
     def drawn(self, counts: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Normal noise [draws, noise] and labels [draws], by how often each class is held, counts [C]."""

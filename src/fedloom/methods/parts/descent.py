@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 import torch
@@ -28,33 +28,32 @@ def descended(
         cosine: `lr` falls to 0 along half a cosine.
     """
     names, values = list(tree), [value.detach() for value in tree.values()]
-    first, second = ([torch.zeros_like(value) for value in values if adam] for _ in range(2))
+    moments = torch.zeros(2, sum(value.numel() for value in values) if adam else 0, dtype=values[0].dtype)
     for step in range(steps):
         rate = lr * (1 + math.cos(math.pi * step / steps)) / 2 if cosine else lr
         leaves = [value.detach().requires_grad_() for value in values]
         with torch.enable_grad():
-            moves = torch.autograd.grad(loss(dict(zip(names, leaves, strict=True))), leaves)
+            gradients = torch.autograd.grad(loss(dict(zip(names, leaves, strict=True))), leaves)
         with torch.no_grad():
-            directions = _adam(first, second, moves, step + 1) if adam else moves
-            values = list(torch._foreach_sub(leaves, torch._foreach_mul(directions, rate)))
+            moves = _adam(moments, gradients, step + 1, rate) if adam else torch._foreach_mul(gradients, rate)
+            values = list(torch._foreach_sub(leaves, moves))
     return dict(zip(names, values, strict=True)) if steps else tree
 
 
-def _adam(first: list[Tensor], second: list[Tensor], gradients: tuple[Tensor, ...], step: int) -> tuple[Tensor, ...]:
-    """Return the directions of a step of Adam, and update its moments in place."""
+def _adam(moments: Tensor, gradients: Sequence[Tensor], step: int, rate: float) -> list[Tensor]:
+    """Return the moves of a step of Adam, and update its moments [2, n] in place.
+
+    All entries are one vector meanwhile, because what is small costs by the call.
+    """
+    first, second = moments
     beta1, beta2 = BETAS
-    torch._foreach_mul_(first, beta1)
-    torch._foreach_add_(first, torch._foreach_mul(gradients, 1 - beta1))
-    squares = torch._foreach_mul(gradients, gradients)
-    torch._foreach_mul_(squares, 1 - beta2)
-    torch._foreach_mul_(second, beta2)
-    torch._foreach_add_(second, squares)
-    scales = torch._foreach_div(second, 1 - beta2**step)
-    torch._foreach_sqrt_(scales)
-    torch._foreach_add_(scales, EPS)
-    directions = torch._foreach_div(first, 1 - beta1**step)
-    torch._foreach_div_(directions, scales)
-    return directions
+    gradient = torch.cat([entry.flatten() for entry in gradients])
+    first.mul_(beta1).add_(gradient * (1 - beta1))
+    second.mul_(beta2).add_((gradient * gradient).mul_(1 - beta2))
+    scales = (second / (1 - beta2**step)).sqrt_().add_(EPS)
+    moves = (first / (1 - beta1**step)).div_(scales).mul_(rate)
+    pieces = moves.split([entry.numel() for entry in gradients])
+    return [piece.view_as(entry) for piece, entry in zip(pieces, gradients, strict=True)]
 
 
 def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterator[Tensor]:
