@@ -20,24 +20,26 @@ def descended(
     """Descend from `tree` by a number of steps of size `lr` on `loss`, a scalar that is called once a step.
 
     Args:
-        loss: maps a tree to a scalar; called once a step.
+        loss: maps a tree to a scalar; called once a step, with tensors that the steps change in place.
         tree: the weights to start from.
         lr: size of a step.
         steps: number of steps.
         adam: the steps of Adam (Kingma & Ba), from fresh moments, in place of plain ones.
         cosine: `lr` falls to 0 along half a cosine.
     """
-    names, values = list(tree), [value.detach() for value in tree.values()]
-    moments = torch.zeros(2, sum(value.numel() for value in values) if adam else 0, dtype=values[0].dtype)
+    if not steps:
+        return tree
+    trained = {name: value.detach().clone().requires_grad_() for name, value in tree.items()}
+    leaves = list(trained.values())
+    moments = torch.zeros(2, sum(leaf.numel() for leaf in leaves) if adam else 0, dtype=leaves[0].dtype)
     for step in range(steps):
         rate = lr * (1 + math.cos(math.pi * step / steps)) / 2 if cosine else lr
-        leaves = [value.detach().requires_grad_() for value in values]
         with torch.enable_grad():
-            gradients = torch.autograd.grad(loss(dict(zip(names, leaves, strict=True))), leaves)
+            gradients = torch.autograd.grad(loss(trained), leaves)
         with torch.no_grad():
             moves = _adam(moments, gradients, step + 1, rate) if adam else torch._foreach_mul(gradients, rate)
-            values = list(torch._foreach_sub(leaves, moves))
-    return dict(zip(names, values, strict=True)) if steps else tree
+            torch._foreach_sub_(leaves, moves)
+    return {name: leaf.detach() for name, leaf in trained.items()}
 
 
 def _adam(moments: Tensor, gradients: Sequence[Tensor], step: int, rate: float) -> list[Tensor]:
