@@ -1,5 +1,6 @@
 """Compiled once, kept, and refused with a reason."""
 
+import os
 import stat
 import subprocess
 
@@ -106,11 +107,18 @@ def named(tmp_path, monkeypatch, folder):
         ("#!/bin/sh\nexit 0\n", r"could not compile pooling\.cpp"),
         ("no program", r"own-compiler: cannot be run \(Exec format error\); name a C\+\+ compiler in \$CXX"),
         (NO_LIBRARY, r"cannot be loaded .*; delete it"),
+        ("#!/bin/sh\nprintf '\\377\\376\n'; printf 'error: \\377\n' >&2; exit 1\n", r"error: \ufffd \(exit code 1\)"),
+        (
+            "#!/bin/sh\nexec sleep 60\n",
+            r"own-compiler: has not told its version within 0\.2 s; .* FEDLOOM_NO_COMPILER=1",
+        ),
     ],
-    ids=["fails", "speaks", "makes nothing", "no program", "makes no library"],
+    ids=["fails", "speaks", "makes nothing", "no program", "makes no library", "prints garbage", "hangs"],
 )
-def test_a_compiler_that_fails_is_one_line_before_training(named, script, says):
+def test_a_compiler_that_fails_is_one_line_before_training(named, script, says, monkeypatch):
     named(script)
+    if "sleep" in script:
+        monkeypatch.setattr(compiling, "_VERSION_SECONDS", 0.2)
     with pytest.raises(ConfigError, match=f"engine.kernels: own cannot be used: .*{says}") as caught:
         asked_for()
     assert "\n" not in str(caught.value)
@@ -137,6 +145,18 @@ def test_a_folder_that_others_may_write_to_is_refused(folder, source):
     folder.mkdir(parents=True)
     folder.chmod(0o777)
     with pytest.raises(KernelError, match="others may write there"):
+        library(source, FACTOR=7)
+
+
+@needs_compiler
+def test_a_library_that_another_user_has_put_there_is_not_run(folder, source, monkeypatch):
+    """The folder may have been open to others before."""
+    library(source, FACTOR=7)
+    (built,) = folder.iterdir()
+    user = os.getuid()
+    monkeypatch.setattr(compiling, "_others_may_write", lambda folder: False)
+    monkeypatch.setattr(os, "getuid", lambda: user + 1)
+    with pytest.raises(KernelError, match=rf"{built.name}: another user has made it.*delete it"):
         library(source, FACTOR=7)
 
 

@@ -21,6 +21,7 @@ from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import cache_dir
 
 KERNELS_FOLDER = Path(__file__).parent
+_VERSION_SECONDS = 30.0  # for a compiler to tell its version
 _LOCK_SECONDS = 0.5  # between two looks whether another run has compiled a library
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fopenmp-simd")
 
@@ -81,7 +82,7 @@ def compiled(source: Path, flags: tuple[str, ...] | None = None, **macros: int) 
             tempfile.TemporaryDirectory(dir=built.parent, prefix="compiling-") as folder,
         ):
             command, output = _command(build, Path(folder))
-            process = subprocess.run(command, capture_output=True, text=True, check=False)
+            process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
             if process.returncode or not output.exists():
                 raise _failure(build, process.stderr, process.returncode)
             output.replace(built)  # atomic, because another process may compile the same library
@@ -179,6 +180,8 @@ def _planned(source: Path, flags: tuple[str, ...], macros: dict[str, int]) -> tu
                 f"cache folder {folder}: others may write there, and what lies in it is run; set FEDLOOM_CACHE to a "
                 "folder of your own"
             )
+        if _is_foreign(built):
+            raise KernelError(f"{built}: another user has made it, and it would be run; delete it")
     return build, built
 
 
@@ -195,6 +198,11 @@ def _readable_errors(folder: Path) -> Iterator[None]:
 def _others_may_write(folder: Path) -> bool:
     status = folder.stat()
     return os.name == "posix" and (status.st_uid != os.getuid() or bool(status.st_mode & 0o022))
+
+
+def _is_foreign(built: Path) -> bool:
+    """Whether a library is there that another user has made, while the folder was open to others."""
+    return os.name == "posix" and os.path.lexists(built) and built.lstat().st_uid != os.getuid()
 
 
 def _command(build: _Build, folder: Path) -> tuple[list[str], Path]:
@@ -231,9 +239,18 @@ def _digest(build: _Build) -> str:
 @cache
 def _compiler_version() -> str:
     """Return the compiler and its version, because another one may sum in another order."""
-    path = compiler()
+    if (path := compiler()) is None:
+        return ""
+    command, seconds = [path, "--version"], _VERSION_SECONDS
     try:
-        return subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout if path else ""
+        return subprocess.run(
+            command, capture_output=True, stdin=subprocess.DEVNULL, timeout=seconds, text=True, errors="replace"
+        ).stdout
+    except subprocess.TimeoutExpired:
+        raise KernelError(
+            f"{path}: has not told its version within {seconds:g} s; name another C++ compiler in $CXX, or set "
+            "FEDLOOM_NO_COMPILER=1"
+        ) from None
     except OSError as error:
         raise KernelError(f"{path}: cannot be run ({error.strerror}); name a C++ compiler in $CXX") from None
 
