@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import faulthandler
 import json
 import multiprocessing
 import random
@@ -12,9 +13,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from command_line import call
 from fedloom.config.run_config import parse
+from fedloom.engine.fast.kernels.compiling import compiler
+from fedloom.engine.fast.torch_library import replay_library
+from fedloom.runs.callbacks import Callback
 from fedloom.runs.run import run
 from forked import start_command
 
@@ -106,6 +111,49 @@ def test_workers_end_with_a_killed_parent_and_leave_nothing(tmp_path: Path, caps
     assert not any(alive(worker) for worker in workers)
     assert set(Path("/dev/shm").iterdir()) <= memory
     assert finished(capsys, cut, "--resume", *words)["checkpoint_sha256"] == expected
+
+
+ON_THREADS: dict[str, Any] = {
+    "method": "scaffold",
+    "model": {"name": "mlp", "hidden": [8]},
+    "scenario": {"source": "digits", "partition": "iid", "clients": 4, "val": 0},
+    "rounds": 4,
+    "local_epochs": 1,
+    "checkpoint": {"seconds": 0},
+    "engine": {"name": "threads", "workers": 2},
+}
+
+
+class CrashesInCpp(Callback):
+    """After round 2, a thread of a pool reads memory that does not exist."""
+
+    def on_round(self, config: Any, round_: int, rows: Any) -> None:
+        if round_ == 2:
+            program = torch.classes.fedloom_replay.Program()
+            program.finish(2, [], 0, 0, 0, torch.jit.annotate(list[bool], []))
+            samples = torch.classes.fedloom_replay.Samples(torch.zeros(2, 3), torch.zeros(2).long(), [], [])
+            job = samples.replay([], False, [], [], [], 2, 1)
+            job.gather([program], torch.full((2,), 2**50), [0, 2, 1, 0, 0], [])
+            pool = torch.classes.fedloom_replay.Pool(1)
+            pool.submit(1, job)
+            time.sleep(60)
+
+
+def _crash(out: Path) -> None:
+    faulthandler.disable()
+    run(parse(ON_THREADS), out=out, callbacks=[CrashesInCpp()])
+
+
+@pytest.mark.skipif(sys.platform != "linux" or compiler() is None, reason="forks, and needs a C++ compiler")
+def test_a_crash_in_cpp_leaves_the_last_checkpoint(tmp_path: Path) -> None:
+    assert replay_library().wait()
+    process = multiprocessing.get_context("fork").Process(target=_crash, args=(tmp_path / "cut",))
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGSEGV
+    resumed = run(parse(ON_THREADS), out=tmp_path / "cut", existing="resume")
+    whole = run(parse(ON_THREADS | {"engine": "serial"}), out=tmp_path / "whole")
+    assert resumed.numbers["checkpoint_sha256"] == whole.numbers["checkpoint_sha256"]
 
 
 ROUNDS_OF_MANY = 24
