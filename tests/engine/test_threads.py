@@ -239,6 +239,24 @@ def test_without_a_compiler_clients_run_in_processes_and_a_line_says_so(monkeypa
     assert found.warning == "engine: threads cannot be used here (there is no C++ compiler); clients run in processes"
 
 
+def test_a_compilation_that_fails_later_is_reported_once(monkeypatch, tmp_path):
+    library = TorchLibrary(tmp_path / "none.cpp")
+    monkeypatch.setattr("fedloom.engine.fast.torch_library.replay_library", lambda: library)
+    library.start = lambda: None
+    library.obstacle = None
+    toy = world(configured("fedavg"), FEW, batch_size=4)
+    engine = toy.federation.engine = Threads(toy.worker, 2)
+    assert not toy.federation.step().diagnostics
+    library.obstacle = "it does not compile"
+    (note,) = toy.federation.step().diagnostics
+    assert note.code == "engine.threads"
+    assert note.message.startswith(
+        "threads cannot be used (it does not compile); clients are trained one after another"
+    )
+    assert not toy.federation.step().diagnostics
+    engine.close()
+
+
 def test_a_variable_says_that_there_is_no_compiler(monkeypatch):
     monkeypatch.setenv("FEDLOOM_NO_COMPILER", "1")
     assert compiling.compiler.__wrapped__() is None

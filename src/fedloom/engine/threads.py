@@ -67,6 +67,7 @@ class Threads:
         size = max(1, *(nbytes(loaded_net.tree) for loaded_net in worker.loaded_nets))
         self._max_queued = threads * max(_MIN_QUEUED, min(_MAX_QUEUED, _MAX_QUEUED_BYTES // (size * threads)))
         self._running: dict[int, _Running] = {}
+        self._obstacle_reported = False
         self._seconds_of_replays = 0.0  # that this thread took in the present round
         self.python_bound_rounds = 0  # latest rounds in a row whose length was that of the work in Python
 
@@ -167,7 +168,13 @@ class Threads:
         return record
 
     def notes(self) -> list[Diagnostic]:
-        return []
+        """Return once why there are no threads, if compiling has failed since the engine was chosen."""
+        obstacle = None if self._obstacle_reported else self.worker.speedups.threads_obstacle()
+        if obstacle is None:
+            return []
+        self._obstacle_reported = True
+        message = f"threads cannot be used ({obstacle}); clients are trained one after another in one process"
+        return [Diagnostic("engine.threads", message, 1.0)]
 
     def close(self) -> None:
         """End the threads, and the engine that tests."""
