@@ -53,16 +53,16 @@ def setting_table(cells: Cells, setting: str) -> str:
     prefix = f"{setting}/"
     rows = [(name.removeprefix(prefix), cell) for name, cell in cells.items() if name.startswith(prefix)]
     lines = [
-        "| method | protocol | accuracy % | against the plain method | worst 10 % | learning rate | MB up | MB down "
-        "| TFLOPs |",
-        "|---|---|---|---|---|---|---|---|---|",
+        "| method | protocol | accuracy % | against the plain method | seeds higher | worst 10 % | learning rate "
+        "| MB up | MB down | TFLOPs |",
+        "|---|---|---|---|---|---|---|---|---|---|",
     ]
-    words = differences(cells, setting)
+    words, higher = differences(cells, setting), seeds_higher(cells, setting)
     for label, cell in sorted(rows, key=lambda row: (row[1]["protocol"], -_mean(row[1]))):
         rate = cell["tuned"].get("optimizer.lr", "–")
         lines.append(
             f"| {display_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} |"
-            f" {words.get(prefix + label, '–')} | {_worst(cell)} | {rate} |"
+            f" {words.get(prefix + label, '–')} | {higher.get(prefix + label, '–')} | {_worst(cell)} | {rate} |"
             f" {cell['bytes_up'] / 1e6:,.1f} | {cell['bytes_down'] / 1e6:,.1f} | {cell['flops'] / 1e12:.2f} |"
         )
     return "\n".join(lines) + "\n"
@@ -74,20 +74,37 @@ def differences(cells: Cells, setting: str) -> dict[str, str]:
     All methods of a setting and protocol that are compared with the plain one are a family.
     """
     words: dict[str, str] = {}
-    in_setting = {name: cell for name, cell in cells.items() if name.partition("/")[0] == setting}
-    for protocol in dict.fromkeys(cell["protocol"] for cell in in_setting.values()):
-        family = {name: cell for name, cell in in_setting.items() if cell["protocol"] == protocol}
-        plain = "local" if protocol.startswith("personal") else "fedavg"
-        baseline = next((name for name in family if name == f"{setting}/{plain}"), None)
-        if baseline is None:
-            continue
-        others = [name for name in family if name != baseline]
-        rows = [(family[name]["seeds"], family[name]["accuracies"]) for name in (*others, baseline)]
-        paired = [paired_differences(*row, *rows[-1]) for row in rows[:-1]]
-        for name, outcome in zip(others, compare_family([list(by_seed.values()) for by_seed in paired]), strict=True):
+    for family in _families(cells, setting):
+        for name, outcome in zip(
+            family, compare_family([list(by_seed.values()) for by_seed in family.values()]), strict=True
+        ):
             mark = " *" if outcome.addition else ""
             words[name] = f"{100 * outcome.mean:+.1f}, {outcome.word}{mark}"
     return words
+
+
+def seeds_higher(cells: Cells, setting: str) -> dict[str, str]:
+    """By cell, on how many of its seeds it is higher than the plain method of its protocol."""
+    return {
+        name: f"{sum(difference > 0 for difference in by_seed.values())} of {len(by_seed)}"
+        for family in _families(cells, setting)
+        for name, by_seed in family.items()
+    }
+
+
+def _families(cells: Cells, setting: str) -> list[dict[str, dict[int, float]]]:
+    """The cells of a setting by protocol: of each, by seed, its difference from the plain method of the protocol."""
+    families = []
+    in_setting = {name: cell for name, cell in cells.items() if name.partition("/")[0] == setting}
+    for protocol in dict.fromkeys(cell["protocol"] for cell in in_setting.values()):
+        plain_name = f"{setting}/{'local' if protocol.startswith('personal') else 'fedavg'}"
+        family = {name: cell for name, cell in in_setting.items() if cell["protocol"] == protocol}
+        plain = family.pop(plain_name, None)
+        if plain is not None:
+            rows = {name: (cell["seeds"], cell["accuracies"]) for name, cell in family.items()}
+            baseline = plain["seeds"], plain["accuracies"]
+            families.append({name: paired_differences(*row, *baseline) for name, row in rows.items()})
+    return families
 
 
 def leaderboard(studies: Mapping[str, Cells]) -> str:
