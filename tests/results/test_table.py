@@ -9,7 +9,8 @@ from dataclasses import replace
 import pytest
 
 from fedloom.report import result_table
-from fedloom.results.table import grouped
+from fedloom.results.formats import formatted, rows_csv
+from fedloom.results.table import grouped, metric_text
 
 
 def test_runs_that_differ_in_the_seed_only_are_one_row(make_result):
@@ -128,3 +129,18 @@ def test_importing_the_report_brings_neither_torch_nor_matplotlib():
     code = "import sys, fedloom.report; print({'torch', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
+
+
+def test_a_metric_that_a_seed_does_not_define_is_a_mean_over_the_others_and_says_so(make_result):
+    def tested(seed: int, auroc: float | None):
+        run = make_result("fedsc", seed)
+        return replace(run, numbers=run.numbers | {"metrics": {"auroc": auroc}})
+
+    runs = [tested(0, None), tested(1, 0.6), tested(2, 0.8)]
+    (row,) = result_table(runs)
+    assert (row["metrics"]["auroc"], row["metrics_n"]["auroc"]) == (pytest.approx(0.7), 2)
+    assert metric_text(row, "auroc") == "70.0 ± 14.1 (2 of 3 seeds)"  # 0.2 / sqrt(2)
+    assert "70.0 ± 14.1 (2 of 3 seeds)" in formatted(runs, "latex").replace("$\\pm$", "±")
+    assert rows_csv([row]).splitlines()[0].endswith("auroc,auroc_std,auroc_n")
+    (none,) = result_table([tested(0, None)])
+    assert metric_text(none, "auroc") == ""

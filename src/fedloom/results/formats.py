@@ -92,7 +92,7 @@ def formatted(results: Sequence[RunData], format: str) -> str:
     titles = panel_titles(rows, row_names(rows))
     measures = [table_measure(name, groups, "percent") for name in ("accuracy", *metric_names(rows))]
     best = [
-        best_rows(groups, titles, measure.values, measure.lower) if measure.ranked else set[int]()
+        best_rows(groups, titles, measure.complete, measure.lower) if measure.ranked else set[int]()
         for measure in measures
     ]
     bold_cells = {
@@ -256,5 +256,6 @@ def _plain(row: ResultRow) -> dict[str, Any]:
     seeds = {"seeds": " ".join(map(str, row["seeds"]))}
     diverged = {"diverged": " ".join(map(str, row["diverged"]))} if row["diverged"] else {}
     metrics = row["metrics"] | {f"{name}_std": std for name, std in row["metrics_std"].items()}
+    metrics |= {f"{name}_n": n for name, n in row["metrics_n"].items() if n < row["n"]}
     numbers = {key: every[key] for key in _AFTER} | metrics | row["figures"]
     return {key: every[key] for key in _BEFORE} | row["setting"] | seeds | numbers | diverged | attacked

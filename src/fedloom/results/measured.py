@@ -24,10 +24,15 @@ def words_of(measure: str) -> str:
 
 def values_by_seed(group: Group, measure: str) -> list[float] | None:
     """Return a measure at the selected round, in the order of the row's seeds; None if a seed lacks it."""
-    if measure == "accuracy":
-        return group.row["by_seed"]
-    values = [_value(run.numbers, measure) for run in group.results]
+    values = maybe_by_seed(group, measure)
     return None if None in values else [value for value in values if value is not None]
+
+
+def maybe_by_seed(group: Group, measure: str) -> list[float | None]:
+    """Return a measure at the selected round, in the order of the row's seeds; None for a seed that lacks it."""
+    if measure == "accuracy":
+        return list(group.row["by_seed"])
+    return [_value(run.numbers, measure) for run in group.results]
 
 
 def mean_text(measure: str, values: Sequence[float]) -> str:

@@ -124,10 +124,10 @@ class _Block:
         keys: PivotKeys,
     ) -> None:
         self._measure, self._groups, self._layout = measure, groups, layout
-        self.best = best_rows(groups, titles, measure.values, measure.lower) if measure.ranked else set[int]()
+        self.best = best_rows(groups, titles, measure.complete, measure.lower) if measure.ranked else set[int]()
         self._differences: dict[int, Difference] = {}
         if _differs(layout) and measure.tested:
-            self._differences = differences_against(layout.against, groups, keys.methods, titles, measure.values)
+            self._differences = differences_against(layout.against, groups, keys.methods, titles, measure.complete)
 
     def headings(self) -> list[str]:
         """Return the headings of the block's columns."""
@@ -142,7 +142,7 @@ class _Block:
     def cells(self, index: int | None) -> list[ValueCell | None]:
         """Return the block's cells of a group; None for no run."""
         count = len(self.headings())
-        if index is None or self._measure.values[index] is None:
+        if index is None or not self._measure.defined(index):
             return [None] * count
         outcome = self._differences.get(index)
         cells: list[ValueCell | None] = [self._mean(index)]
@@ -154,13 +154,13 @@ class _Block:
         return cells
 
     def _mean(self, index: int) -> ValueCell:
-        values, row = self._measure.values[index] or [], self._groups[index].row
+        values, row = self._measure.defined(index), self._groups[index].row
         if row["diverged"] and self._measure.tested:
             return ValueCell("diverged", {"mean": None})
         mean, std = mean_std([self._measure.scale * value for value in values])
         numbers: dict[str, float | int | None] = {"": mean}
         if self._measure.tested:
-            numbers |= {"std": std, "n": row["n"], "bold": int(index in self.best)}
+            numbers |= {"std": std, "n": len(values), "bold": int(index in self.best)}
         return ValueCell(self._measure.text(index), numbers, index in self.best)
 
     def _interval(self, outcome: Difference) -> ValueCell:

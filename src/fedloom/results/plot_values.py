@@ -98,7 +98,7 @@ def _estimates(
     check_measure(metric, measures_of([row.group for row in rows]))
     scale = 100.0 if is_share(metric) else 1.0
     panels: dict[str, list[Series]] = {row.title: [] for row in rows}
-    diverged = []
+    diverged, undefined = [], []
     for row in rows:
         values = values_by_seed(row.group, metric)
         if row.group.row["diverged"]:
@@ -109,9 +109,13 @@ def _estimates(
             text = mean_text(metric, values)
             bounds = bounds_of(scaled, scale * row.group.row["step"])
             panels[row.title].append(Estimate(row.method, mean, bounds, text, bounds is None))
+        else:
+            undefined.append(f"{row.method} {row.title}".rstrip())
     note = _NOTES[kind].format(seeds=_seeds(rows))
     if diverged:
         note += f" Left out, because a run diverged: {listed(diverged)}."
+    if undefined:
+        note += f" Left out, because the measure is not defined for every seed: {listed(undefined)}."
     return _plot(kind, rows, panels, metric, note)
 
 

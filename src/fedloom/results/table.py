@@ -15,7 +15,7 @@ from fedloom.config.execution_keys import EXECUTION
 from fedloom.core.units import number_text
 from fedloom.results.difference import STEP
 from fedloom.results.statistics import mean_std
-from fedloom.results.text import listed
+from fedloom.results.text import listed, seeds_share
 from fedloom.results.tuning_record import tuned_keys
 from fedloom.storage.run_data import SECONDS, RunData
 
@@ -58,8 +58,9 @@ class ResultRow(TypedDict):
     stopped: list[str]  # runs that a callback ended early: seed, round, reason
     repeats: int  # runs left out because another run had the same seed
     attack: str | None  # attack and its share of clients, "label-flip 0.2"; None without an attack
-    metrics: dict[str, float]  # further metrics, means over seeds; without those that some seed lacks
+    metrics: dict[str, float]  # further metrics, means over the seeds where they are defined
     metrics_std: dict[str, float | None]  # their sample standard deviations
+    metrics_n: dict[str, int]  # the number of these seeds
     attack_success: float | None  # mean share of samples classified as the attacker wants; None without target
 
 
@@ -221,10 +222,10 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
     mean, std = mean_std(accuracies)
     val = [n["best_val_accuracy"] for n in numbers]
     successes: list[Any] = [(n.get("attack") or {}).get("success") for n in numbers]
-    measured = {
-        name: [n.get("metrics", {}).get(name) for n in numbers] for name in sorted(numbers[0].get("metrics", {}))
-    }
-    metrics = {name: mean_std(values) for name, values in measured.items() if None not in values}
+    names = sorted({name for n in numbers for name in n.get("metrics", {})})
+    measured = {name: [n.get("metrics", {}).get(name) for n in numbers] for name in names}
+    defined = {name: [value for value in values if value is not None] for name, values in measured.items()}
+    metrics = {name: mean_std(values) for name, values in defined.items() if values}
     row = ResultRow(
         label=label,
         cell=cell,
@@ -254,6 +255,7 @@ def _group(runs: Sequence[RunData], label: str, cell: tuple[str, str] | None, se
         attack=attack_words(numbers[0]),
         metrics={name: value for name, (value, _) in metrics.items()},
         metrics_std={name: spread for name, (_, spread) in metrics.items()},
+        metrics_n={name: len(defined[name]) for name in metrics},
         attack_success=None if None in successes else fmean(successes),
     )
     return Group(row, seed_runs)
@@ -301,12 +303,16 @@ def metric_names(rows: Sequence[ResultRow]) -> list[str]:
 
 
 def metric_text(row: ResultRow, name: str) -> str:
-    """Return a metric in its unit (`core.units`), with its spread over seeds; empty if the row has none."""
+    """Return a metric in its unit (`core.units`), with its spread over seeds; empty if the row has none.
+
+    Where a seed does not define it, as AUROC where one class is tested, the number of seeds that do follows.
+    """
     if name not in row["metrics"]:
         return ""
     mean, std = row["metrics"][name], row["metrics_std"][name]
     text = number_text(name, mean)
-    return text if std is None else f"{text} ± {number_text(name, std)}"
+    text = text if std is None else f"{text} ± {number_text(name, std)}"
+    return text + seeds_share(row["metrics_n"][name], row["n"])
 
 
 def figure_text(row: ResultRow, name: str) -> str:

@@ -10,9 +10,10 @@ from typing import Literal
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.units import LOWER_IS_BETTER, is_share, unit
 from fedloom.results.clients import client_accuracies, worst
-from fedloom.results.measured import display_name, measures_of, values_by_seed
+from fedloom.results.measured import display_name, maybe_by_seed, measures_of
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group
+from fedloom.results.text import seeds_share
 
 Units = Literal["percent", "share"]
 _BYTES = {"up": "bytes_up", "down": "bytes_down"}
@@ -30,7 +31,7 @@ class TableMeasure:
     Attributes:
         name: of the measure.
         words: its heading, with the unit.
-        values: of each group, one value a seed, as stored; None where a seed lacks it.
+        values: of each group, one value a seed, as stored; None where it is not defined.
         scale: by what a value is multiplied to be read.
         decimals: of the number that is read.
         tested: whether it is a score, with a spread over seeds and a best row.
@@ -38,10 +39,15 @@ class TableMeasure:
 
     name: str
     words: str
-    values: list[list[float] | None]
+    values: list[list[float | None]]
     scale: float
     decimals: int
     tested: bool = True
+
+    @property
+    def complete(self) -> list[list[float] | None]:
+        """The values of each group; None where a seed lacks it, so that the group is compared with no other."""
+        return [None if None in values else self.defined(index) for index, values in enumerate(self.values)]
 
     @property
     def lower(self) -> bool:
@@ -53,14 +59,19 @@ class TableMeasure:
         """Whether a best row is marked: the accuracy of the most frequent class is a property of the data."""
         return self.tested and not self.name.startswith("majority_")
 
+    def defined(self, index: int) -> list[float]:
+        """Return the values of the seeds of a group where the measure is defined."""
+        return [value for value in self.values[index] if value is not None]
+
     def text(self, index: int) -> str:
-        """Return the mean of a group over its seeds, with its spread for a score."""
-        values = self.values[index]
-        if values is None:
+        """Return the mean of a group over its seeds, with its spread for a score, and their number if some lack it."""
+        defined = self.defined(index)
+        if not defined:
             return "–"
-        mean, std = mean_std([self.scale * value for value in values])
+        mean, std = mean_std([self.scale * value for value in defined])
         text = f"{mean:,.{self.decimals}f}"
-        return text if std is None or not self.tested else f"{text} ± {std:.{self.decimals}f}"
+        text = text if std is None or not self.tested else f"{text} ± {std:.{self.decimals}f}"
+        return text + seeds_share(len(defined), len(self.values[index]))
 
 
 def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeasure:
@@ -87,7 +98,7 @@ def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeas
     return TableMeasure(name, f"{words} ({unit(name)})" if unit(name) else words, values, 1.0, 3)
 
 
-def _values(group: Group, name: str) -> list[float] | None:
+def _values(group: Group, name: str) -> list[float | None]:
     runs = [run.numbers for run in group.results]
     match name:
         case "n":
@@ -97,16 +108,15 @@ def _values(group: Group, name: str) -> list[float] | None:
         case "up" | "down":
             return [float(numbers[_BYTES[name]]) for numbers in runs]
         case "best_val":
-            maybe = [numbers["best_val_accuracy"] for numbers in runs]
+            return [numbers["best_val_accuracy"] for numbers in runs]
         case "worst10":
-            maybe = [worst(list(client_accuracies(run.rows).values())) for run in group.results]
+            return [worst(list(client_accuracies(run.rows).values())) for run in group.results]
         case _:
-            return values_by_seed(group, name)
-    return None if None in maybe else [float(value) for value in maybe]
+            return maybe_by_seed(group, name)
 
 
-def _step(kind: str, values: Sequence[list[float] | None]) -> tuple[float, str]:
+def _step(kind: str, values: Sequence[Sequence[float | None]]) -> tuple[float, str]:
     """Return the unit in which the largest mean of a column is at least one."""
-    largest = max((fmean(of_group) for of_group in values if of_group), default=0.0)
+    largest = max((fmean(value or 0.0 for value in of_group) for of_group in values), default=0.0)
     steps = _STEPS[kind]
     return next((step for step in steps if largest >= step[0]), steps[-1])

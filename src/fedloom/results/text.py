@@ -63,3 +63,8 @@ def counted(n: int, noun: str) -> str:
 def seeds_text(seeds: Sequence[int]) -> str:
     """Return seeds with their noun: "seed 0", "seeds 0, 1 and 2"."""
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)}"
+
+
+def seeds_share(defined: int, seeds: int) -> str:
+    """Return how many seeds a mean is over, to follow it: " (2 of 3 seeds)"; empty if it is over all of them."""
+    return "" if defined == seeds else f" ({defined} of {counted(seeds, 'seed')})"
