@@ -20,7 +20,7 @@ ARCHITECTURES = "heterogeneous-models", ""
 AHEAD = [
     (("fed3r", "fedcgs", "fednh", "feddyn", "ccvr"), "fedavg", VERY_SKEWED, 17, 27),
     (("fed3r", "fedcgs", "fednh", "feddyn", "ccvr"), "fedavg", SKEWED, 3, 5),
-    (("ccvr", "fednh", "fedlc"), "fedavg", LONG_TAIL, 14, 20),
+    (("fed3r", "fedncm", "ccvr", "fednh", "fedcgs", "fedcof", "fedlc"), "fedavg", LONG_TAIL, 14, 23),
     (("fedsc",), "fedavg", DOMAINS, 2.5, 2.5),
     (("fedrep", "fedper", "fedrod", "fedala", "fedco2"), "local", VERY_SKEWED, 3, 4),
     (("fedrep", "fedper", "fedrod", "fedala", "fedco2"), "local", SKEWED, 6, 7),
