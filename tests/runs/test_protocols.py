@@ -159,6 +159,8 @@ def test_one_protocol_in_the_list_is_the_key_of_old():
         ({"protocols": ["global/global", 7]}, "evaluation.protocols = 7"),
         ({"protocols": ["global/global", "few-shot"]}, "take evaluation.protocol=few-shot"),
         ({"protocols": ["global/global", "global/global"]}, "stands twice"),
+        ({"metrics": ["auroc", "brier", "auroc"]}, "evaluation.metrics = 'auroc' stands twice"),
+        ({"also": ["nearest", "nearest"]}, "evaluation.also = 'nearest' stands twice"),
         ({"protocols": ["global/global", "global/local"], "protocol": "global/local"}, "leave evaluation.protocol out"),
         ({"protocols": "global/global"}, "evaluation.protocols"),
         ({"protocols": {"global": "local"}}, "evaluation.protocols"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, get_args
 
@@ -13,6 +14,9 @@ from fedloom.core.registry import Registry
 
 # Pydantic's words for what a section is, in those of a config.
 _SECTION = "a section holds keys with values, as {key: value} or key.name=value"
+_UNION_MEMBER = re.compile(
+    r"str|int|float|bool|ModelConfig|constrained-\w+|literal\[.*|(list|dict|tuple)\[.*|function-.*"
+)
 _MESSAGES = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _SECTION, "tuple_type": "need a list"}
 
 
@@ -28,9 +32,12 @@ def explain_validation_error(
         more_keys: keys that it accepts beside its fields.
     """
     first = error.errors()[0]
-    location = [str(part) for part in first["loc"] if part not in ("str", "ModelConfig")]  # of the union for models
+    is_unknown = first["type"] in ("extra_forbidden", "unexpected_keyword_argument")
+    typed = first["loc"][-1:] if is_unknown else ()  # may have the name of a kind of value
+    path = first["loc"][: len(first["loc"]) - len(typed)]
+    location = [str(part) for part in (*(part for part in path if not _is_union_member(part)), *typed)]
     key = ".".join([*filter(None, [section]), *location])
-    if first["type"] in ("extra_forbidden", "unexpected_keyword_argument"):
+    if is_unknown:
         allowed = keys_at(model, location[:-1])
         return UnknownKeyError(
             key.rpartition(".")[0], location[-1], {*allowed, *(more_keys if len(location) == 1 else ())}
@@ -39,6 +46,11 @@ def explain_validation_error(
         return ConfigError(f"{key} is missing: {model.__name__} needs it")
     message = _MESSAGES.get(first["type"], f"{first['msg'][0].lower()}{first['msg'][1:]}")
     return ConfigError(f"{key} = {short_repr(first['input'])}: {message}")
+
+
+def _is_union_member(part: int | str) -> bool:
+    """Whether a part of pydantic's location is no key, but the kind of value that a union tried."""
+    return isinstance(part, str) and _UNION_MEMBER.fullmatch(part) is not None
 
 
 def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Sequence[str]]) -> ConfigError:

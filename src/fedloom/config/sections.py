@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
@@ -18,6 +18,12 @@ class Section(BaseModel):
     """A part of a config: unknown keys are errors."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+def _refuse_repeated(key: str, values: Sequence[Any]) -> None:
+    repeated = next((value for k, value in enumerate(values) if value in values[:k]), None)
+    if repeated is not None:
+        raise ConfigError(f"{key} = {short_repr(repeated)} stands twice in its list; name each once")
 
 
 class NewcomersConfig(Section):
@@ -44,10 +50,7 @@ class NewcomersConfig(Section):
     @field_validator("shots", "tunes")
     @classmethod
     def _each_once(cls, values: tuple[Any, ...], info: ValidationInfo) -> tuple[Any, ...]:
-        repeated = next((value for k, value in enumerate(values) if value in values[:k]), None)
-        if repeated is not None:
-            key = f"evaluation.newcomers.{info.field_name}"
-            raise ConfigError(f"{key} = {short_repr(repeated)} stands twice in its list; name each once")
+        _refuse_repeated(f"evaluation.newcomers.{info.field_name}", values)
         return values
 
     @property
@@ -159,9 +162,7 @@ class EvaluationConfig(Section):
         for name in listed:
             if name not in PROTOCOLS:
                 raise ConfigError(f"evaluation.protocols = {short_repr(name)}: {_why_not_listed(name)}")
-        repeated = next((name for k, name in enumerate(listed) if name in listed[:k]), None)
-        if repeated is not None:
-            raise ConfigError(f"evaluation.protocols = {repeated!r} stands twice in its list; name each once")
+        _refuse_repeated("evaluation.protocols", listed)
         if values.get("protocol", listed[0]) != listed[0]:
             raise ConfigError(
                 f"evaluation.protocol = {short_repr(values['protocol'])}: the first of evaluation.protocols, "
@@ -173,6 +174,8 @@ class EvaluationConfig(Section):
     def _can_be_measured(self) -> EvaluationConfig:
         for name in self.metrics:
             METRICS.get(name)
+        for key in ("metrics", "also"):
+            _refuse_repeated(f"evaluation.{key}", getattr(self, key))
         if self.protocol == "few-shot" and self.metrics:
             raise ConfigError(f"evaluation.metrics = {list(self.metrics)}: few-shot measures accuracy and loss alone")
         if METRICS.get(self.select_by) and self.select_by not in (*ALWAYS, *self.metrics):
