@@ -38,6 +38,7 @@ SCENARIOS = {
     "digit-domains": "five digit domains",
     "heterogeneous-models": "CIFAR-10, heterogeneous models",
     "long-tail": "Fashion-MNIST, long tail",
+    "several-widths": "Fashion-MNIST, one network in several widths",
     "two-classes": "Fashion-MNIST, two classes, different nets",
 }
 Cells = Mapping[str, dict[str, Any]]
