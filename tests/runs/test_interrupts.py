@@ -64,9 +64,14 @@ def test_ctrl_c_is_one_line_and_ends_everything(tmp_path: Path, words: list[str]
     _, err = process.communicate(timeout=60)
     says = "--resume goes on from the last checkpoint" if words is RUN else "the same command goes on from the last"
     assert process.returncode == 130
-    assert err.strip().startswith(f"stopped; {says}")
-    assert err.strip().count("\n") == 0
+    (line,) = lines_of(err)
+    assert line.startswith(f"stopped; {says}")
     wait_for(lambda: not group(process.pid))
+
+
+def lines_of(errors: str) -> list[str]:
+    """All lines but the advice on bfloat16, which depends on the processor."""
+    return [line for line in errors.strip().splitlines() if not line.startswith("note: precision = bfloat16")]
 
 
 @linux
@@ -83,7 +88,7 @@ def test_a_request_to_end_is_one_line_and_ends_everything(tmp_path: Path, number
     process.join(60)
     assert process.exitcode == 128 + number
     cause = "" if number == signal.SIGINT else f" by {number.name}"
-    assert errors.read_text().strip() == f"stopped{cause}; --resume goes on from the last checkpoint"
+    assert lines_of(errors.read_text()) == [f"stopped{cause}; --resume goes on from the last checkpoint"]
     wait_for(lambda: not group(pid))
 
 

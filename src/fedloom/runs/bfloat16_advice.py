@@ -16,7 +16,7 @@ from fedloom.nets.user_model import error_line
 _log = logging.getLogger(__name__)
 _WORTH_SECONDS = 300.0  # remaining time of a run from which on the measurement is made
 _WORTH_GAIN = 1.25
-_WARM_UP, _STEPS = 2, 3
+_WARM_UP, _STEPS = 2, 5
 _NATIVE = ("amx_bf16", "avx512_bf16")  # features of processors that multiply in bfloat16
 
 
@@ -54,7 +54,10 @@ def has_bfloat16() -> bool:
 
 
 def step_seconds(worker: Worker) -> tuple[float, float]:
-    """Return the shortest time of a plain step in float32 and in bfloat16, in seconds, of a copy of the first net."""
+    """Return the shortest time of a plain step in float32 and in bfloat16, of a copy of the first net.
+
+    Seconds are those of the processor, because other work on the machine shall not pass for a gain.
+    """
     net = deep_copy(worker.loaded_nets[0].net)
     indices = torch.arange(min(worker.local_training.batch_size, len(worker.data)))
     x = worker.data.gather(indices)
@@ -63,9 +66,9 @@ def step_seconds(worker: Worker) -> tuple[float, float]:
     times: dict[bool, list[float]] = {False: [], True: []}
     for _ in range(_WARM_UP + _STEPS):
         for half in times:
-            started = time.perf_counter()
+            started = time.thread_time()
             _step(net, x, half)
-            times[half].append(time.perf_counter() - started)
+            times[half].append(time.thread_time() - started)
     return min(times[False][_WARM_UP:]), min(times[True][_WARM_UP:])
 
 
