@@ -24,6 +24,7 @@ SETTINGS = {
     ("all-methods", "alpha-0.2"): ("at", "0.2", "dirichlet-02"),
     ("long-tail", ""): ("under a", "long tail", "long-tail-fashion-mnist-rho-50-dirichlet-02"),
     ("digit-domains", ""): ("on", "five domains", "feature-skew-five-digit-domains-one-client-each"),
+    ("several-widths", ""): ("with", "several widths", "one-network-in-several-widths-fashion-mnist-dirichlet-02"),
     ("two-classes", ""): ("with", "different nets", "different-nets-fashion-mnist-two-classes-a-client"),
     ("heterogeneous-models", ""): ("with", "four architectures", "heterogeneous-models-cifar-10-dirichlet-01"),
 }
