@@ -18,7 +18,10 @@ from fedloom.core.errors import ConfigError
         ({"model": [{"name": "mlp", "hidden": ["x"]}]}, "model.hidden.0 = 'x': "),
         ({"evaluation": {"newcomers": {"shots": [-1]}}}, "evaluation.newcomers.shots.0 = -1: "),
         ({"evaluation": {"newcomers": {"shots": ["few"]}}}, "evaluation.newcomers.shots.0 = 'few': "),
-        ({"scenario": {"source": "digits", "partition": "iid", "held_out": [1.5]}}, "scenario.held_out.clients.0 = 1.5: "),
+        (
+            {"scenario": {"source": "digits", "partition": "iid", "held_out": [1.5]}},
+            "scenario.held_out.clients.0 = 1.5: ",
+        ),
         ({"checkpoint": {"keep_clients": ["x"]}}, "checkpoint.keep_clients.0 = 'x': "),
     ],
 )
