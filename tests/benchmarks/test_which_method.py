@@ -25,8 +25,8 @@ AHEAD = [
     (("fedrep", "fedper", "fedrod", "fedala", "fedco2"), "local", VERY_SKEWED, 3, 4),
     (("fedrep", "fedper", "fedrod", "fedala", "fedco2"), "local", SKEWED, 6, 7),
     (("fedco2", "fedproto", "fd"), "local", DOMAINS, 2, 3),
-    (("fd",), "local", NETS, 0.0, 1.1),
-    (("fedproto",), "local", ARCHITECTURES, 1.9, 1.9),
+    (("fedpcl", "fd", "fedorgp", "fedl2g"), "local", NETS, 0.5, 1.2),
+    (("fedproto", "fedkd"), "local", ARCHITECTURES, 1.7, 1.9),
     (("fedproto", "fedssa"), "local", VERY_SKEWED, 0.6, 2.8),
     (("fedproto", "fedssa"), "local", SKEWED, 0.6, 2.8),
 ]
