@@ -77,12 +77,13 @@ def interrupt(scenario):
 def test_thirty_runs_that_end_in_any_way_leave_descriptors_and_memory_as_they_were():
     scenario = fl.scenario("digits", partition="dirichlet", alpha=0.5, clients=3, seed=0)
     end_well(scenario)
+    gc.collect()  # what earlier tests left open
     before = descriptors()
     for _ in range(6):  # a comparison is two runs
         for way in (end_well, compare, fail, interrupt):
             way(scenario)
     gc.collect()  # exceptions of tests hold frames
-    assert descriptors() == before
+    assert descriptors() <= before
     assert shared_mappings() == 0
 
 
