@@ -6,6 +6,7 @@ import pytest
 
 import fedloom as fl
 from fedloom.config.references import variants_with_references
+from fedloom.core.errors import ConfigError
 
 DATA = {"source": "digits", "partition": "iid", "clients": 4}
 
@@ -45,7 +46,10 @@ def test_each_setting_has_its_own_references():
 
 
 def test_few_shot_has_no_references():
-    assert methods("few-shot", ["fedavg"]) == [("fedavg", "few-shot")]
+    with pytest.raises(ConfigError, match=r"^references: there are none for the protocol few-shot; leave them out$"):
+        methods("few-shot", ["fedavg"])
+    mixed = methods(["few-shot", "global/global"], ["fedprox"])
+    assert [name for name, _ in mixed] == ["fedprox", "fedprox", "fedavg", "central"]
 
 
 def test_options_of_the_compared_method_stay_its_own():

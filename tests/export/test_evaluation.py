@@ -127,6 +127,8 @@ def test_other_files_and_metrics_are_refused(folder, data, tmp_path):
         fl.evaluate(folder, data, metrics=["aurok"])
     with pytest.raises(ConfigError, match="metric domain_accuracy: new data say no domain of their samples; leave it"):
         fl.evaluate(folder, data, metrics=["domain_accuracy"])
+    with pytest.raises(ConfigError, match="metric attack_success: nobody attacks new data; leave it out"):
+        fl.evaluate(folder, data, metrics=["attack_success"])
 
 
 def test_a_plain_module_of_the_user(tmp_path):

@@ -110,6 +110,24 @@ def test_intervals_and_p_values_are_of_one_family_a_setting(grid: Comparison) ->
     assert "over fedsc [95 %]" in other
 
 
+def test_headline_lines_and_tables_correct_over_the_same_family(make_result: MakeResult) -> None:
+    """Pooled data are no method: as one more comparison they took the word from FedSC in two of the three places."""
+    accuracies = {"fedavg": (0.6, 0.6, 0.6), "fedsc": (0.62, 0.625, 0.635), "central": (0.6, 0.99, 0.7)}
+    done = Comparison(
+        [
+            make_result(method, seed, (0.1, last), world=WORLD)
+            for method, by_seed in accuracies.items()
+            for seed, last in enumerate(by_seed)
+        ]
+    )
+    (pair,) = done.paired()
+    assert (pair.label, pair.outcome.word, pair.outcome.comparisons) == ("fedsc", "ahead", 1)
+    assert 0.025 < (pair.outcome.holm or 0) < 0.05
+    assert "fedsc is ahead of fedavg" in done.verdict()
+    _, _, fedsc, central = cells_of(done.pivot(format="markdown", p_value=True))
+    assert (fedsc[-1], central[-1]) == (f"{pair.outcome.holm:.3f}", "–")
+
+
 def test_csv_has_plain_numbers_with_spread_seeds_and_bold(grid: Comparison) -> None:
     rows = list(csv.DictReader(grid.pivot("method", "alpha", format="csv", interval=True).splitlines()))
     name = "alpha = 0.1, accuracy (%)"

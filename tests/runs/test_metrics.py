@@ -81,7 +81,7 @@ def test_runs_without_further_metrics_have_the_fingerprint_that_they_had():
 
 
 def test_a_metric_that_nobody_knows_is_refused():
-    with pytest.raises(ConfigError, match="unknown metric 'brier_scor'"):
+    with pytest.raises(ConfigError, match=r"evaluation\.metrics = 'brier_scor': did you mean 'brier"):
         parse(CONFIG | {"evaluation": {"metrics": ["brier_scor"]}})
 
 
@@ -119,10 +119,12 @@ def test_a_model_that_finds_no_patient_is_named():
     ("evaluation", "says"),
     [
         ({"select_by": "auroc"}, "evaluation.select_by = 'auroc': not measured; add it to evaluation.metrics"),
-        ({"select_by": "acuracy"}, "unknown metric 'acuracy'"),
+        ({"select_by": "acuracy"}, "evaluation.select_by = 'acuracy': did you mean 'accuracy'"),
+        ({"select_by": "majority_own"}, "evaluation.select_by = 'majority_own': known: accuracy"),
         ({"select_by": "macro_f1", "protocol": "few-shot"}, "few-shot measures accuracy and loss"),
         ({"select_by": "attack_success"}, "needs to know the attack"),
-        ({"metrics": ["auroc", "f2"]}, "unknown metric 'f2'"),
+        ({"metrics": ["auroc", "f2"]}, "evaluation.metrics = 'f2': "),
+        ({"protocols": []}, r"evaluation.protocols = \[\]: a run needs a test; name a protocol, or leave the key out"),
     ],
 )
 def test_a_metric_that_cannot_be_used_is_refused(evaluation, says):

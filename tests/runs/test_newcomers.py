@@ -277,6 +277,7 @@ def test_trackers_have_a_measure_for_each_way_of_serving(tests_of_run):
         ({"shots": [0]}, "evaluation.newcomers.shots"),
         ({"shots": ["some"]}, "evaluation.newcomers.shots"),
         ({"tunes": ["body"]}, "evaluation.newcomers.tunes"),
+        ({"tunes": []}, "evaluation.newcomers.tunes = "),
         ({"epochs": 0}, "evaluation.newcomers.epochs"),
         ({"shots": [1, 5, 1]}, "evaluation.newcomers.shots = 1 stands twice"),
         ({"tunes": ["all", "all"]}, "evaluation.newcomers.tunes = 'all' stands twice"),

@@ -7,6 +7,7 @@ from typing import Any
 
 from fedloom.config.grid import variants
 from fedloom.config.run_config import RunConfig
+from fedloom.core.errors import ConfigError
 
 # By the model that a protocol tests. A gain of a global model is one over FedAvg, and the pooled data are the most that
 # it could use; a gain of personal models is one over training alone and over a tuned copy of the global model.
@@ -25,12 +26,16 @@ def variants_with_references(
         values: a config in which any key may be a list to compare.
         methods: names of methods; None takes the config's.
         seeds: the seeds, or how many from the config's on; None takes the config's.
+
+    Raises `ConfigError` as `variants`, and where no protocol of these configs has references.
     """
     configs = variants(values, methods, seeds)
     protocols = {protocol for config in configs for protocol in config.evaluation.tested_protocols}
+    if not any(_references(protocol) for protocol in protocols):
+        raise ConfigError(f"references: there are none for the protocol {', '.join(sorted(protocols))}; leave them out")
     names = dict.fromkeys(name for protocol in sorted(protocols) for name in _references(protocol))
     known = {config.fingerprint() for config in configs}
-    for config in variants(values, list(names), seeds) if names else []:
+    for config in variants(values, list(names), seeds):
         tested = config.evaluation.tested_protocols
         is_reference = any(config.method in _references(protocol) for protocol in tested)
         if is_reference and config.fingerprint() not in known:

@@ -35,7 +35,8 @@ class NewcomersConfig(Section):
     shots: tuple[Annotated[int, Field(ge=1)] | Literal["all"], ...] = Field(
         ("all",),
         description="Numbers of samples of each class that a newcomer tunes on, one test each: whole numbers, or `all` "
-        "for its whole training data. A class of which it has fewer gives those.",
+        "for its whole training data. A class of which it has fewer gives those. An empty list tests without tuning "
+        "alone.",
         examples=[[1, 5, "all"]],
         max_length=100,
     )
@@ -44,6 +45,7 @@ class NewcomersConfig(Section):
         description="Ways of tuning, one test each: `all` weights, the `head` alone, `lp_ft`, the head and then all "
         "weights at a tenth of the rate, or `own`, the method's own round.",
         examples=[["all", "head", "lp_ft"]],
+        min_length=1,
     )
     epochs: int = Field(5, ge=1, description="Passes over the tuning samples, in each phase of tuning.")
 
@@ -109,7 +111,7 @@ class EvaluationConfig(Section):
         (),
         description="Names of further metrics: average_precision, auroc, adaptive_ece, brier, nll, precision, recall, "
         "weighted_f1, domain_accuracy, and those of plug-ins; in Python also functions. Accuracy, loss, "
-        "balanced_accuracy, macro_f1, ece and the success of an attack are always recorded.",
+        "balanced_accuracy, macro_f1, ece and the success of an attack are always recorded, also by an empty list.",
         examples=[["auroc", "brier"]],
     )
     scores_mib: float = Field(
@@ -157,8 +159,10 @@ class EvaluationConfig(Section):
     def _with_main_protocol(cls, values: Any) -> Any:
         """Make the first of several protocols the main one; one alone is `protocol`."""
         listed = values.get("protocols") if isinstance(values, Mapping) else None
-        if not isinstance(listed, list | tuple) or not listed:
+        if not isinstance(listed, list | tuple):
             return values
+        if not listed:
+            raise ConfigError("evaluation.protocols = []: a run needs a test; name a protocol, or leave the key out")
         for name in listed:
             if name not in PROTOCOLS:
                 raise ConfigError(f"evaluation.protocols = {short_repr(name)}: {_why_not_listed(name)}")
@@ -172,13 +176,15 @@ class EvaluationConfig(Section):
 
     @model_validator(mode="after")
     def _can_be_measured(self) -> EvaluationConfig:
-        for name in self.metrics:
-            METRICS.get(name)
+        for key, names in (("metrics", self.metrics), ("select_by", (self.select_by,))):
+            unknown = next((name for name in names if name not in METRICS), None)
+            if unknown is not None:
+                raise ConfigError(f"evaluation.{key} = {short_repr(unknown)}: {METRICS.why_unknown(unknown)}")
         for key in ("metrics", "also"):
             _refuse_repeated(f"evaluation.{key}", getattr(self, key))
         if self.protocol == "few-shot" and self.metrics:
             raise ConfigError(f"evaluation.metrics = {list(self.metrics)}: few-shot measures accuracy and loss alone")
-        if METRICS.get(self.select_by) and self.select_by not in (*ALWAYS, *self.metrics):
+        if self.select_by not in (*ALWAYS, *self.metrics):
             raise ConfigError(
                 f"evaluation.select_by = {self.select_by!r}: not measured; add it to evaluation.metrics, which is "
                 f"{list(self.metrics)}"

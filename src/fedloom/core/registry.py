@@ -56,9 +56,13 @@ class Registry(Generic[T]):
         """Return the entry `name`. Raises `ConfigError` with the nearest name, or why its plug-in is broken."""
         self._load()
         if name not in self._entries:
-            reason = self._broken.get(name) or suggest_name(name, self._entries)
-            raise ConfigError(f"unknown {self.noun} {short_repr(name)}: {reason}")
+            raise ConfigError(f"unknown {self.noun} {short_repr(name)}: {self.why_unknown(name)}")
         return self._entries[name]
+
+    def why_unknown(self, name: str) -> str:
+        """Return why no entry is called `name`: its plug-in is broken, or another name is meant."""
+        self._load()
+        return self._broken.get(name) or suggest_name(name, self._entries)
 
     def names(self) -> list[str]:
         """Return all names, sorted."""

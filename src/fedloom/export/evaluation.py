@@ -20,8 +20,10 @@ from fedloom.export.modules import OwnModel
 from fedloom.export.trained import FinishedRun, Note, Trained, of_result, read
 from fedloom.storage.curves import RoundSelection
 
-_BY_DOMAIN = "domain_accuracy"
-_NOT_OF_NEW_DATA = ("attack_success", _BY_DOMAIN)
+_NOT_OF_NEW_DATA = {
+    "domain_accuracy": "new data say no domain of their samples",
+    "attack_success": "nobody attacks new data",
+}
 
 
 @dataclass(frozen=True, slots=True)
@@ -81,11 +83,10 @@ def evaluate(
 
     Raises as `fedloom.load`, and `DataError` for data that cannot be read or do not fit the model.
     """
-    names = [*dict.fromkeys(metrics)] or [
-        name for name in METRICS.names() if name not in ("attack_success", _BY_DOMAIN)
-    ]
-    if _BY_DOMAIN in names:
-        raise ConfigError(f"metric {_BY_DOMAIN}: new data say no domain of their samples; leave it out")
+    names = [*dict.fromkeys(metrics)] or [name for name in METRICS.names() if name not in _NOT_OF_NEW_DATA]
+    for name in names:
+        if name in _NOT_OF_NEW_DATA:
+            raise ConfigError(f"metric {name}: {_NOT_OF_NEW_DATA[name]}; leave it out")
     kinds = {name: METRICS.get(name) for name in names}
     if isinstance(run, Path | str):
         trained = read(run, client, at, model=model, note=note)

@@ -10,8 +10,8 @@ from statistics import fmean
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.results.difference import MIN_SEEDS, STEP, Difference, compare_family, paired_differences
+from fedloom.results.paired import POOLED
 from fedloom.results.table import Group
-from fedloom.results.verdict import POOLED
 
 
 def best_rows(
@@ -77,7 +77,8 @@ def differences_against(
     contexts: Sequence[str],
     values: Sequence[Sequence[float] | None],
 ) -> dict[int, Difference]:
-    """Compare the groups of each context with that of one method; by index, without diverged runs.
+    """Compare the groups of each context with that of one method; by index, without diverged runs, and without training
+    on pooled data, which is in no family.
 
     Args:
         against: the method's name, or that of its row.
@@ -97,7 +98,8 @@ def differences_against(
         )
     differences: dict[int, Difference] = {}
     for reference in references:
-        others = [index for index in usable if index != reference and contexts[index] == contexts[reference]]
+        alike = [index for index in usable if index != reference and contexts[index] == contexts[reference]]
+        others = [index for index in alike if groups[index].row["method"] != POOLED]
         differences |= differences_from(groups, values, reference, others)
     return differences
 

@@ -11,6 +11,8 @@ from fedloom.results.difference import Difference, compare_family, paired_differ
 from fedloom.results.table import ResultRow
 from fedloom.results.text import counted
 
+POOLED = "central"  # trains on the pooled data of all clients: a reference, neither ranked nor part of a family
+
 
 @tell_new_names("fedloom.results.paired.Paired")
 @dataclass(frozen=True, slots=True)
@@ -84,7 +86,8 @@ def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
     """Compare every row with that of the method `against` in the same setting, in the order of `rows`.
 
     Settings of the optimiser and tuned keys may differ, because each method has the rates that suit it. Rows that
-    cannot be compared, and rows with a diverged run, are left out. The rows compared with one reference are a family.
+    cannot be compared, rows with a diverged run, and training on pooled data are left out: as in the headline, so that
+    both correct over the same family. The rows compared with one reference are a family.
     """
     pairs: dict[tuple[int, int], Paired] = {}
     for index, reference in enumerate(rows):
@@ -102,7 +105,7 @@ def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
 
 def _alike(row: ResultRow, reference: ResultRow) -> bool:
     """Whether two rows have one protocol, selection and setting, and no run that diverged."""
-    if row["diverged"] or reference["diverged"]:
+    if row["diverged"] or reference["diverged"] or row["method"] == POOLED:
         return False
     return same_setting(row, reference) and (row["protocol"], row["select"]) == (
         reference["protocol"],

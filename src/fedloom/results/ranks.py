@@ -8,9 +8,9 @@ from math import sqrt
 from statistics import fmean
 
 from fedloom.results.difference import LEVEL
+from fedloom.results.paired import POOLED
 from fedloom.results.row_names import row_names
 from fedloom.results.table import ResultRow
-from fedloom.results.verdict import POOLED
 
 MIN_TESTED = 5  # settings from which average ranks may be tested
 

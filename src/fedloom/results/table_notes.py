@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from fedloom.results.difference import LEVEL, MIN_SEEDS
+from fedloom.results.paired import POOLED
 from fedloom.results.table import Group
 from fedloom.results.table_measures import TableMeasure
 from fedloom.results.text import counted, listed, percent
-from fedloom.results.verdict import POOLED
 
 
 def notes_of(

@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from fedloom.results.difference import Difference
-from fedloom.results.paired import paired_family
+from fedloom.results.paired import POOLED, paired_family
 from fedloom.results.table import ResultRow
 from fedloom.results.text import counted, listed, plus_minus
 
 BASELINE = "fedavg"
-POOLED = "central"  # trains on the pooled data of all clients: a reference, which is not ranked
 
 
 def verdict(rows: Sequence[ResultRow]) -> str:
