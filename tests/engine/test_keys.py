@@ -12,6 +12,7 @@ from fedloom.methods.contract.phases import Collect, OptimizerSpec, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.parts.gradients import clipped
+from fedloom.methods.parts.measures import features, logits
 from fedloom.nets.roles import Role
 
 METHOD = FedAvg()
@@ -58,11 +59,17 @@ def test_phases_that_are_equal_at_a_glance_have_equal_keys():
         Train(METHOD.loss, optimizer=OptimizerSpec(lr=0.2)),
         Train(METHOD.loss, optimizer=OptimizerSpec(lr=0.2)),
         Train(METHOD.loss, optimizer={"head": OptimizerSpec(lr=0.2)}),
+        Train(METHOD.loss, collect={"means": ClassMeans("features")}),
+        Collect({"means": ClassMeans("features")}),
+        Collect({"means": ClassMeans(features)}),
+        Collect({"means": ClassMeans(features)}),
+        Collect({"means": SampleMean(features)}),
+        Collect({"means": ClassMeans(features), "further": ClassMeans(logits)}),
+        Collect({"further": ClassMeans(logits), "means": ClassMeans(features)}),
         Train(METHOD.loss, grad_map=clipped(1.0)),
         Train(METHOD.loss, until=until),
         Train(loss),
-        Train(METHOD.loss, collect={"means": ClassMeans("features")}),
-        Collect({"means": ClassMeans("features")}),
+        Collect({"means": ClassMeans(lambda net, batch, consts, scale=[1.0]: scale[0] * net(batch.x))}),
     ]
 
     def quickly_equal(one, other):
@@ -73,7 +80,17 @@ def test_phases_that_are_equal_at_a_glance_have_equal_keys():
     assert quickly_equal(phases[0], phases[4])
     assert quickly_equal(phases[5], phases[6])
     assert quickly_equal(phases[8], phases[9])
-    assert not any(quickly_equal(phase, phase) for phase in phases[10:])  # what they refer to may have changed
+    assert quickly_equal(phases[13], phases[14])
+    assert all(quickly_equal(phase, phase) for phase in phases[:16])
+    assert not any(quickly_equal(phase, phase) for phase in phases[16:])  # what they refer to may have changed
+
+
+def test_statistics_that_were_exchanged_in_place_are_not_equal_at_a_glance():
+    statistics = {"means": ClassMeans(features)}
+    phase = Collect(statistics)
+    before = glance_of(phase)
+    statistics["means"] = ClassMeans(logits)
+    assert values_of(phase) != before
 
 
 def test_tensors_are_told_apart_by_identity():

@@ -1,7 +1,8 @@
 """Named classes and functions that can be listed, looked up and extended by third parties.
 
 A registry has one noun ("method", "model", ...). Built-in entries are registered when the modules of their home package
-are imported, others through Python entry points of the group `fedloom.<noun>s`:
+are imported: one that is looked up alone if a module has its name, all of them for a list. Others come through Python
+entry points of the group `fedloom.<noun>s`:
 
     [project.entry-points."fedloom.methods"]
     mine = "my_package.my_method:Mine"
@@ -12,6 +13,7 @@ An entry point that cannot be loaded is left out with one warning.
 from __future__ import annotations
 
 import importlib
+import importlib.util
 import logging
 import multiprocessing
 import pkgutil
@@ -38,6 +40,7 @@ class Registry(Generic[T]):
         self._entries: dict[str, T] = {}
         self._broken: dict[str, str] = {}  # entry points that could not be loaded: name -> reason
         self._loaded = False
+        self._plugins_found: tuple[EntryPoint, ...] | None = None
 
     def register(self, name: str) -> Callable[[T], T]:
         """Return a decorator that registers a class or function. Raises `ConfigError` if the name is taken."""
@@ -54,8 +57,7 @@ class Registry(Generic[T]):
 
     def get(self, name: str) -> T:
         """Return the entry `name`. Raises `ConfigError` with the nearest name, or why its plug-in is broken."""
-        self._load()
-        if name not in self._entries:
+        if name not in self:
             raise ConfigError(f"unknown {self.noun} {short_repr(name)}: {self.why_unknown(name)}")
         return self._entries[name]
 
@@ -75,12 +77,32 @@ class Registry(Generic[T]):
         return not self._broken
 
     def __contains__(self, name: object) -> bool:
-        self._load()
+        if not self._loaded and not self._is_built_in(name):
+            self._load()
         return name in self._entries
 
     def __iter__(self) -> Iterator[tuple[str, T]]:
         self._load()
         return iter(sorted(self._entries.items()))
+
+    def _is_built_in(self, name: object) -> bool:
+        """Return whether a name is that of a built-in alone. Import its module if that has the same name.
+
+        Importing the modules of all methods takes a sixth of a second, and a run needs one or two of them.
+        """
+        if not isinstance(name, str) or not name.isidentifier() or name.startswith("_"):
+            return False
+        if name in {plugin.name for plugin in self._plugins()}:
+            return False
+        module, is_package = f"{self._home}.{name}", hasattr(importlib.import_module(self._home), "__path__")
+        if name not in self._entries and is_package and importlib.util.find_spec(module) is not None:
+            importlib.import_module(module)
+        return getattr(self._entries.get(name), "__module__", "").startswith(f"{self._home}.")
+
+    def _plugins(self) -> tuple[EntryPoint, ...]:
+        if self._plugins_found is None:
+            self._plugins_found = tuple(entry_points(group=f"fedloom.{self.noun}s"))
+        return self._plugins_found
 
     def _load(self) -> None:
         if self._loaded:
@@ -90,7 +112,7 @@ class Registry(Generic[T]):
             package = importlib.import_module(self._home)
             for module in pkgutil.walk_packages(getattr(package, "__path__", ()), f"{self._home}."):
                 importlib.import_module(module.name)
-            for plugin in entry_points(group=f"fedloom.{self.noun}s"):
+            for plugin in self._plugins():
                 self._add(plugin)
         except BaseException:
             self._loaded = False  # the next call must fail in the same way, not use half a registry

@@ -30,7 +30,9 @@ def glance_of(phase: Phase) -> Hashable:
     None if a field has an object that may have changed since: keys are made of what it contains at the time.
     """
     values, types = values_of(phase)
-    return (values, types) if all(map(_is_fixed, values)) else None
+    if not all(map(_is_fixed, values)):
+        return None
+    return tuple([dict(value) if type(value) is dict else value for value in values]), types  # they may change later
 
 
 def values_of(phase: Phase) -> tuple[tuple[Any, ...], tuple[type, ...]]:
@@ -46,7 +48,11 @@ def _is_fixed(value: Any) -> bool:
         return _is_fixed_function(value.__func__ if kind is MethodType else value)
     if kind in (frozenset, tuple):
         return all(map(_is_fixed, value))
-    return kind in _FIXED_TYPES or isinstance(value, Enum) or (kind is dict and not value)
+    if kind is dict:  # equal dictionaries of several entries may have another order
+        return len(value) < 2 and all(map(_is_fixed, value.values()))
+    if is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen:  # noqa: B009 (typeshed does not have it)
+        return all(_is_fixed(getattr(value, field.name)) for field in fields(kind))
+    return kind in _FIXED_TYPES or isinstance(value, Enum)
 
 
 def _is_fixed_function(function: Any) -> bool:

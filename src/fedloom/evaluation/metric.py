@@ -9,11 +9,11 @@ has an example.
 from __future__ import annotations
 
 import dataclasses
+import functools
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, cast
 
 import torch
@@ -55,17 +55,17 @@ class Predictions:
     owners: Groups | None = None
     domains: Groups | None = None
 
-    @cached_property
+    @functools.cached_property
     def predicted(self) -> Tensor:
         """The class of the highest score [B] int64, the lowest class of equal ones."""
         return self.logits.argmax(1)
 
-    @cached_property
+    @functools.cached_property
     def log_probabilities(self) -> Tensor:
         """log softmax [B, C] float64, on the CPU."""
         return self.logits.cpu().double().log_softmax(1)
 
-    @cached_property
+    @functools.cached_property
     def probabilities(self) -> Tensor:
         """softmax [B, C] float64, on the CPU."""
         return self.log_probabilities.exp()
@@ -120,8 +120,7 @@ class Metric(ABC):
 
     def merge(self, further: Self) -> Self:
         """The state of both sets of samples: every field is added."""
-        names = [f.name for f in dataclasses.fields(self)]  # type: ignore[arg-type]
-        return type(self)(*(getattr(self, name) + getattr(further, name) for name in names))
+        return type(self)(*[getattr(self, name) + getattr(further, name) for name in _field_names(type(self))])
 
     def reduced(self) -> Self:
         """Reduce the complete state of a client to what is kept of it beside the pooled state."""
@@ -137,10 +136,15 @@ class Metric(ABC):
     def __eq__(self, other: object) -> bool:
         if type(self) is not type(other):
             return NotImplemented
-        pairs = [(getattr(self, f.name), getattr(other, f.name)) for f in dataclasses.fields(self)]  # type: ignore[arg-type]
+        pairs = [(getattr(self, name), getattr(other, name)) for name in _field_names(type(self))]
         return all(torch.equal(a, b) if isinstance(a, Tensor) else a == b for a, b in pairs)
 
     __hash__ = None  # type: ignore[assignment]
+
+
+@functools.cache
+def _field_names(kind: type[Metric]) -> tuple[str, ...]:
+    return tuple([key.name for key in dataclasses.fields(kind)])  # type: ignore[arg-type]
 
 
 METRICS: Registry[type[Metric]] = Registry("metric", home="fedloom.evaluation.metrics")
@@ -228,8 +232,8 @@ class MetricStates:
 
 
 def _state(name: str, plain: Mapping[str, Any], example: Metric, total: int) -> Metric:
-    keys = [key.name for key in dataclasses.fields(example)]  # type: ignore[arg-type]
-    if list(plain) != keys:
+    keys = _field_names(type(example))
+    if tuple(plain) != keys:
         raise ValueError(f"{name}: need the fields {', '.join(keys)}")
     state = type(example)(*(_field(f"{name}.{key}", plain[key], getattr(example, key)) for key in keys))
     state.check(total)

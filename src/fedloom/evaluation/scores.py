@@ -30,6 +30,7 @@ class Scores:
     also: Mapping[str, Scores] = field(default_factory=dict)
     bad: tuple[int, ...] = ()
     client_details: Mapping[int, Mapping[str, list[int]]] = field(default_factory=dict)
+    _of_clients: dict[str, dict[int, float]] = field(default_factory=dict, init=False, repr=False, compare=False)
 
     def value(self, name: str) -> float:
         """A metric as the protocol reports it: the mean over clients, or its value where there is one test.
@@ -42,13 +43,15 @@ class Scores:
             return (MetricStates.merged(honest.values()) if honest else self.pooled).value(name)
         if over == "samples" or not self.clients:
             return self.pooled.value(name)
-        values = self._defined(name)
+        values = self._defined(name).values()
         return sum(values) / len(values) if values else math.nan
 
-    def _defined(self, name: str) -> list[float]:
-        """The values of the clients where a metric is defined. NaN that says that a model diverged is a value."""
-        values = [states.value(name) for states in self.clients.values() if states.total]
-        return [value for value in values if self._is_measured(name, value)]
+    def _defined(self, name: str) -> dict[int, float]:
+        """The values of a metric by client, where it is defined. NaN that says that a model diverged is a value."""
+        if name not in self._of_clients:
+            values = {client: states.value(name) for client, states in self.clients.items() if states.total}
+            self._of_clients[name] = {client: v for client, v in values.items() if self._is_measured(name, v)}
+        return self._of_clients[name]
 
     def _is_measured(self, name: str, value: float) -> bool:
         return self.kinds[name].may_diverge or not math.isnan(value)
@@ -101,16 +104,9 @@ class Scores:
     def client_values(self) -> dict[str, dict[int, float]]:
         """Each client's value of each detailed metric, by name and client, with each predictor in turn."""
         detailed = [name for name, kind in self.kinds.items() if kind.detailed]
-        by_name = dict.fromkeys(detailed, self.clients)
-        by_name |= {f"{name}/{other}": scores.clients for other, scores in self.also.items() for name in detailed}
-        values: dict[str, dict[int, float]] = {name: {} for name in by_name}
-        for name, clients in by_name.items():
-            metric = name.partition("/")[0]
-            for client, states in clients.items():
-                value = states.value(metric)
-                if states.total and self._is_measured(metric, value):
-                    values[name][client] = value
-        return values
+        values = {name: self._defined(name) for name in detailed}
+        also = {f"{name}/{other}": scores._defined(name) for other, scores in self.also.items() for name in detailed}
+        return values | also
 
     def _honest(self) -> dict[int, MetricStates]:
         return {client: states for client, states in self.clients.items() if client not in self.bad}

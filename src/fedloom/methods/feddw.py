@@ -145,9 +145,10 @@ class DW(Method):
             "soft_labels": table.values,
             "soft_label_rows": None if table.held.all() else table.held,
             "mu": self.dw.mu / divisor ** (ctx.round // interval),
-            "reference": start.tree["head.weight"].clone(),
-            "steps": torch.zeros((), dtype=torch.int64),
         }
+        if self.dw.linearised != "off":
+            constants["reference"] = start.tree["head.weight"].clone()
+            constants["steps"] = torch.zeros((), dtype=torch.int64)
         return Start(start.tree, start.consts | {entry(name): value for name, value in constants.items()})
 
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:

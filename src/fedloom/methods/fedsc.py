@@ -28,6 +28,7 @@ from fedloom.methods.parts.contrast import (
     ramped,
 )
 from fedloom.methods.parts.diagnostics import neighbours_clamped, one_holder_per_class
+from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.prototypes import (
     client_distances,
     cosine,
@@ -182,7 +183,7 @@ class FedSC(Method):
         refresh = {"scale": SampleMean(_distances)} if over_all else {}
         if options.prototypes_from == "last_epoch":
             return [Train(self.loss, epochs, refresh=refresh, collect={"prototypes": ClassMeans("features")})]
-        after = Collect({"prototypes": ClassMeans(lambda net, batch, consts: net.features(batch.x))})
+        after = Collect({"prototypes": ClassMeans(features)})
         return [Train(self.loss, epochs, refresh=refresh), after]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:

@@ -24,6 +24,7 @@ from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.contrast import distances_to, prototype_contrast, prototypes_of_table, ramped
 from fedloom.methods.parts.diagnostics import neighbours_clamped, one_holder_per_class
+from fedloom.methods.parts.measures import logits
 from fedloom.methods.parts.prototypes import (
     client_distances,
     merge_neighbours,
@@ -206,7 +207,7 @@ class FedSKC(Method):
         refresh = {"scale": SampleMean(_distances)} if over_all else {}
         if options.knowledge_from == "last_epoch":
             return [Train(self.loss, epochs, refresh=refresh, collect={"knowledge": ClassMeans("logits")})]
-        after = Collect({"knowledge": ClassMeans(lambda net, batch, consts: net(batch.x))})
+        after = Collect({"knowledge": ClassMeans(logits)})
         return [Train(self.loss, epochs, refresh=refresh), after]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
