@@ -104,12 +104,19 @@ def test_rounds_in_which_threads_wait_for_python_are_counted(monkeypatch):
     monkeypatch.setattr(engine, "_judge", lambda *seconds: judged.append(seconds))
     toy.federation.step()
     engine.close()
-    ((this_thread, all_threads),) = judged
-    assert 0 < this_thread <= all_threads + 0.01
+    ((this_thread, all_threads, setup),) = judged
+    assert 0 < setup < this_thread <= all_threads + 0.01
     engine._seconds_of_replays = 0.5
     for in_python, rounds in ((2.0, 1), (1.2, 2), (1.0, 0), (1.2, 1)):  # of 2 seconds of both threads
-        judge(in_python + 0.5, 2.0)
+        judge(in_python + 0.5, 2.0, 0.0)
         assert engine.python_bound_rounds == rounds
+    for _ in range(10):  # rounds of setup say nothing
+        judge(2.0 + 0.5, 2.0, 0.5)
+        assert engine.is_settling
+        assert engine.python_bound_rounds == 1
+    judge(2.0 + 0.5, 2.0, 0.5)  # but for so long alone
+    assert not engine.is_settling
+    assert engine.python_bound_rounds == 2
 
 
 class Fails(FedAvg):

@@ -276,9 +276,11 @@ def _candidates(
 
 
 def _threads_serve(worker: Worker, engine: Engine) -> bool:
-    """Whether threads replay most steps, and need not wait for Python."""
-    bound_rounds = engine.python_bound_rounds if isinstance(engine, Threads) else 0
-    return worker.stepper.replayed_share() >= _MIN_REPLAYED and bound_rounds < _BOUND_ROUNDS
+    """Whether threads replay most steps, and need not wait for Python; or whether that cannot be said yet."""
+    replayed_share = worker.stepper.replayed_share()
+    if not isinstance(engine, Threads):
+        return replayed_share >= _MIN_REPLAYED
+    return engine.is_settling or (replayed_share >= _MIN_REPLAYED and engine.python_bound_rounds < _BOUND_ROUNDS)
 
 
 def _with_kernels(worker: Worker, choice: EngineChoice) -> Worker:

@@ -34,7 +34,12 @@ class Replay(Protocol):
 
 
 class Stepper(Protocol):
-    """Takes the steps of epochs or of a statistics pass, with the same bits as steps that are taken one by one."""
+    """Takes the steps of epochs or of a statistics pass, with the same bits as steps that are taken one by one.
+
+    setup_seconds: CPU time so far that served to make later steps faster.
+    """
+
+    setup_seconds: float
 
     def __call__(
         self, steps: Steps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
@@ -77,6 +82,8 @@ class ReplayPool(Protocol):
 
 class _PlainStepper:
     """Takes one step after another."""
+
+    setup_seconds = 0.0
 
     def __call__(
         self, steps: Steps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results

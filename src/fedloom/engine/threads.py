@@ -24,6 +24,8 @@ from fedloom.engine.speedups import Replay, ReplayPool
 from fedloom.methods.contract.contexts import Diagnostic
 
 _BOUND_SHARE = 1.1  # of a thread's share of the CPU time: more of it in Python, and threads wait for Python
+# A round with more setup than this share of the work in Python says little of later rounds; there are but a few such.
+_SETUP_SHARE, _SETUP_ROUNDS = 0.1, 10
 # Clients per thread that wait for one. Where weights are small, several are begun in a row, while caches have what that
 # needs; where they are large, few are begun before they can train.
 _MIN_QUEUED, _MAX_QUEUED = 2, 8
@@ -70,6 +72,7 @@ class Threads:
         self._obstacle_reported = False
         self._seconds_of_replays = 0.0  # that this thread took in the present round
         self.python_bound_rounds = 0  # latest rounds in a row whose length was that of the work in Python
+        self._setup_rounds, self.is_settling = 0, False  # whether the latest round was one of much setup
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
         """Yield one result for each job. Raises `ClientError` at the first failure."""
@@ -83,10 +86,10 @@ class Threads:
             self._heap.hold()
         self._forget_clients()  # of a round that was not awaited
         running = self._running
-        self._seconds_of_replays, before = 0.0, (time.thread_time(), time.process_time())
+        self._seconds_of_replays, before = 0.0, self._clocks()
         try:
             yield from self._run_in_pool(self._pool, iter(jobs))
-            self._judge(time.thread_time() - before[0], time.process_time() - before[1])
+            self._judge(*(now - earlier for now, earlier in zip(self._clocks(), before, strict=True)))
         finally:
             if self._running is running:  # else another round has begun since
                 self._forget_clients()
@@ -107,9 +110,17 @@ class Threads:
         self._end_pool = weakref.finalize(self, pool.close)
         return pool
 
-    def _judge(self, this_thread: float, all_threads: float) -> None:
-        """Note whether threads waited for Python in a round. Arguments are CPU seconds."""
+    def _clocks(self) -> tuple[float, float, float]:
+        """CPU seconds of this thread, of all threads, and of setup."""
+        return time.thread_time(), time.process_time(), self.worker.stepper.setup_seconds
+
+    def _judge(self, this_thread: float, all_threads: float, setup: float) -> None:
+        """Note whether threads waited for Python in a round. Arguments are CPU seconds, as in `_clocks`."""
         in_python = this_thread - self._seconds_of_replays
+        self.is_settling = setup > _SETUP_SHARE * in_python and self._setup_rounds < _SETUP_ROUNDS
+        if self.is_settling:
+            self._setup_rounds += 1
+            return
         bound = self.threads > 1 and in_python * self.threads > _BOUND_SHARE * all_threads
         self.python_bound_rounds = self.python_bound_rounds + 1 if bound else 0
 

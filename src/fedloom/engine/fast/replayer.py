@@ -137,7 +137,7 @@ class Replayer:
 
     def __init__(self, data: Dataset, *, eager: bool = False) -> None:
         self._data, self.eager = data, eager
-        self.programs, self.plain_steps, self.replayed_steps = 0, 0, 0
+        self.programs, self.plain_steps, self.replayed_steps, self.setup_seconds = 0, 0, 0, 0.0
         self._expected_seconds, self._recorded_before = FIRST_SECONDS, False
         self._kinds: dict[Hashable, PhaseKind] = {}
         self._recent: list[PhaseKind] = []
@@ -324,7 +324,9 @@ class Replayer:
             what = "steps are taken" if phase.steps.trainable else "batches of a statistics pass are taken"
             message = f"{what} one by one, slower and with the same numbers: {reason}"
             self._notes.append(Diagnostic("engine.plain_steps", message, 1.0))
+        seconds = time.thread_time() - started
+        self.setup_seconds += seconds
         if self._recorded_before:  # the first one imports what all need
-            self._expected_seconds = time.thread_time() - started
+            self._expected_seconds = seconds
         self._recorded_before = True
         return results.objectives
