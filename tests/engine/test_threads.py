@@ -107,7 +107,7 @@ def test_rounds_in_which_threads_wait_for_python_are_counted(monkeypatch):
     ((this_thread, all_threads, setup),) = judged
     assert 0 < setup < this_thread <= all_threads + 0.01
     engine._seconds_of_replays = 0.5
-    for in_python, rounds in ((2.0, 1), (1.2, 2), (1.0, 0), (1.2, 1)):  # of 2 seconds of both threads
+    for in_python, rounds in ((2.0, 1), (1.4, 2), (1.2, 0), (1.4, 1)):  # of 2 seconds of both threads
         judge(in_python + 0.5, 2.0, 0.0)
         assert engine.python_bound_rounds == rounds
     for _ in range(10):  # rounds of setup say nothing
