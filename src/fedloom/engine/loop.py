@@ -213,9 +213,10 @@ class Federation:
         observer = self.observer if method is self.method else None
         pooled = method.spec.pooled  # nothing travels, and nobody forges it
         bad = frozenset[int]() if pooled else frozenset(self.scenario.bad).intersection(clients)
+        measured = term_balance.measured_clients(round_, clients)
 
         def make_job(client: int) -> Job:
-            job = self.job(client, round_, measured=round_ in term_balance.ROUNDS)
+            job = self.job(client, round_, measured=client in measured)
             bytes_down.add(job.payload)
             if observer is not None or client in bad:
                 kept_payloads[client] = job.payload

@@ -12,8 +12,23 @@ from fedloom.methods.contract.contexts import Diagnostic
 # Rounds in which gradients are measured: early, but not in round 1, in which many methods have no server knowledge yet.
 # Inactive terms are reported in the last of them, because some terms grow.
 ROUNDS = range(2, 6)
+MOST_CLIENTS = 20  # of a round; measured steps are not replayed, and a hundred of them take longer than the round
 INACTIVE, DOMINATING = 0.01, 10.0
 CE = "ce"
+
+
+def measured_clients(round_: int, clients: Sequence[int]) -> frozenset[int]:
+    """Return the clients of a round whose gradients are measured: all if they are few, else some of all parts.
+
+    Args:
+        round_: the round.
+        clients: ids of the clients of the round.
+
+    Example:
+        >>> sorted(measured_clients(2, range(50)))
+        [0, 3, 6, 9, 12, 15, 18, 21, 24, 27, 30, 33, 36, 39, 42, 45, 48]
+    """
+    return frozenset(clients[:: -(-len(clients) // MOST_CLIENTS)]) if clients and round_ in ROUNDS else frozenset()
 
 
 def gradient_norms(
