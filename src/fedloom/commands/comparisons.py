@@ -123,12 +123,14 @@ def show_comparison(console: Console, done: Comparison, page: Path) -> None:
         page: the report.
     """
     from fedloom.results.left_out_domains import LEFT_OUT_CAPTION
+    from fedloom.results.newcomer_table import NEWCOMERS_CAPTION
     from fedloom.terminal import print_comparison
 
     print_comparison(console, done.rows())
     console.print(done.verdict(), soft_wrap=True)
-    if text := done.domain_table():
-        console.print(f"\n{LEFT_OUT_CAPTION}\n{text}\n", markup=False, soft_wrap=True)
+    for caption, text in ((LEFT_OUT_CAPTION, done.domain_table()), (NEWCOMERS_CAPTION, done.newcomer_table())):
+        if text:
+            console.print(f"\n{caption}\n{text}\n", markup=False, soft_wrap=True)
     for note in (*done.not_offered(), *done.tuned()):
         console.print(note, markup=False, soft_wrap=True)
     console.print(f"\nreport: {page}", markup=False, soft_wrap=True)

@@ -108,6 +108,9 @@ def table(
     domains: Annotated[
         bool, typer.Option("--domains", help="Accuracy on each domain that runs left out, and the mean over domains.")
     ] = False,
+    newcomers: Annotated[
+        bool, typer.Option("--newcomers", help="Accuracy on clients that never trained, by how they were served.")
+    ] = False,
     allow_mixed: AllowMixed = False,
 ) -> None:
     """The table of finished runs as text for a paper or a program; with --rows, --columns or --cells a pivot."""
@@ -116,12 +119,14 @@ def table(
     from fedloom.studies.collect import collect
 
     pivots = any(option is not None for option in (rows, columns, cells)) or interval or p_value
-    if bool(target) + costs + fairness + domains > 1:
-        raise ConfigError("--target, --costs, --fairness and --domains are tables of their own: ask for one of them")
-    if pivots and (target or costs or fairness or domains):
+    own_tables = bool(target) + costs + fairness + domains + newcomers
+    names = "--target, --costs, --fairness, --domains and --newcomers"
+    if own_tables > 1:
+        raise ConfigError(f"{names} are tables of their own: ask for one of them")
+    if pivots and own_tables:
         raise ConfigError(
-            "--target, --costs, --fairness and --domains are tables of their own, without --rows, --columns, --cells, "
-            "--interval and --p-value: leave out these or those"
+            f"{names} are tables of their own, without --rows, --columns, --cells, --interval and --p-value: leave out "
+            "these or those"
         )
     check_format(format)
     collected = collect(runs, allow_mixed)
@@ -134,6 +139,8 @@ def table(
         text = done.fairness_table(format)
     elif domains:
         text = done.domain_table(format) or "no run left a domain out"
+    elif newcomers:
+        text = done.newcomer_table(format) or "no run held clients out"
     elif pivots:
         text = done.pivot(
             rows,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -18,6 +18,7 @@ from fedloom.report.svg import inline
 from fedloom.results.fairness import fairness_columns, fairness_rows, formatted_fairness
 from fedloom.results.formats import Format
 from fedloom.results.left_out_domains import LEFT_OUT_CAPTION, formatted_left_out, left_out_columns, left_out_rows
+from fedloom.results.newcomer_table import NEWCOMERS_CAPTION, formatted_newcomers, newcomer_columns, newcomer_rows
 from fedloom.results.page_sections import Cell
 from fedloom.results.table import Group
 from fedloom.results.text import bytes_text, listed, percent, seconds_text
@@ -120,12 +121,29 @@ def left_out_domains(groups: Sequence[Group]) -> Markup | None:
     if not rows:
         return None
     names, texts = left_out_columns(rows)
+    saved = {end: formatted_left_out(groups, form) for end, form in _SAVED.items()}
+    return _accuracies("domains-note", LEFT_OUT_CAPTION, names, texts, saved)
+
+
+def newcomers(groups: Sequence[Group]) -> Markup | None:
+    """Accuracy on clients that never trained, as a table; None where no run held any out."""
+    rows = newcomer_rows(groups)
+    if not rows:
+        return None
+    names, texts = newcomer_columns(rows)
+    saved = {end: formatted_newcomers(groups, form) for end, form in _SAVED.items()}
+    return _accuracies("newcomers-note", NEWCOMERS_CAPTION, names, texts, saved)
+
+
+def _accuracies(
+    name: str, caption: str, names: Sequence[str], texts: Sequence[Sequence[str]], saved: Mapping[str, str]
+) -> Markup:
+    """Render texts of accuracies below the name of a method, as a table that sorts by its numbers."""
     body: list[list[Cell]] = [
         [name_cell(cells[0]), *((text, _first_number(text)) for text in cells[1:])] for cells in texts
     ]
-    saved = {end: formatted_left_out(groups, form) for end, form in _SAVED.items()}
     headings = [f"{name[:1].upper()}{name[1:]}" for name in names]
-    return table("domains-note", LEFT_OUT_CAPTION, headings, set(headings[1:]), body, saved)
+    return table(name, caption, headings, set(headings[1:]), body, saved)
 
 
 def _first_number(text: str) -> float | None:

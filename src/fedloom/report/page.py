@@ -100,11 +100,12 @@ def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
     trained = [row for row in rows if not row.group.is_further]
     runs = [row.group for row in trained]
     results = [result for group in runs for result in group.results]
-    left_out = charts.left_out_domains(groups)
+    left_out, newcomers = charts.left_out_domains(groups), charts.newcomers(groups)
     fairness = charts.client_fairness(groups)
     blocks_by_section: dict[tuple[str, str], Sequence[Markup]] = {
         ("Seed by seed", "paired"): _paired(rows),
         ("Domains left out", "domains"): [left_out] if left_out else [],
+        ("Clients that never trained", "newcomers"): [newcomers] if newcomers else [],
         ("Classes", "classes"): class_blocks(rows),
         ("Learning curves", "curves"): line_charts.learning_curves(rows),
         ("Single clients", "clients"): [

@@ -15,6 +15,7 @@ from fedloom.results.fairness import formatted_fairness
 from fedloom.results.finished_runs import STUDY_FILE, refuse_none, search_runs
 from fedloom.results.formats import formatted_costs, formatted_targets
 from fedloom.results.left_out_domains import formatted_left_out
+from fedloom.results.newcomer_table import formatted_newcomers
 from fedloom.results.paired import Paired, all_paired
 from fedloom.results.result import Result
 from fedloom.results.summary_table import Summary, comparison_summary
@@ -139,6 +140,16 @@ class Comparison(Tabular):
             format: "markdown", "latex" or "csv".
         """
         return formatted_left_out(grouped(self.results), format)
+
+    def newcomer_table(self, format: str = "markdown") -> str:
+        """Return the accuracy on clients that never trained, by method and by how they were served, as text.
+
+        The numbers of "csv" have a line for each way of serving, with how accuracy spreads over these clients.
+
+        Args:
+            format: "markdown", "latex" or "csv".
+        """
+        return formatted_newcomers(grouped(self.results), format)
 
     def clients_to_pandas(self) -> pandas.DataFrame:
         """Return one row for each run and client: label, method, seed, protocol, client, accuracy.

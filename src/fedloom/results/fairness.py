@@ -138,7 +138,7 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
         scenario = group.results[0].scenario
         samples = scenario.get("client_test_smallest"), scenario.get("client_test_median")
         row = group.row
-        mean = _mean(measured)
+        mean = mean_fairness(measured)
         rows.append(FairnessRow(row["label"], row["protocol"], len(measured), mean, against, *samples, *foreign))
     return rows
 
@@ -167,7 +167,8 @@ def _foreign(own: _BySeed, others: _BySeed) -> tuple[float | None, float | None]
     return fmean(means) if means else None, fmean(drops) if drops else None
 
 
-def _mean(measured: Sequence[Fairness]) -> Fairness:
+def mean_fairness(measured: Sequence[Fairness]) -> Fairness:
+    """Return the mean of each figure over seeds; Jain's index over those where it is defined."""
     jains = [found.jain for found in measured if found.jain is not None]
 
     def mean_of(name: str) -> float:

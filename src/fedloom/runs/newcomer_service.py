@@ -19,6 +19,7 @@ from torch.nn.modules.batchnorm import _BatchNorm
 from fedloom.config.sections import EvaluationConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
+from fedloom.core.trees import Tree
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Worker
 from fedloom.engine.jobs import Job
@@ -154,7 +155,9 @@ class NewcomerService:
         ctx = self._server_context(server, newcomer)
         predictors = self.method.predictors(server.state, None, ctx)
         predictors |= self.method.predictors(server.state, state, ctx)
-        kinds = ("personal", "global") if self.why_at_chance() is None else ("global", "personal")
+        own = predictors.get("personal")
+        is_initial = self._initial_part() is not None or (own is not None and _are_first_weights(own.tree, newcomer))
+        kinds = ("global", "personal") if is_initial else ("personal", "global")
         for kind in kinds:
             if kind in predictors:
                 return predictors[kind]
@@ -163,10 +166,13 @@ class NewcomerService:
             "held_out out, or take another method"
         )
 
-    def why_at_chance(self) -> str | None:
-        """Return why the method's own model of a newcomer predicts at chance before it tunes; None if it need not."""
-        part = initial_part(self.method, self.tasks[0])
-        return None if part is None else f"its {part} is the initial one"
+    def why_at_chance(self, server: TrainedServer) -> str | None:
+        """Return why the model that a newcomer gets predicts at chance before it tunes; None if it need not, as where
+        the global model takes the place of an initial one."""
+        part, ctx = self._initial_part(), self._server_context(server, self.newcomer(0))
+        if part is None or "global" in self.method.predictors(server.state, None, ctx):
+            return None
+        return f"its {part} is the initial one"
 
     def test(
         self,
@@ -193,6 +199,9 @@ class NewcomerService:
             if tuned is None and self._estimates_statistics:
                 self._estimate_statistics(loaded_net.net, support)
             return self.evaluator.states(loaded_net, predictor, newcomer.index, "test")
+
+    def _initial_part(self) -> str | None:
+        return initial_part(self.method, self.tasks[0])
 
     def _tunes(self, server: TrainedServer) -> list[Literal["all", "head", "lp_ft", "own"]]:
         """The ways of tuning, without the method's own round where it has no personal model."""
@@ -239,3 +248,9 @@ class NewcomerService:
             loaded_net = self.worker.net_of_client(newcomer.client)
             predictor, _ = self.worker.adapt(loaded_net, predictors["personal"], ctx, support)
             return self.evaluator.states(loaded_net, predictor, newcomer.index, "test")
+
+
+def _are_first_weights(tree: Tree, newcomer: Newcomer) -> bool:
+    """Whether a model is the initial one, as that of a method which keeps its last model in its state."""
+    first = newcomer.task.init
+    return tree.keys() == first.keys() and all(torch.equal(value, first[name]) for name, value in tree.items())

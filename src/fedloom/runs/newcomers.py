@@ -101,8 +101,8 @@ class NewcomerTests:
         ]
 
     def why_at_chance(self) -> str | None:
-        """Return why the method's own model of a newcomer predicts at chance before it tunes; None if it need not."""
-        return self.service.why_at_chance()
+        """Return why the model that a newcomer gets predicts at chance before it tunes; None if it need not."""
+        return self.service.why_at_chance(self.server)
 
     def _results(self) -> Iterator[tuple[Newcomer, dict[str, MetricStates]]]:
         """The newcomers and their tests by name; over nodes, those that were there."""

@@ -10,7 +10,7 @@ from fedloom.config.run_config import RunConfig
 from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
-from fedloom.evaluation.majority import Majority
+from fedloom.evaluation.majority import Majority, majority
 from fedloom.evaluation.metrics import SHOWN
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.runs.newcomers import SPLIT
@@ -39,7 +39,7 @@ def summarise(
         worker: has counted and timed the training.
         rows: measures of all rounds.
         tests: the run's tests, by protocol.
-        at_chance: why a newcomer's own model predicts at chance before it tunes (`NewcomerTests.why_at_chance`).
+        at_chance: why the model that a newcomer gets is at chance before it tunes (`NewcomerTests.why_at_chance`).
     """
     baselines = tests.baselines()
     by_protocol = {
@@ -143,7 +143,11 @@ def _newcomers(federation: Federation, rows: Sequence[Row], at_chance: str | Non
     if not scenario.newcomer_ids:
         return {}
     missing = [client for client in scenario.newcomer_ids if client not in tested]
-    newcomers = {"clients": list(scenario.newcomer_ids), "zero_shot_note": at_chance, "tests": by_service}
+    newcomers: dict[str, Any] = {"clients": list(scenario.newcomer_ids), "zero_shot_note": at_chance}
+    newcomers["tests"] = by_service
+    baseline = None if scenario.newcomers is None else majority(scenario.newcomers, "local")
+    if baseline is not None and not math.isnan(baseline.own):
+        newcomers["majority_own"] = baseline.own
     return {"newcomers": newcomers | ({"not_tested": missing} if missing else {})}
 
 
