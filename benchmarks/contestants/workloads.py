@@ -126,4 +126,5 @@ def _random(clients: int, samples: int) -> Scenario:
     y = torch.from_numpy(rng.integers(0, 10, clients * samples))
     data = Dataset(x, y, tuple(map(str, range(10))), torch.full((3,), 127.0), torch.full((3,), 64.0))
     train = Views.from_lists(list(np.arange(clients * samples).reshape(clients, samples)))
-    return Scenario("random", data, data.head(10), train, Views.from_lists([np.arange(0)] * clients), train)
+    no_samples, tested = (Views.from_lists([np.arange(count)] * clients) for count in (0, 10))
+    return Scenario("random", data, data.head(10), train, no_samples, tested)

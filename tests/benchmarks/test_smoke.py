@@ -38,6 +38,10 @@ def test_the_bench_of_rounds_and_of_steps_run(script):
     assert "fed" in output_of(script)
 
 
+def test_time_is_compared_with_operations():
+    assert "pfedme: 5.00 times the operations" in output_of("operations.py", "pfedme")
+
+
 def test_the_bench_of_a_gpu_runs_and_goes_on(tmp_path):
     results = tmp_path / "gpu.json"
     arguments = ("--device", "cpu", "--json", str(results))
