@@ -45,6 +45,19 @@ def test_each_setting_has_its_own_references():
     assert len(runs) == 7
 
 
+def test_of_several_protocols_a_reference_has_its_own():
+    several = ["global/global", "global/local", "personal/local"]
+    values = {"scenario": DATA, "rounds": 1, "evaluation": {"protocols": several}}
+    configs = variants_with_references(values, ["ditto", "local"], [0])
+    tested = {config.method: config.evaluation.tested_protocols for config in configs}
+    assert tested == {
+        **dict.fromkeys(("ditto", "local"), tuple(several)),  # as they were asked for
+        **dict.fromkeys(("fedavg", "central"), ("global/global", "global/local")),
+        **dict.fromkeys(("fedavg+finetune", "fedavg+lpft"), ("personal/local",)),
+    }
+    assert len(configs) == 6
+
+
 def test_few_shot_has_no_references():
     with pytest.raises(ConfigError, match=r"^references: there are none for the protocol few-shot; leave them out$"):
         methods("few-shot", ["fedavg"])

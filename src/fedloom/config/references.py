@@ -22,6 +22,9 @@ def variants_with_references(
 ) -> list[RunConfig]:
     """Return the configs of `variants`, and those of the references that they lack, by each config's protocol.
 
+    Of several protocols a reference is tested in those for which it is one. FedAvg tuned at each client has FedAvg's
+    global model: as one more method of the global tables it would only correct the others more strictly.
+
     Args:
         values: a config in which any key may be a list to compare.
         methods: names of methods; None takes the config's.
@@ -36,11 +39,12 @@ def variants_with_references(
     names = dict.fromkeys(name for protocol in sorted(protocols) for name in _references(protocol))
     known = {config.fingerprint() for config in configs}
     for config in variants(values, list(names), seeds):
-        tested = config.evaluation.tested_protocols
-        is_reference = any(config.method in _references(protocol) for protocol in tested)
-        if is_reference and config.fingerprint() not in known:
+        tested = tuple(name for name in config.evaluation.tested_protocols if config.method in _references(name))
+        if tested and config.fingerprint() not in known:
             known.add(config.fingerprint())
-            configs.append(config)
+            protocols_of_it = {"protocol": tested[0], "protocols": tested if len(tested) > 1 else ()}
+            evaluation = config.evaluation.model_copy(update=protocols_of_it)
+            configs.append(config.model_copy(update={"evaluation": evaluation}))
     return configs
 
 
