@@ -10,13 +10,22 @@ import torch
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS, WRAPPERS, Method, Options, Sent, Spec, register
-from fedloom.methods.catalogue.abilities import _refusal, abilities, refusal, wrappers_of
+from fedloom.methods.catalogue.abilities import (
+    _TOY,
+    _TOY_WITHOUT_NORM,
+    _new_task,
+    _refusal,
+    abilities,
+    refusal,
+    wrappers_of,
+)
 from fedloom.methods.catalogue.descriptions import entry, our_choices, set_by
 from fedloom.methods.contract.citation import SYMBOLS, formula
 from fedloom.methods.contract.method import PRESETS
 from fedloom.methods.contract.paper_settings import PAPERS
 from support import TinyBN, configured, world
 
+IN_ONE_THREAD = 32_768  # elements: torch shares out a copy of more among threads, which then wait for work
 HOUSE = [name for name, kind in METHODS if kind.__module__.startswith("fedloom.")]
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [2, 3, 2, 1, 0, 2]]
 
@@ -228,3 +237,10 @@ def test_a_package_that_is_not_installed_changes_no_fact_of_a_method(monkeypatch
 )
 def test_a_part_that_newcomers_have_to_train_first(name, part):
     assert abilities(METHODS.get(name)).untrained == part
+
+
+@pytest.mark.parametrize("model", [_TOY, _TOY_WITHOUT_NORM])
+def test_asking_a_toy_net_wakes_no_threads(model):
+    """Thousands of copies are made for the list of methods, and waiting threads took more than half of its time."""
+    task = _new_task(model, True, ())
+    assert max(value.numel() for value in task.init.values()) < IN_ONE_THREAD
