@@ -38,14 +38,27 @@ addEventListener("load", function () {
   var table = document.querySelector("table.sorts"), heads = [...table.tHead.rows[0].cells];
   var first = () => [...table.tBodies[0].rows].map(row => row.cells[2].dataset.value);
   var press = heads[2].querySelector("button"), orders = [first()], said = [];
+  var label = table.parentNode.querySelector(".sort-by"), field = label.querySelector("select");
+  var shows = part => getComputedStyle(part).display !== "none", sorters = [table.tHead, label].map(shows);
+  function choose(value) {
+    field.value = value;
+    field.dispatchEvent(new Event("change"));
+  }
   for (var k = 0; k < 2; k++) {
-    press.focus();
-    document.activeElement.click();
+    if (shows(label)) choose("2" + "+-"[k]);
+    else {
+      press.focus();
+      document.activeElement.click();
+    }
     orders.push(first());
     said.push(heads.map(head => head.getAttribute("aria-sort")));
   }
+  choose("");
+  orders.push(first());
   heads[0].querySelector("button").click();
-  var field = document.querySelector(".filter input"), shown = [];
+  var chosen = field.selectedOptions[0].textContent;
+  field = document.querySelector(".filter input");
+  var shown = [];
   ["FEDSC", "no such row", ""].forEach(function (words) {
     field.value = words;
     field.dispatchEvent(new Event("input"));
@@ -62,7 +75,8 @@ addEventListener("load", function () {
     text: Math.min(...texts.map(t => t.getBoundingClientRect().height)),
     right: Math.max(...texts.map(t => t.getBoundingClientRect().right)),
     scroll: root.scrollWidth, inner: innerWidth, page: getComputedStyle(document.body).backgroundColor, after: after,
-    orders: orders.map(order => order.map(Number)), said: said, names: names, shown: shown,
+    orders: orders.map(order => order.map(Number)), said: said, names: names, shown: shown, sorters: sorters,
+    chosen: chosen,
   }) + "END");
 });
 </script>"""
@@ -147,7 +161,9 @@ def test_every_chart_is_drawn(report, tmp_path, theme, width, height):
     assert (seen["page"] == "rgb(255, 255, 255)") == (theme == "light")
 
     rising = sorted(seen["orders"][0])
-    assert seen["orders"][1:] == [rising, rising[::-1]]
+    assert seen["orders"][1:] == [rising, rising[::-1], seen["orders"][0]]
+    assert seen["sorters"] == [width > 390, width == 390]  # headings, or on a phone one field
+    assert seen["chosen"] == "Method ↑"
     assert [said[2] for said in seen["said"]] == ["ascending", "descending"]
     assert not any(any(said[:2] + said[3:]) for said in seen["said"])
     assert seen["names"] == sorted(seen["names"])

@@ -20,6 +20,7 @@ from fedloom.results.ranks import AverageRanks
 from fedloom.results.verdict import BASELINE
 
 _ROW, _WIDE, _HALF, _NARROW = 46.0, 900.0, 390.0, 360.0
+_NAME, _DOT, _ZERO = 14.0, 34.0, (25.0, 43.0)  # in a row: where names stand, its dot, and zero's line between names
 _RANK_ROW = 22.0
 
 
@@ -116,14 +117,14 @@ def _draw_differences(rows: Sequence[DifferenceRow], width: float, limits: tuple
     for index, row in enumerate(rows):
         top, outcome = index * _ROW, row.pair.outcome
         tint = color(tone_name(row.tone))
-        axes.plot([0, 0], [top + 24, top + 44], color=color("muted"), linewidth=1, zorder=0)  # not through names
-        axes.plot(_bounds(row), [top + 32] * 2, color=tint, linewidth=2.5)
+        axes.plot([0, 0], [top + _ZERO[0], top + _ZERO[1]], color=color("muted"), linewidth=1, zorder=0)
+        axes.plot(_bounds(row), [top + _DOT] * 2, color=tint, linewidth=2.5)
         face = "none" if outcome.word == "too few seeds" else tint
-        axes.plot(100 * outcome.mean, top + 32, "o", color=tint, markerfacecolor=face, markersize=8)
+        axes.plot(100 * outcome.mean, top + _DOT, "o", color=tint, markerfacecolor=face, markersize=8)
         summary = f"{100 * outcome.mean:+.1f} · {outcome.word}"
         name = elided(row.method, (width - 30) / CHARACTER - len(summary) - 1)
-        axes.text(left, top + 18, name, color=color("ink"), fontsize=TEXT, va="baseline")
-        axes.text(right, top + 18, summary, color=color("muted"), fontsize=TEXT, va="baseline", ha="right")
+        axes.text(left, top + _NAME, name, color=color("ink"), fontsize=TEXT, va="baseline")
+        axes.text(right, top + _NAME, summary, color=color("muted"), fontsize=TEXT, va="baseline", ha="right")
     return figure
 
 

@@ -2,32 +2,48 @@
 // pages of the documentation share this file.
 var tables = (function () {
   // Cells of numbers have data-value, their headings the class "num". A click, or Enter and Space, on a heading sorts;
-  // again turns the order round.
+  // again turns the order round. Where the headings are hidden, on a phone, a field above the cards does the same.
   function sortable(table) {
-    var heads = [].slice.call(table.tHead.rows[0].cells), body = table.tBodies[0];
+    var heads = [].slice.call(table.tHead.rows[0].cells), body = table.tBodies[0], listed = [].slice.call(body.rows);
+    var label = document.createElement("label"), field = document.createElement("select");
     function key(row, column) {
       var cell = row.cells[column];
       if (cell.dataset.value !== undefined) return Number(cell.dataset.value);
       return heads[column].className === "num" ? null : cell.textContent;
     }
-    function sort(column) {
-      var down = heads[column].getAttribute("aria-sort") === "ascending", sign = down ? -1 : 1;
+    function show(rows, column, down) {
       heads.forEach(function (head) { head.removeAttribute("aria-sort"); });
-      heads[column].setAttribute("aria-sort", down ? "descending" : "ascending");
-      [].slice.call(body.rows).sort(function (a, b) {
+      if (column !== null) heads[column].setAttribute("aria-sort", down ? "descending" : "ascending");
+      field.value = column === null ? "" : column + (down ? "-" : "+");
+      rows.forEach(function (row) { body.appendChild(row); });
+    }
+    function sort(column, down) {
+      var sign = down ? -1 : 1;
+      show([].slice.call(body.rows).sort(function (a, b) {
         var x = key(a, column), y = key(b, column);
         if (x === null || y === null) return (x === null) - (y === null);  // what has no number comes last
         return sign * (typeof x === "number" ? x - y : x.localeCompare(y));
-      }).forEach(function (row) { body.appendChild(row); });
+      }), column, down);
     }
+    field.add(new Option("as listed", ""));
     heads.forEach(function (head, column) {
       var press = document.createElement("button");
+      ["+", "-"].forEach(function (end) {
+        field.add(new Option(head.textContent + (end === "+" ? " ↑" : " ↓"), column + end));
+      });
       press.type = "button";
       press.textContent = head.textContent;
-      press.addEventListener("click", function () { sort(column); });
+      press.addEventListener("click", function () { sort(column, head.getAttribute("aria-sort") === "ascending"); });
       head.textContent = "";
       head.appendChild(press);
     });
+    field.addEventListener("change", function () {
+      if (field.value) sort(parseInt(field.value, 10), field.value.slice(-1) === "-");
+      else show(listed, null);
+    });
+    label.className = "filter sort-by";
+    label.append("Sort by ", field);
+    if (listed.length > 1) table.parentNode.insertBefore(label, table);
   }
 
   // A field before `box` that leaves the rows in which every typed word stands.
