@@ -140,7 +140,7 @@ CASES = [
     case("value-is-no-yaml", "run c.yaml rounds=[", "the value is not YAML"),
     case("value-nested", ("run", "c.yaml", "rounds=" + 3000 * "[" + 3000 * "]"), "nested more than 30 deep"),
     case("nothing-to-select-by", "run c.yaml evaluation.select=best_val scenario.val=0", "there is no validation data"),
-    case("no-model-to-test", "run c.yaml method=local", "the method has no global model"),
+    case("no-model-to-test", "run c.yaml method=local", "local has no global model"),
     # files
     case("no-config", "run nowhere.yaml", "no such config file"),
     case("no-ready-config", "run configs/dmo.yaml", "did you mean 'demo'?"),

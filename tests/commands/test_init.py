@@ -33,10 +33,12 @@ def test_the_written_config_is_inspected_and_run(capsys: Any) -> None:
     assert call(capsys, "run", "configs/first.yaml", "rounds=1", "--quiet")[0] == 0
 
 
-def test_names_with_spaces_are_quoted_in_the_comments(capsys: Any) -> None:
+def test_names_with_spaces_are_quoted(capsys: Any) -> None:
     code, out, _ = call(capsys, "init", "--from", "my patients.csv", "--json")
     assert code == 0
     assert json.loads(out) == {"config": "my patients.yaml", "clients": 2, "classes": ["no", "yes"]}
+    _, out, _ = call(capsys, "init", "--from", "my patients.csv", "--out", "my own.yaml")
+    assert out.splitlines()[1] == "next: fedloom inspect 'my own.yaml', then fedloom run 'my own.yaml'"
     assert "#   fedloom run 'my patients.yaml'" in Path("my patients.yaml").read_text()
     assert call(capsys, "inspect", "my patients.yaml")[0] == 0
 

@@ -170,6 +170,8 @@ def bad_data() -> None:
     Path("array.npy").write_bytes(b"")
     Path("half.npz").write_bytes(b"PK")
     pictures("single", "a", (9, 9), count=3)
+    for name in "ab":
+        pictures("sparse", name, (9, 9), count=1)
     Path("nothing").mkdir()
     Path("tables").mkdir()
     Path("tables/a.csv").write_text("a,b\n1,2\n")
@@ -190,6 +192,7 @@ def bad_data() -> None:
         ("array.npy", "save samples and labels in one .npz"),
         ("half.npz", "cannot be read as .npz"),
         ("single", "all pictures are of one class, 'a'"),
+        ("sparse", "all training samples are of one class .*, and more samples of [ab]: all that there are are kept"),
         ("nothing", "holds no pictures"),
         ("tables", "holds a.csv; name the file, as in --from tables/a.csv"),
         ("nowhere.csv", "no such file or folder"),

@@ -27,6 +27,14 @@ def test_runs_that_are_the_same_are_refused(tmp_path: Path) -> None:
     assert not list(tmp_path.iterdir())
 
 
+def test_a_method_without_the_tested_model_is_named_before_any_run(tmp_path: Path) -> None:
+    """FedRep has personal models alone; FedAvg would have trained for nothing."""
+    fedavg, fedrep = configs()[0], configs(method="fedrep")[0]
+    with pytest.raises(ConfigError, match=r"'global/global': fedrep has no global model; use personal/global or"):
+        compare([fedavg, fedrep], out=tmp_path, jobs=1)
+    assert not list(tmp_path.iterdir())
+
+
 @pytest.mark.slow
 def test_every_run_has_callbacks_of_its_own_in_one_process_and_in_several(tmp_path: Path) -> None:
     stop = EarlyStopping(patience=1, min_delta=1.0)  # no accuracy rises by more than 100 points

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import shlex
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -55,7 +56,8 @@ def init(
         return
     scenario, classes = first.config.scenario, len(first.facts.classes)
     echo(f"{path}: {scenario.source}, {classes} classes, {first.scenario.clients} clients ({scenario.partition})")
-    echo(f"next: fedloom inspect {path}, then fedloom run {path}")
+    typed = shlex.quote(str(path))
+    echo(f"next: fedloom inspect {typed}, then fedloom run {typed}")
 
 
 def _refuse_existing(path: Path) -> None:

@@ -52,6 +52,15 @@ def offered_protocols(models: Collection[str]) -> tuple[str, ...]:
     return tuple(protocol for protocol in PROTOCOLS if protocol.partition("/")[0] in models)
 
 
+def no_model_error(method: str, protocol: str) -> ConfigError:
+    """Return the error for a method that has no model of the kind that the protocol tests."""
+    kind = protocol.partition("/")[0]
+    other = "personal" if kind == "global" else "global"
+    return ConfigError(
+        f"evaluation.protocol = '{protocol}': {method} has no {kind} model; use {other}/global or {other}/local"
+    )
+
+
 @tell_new_names("fedloom.evaluation.protocols.Evaluator")
 class Evaluator:
     """Tests predictors on a scenario; the attribute `splits` has those that can be tested, and `own_metrics` names the
@@ -176,11 +185,7 @@ class Evaluator:
             return offered[name]
         if name != self.kind:
             raise ConfigError(f"evaluation.also = '{name}': the method offers {', '.join(sorted(offered))}")
-        raise ConfigError(
-            f"evaluation.protocol = '{self.kind}/{self.where}': the method has no {self.kind} model; "
-            f"use {'personal' if self.kind == 'global' else 'global'}/global or "
-            f"{'personal' if self.kind == 'global' else 'global'}/local"
-        )
+        raise no_model_error("the method", f"{self.kind}/{self.where}")
 
     def example_states(self) -> MetricStates:
         """Metric states of one made-up sample: states from other machines must have their types and shapes."""

@@ -9,6 +9,7 @@ from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.evaluation.majority import Majority
+from fedloom.evaluation.protocols import no_model_error
 from fedloom.methods import Method
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
@@ -29,6 +30,8 @@ def check_evaluation(
 
     Raises `ConfigError` for a model that is not offered, and for a selection without validation data.
     """
+    if isinstance(evaluator, Evaluator) and evaluator.kind not in offered:
+        raise no_model_error(method.name(), f"{evaluator.kind}/{evaluator.where}")
     evaluator.check(offered)
     val_key = config.scenario.val_key
     if config.evaluation.select == "best_val" and "val" not in evaluator.splits:

@@ -10,6 +10,8 @@ from pathlib import Path
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.data import Scenario
+from fedloom.evaluation.protocols import no_model_error, offered_protocols
+from fedloom.methods.catalogue.abilities import offered_models
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.run import Existing
@@ -46,13 +48,15 @@ def compare(
         callbacks: every run gets copies of its own.
 
     Raises the first error of any run; runs in progress keep their checkpoints, and no other run starts. Raises
-    `ConfigError` for equal runs, and for several processes without `out` or with a scenario or model passed as an
-    object; `RunFolderError` if `out` cannot be used, for a full disk, and if a process was ended from outside.
+    `ConfigError` before any run for equal ones, for a method without the model that is tested, and for several
+    processes without `out` or with a scenario or model passed as an object; `RunFolderError` if `out` cannot be used,
+    for a full disk, and if a process was ended from outside.
     """
     cells = [Cell("", config.method, "", {}, config) for config in configs]
     for name, times in Counter(cell.folder for cell in cells).items():
         if times > 1:
             raise ConfigError(f"run {name} is there twice: compare each once")
+    _refuse_untestable(configs)
     workers = min(jobs or os.cpu_count() or 1, len(cells))
     objects = scenario is not None or any(model.factory for config in configs for model in config.models())
     if workers > 1 and (out is None or objects):
@@ -76,3 +80,21 @@ def compare(
     results = [*runner.results.values(), *(result for result in stored if result is not None)]
     refuse_mixed_data((str(result.folder), result.scenario.get(KEY)) for result in results)
     return results
+
+
+def _refuse_untestable(configs: Sequence[RunConfig]) -> None:
+    """Refuse a method that has no model for any protocol of its run, before the others have trained for nothing."""
+    by_request = {
+        (config.method, config.preset, repr(config.options), config.evaluation.tested_protocols): config
+        for config in configs
+    }
+    if len(by_request) == 1:  # the first run says so itself, before it trains
+        return
+    for config in by_request.values():
+        tested = config.evaluation.tested_protocols
+        try:
+            models = offered_models(config.build_method())
+        except Exception:  # a run that cannot begin says why
+            continue
+        if "few-shot" not in tested and not set(offered_protocols(models)) & set(tested):
+            raise no_model_error(config.method, tested[0])

@@ -51,7 +51,11 @@ class DataFacts:
         counts = torch.bincount(train.y, minlength=train.num_classes).tolist()
         held = [class_name for class_name, count in zip(train.classes, counts, strict=True) if count]
         if len(held) < 2:
-            raise DataError(f"{name}: all samples are of one class ({', '.join(held)}); need two classes or more")
+            others = ", ".join(class_name for class_name in train.classes if class_name not in held)[:100]
+            more = f", and more samples of {others}: all that there are are kept for tests" if others else ""
+            raise DataError(
+                f"{name}: all training samples are of one class ({', '.join(held)}); need two classes or more{more}"
+            )
         return cls(
             rows=len(train),
             counts=tuple(counts),

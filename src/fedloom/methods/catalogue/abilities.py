@@ -58,7 +58,7 @@ def abilities(kind: type[Method]) -> Abilities:
         means = frozenset(averaged(method, "a wrapper"))
     except ConfigError:
         means = frozenset()
-    predicts = _predicts(method)
+    predicts = offered_models(method)
     return Abilities(
         predicts,
         method.spec.architectures == "any",
@@ -121,8 +121,8 @@ def _new_task(
 _shared_task = functools.cache(_new_task)
 
 
-def _predicts(method: Method) -> frozenset[str]:
-    """The kinds of model that the method offers before the first round, as a run asks for them."""
+def offered_models(method: Method) -> frozenset[str]:
+    """Return the kinds of model, "global" and "personal", that the method offers before the first round."""
     task = _task(method)
     ctx = ServerContext(task, 0)
     server = method.server_init(ctx)
