@@ -81,6 +81,19 @@ def test_golden_models_and_accuracies(kind):
     assert all(abs(probe(predictor.tree) - value) > 1e-5 for value in wrong)
 
 
+@pytest.mark.parametrize("tuned", ["all", "head"])
+def test_newcomers_tune_at_the_rate_of_the_last_round(tuned):
+    """Of twice the golden rate half is left in round 2, which is the last; the tuning itself decays no further."""
+    world = golden_tests("fedavg")
+    task, service = world.newcomer.task, world.service
+    decaying = replace(task.optimizer, lr=2 * task.optimizer.lr, decay=0.5)
+    newcomer = replace(world.newcomer, task=replace(task, optimizer=decaying))
+    predictor = service.predictor(world.server, newcomer, service.first_state(world.server, newcomer, world.support))
+    service.test(world.server, newcomer, predictor, world.support, tuned)
+    expected = GOLD["out"]["fedavg"]["tuned"][tuned]["probe"]
+    assert abs(probe(world.worker.net_of_client(2).tree) - expected) < 1e-7
+
+
 # -- support -------------------------------------------------------------------------------------------------
 @pytest.fixture(scope="module")
 def tests_of_run():

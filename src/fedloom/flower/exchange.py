@@ -52,8 +52,9 @@ class Exchange:
         """
         if not jobs:
             return
-        seconds, minimum = self._config.round_timeout, min(self._config.min_clients, len(jobs))
-        job = next(iter(jobs.values()))
+        seconds, job = self._config.round_timeout, next(iter(jobs.values()))
+        # newcomers whose nodes are not there are not waited for: the run is trained, and ends without them
+        minimum = 0 if isinstance(job, NewcomerJob) else min(self._config.min_clients, len(jobs))
         round_, purpose = job.ctx.round, _purpose(job)
         self._transport.reply_limit = SMALL_REPLY_BYTES + upload_limit
         unsent, pending, resent = dict(jobs), dict[str, int](), set[int]()  # pending: clients by message id
