@@ -56,3 +56,11 @@ def test_a_client_without_training_data_has_no_class_of_its_own():
     train, tests = Views.from_lists([np.arange(3), np.arange(0)]), Views.from_lists([np.arange(2), np.array([2, 3])])
     baseline = majority(Scenario("toy", data, data, train=train, val=nobody, test=tests), "local")
     assert (baseline.own, baseline.everywhere) == (1.0, 0.75)
+
+
+def test_of_equally_frequent_classes_the_lowest_counts():
+    labels, tests = torch.tensor([0, 1, 1, 2, 2]), torch.tensor([1, 2, 2])
+    train_set, test_set = (Dataset(torch.zeros(len(y), 1), y, ("a", "b", "c")) for y in (labels, tests))
+    views = views_of_sizes([5]), views_of_sizes([0]), views_of_sizes([3])
+    baseline = majority(Scenario("toy", train_set, test_set, *views), "local")
+    assert (baseline.label, baseline.own, baseline.everywhere) == (1, *[pytest.approx(1 / 3)] * 2)

@@ -22,6 +22,7 @@ from fedloom.evaluation import Evaluator
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
+from fedloom.runs.newcomer_service import NewcomerService
 from fedloom.runs.newcomers import NewcomerTests
 from fedloom.runs.run import run
 from fedloom.trackers.tracker import measures
@@ -79,6 +80,18 @@ def test_golden_models_and_accuracies(kind):
         assert states.total == len(GOLD["test"])  # the support is not tested
     wrong = [GOLD["WRONG_fedper_mean_of_heads"], GOLD["WRONG_fedper_last_client_head"]]
     assert all(abs(probe(predictor.tree) - value) > 1e-5 for value in wrong)
+
+
+def test_statistics_of_batch_norm_are_means_over_all_batches():
+    """Seven samples in batches of three: a single sample has no spread, so the last one does not count."""
+    x, net = torch.tensor([[1.0], [2.0], [6.0], [0.0], [4.0], [8.0], [100.0]]), torch.nn.BatchNorm1d(1)
+    net.running_mean.fill_(50.0)
+    data = SimpleNamespace(gather=lambda rows: x[rows])
+    service = SimpleNamespace(evaluator=SimpleNamespace(batch=3), worker=SimpleNamespace(data=data))
+    NewcomerService._estimate_statistics(service, net, torch.arange(7))
+    assert float(net.running_mean) == pytest.approx((3 + 4) / 2)
+    assert float(net.running_var) == pytest.approx((7 + 16) / 2)
+    assert net.momentum == 0.1
 
 
 @pytest.mark.parametrize("tuned", ["all", "head"])
