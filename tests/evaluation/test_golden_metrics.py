@@ -21,6 +21,8 @@ NAMES = (
     *("accuracy", "balanced_accuracy", "macro_f1", "weighted_f1", "precision", "recall", "auroc", "average_precision"),
     *("ece", "adaptive_ece", "brier", "nll"),
 )
+# Added to a confusion matrix it leaves the sums of rows and columns and the correct predictions as they are.
+TURNED = 100 * np.array([[0, 1, -1, 0], [-1, 0, 1, 0], [1, -1, 0, 0], [0, 0, 0, 0]])
 KINDS = {name: METRICS.get(name) for name in NAMES}
 
 
@@ -198,6 +200,7 @@ def test_states_leave_a_node_as_sums_of_one_shape():
     ("state", "field", "change"),
     [
         ("class_counts", "confusion", lambda matrix: [[-1, *matrix[0][1:]], *matrix[1:]]),
+        ("class_counts", "confusion", lambda matrix: (np.array(matrix) + TURNED).tolist()),
         ("class_counts", "confusion", lambda matrix: [[matrix[0][0] + 1, *matrix[0][1:]], *matrix[1:]]),
         ("class_scores", "by_class", lambda rows: [[2.0] * 4, *rows[1:]]),
         ("class_scores", "by_class", lambda rows: [*rows[:3], [0.0] * 4]),
