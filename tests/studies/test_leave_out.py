@@ -114,6 +114,17 @@ def test_the_only_domain_is_one_line(tmp_path):
         plan(path)
 
 
+@pytest.mark.parametrize("seed", [0, 1, 2])
+def test_a_domain_of_which_one_set_has_nothing_is_one_line_before_any_cell(seed, tmp_path):
+    """The only patient of west is in the training or in the test set."""
+    path = tmp_path / "patients.csv"
+    wards = ["north"] * 40 + ["south"] * 40 + ["west"]
+    rows = [f"{k},{ward},{'yes' if k % 2 else 'no'}" for k, ward in enumerate(wards)]
+    path.write_text("a,ward,ill\n" + "\n".join(rows) + "\n")
+    with pytest.raises(ConfigError, match=r"csv has no (training|test) samples of west, so it cannot be left out"):
+        plan(path, seed=seed)
+
+
 def test_the_command_makes_the_study_again_from_its_folder(table, tmp_path):
     study = plan(table)
     StudyFolder(tmp_path / "kept").claim(study)

@@ -8,7 +8,7 @@ from typing import Any
 from fedloom.core.errors import ConfigError, DataError, short_repr
 from fedloom.data import SOURCES
 from fedloom.data.left_out_domain import domain_names
-from fedloom.data.sources.source import configure_source
+from fedloom.data.sources.source import Splits, configure_source
 
 
 def without_each_domain(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, dict[str, Any]]:
@@ -31,6 +31,18 @@ def without_each_domain(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, 
     return by_name
 
 
+def _in_both_sets(source: str, splits: Splits) -> list[str]:
+    """The domains of a source's data. Raises `ConfigError` for one without training or without test samples."""
+    train, test = domain_names(splits.train), domain_names(splits.test)
+    for missing, kind in ((set(test) - set(train), "training"), (set(train) - set(test), "test")):
+        if missing:
+            raise ConfigError(
+                f"leave_out = 'domain': {source} has no {kind} samples of {', '.join(sorted(missing))}, so it cannot "
+                "be left out; take it out of the data"
+            )
+    return train
+
+
 def _domains(scenario: Mapping[str, Any]) -> list[str]:
     """The domains of the source that a scenario names; data are read only where its keys do not name them."""
     name = scenario.get("source", "digits")
@@ -40,7 +52,7 @@ def _domains(scenario: Mapping[str, Any]) -> list[str]:
     keys = {key: value for key, value in scenario.items() if key in kind.model_fields}
     try:
         source = configure_source(kind, **keys)
-        domains = list(source.named_domains()) or domain_names(source.load().train)
+        domains = list(source.named_domains()) or _in_both_sets(name, source.load())
     except DataError as error:
         raise ConfigError(f"leave_out = 'domain': {error}") from None
     if not domains:
