@@ -23,6 +23,8 @@ from fedloom.core.errors import ConfigError
             "scenario.held_out.clients.0 = 1.5: ",
         ),
         ({"checkpoint": {"keep_clients": ["x"]}}, "checkpoint.keep_clients.0 = 'x': "),
+        ({"evaluation": {"newcomers": {"tunes": []}}}, "evaluation.newcomers.tunes = []: need at least 1 item"),
+        ({"evaluation": {"newcomers": {"shots": list(range(1, 102))}}}, ": need at most 100 items"),
     ],
 )
 def test_an_error_names_the_key_that_was_typed(values, says):

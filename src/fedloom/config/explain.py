@@ -45,6 +45,10 @@ def explain_validation_error(
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing: {model.__name__} needs it")
     message = _MESSAGES.get(first["type"], f"{first['msg'][0].lower()}{first['msg'][1:]}")
+    if first["type"] in ("too_short", "too_long"):  # pydantic names a Python type, and counts after a validation
+        bound, limit = ("at least", "min_length") if first["type"] == "too_short" else ("at most", "max_length")
+        count = first.get("ctx", {}).get(limit, 1)
+        message = f"need {bound} {count:,} item{'' if count == 1 else 's'}"
     return ConfigError(f"{key} = {short_repr(first['input'])}: {message}")
 
 
