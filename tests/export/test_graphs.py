@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import logging
 import runpy
 import subprocess
 import sys
@@ -179,6 +180,24 @@ def test_onnx_without_its_packages_names_the_extra(
     monkeypatch.setattr(graphs.importlib.util, "find_spec", lambda name: None)
     with pytest.raises(ConfigError, match=r"onnx and onnxscript not installed; pip install 'fedloom\[onnx\]'"):
         of_module(Nested(), finished).save(tmp_path / "m.onnx")
+
+
+@needs_onnx
+def test_the_exporter_warns_of_nothing_that_a_user_could_change(
+    tmp_path: Path, finished: Trained, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Without torchvision torch says of each of its operators that it is skipped."""
+    export, logger = torch.onnx.export, logging.getLogger("torch.onnx._internal.exporter._registration")
+
+    def warns(*args: Any, **options: Any) -> Any:
+        logger.warning("torchvision is not installed. Skipping torchvision::roi_align")
+        return export(*args, **options)
+
+    monkeypatch.setattr(torch.onnx, "export", warns)
+    finished.save(tmp_path / "m.onnx")
+    assert "torchvision" not in caplog.text
+    logger.warning("another program's own export")
+    assert "another" in caplog.text
 
 
 @needs_onnx

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import importlib.util
 import io
+import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -96,9 +98,10 @@ def _require_onnx() -> None:
 def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -> tuple[bytes, int]:
     """Return the bytes of an ONNX model with the metadata inside, and its opset."""
     try:
-        exported: Any = torch.onnx.export(
-            program, (), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
-        )
+        with _quiet_exporter():
+            exported: Any = torch.onnx.export(
+                program, (), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
+            )
         model = exported.model_proto
         for node in model.graph.node:
             del node.metadata_props[:]  # names of Python code, for debugging
@@ -112,6 +115,18 @@ def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -
         raise ConfigError(
             f"model {name} cannot be written as onnx: {_first_line(error)}; torch-export needs none of ONNX's operators"
         ) from error
+
+
+@contextlib.contextmanager
+def _quiet_exporter() -> Iterator[None]:
+    """Keep back torch's warnings, such as that it skips operators of torchvision, which fedloom does not need."""
+    logger = logging.getLogger("torch.onnx")
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)
 
 
 def _name_batch(graph: Any) -> None:
