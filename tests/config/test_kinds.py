@@ -81,7 +81,10 @@ def test_a_source_of_nodes_drops_what_only_the_server_could_do(tmp_path: Path) -
 @pytest.mark.parametrize(
     ("words", "says"),
     [
-        (["scenario.partition=iid", "scenario.alpha=1"], "unknown key 'scenario.alpha'"),
+        (
+            ["scenario.partition=iid", "scenario.alpha=1"],
+            "source digits and partition iid have none; it is a key of partition dirichlet",
+        ),
         (["scenario.alpha=1", "scenario.partition=iid"], "unknown key 'scenario.alpha'"),
         (["scenario.partition=iid", "scenario.aplha=null"], "unknown key 'scenario.aplha'"),
         (["scenario.partition=idd"], "unknown partition 'idd'"),

@@ -11,6 +11,7 @@ from fedloom.config.counted_clients import count_clients
 from fedloom.config.explain import build_named, explain_validation_error
 from fedloom.config.public_data import PublicConfig, share_or_source
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
+from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
 from fedloom.data.attacks import Attack
@@ -178,6 +179,22 @@ class ScenarioConfig(BaseModel):
                 f"others keep their numbers; number the nodes so, and write {last}"
             )
 
+    def _refuse_key_of_others(self, key: str) -> None:
+        """Raise `ConfigError` for a key that other sources or partitions have, and name those."""
+        registries: dict[str, Registry[Any]] = {"source": SOURCES, "partition": PARTITIONS}
+        owners = [
+            f"{noun} {name}"
+            for noun, registry in registries.items()
+            for name, kind in registry
+            if key in kind.model_fields
+        ]
+        if owners:
+            more = f" and {len(owners) - 3} more" if len(owners) > 3 else ""
+            raise ConfigError(
+                f"unknown key 'scenario.{key}': source {self.source} and partition {self.partition} have none; it is a "
+                f"key of {', '.join(owners[:3])}{more}"
+            )
+
     def last_newcomers(self) -> int:
         """The number of nodes that never train where nodes have data of their own: they are the last ones."""
         return len(self.held_out.clients or ()) if self.source == Nodes.kind and self.held_out is not None else 0
@@ -188,6 +205,7 @@ class ScenarioConfig(BaseModel):
         extra = dict(self.model_extra or {})
         for key in extra:
             if key not in {*source.model_fields, *partition.model_fields}:
+                self._refuse_key_of_others(key)
                 keys_of_all = {*type(self).model_fields, *source.model_fields, *partition.model_fields}
                 raise UnknownKeyError("scenario", key, keys_of_all)
         built = []
