@@ -20,7 +20,7 @@ from fedloom.papers.shapes import shape_of
 def cache(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """An empty cache folder, and a process that has tried nothing yet."""
     monkeypatch.setenv("FEDLOOM_CACHE", str(tmp_path / "cache"))
-    monkeypatch.setattr(module, "_known_speeds", {})
+    monkeypatch.setattr(module, "_known_values", {})
     return tmp_path / "cache"
 
 
@@ -122,6 +122,21 @@ def test_operations_of_a_method_are_those_of_its_passes() -> None:
     assert module.method_operations(parse(_DIGITS | ditto | {"local_epochs": 5})) == pytest.approx(6 / 5)
 
 
+def test_operations_are_counted_once_for_each_kind_of_config(monkeypatch: pytest.MonkeyPatch) -> None:
+    counted: list[str] = []
+
+    def run(config: Any, scenario: Any) -> Any:
+        counted.append(config.method)
+        return SimpleNamespace(numbers={"flops": 3.0 if config.method == "ditto" else 2.0})
+
+    monkeypatch.setattr(module, "run", run)
+    for rounds in (5, 50):
+        config = parse(_DIGITS | {"method": "ditto", "local_epochs": 1, "rounds": rounds})
+        assert module.method_operations(config) == 1.5
+        monkeypatch.setattr(module, "_known_values", {})  # as the next process begins
+    assert counted == ["local", "ditto"]
+
+
 def test_a_trial_of_the_method_is_taken_where_one_is_kept(trials: list[str]) -> None:
     config = parse(_DIGITS | {"method": "ditto"})
     assert module.kept_method_trial(config, 64) is None
@@ -164,7 +179,7 @@ def test_a_busy_machine_foresees_what_an_idle_one_does(monkeypatch: pytest.Monke
 
 def test_a_speed_is_kept_for_the_next_process(trials: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     first = module.network_trial(parse(_DIGITS))
-    monkeypatch.setattr(module, "_known_speeds", {})
+    monkeypatch.setattr(module, "_known_values", {})
     assert module.network_trial(parse(_DIGITS)) == first
     assert len(trials) == 1
 
@@ -178,7 +193,7 @@ def test_a_damaged_speed_is_measured_again(
     module.network_trial(parse(_DIGITS))
     (file,) = (cache / "trials").iterdir()
     file.write_text(text)
-    monkeypatch.setattr(module, "_known_speeds", {})
+    monkeypatch.setattr(module, "_known_values", {})
     assert module.network_trial(parse(_DIGITS)) == module.Speed(1e-3, 1e-4)
     assert len(trials) == 2
 

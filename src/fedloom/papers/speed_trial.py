@@ -7,7 +7,6 @@ are about those of an idle one, and they are kept in the cache folder.
 from __future__ import annotations
 
 import contextlib
-import functools
 import hashlib
 import json
 import math
@@ -35,7 +34,9 @@ from fedloom.storage.log import Row
 
 _METHOD_SECONDS, _NETWORK_SECONDS = 1.0, 0.3  # that the timed round of a trial should take
 _LONGEST = 4  # times those seconds, which no round of a trial should take
+_SPEED_NAMES = ("train", "test")
 _FIRST_SIZE = 16  # samples of a client in the first attempt
+_COUNTED_BATCH = 8  # samples of a batch whose operations are counted; a client has two such batches
 _PLAIN_METHOD = "local"  # trains as FedAvg does, also where clients have different nets
 _ROUNDS = 3  # the last one is timed
 _MAX_STEPS = 128  # of a client
@@ -62,23 +63,26 @@ def method_trial(config: RunConfig, train_size: float) -> Speed:
             once a round.
     """
     facts, keys, size = _method_facts(config, train_size)
-    return _kept(facts, lambda: _speed(keys, config.batch_size, shape_of(config), size, _METHOD_SECONDS))
+    return _kept_speed(facts, lambda: _speed(keys, config.batch_size, shape_of(config), size, _METHOD_SECONDS))
 
 
 def kept_method_trial(config: RunConfig, train_size: float) -> Speed | None:
     """Return the speed that `method_trial` has measured on this machine before; None if it has not."""
-    return _known(_key(_method_facts(config, train_size)[0]))
+    kept = _known(_key(_method_facts(config, train_size)[0]), _SPEED_NAMES)
+    return None if kept is None else Speed(**kept)
 
 
 def method_operations(config: RunConfig) -> float:
     """Count the operations of the config's method on its network, for each that plain local training takes.
 
-    Matrix products and convolutions count, as in `fedloom.engine.flops`, on two small clients; nothing is timed. Of
-    many local epochs, the first two are counted: each further one has the operations of the second.
+    Matrix products and convolutions count, as in `fedloom.engine.flops`, on two small clients; nothing is timed, and
+    the counts are kept as trials are. Of many local epochs, the first two are counted: each further one has the
+    operations of the second.
     """
     shape, epochs = shape_of(config), config.local_epochs
-    method, network = (
-        {**keys, "batch_size": _FIRST_SIZE // 2} for keys in (_method_keys(config), _network_keys(config))
+    method, network = (  # plain steps: so few are not worth a recording
+        {**keys, "batch_size": _COUNTED_BATCH, "engine": {**keys["engine"], "fast": False}}
+        for keys in (_method_keys(config), _network_keys(config))
     )
     plain = _operations(json.dumps(network, sort_keys=True), shape)
     counts = [
@@ -89,11 +93,15 @@ def method_operations(config: RunConfig) -> float:
     return total / epochs / plain
 
 
-@functools.lru_cache(maxsize=64)
 def _operations(keys: str, shape: Shape) -> float:
-    """Count the operations of two rounds."""
+    """Return the operations of two rounds, counted once for each kind of config."""
+    facts = ["operations", keys, asdict(replace(shape, train=(), test=()))]
+    return _kept(facts, ["operations"], lambda: {"operations": _counted_operations(keys, shape)})["operations"]
+
+
+def _counted_operations(keys: str, shape: Shape) -> float:
     clients = max(2, len(_trial_config(keys, 1, 1).models()))
-    scenario = _trial_scenario(keys, shape, _FIRST_SIZE * clients, max(len(shape.classes), 2), clients)
+    scenario = _trial_scenario(keys, shape, 2 * _COUNTED_BATCH * clients, clients, clients)  # each tests one sample
     return float(run(_trial_config(keys, 2, clients), scenario=scenario).numbers["flops"])
 
 
@@ -106,35 +114,39 @@ def network_trial(config: RunConfig) -> Speed:
     shape, keys = shape_of(config), json.dumps(_network_keys(config), sort_keys=True)
     size = _MAX_STEPS * config.batch_size
     facts = [keys, shape.sample]
-    return _kept(facts, lambda: _speed(keys, config.batch_size, shape, size, _NETWORK_SECONDS))
+    return _kept_speed(facts, lambda: _speed(keys, config.batch_size, shape, size, _NETWORK_SECONDS))
 
 
-_known_speeds: dict[str, Speed] = {}
+def _kept_speed(facts: Sequence[Any], measure: Callable[[], Speed]) -> Speed:
+    return Speed(**_kept(facts, _SPEED_NAMES, lambda: asdict(measure())))
 
 
-def _kept(facts: Sequence[Any], measure: Callable[[], Speed]) -> Speed:
-    """Return the speed of a trial that this machine has made before, with these versions, or make it now."""
+_known_values: dict[str, dict[str, float]] = {}
+
+
+def _kept(facts: Sequence[Any], names: Sequence[str], measure: Callable[[], dict[str, float]]) -> dict[str, float]:
+    """Return the values by name that this machine has measured before, with these versions, or measure them now."""
     key = _key(facts)
-    if (known := _known(key)) is not None:
+    if (known := _known(key, names)) is not None:
         return known
-    speed, file = measure(), _file(key)
+    values, file = measure(), _file(key)
     if file is not None:
         with contextlib.suppress(OSError):  # a cache that cannot be written costs time alone
             file.parent.mkdir(parents=True, exist_ok=True)
-            write_atomic(file, json.dumps(asdict(speed)))
-    _known_speeds[key] = speed
-    return speed
+            write_atomic(file, json.dumps(values))
+    _known_values[key] = values
+    return values
 
 
-def _known(key: str) -> Speed | None:
-    """The speed that was kept under a key, in this process or before; None if there is none."""
-    if key not in _known_speeds:
+def _known(key: str, names: Sequence[str]) -> dict[str, float] | None:
+    """The values that were kept under a key, in this process or before; None if there are none."""
+    if key not in _known_values:
         file = _file(key)
-        speed = None if file is None else _read(file)
-        if speed is None:
+        values = None if file is None else _read(file, names)
+        if values is None:
             return None
-        _known_speeds[key] = speed
-    return _known_speeds[key]
+        _known_values[key] = values
+    return _known_values[key]
 
 
 def _key(facts: Sequence[Any]) -> str:
@@ -155,14 +167,14 @@ def _file(key: str) -> Path | None:
         return None
 
 
-def _read(file: Path) -> Speed | None:
-    """Read a kept speed; None if there is none, or one that is damaged."""
+def _read(file: Path, names: Sequence[str]) -> dict[str, float] | None:
+    """Read kept values; None if there are none, or damaged ones."""
     try:
-        values = parse_json(read_file(file))
-        speed = Speed(float(values["train"]), float(values["test"]))
+        stored = parse_json(read_file(file))
+        values = {name: float(stored[name]) for name in names}
     except (OSError, ValueError, TypeError, KeyError):
         return None
-    return speed if all(math.isfinite(value) and value > 0 for value in (speed.train, speed.test)) else None
+    return values if all(math.isfinite(value) and value > 0 for value in values.values()) else None
 
 
 def _network_keys(config: RunConfig) -> dict[str, Any]:
