@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
-import time
+from collections.abc import Sequence
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -29,7 +29,7 @@ def trials(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The keys of all trials that would be made; none is."""
     keys_of_trials: list[str] = []
 
-    def speed(keys: str, *_: Any) -> module.Speed:
+    def speed(keys: str, *_: Any, plain_steps: bool = False) -> module.Speed:
         keys_of_trials.append(keys)
         return module.Speed(1e-3, 1e-4)
 
@@ -46,7 +46,8 @@ _DIGITS = {
 def test_the_trial_is_the_speed_of_this_machine(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "_METHOD_SECONDS", 0.05)
     monkeypatch.setattr(module, "_NETWORK_SECONDS", 0.05)
-    for speed in (module.method_trial(parse(_DIGITS), 64), module.network_trial(parse(_DIGITS))):
+    config = parse(_DIGITS | {"engine": {"name": "serial", "fast": False}})  # nothing is compiled
+    for speed in (module.method_trial(config, 64), module.network_trial(config)):
         assert 1e-8 < speed.train < 1e-2
         assert 1e-8 < speed.test < 1e-2
 
@@ -64,31 +65,43 @@ def test_a_trial_runs_the_method_and_the_engine_of_its_config(trials: list[str])
     assert (plain.method, plain.local_epochs, plain.engine) == ("local", 1, trial.engine)
 
 
+def fake_trials(monkeypatch: pytest.MonkeyPatch, rounds: Sequence[float], tests: Sequence[float]) -> None:
+    """Trials whose rounds and tests take these CPU seconds, one after another."""
+
+    class Trial(contextlib.AbstractContextManager["Trial"]):
+        def __init__(self, config: Any, scenario: Any, *, plain_steps: bool) -> None:
+            self.rounds, self.tests = iter(rounds), iter(tests)
+
+        def __exit__(self, *_: object) -> None:
+            pass
+
+        def round_seconds(self) -> float:
+            return next(self.rounds)
+
+        def test_seconds(self) -> float:
+            return next(self.tests)
+
+    monkeypatch.setattr(module, "TrialFederation", Trial)
+
+
 def test_what_a_method_does_beside_its_steps_is_in_its_trial(monkeypatch: pytest.MonkeyPatch) -> None:
     """Two clients, two local epochs, 20 samples each: seconds of a round belong to 80 samples; 40 are tested."""
-    rows = [
-        {"round": 3, "name": "seconds_train", "value": 8.0},
-        {"round": 3, "name": "seconds_evaluate", "value": 1.0},
-        {"round": 2, "name": "seconds_train", "value": 99.0},
-    ]
-    result = SimpleNamespace(rows=[row | {"split": "system", "client": None} for row in rows])
-    seconds = iter([0.0, 5.0, 10.0, 19.0])  # of the processor: at the start, and after each round
-
-    def run(config: Any, scenario: Any, callbacks: Any) -> Any:
-        for round_ in (1, 2, 3):
-            callbacks[0].on_round(config, round_, [])
-        return result
-
-    monkeypatch.setattr(module, "run", run)
-    monkeypatch.setattr(time, "process_time", lambda: next(seconds))
+    fake_trials(monkeypatch, [99.0, 99.0, 8.0], [1.0])
     keys = json.dumps(module._method_keys(parse(_DIGITS | {"method": "feddw", "local_epochs": 2})))
-    assert module._timed(keys, shape_of(parse(_DIGITS)), 2, 20) == (8.0, module.Speed(8 / 80, 1 / 40))
+    assert module._timed(keys, shape_of(parse(_DIGITS)), 2, 20, False) == (8.0, module.Speed(8 / 80, 1 / 40))
+
+
+def test_plain_steps_take_a_round_less_and_a_short_test_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """One client of 16 samples is tested on 32."""
+    fake_trials(monkeypatch, [99.0, 0.4], [0.09, 0.08])
+    keys = json.dumps(module._network_keys(parse(_DIGITS)))
+    assert module._timed(keys, shape_of(parse(_DIGITS)), 1, 16, True) == (0.4, module.Speed(0.4 / 16, 0.08 / 32))
 
 
 def test_clients_of_a_trial_are_no_larger_than_those_of_its_config(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[int, int]] = []
 
-    def timed(keys: str, shape: Any, clients: int, size: int) -> tuple[float, module.Speed]:
+    def timed(keys: str, shape: Any, clients: int, size: int, plain_steps: bool) -> tuple[float, module.Speed]:
         tried.append((clients, size))
         return 1e-3 * clients * size, module.Speed(1e-3, 1e-4)
 
@@ -104,7 +117,7 @@ def test_clients_of_a_trial_are_no_larger_than_those_of_its_config(monkeypatch: 
 def test_a_trial_does_not_grow_to_a_batch_that_would_take_far_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
     tried: list[tuple[int, int]] = []
 
-    def timed(keys: str, shape: Any, clients: int, size: int) -> tuple[float, module.Speed]:
+    def timed(keys: str, shape: Any, clients: int, size: int, plain_steps: bool) -> tuple[float, module.Speed]:
         tried.append((clients, size))
         return 4e-3 * clients * size, module.Speed(4e-3, 1e-4)
 
@@ -125,16 +138,34 @@ def test_operations_of_a_method_are_those_of_its_passes() -> None:
 def test_operations_are_counted_once_for_each_kind_of_config(monkeypatch: pytest.MonkeyPatch) -> None:
     counted: list[str] = []
 
-    def run(config: Any, scenario: Any) -> Any:
-        counted.append(config.method)
-        return SimpleNamespace(numbers={"flops": 3.0 if config.method == "ditto" else 2.0})
+    def count(keys: str, shape: Any) -> float:
+        counted.append(json.loads(keys)["method"])
+        return 3.0 if counted[-1] == "ditto" else 2.0
 
-    monkeypatch.setattr(module, "run", run)
+    monkeypatch.setattr(module, "_counted_operations", count)
     for rounds in (5, 50):
         config = parse(_DIGITS | {"method": "ditto", "local_epochs": 1, "rounds": rounds})
         assert module.method_operations(config) == 1.5
         monkeypatch.setattr(module, "_known_values", {})  # as the next process begins
-    assert counted == ["local", "ditto"]
+    assert counted == ["ditto", "local"]
+
+
+@pytest.mark.parametrize(("step", "trials_made"), [(0.003, [True]), (0.002, [True, False])])
+def test_steps_are_replayed_where_that_changes_the_speed(
+    monkeypatch: pytest.MonkeyPatch, step: float, trials_made: list[bool]
+) -> None:
+    plain: list[bool] = []
+
+    def speed(*_: Any, plain_steps: bool = False) -> module.Speed:
+        plain.append(plain_steps)
+        return module.Speed(step / 64, 1e-5)
+
+    monkeypatch.setattr(module, "_speed", speed)
+    module.network_trial(parse(_DIGITS | {"batch_size": 64}))
+    assert plain == trials_made
+    plain.clear()
+    module.network_trial(parse(_DIGITS | {"batch_size": 64, "engine": {"name": "serial", "fast": False}}))
+    assert plain == [True]
 
 
 def test_a_trial_of_the_method_is_taken_where_one_is_kept(trials: list[str]) -> None:
@@ -154,27 +185,6 @@ def test_one_trial_does_for_all_configs_of_a_network(trials: list[str]) -> None:
         for cell in find_recipe(name).study().cells:
             assert module.network_trial(cell.config).train == 1e-3
     assert len(trials) == 4  # one net or five, with two views of an image or without
-
-
-def test_a_busy_machine_foresees_what_an_idle_one_does(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Twice the seconds on the clock, as beside another program, and the same seconds of the processor."""
-    speeds = []
-    for busy in (1, 2):
-        rows = [
-            {"round": 3, "name": "seconds_train", "value": 8.0 * busy, "split": "system", "client": None},
-            {"round": 3, "name": "seconds_evaluate", "value": 1.0 * busy, "split": "system", "client": None},
-        ]
-        seconds = iter([0.0, 9.0])
-
-        def run(config: Any, scenario: Any, callbacks: Any, rows: Any = rows) -> Any:
-            callbacks[0].on_round(config, 3, [])
-            return SimpleNamespace(rows=rows)
-
-        monkeypatch.setattr(module, "run", run)
-        monkeypatch.setattr(time, "process_time", lambda seconds=seconds: next(seconds))
-        keys = json.dumps(module._method_keys(parse(_DIGITS)))
-        speeds.append(module._timed(keys, shape_of(parse(_DIGITS)), 2, 20))
-    assert speeds[0] == speeds[1]
 
 
 def test_a_speed_is_kept_for_the_next_process(trials: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
@@ -200,7 +210,7 @@ def test_a_damaged_speed_is_measured_again(
 
 def test_another_torch_is_tried_anew(trials: list[str], monkeypatch: pytest.MonkeyPatch) -> None:
     module.network_trial(parse(_DIGITS))
-    monkeypatch.setattr(module, "describe_environment", lambda: {"versions": {"torch": "1.0"}})
+    monkeypatch.setattr(module, "_environment", lambda: {"versions": {"torch": "1.0"}})
     module.network_trial(parse(_DIGITS))
     assert len(trials) == 2
 

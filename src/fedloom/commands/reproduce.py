@@ -129,14 +129,14 @@ def show_tables(scale: Scale, as_json: bool) -> None:
                 row | {"cells": 0, "data": "", "missing": [], "hours": 0.0, "facts": recipe.table.why_not_run}
             )
             continue
-        cells = recipe.study(scale).cells
+        cells, seeds = recipe.study(scale, seeds=1).cells, recipe.seeds(scale)  # all seeds cost the same
         cost = study_cost(cells, "network", say)
-        say(f"{name}: {len(cells)} cells")
-        hours = sum(estimate.seconds for estimate in cost.values()) / 3600
+        say(f"{name}: {seeds * len(cells)} cells")
+        hours = seeds * sum(estimate.seconds for estimate in cost.values()) / 3600
         summaries.append(
             row
             | {
-                "cells": len(cells),
+                "cells": seeds * len(cells),
                 "data": ", ".join(source_names(cells)),
                 "missing": list(missing_sources(cells)),
                 "hours": hours,

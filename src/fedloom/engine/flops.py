@@ -75,14 +75,14 @@ def _adaptation_flops_per_sample(worker: Worker, federation: Federation, job: Jo
 def flops_per_sample(worker: Worker, job: Job) -> float:
     """Return the FLOPs of a client's round divided by its number of samples.
 
-    They are counted on one batch with one and with two local epochs, which separates work that is done once from work
-    of each epoch. Matrix products and convolutions count, forward and backward, auxiliary nets and statistics passes
-    included; element-wise operations do not count.
+    They are counted on one batch with one local epoch and, if the job has more, with two, which separates work that is
+    done once from work of each epoch. Matrix products and convolutions count, forward and backward, auxiliary nets and
+    statistics passes included; element-wise operations do not count.
     """
-    size = min(worker.local_training.batch_size, job.ctx.samples)
-    one_epoch, two_epochs = (_count(worker, job, size, epochs) for epochs in (1, 2))
-    per_epoch, once = two_epochs - one_epoch, 2 * one_epoch - two_epochs
-    return (per_epoch * job.ctx.task.local_epochs + once) / size
+    size, epochs = min(worker.local_training.batch_size, job.ctx.samples), job.ctx.task.local_epochs
+    one_epoch = _count(worker, job, size, 1)
+    per_epoch = _count(worker, job, size, 2) - one_epoch if epochs > 1 else 0
+    return (one_epoch + per_epoch * (epochs - 1)) / size
 
 
 def _count(worker: Worker, job: Job, size: int, epochs: int) -> int:

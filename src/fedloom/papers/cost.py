@@ -138,7 +138,7 @@ class _Workload:
 def _workload(config: RunConfig) -> _Workload:
     key = config.scenario.model_copy(update={"seed": config.seed})
     clients, train, test, val = _sizes(key.model_dump_json(), config)
-    whole = float(shape_of(config).splits().test.y.shape[0])
+    whole = float(sum(shape_of(config).test))
     episodes = config.evaluation.episode_shape()
     if config.evaluation.protocol == "few-shot":
         tested = float(episodes.episodes * episodes.ways * (episodes.shots + episodes.queries))

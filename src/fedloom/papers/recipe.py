@@ -185,6 +185,10 @@ class Recipe:
         texts = (*filter(None, [self.table.why_not_run]), *self.table.choices)
         return [text.removeprefix(_NOT_DRAWN).strip() for text in texts if text.startswith(_NOT_DRAWN)]
 
+    def seeds(self, scale: Scale) -> int:
+        """Return the number of seeds of a scale."""
+        return self.table.seeds if scale == "full" else self.paper.small.seeds
+
     def baseline_of(self, row: str) -> str | None:
         """Name the row that a row's gain is over.
 
@@ -267,7 +271,7 @@ class Recipe:
                 **(overlaid(self.paper.small.keys, self.table.small) if small else {}),
                 "settings": {name: self._setting(name, small) for name in self.table.columns},
                 "methods": {row: overlaid(row_keys, overrides) for row, row_keys in self.rows.items()},
-                "seeds": seeds or (self.paper.small.seeds if small else self.table.seeds),
+                "seeds": seeds or self.seeds(scale),
             }
         )
         if point := next((cell.point for cell in study.cells if cell.point), None):

@@ -48,7 +48,7 @@ class Shape:
 
     def _dataset(self, sizes: Sequence[int], classes: tuple[str, ...]) -> Dataset:
         sample = torch.ones(1, *self.sample, dtype=torch.int64 if self.words else torch.uint8)
-        y = torch.cat([torch.arange(size) % len(classes) for size in sizes])
+        y = torch.from_numpy(np.concatenate([np.arange(size) % len(classes) for size in sizes]))  # on one thread
         several = len(sizes) > 1
         return Dataset(
             sample.expand(len(y), *self.sample),

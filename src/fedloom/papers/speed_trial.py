@@ -7,10 +7,10 @@ are about those of an idle one, and they are kept in the cache folder.
 from __future__ import annotations
 
 import contextlib
+import functools
 import hashlib
 import json
 import math
-import time
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil, log2
@@ -22,26 +22,29 @@ import torch
 from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import cache_dir, parse_json, read_file, write_atomic
+from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
+from fedloom.engine.memory import large_blocks_kept
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
 from fedloom.papers.shapes import Shape, shape_of
-from fedloom.runs.callbacks import Callback
-from fedloom.runs.run import run
-from fedloom.storage.curves import total_over_rounds
+from fedloom.papers.trial_federation import TrialFederation
 from fedloom.storage.environment import describe_environment
-from fedloom.storage.log import Row
 
-_METHOD_SECONDS, _NETWORK_SECONDS = 1.0, 0.3  # that the timed round of a trial should take
+_METHOD_SECONDS, _NETWORK_SECONDS = 1.0, 0.12  # that the timed round of a trial should take
 _LONGEST = 4  # times those seconds, which no round of a trial should take
 _SPEED_NAMES = ("train", "test")
 _FIRST_SIZE = 16  # samples of a client in the first attempt
-_COUNTED_BATCH = 8  # samples of a batch whose operations are counted; a client has two such batches
+_COUNTED_BATCH = 8  # samples of a client whose operations are counted
 _PLAIN_METHOD = "local"  # trains as FedAvg does, also where clients have different nets
-_ROUNDS = 3  # the last one is timed
+_PLAIN_METHODS = (_PLAIN_METHOD, "fedavg")
+_ROUNDS = 3  # the last one is timed; before it, steps are recorded
+_PLAIN_ROUNDS = 2  # the same of plain steps, which are not recorded
+_REPLAY_MATTERS = 0.0025  # seconds of a plain step below which a replay saves more than a tenth of it
 _MAX_STEPS = 128  # of a client
 _MAX_CLIENTS = 16  # at least two, because a method may need another client, and one for each net
-_MAX_TEST_SAMPLES = 1024
+_MIN_TEST_SAMPLES, _MAX_TEST_SAMPLES = 32, 1024
+_COLD_TEST_SECONDS = 0.1  # a shorter test is taken again, because the first one of a shape takes longer
 _MAX_EPOCHS = 3  # more would hardly change a sample's share of what a method does once a round
 
 
@@ -75,46 +78,53 @@ def kept_method_trial(config: RunConfig, train_size: float) -> Speed | None:
 def method_operations(config: RunConfig) -> float:
     """Count the operations of the config's method on its network, for each that plain local training takes.
 
-    Matrix products and convolutions count, as in `fedloom.engine.flops`, on two small clients; nothing is timed, and
-    the counts are kept as trials are. Of many local epochs, the first two are counted: each further one has the
-    operations of the second.
+    Matrix products and convolutions count, as in `fedloom.engine.flops`, in the second round of a small client of each
+    architecture; nothing is timed, and the counts are kept as trials are. Of many local epochs, the first two are
+    counted: each further one has the operations of the second.
     """
+    if config.method in _PLAIN_METHODS:
+        return 1.0
     shape, epochs = shape_of(config), config.local_epochs
-    method, network = (  # plain steps: so few are not worth a recording
-        {**keys, "batch_size": _COUNTED_BATCH, "engine": {**keys["engine"], "fast": False}}
-        for keys in (_method_keys(config), _network_keys(config))
+    method, plain = (
+        _operations(json.dumps({**keys, "batch_size": _COUNTED_BATCH}, sort_keys=True), shape)
+        for keys in ({**_method_keys(config), "local_epochs": epochs}, _network_keys(config))
     )
-    plain = _operations(json.dumps(network, sort_keys=True), shape)
-    counts = [
-        _operations(json.dumps({**method, "local_epochs": count}, sort_keys=True), shape)
-        for count in ((1, 2) if epochs > 2 else (epochs,))
-    ]
-    total = counts[0] + (epochs - 1) * (counts[1] - counts[0]) if len(counts) > 1 else counts[0]
-    return total / epochs / plain
+    return method / epochs / plain
 
 
 def _operations(keys: str, shape: Shape) -> float:
-    """Return the operations of two rounds, counted once for each kind of config."""
+    """Return the operations of a round for each sample, counted once for each kind of config."""
     facts = ["operations", keys, asdict(replace(shape, train=(), test=()))]
     return _kept(facts, ["operations"], lambda: {"operations": _counted_operations(keys, shape)})["operations"]
 
 
 def _counted_operations(keys: str, shape: Shape) -> float:
+    local_epochs = json.loads(keys)["local_epochs"]
+    keys = json.dumps(json.loads(keys) | {"local_epochs": 1})  # in the round before the counted one
     clients = max(2, len(_trial_config(keys, 1, 1).models()))
-    scenario = _trial_scenario(keys, shape, 2 * _COUNTED_BATCH * clients, clients, clients)  # each tests one sample
-    return float(run(_trial_config(keys, 2, clients), scenario=scenario).numbers["flops"])
+    scenario = _trial_scenario(keys, shape, _COUNTED_BATCH * clients, clients, clients)
+    config = _trial_config(keys, 2, clients)
+    with reproducible_settings(), large_blocks_kept(), TrialFederation(config, scenario, plain_steps=True) as trial:
+        trial.round_seconds()
+        return trial.operations(local_epochs)
 
 
 def network_trial(config: RunConfig) -> Speed:
     """Measure the speed of plain steps, once for each kind of network.
 
     Samples of one shape in one network take equally long, so one trial holds for all classes, sizes, methods and
-    learning rates of such configs.
+    learning rates of such configs. Steps are replayed only in a network that is so small that this changes its speed.
     """
     shape, keys = shape_of(config), json.dumps(_network_keys(config), sort_keys=True)
-    size = _MAX_STEPS * config.batch_size
-    facts = [keys, shape.sample]
-    return _kept_speed(facts, lambda: _speed(keys, config.batch_size, shape, size, _NETWORK_SECONDS))
+    size, batch = _MAX_STEPS * config.batch_size, config.batch_size
+
+    def measure() -> Speed:
+        speed = _speed(keys, batch, shape, size, _NETWORK_SECONDS, plain_steps=True)
+        if not config.engine.fast or speed.train * batch >= _REPLAY_MATTERS:
+            return speed
+        return _speed(keys, batch, shape, size, _NETWORK_SECONDS)
+
+    return _kept_speed([keys, shape.sample], measure)
 
 
 def _kept_speed(facts: Sequence[Any], measure: Callable[[], Speed]) -> Speed:
@@ -150,7 +160,12 @@ def _known(key: str, names: Sequence[str]) -> dict[str, float] | None:
 
 
 def _key(facts: Sequence[Any]) -> str:
-    return hashlib.sha256(json.dumps([describe_environment(), facts], sort_keys=True).encode()).hexdigest()
+    return hashlib.sha256(json.dumps([_environment(), facts], sort_keys=True).encode()).hexdigest()
+
+
+@functools.cache
+def _environment() -> dict[str, Any]:
+    return describe_environment()
 
 
 def _method_facts(config: RunConfig, train_size: float) -> tuple[list[Any], str, int]:
@@ -218,52 +233,44 @@ def _selected_keys(config: RunConfig, names: Sequence[str]) -> dict[str, Any]:
     return {key: resolved[key] for key in names if key in resolved} | {"engine": engine}
 
 
-def _speed(keys: str, batch: int, shape: Shape, max_size: int, target: float) -> Speed:
+def _speed(keys: str, batch: int, shape: Shape, max_size: int, target: float, *, plain_steps: bool = False) -> Speed:
     """Try clients of growing number and size until a round takes about `target` seconds.
 
-    Clients have no more than `max_size` samples.
+    Clients have no more than `max_size` samples. A method needs two of them; plain steps need one for each network, and
+    if that does not take far too long two whole batches, because the step of large weights takes long whatever the
+    batch.
     """
-    min_clients = max(2, len(_trial_config(keys, 1, 1).models()))
+    min_clients = max(1 if plain_steps else 2, len(_trial_config(keys, 1, 1).models()))
     clients, size = min_clients, min(batch, max_size, _FIRST_SIZE)
-    seconds, speed = _timed(keys, shape, clients, size)  # a network that takes long for these is tried no further
+    seconds, speed = _timed(keys, shape, clients, size, plain_steps)  # a slow network is tried no further
     max_size = min(max_size, _MAX_STEPS * batch)
-    while seconds < target / 2 and (size < max_size or clients < _MAX_CLIENTS):
+    least_size = min(max_size, 2 * batch) if plain_steps else 0
+    while (seconds < target / 2 or size < least_size) and (size < max_size or clients < _MAX_CLIENTS):
         factor = target / max(seconds, 1e-4)
         before = (size, clients)
-        size = min(max_size, ceil(size * factor / batch) * batch)
+        size = min(max_size, max(least_size, ceil(size * factor / batch) * batch))
         enough = min(_MAX_CLIENTS, int(before[0] * before[1] * factor / size))
         clients = max(clients, enough - enough % min_clients)
         expected = seconds * size * clients / (before[0] * before[1])
         if (size, clients) == before or expected > _LONGEST * target:  # one large batch would take too long
             break
-        seconds, speed = _timed(keys, shape, clients, size)
+        seconds, speed = _timed(keys, shape, clients, size, plain_steps)
     return speed
 
 
-def _timed(keys: str, shape: Shape, clients: int, size: int) -> tuple[float, Speed]:
-    """CPU seconds of training in the last of three rounds, and the speed in it; before it, steps are recorded."""
-    config = _trial_config(keys, _ROUNDS, clients)
-    tests = max(len(shape.classes), 2, min(size * clients, _MAX_TEST_SAMPLES))
-    clock = _CpuClock()
-    result = run(config, scenario=_trial_scenario(keys, shape, size * clients, tests, clients), callbacks=[clock])
-    last_round = [row for row in result.rows if row["round"] == _ROUNDS]
-    train_wall, test_wall = (total_over_rounds(last_round, name) for name in ("seconds_train", "seconds_evaluate"))
-    cpu_share = clock.last_round / max(train_wall + test_wall, 1e-9)  # below one where others use the cores
-    train_seconds, test_seconds = train_wall * cpu_share, test_wall * cpu_share
+def _timed(keys: str, shape: Shape, clients: int, size: int, plain_steps: bool) -> tuple[float, Speed]:
+    """CPU seconds of the last round of a trial, without its tests, and the speed in it."""
+    rounds = _PLAIN_ROUNDS if plain_steps else _ROUNDS
+    config = _trial_config(keys, rounds, clients)
+    tests = max(_MIN_TEST_SAMPLES, min(size * clients, _MAX_TEST_SAMPLES))
+    scenario = _trial_scenario(keys, shape, size * clients, tests, clients)
+    with reproducible_settings(), TrialFederation(config, scenario, plain_steps=plain_steps) as trial:
+        train_seconds = [trial.round_seconds() for _ in range(rounds)][-1]
+        test_seconds = trial.test_seconds()
+        if test_seconds < _COLD_TEST_SECONDS:
+            test_seconds = trial.test_seconds()
     tested = tests * (clients if config.evaluation.protocol == "personal/global" else 1)
     return train_seconds, Speed(train_seconds / (size * clients * config.local_epochs), test_seconds / tested)
-
-
-class _CpuClock(Callback):
-    """Measures the CPU seconds of the last round."""
-
-    def __init__(self) -> None:
-        self.last_round = 0.0
-        self._ended = time.process_time()
-
-    def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
-        ended = time.process_time()
-        self.last_round, self._ended = ended - self._ended, ended
 
 
 def _trial_config(keys: str, rounds: int, clients: int) -> RunConfig:
