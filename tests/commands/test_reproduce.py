@@ -33,10 +33,12 @@ def _without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def enter_empty_folder(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Work in a folder without data, where every run is estimated at an hour."""
+    """Work in a folder without data, where every run is estimated at an hour, and no trial is made: a machine that is
+    busy, or has no compiler, would fail what these tests do not ask."""
     patch.chdir(folder)
     patch.setenv("FEDLOOM_DATA", str(folder / "data"))
     patch.setattr(cost, "run_cost", lambda config, by, operations: cost.Cost(1.0, 1.0, 3600.0))
+    patch.setattr(cost, "_CountedOperations", lambda cells: SimpleNamespace(of=lambda config: 1.0))
 
 
 @pytest.fixture(scope="module")
@@ -225,7 +227,6 @@ def test_a_method_is_tried_where_its_run_takes_long(
         return cost.Cost(1.0, 1.0, seconds if by == "operations" else 2 * seconds)
 
     monkeypatch.setattr(cost, "run_cost", run_cost)
-    monkeypatch.setattr(cost, "_CountedOperations", lambda cells: SimpleNamespace(of=lambda config: 1.0))
     words = (
         "reproduce",
         TABLE,
