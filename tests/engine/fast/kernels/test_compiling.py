@@ -75,6 +75,14 @@ def test_the_compiler_may_be_named(monkeypatch, tmp_path):
     assert compiler.__wrapped__() is None
 
 
+def test_a_folder_as_compiler_is_one_line_before_training(named, tmp_path, monkeypatch):
+    named("replaced by its folder")
+    monkeypatch.setenv("CXX", str(tmp_path))
+    with pytest.raises(ConfigError, match=rf"{tmp_path}: cannot be run \(.*\); name a C\+\+ compiler") as caught:
+        asked_for()
+    assert "\n" not in str(caught.value)
+
+
 @needs_compiler
 def test_what_the_compiler_says_is_told(folder, source):
     with pytest.raises(KernelError, match=r"could not compile answer.cpp with \{'OTHER': 4\}(?s:.*)FACTOR"):

@@ -45,12 +45,15 @@ class KernelError(FedloomError):
 def compiler() -> str | None:
     """Return the path of the C++ compiler: $CXX, else c++, g++ or clang++; None if there is none.
 
-    With FEDLOOM_NO_COMPILER=1 there is none.
+    With FEDLOOM_NO_COMPILER=1 there is none. A path in $CXX that is no program is returned as it is, so that whoever
+    runs it says so, and another compiler is not taken in silence.
     """
     if os.environ.get("FEDLOOM_NO_COMPILER", "0") not in ("", "0"):
         return None
-    names = [os.environ.get("CXX", ""), "c++", "g++", "clang++"]
-    return next((path for name in names if name and (path := shutil.which(name))), None)
+    named = os.environ.get("CXX", "")
+    if os.path.lexists(named) and shutil.which(named) is None:
+        return named
+    return next((path for name in (named, "c++", "g++", "clang++") if name and (path := shutil.which(name))), None)
 
 
 def library(source: Path, **macros: int) -> ctypes.CDLL:
