@@ -86,6 +86,7 @@ def test_the_report_and_the_command_show_it(done: Comparison, tmp_path, capsys) 
     page = write_report(done.results, tmp_path / "report.html").read_text()
     assert "Clients that never trained" in page
     assert "25.0 ± 7.1" in page
+    assert ">N<" not in page  # seeds are a small n, as in all tables
     code, _, error = command_line.call(capsys, "table", str(tmp_path), "--newcomers", "--domains")
     assert code == 2
     assert "are tables of their own: ask for one of them" in error

@@ -142,7 +142,7 @@ def _accuracies(
     body: list[list[Cell]] = [
         [name_cell(cells[0]), *((text, _first_number(text)) for text in cells[1:])] for cells in texts
     ]
-    headings = [f"{name[:1].upper()}{name[1:]}" for name in names]
+    headings = [name if name == "n" else f"{name[:1].upper()}{name[1:]}" for name in names]
     return table(name, caption, headings, set(headings[1:]), body, saved)
 
 
