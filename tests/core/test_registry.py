@@ -19,14 +19,20 @@ def _no_plugins(monkeypatch):
     monkeypatch.setattr(registry_module, "entry_points", lambda group: [])
 
 
-@pytest.fixture
-def things(tmp_path, monkeypatch):
-    """A registry whose home package registers "builtin" when it is imported."""
+def empty_registry(tmp_path, monkeypatch):
+    """A registry that modules of its home package, written to `tmp_path`, can import."""
     registry = Registry("thing", home=HOME)
     holder = types.ModuleType("fedloom_test_holder")
     holder.THINGS = registry
     monkeypatch.setitem(sys.modules, "fedloom_test_holder", holder)
     monkeypatch.syspath_prepend(tmp_path)
+    return registry
+
+
+@pytest.fixture
+def things(tmp_path, monkeypatch):
+    """A registry whose home package registers "builtin" when it is imported."""
+    registry = empty_registry(tmp_path, monkeypatch)
     source = "from fedloom_test_holder import THINGS\n@THINGS.register('builtin')\nclass Builtin: pass\n"
     (tmp_path / f"{HOME}.py").write_text(source)
     yield registry
@@ -77,11 +83,7 @@ def test_iteration_is_sorted_by_name(things):
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A registry whose home package has two modules, each named like the class that it registers."""
-    registry = Registry("thing", home=HOME)
-    holder = types.ModuleType("fedloom_test_holder")
-    holder.THINGS = registry
-    monkeypatch.setitem(sys.modules, "fedloom_test_holder", holder)
-    monkeypatch.syspath_prepend(tmp_path)
+    registry = empty_registry(tmp_path, monkeypatch)
     (tmp_path / HOME).mkdir()
     (tmp_path / HOME / "__init__.py").touch()
     for name in ("first", "second"):

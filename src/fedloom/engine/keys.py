@@ -50,7 +50,7 @@ def _is_fixed(value: Any) -> bool:
         return all(map(_is_fixed, value))
     if kind is dict:  # equal dictionaries of several entries may have another order
         return len(value) < 2 and all(map(_is_fixed, value.values()))
-    if is_dataclass(kind) and getattr(kind, "__dataclass_params__").frozen:  # noqa: B009 (typeshed does not have it)
+    if is_dataclass(kind) and kind.__dataclass_params__.frozen:  # type: ignore[attr-defined]
         return all(_is_fixed(getattr(value, field.name)) for field in fields(kind))
     return kind in _FIXED_TYPES or isinstance(value, Enum)
 

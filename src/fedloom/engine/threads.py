@@ -74,7 +74,8 @@ class Threads:
         self._obstacle_reported = False
         self._seconds_of_replays = 0.0  # that this thread took in the present round
         self.python_bound_rounds = 0  # latest rounds in a row whose length was that of the work in Python
-        self._setup_rounds, self.is_settling = 0, False  # whether the latest round was one of much setup
+        self.is_settling = False  # whether the latest round was one of much setup
+        self._setup_rounds = 0  # of such rounds, so far
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
         """Yield one result for each job. Raises `ClientError` at the first failure."""

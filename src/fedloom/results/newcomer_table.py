@@ -56,22 +56,23 @@ def _has_newcomers(run: RunData) -> bool:
 
 
 def _row(group: Group) -> NewcomerRow:
-    newcomers = [run.numbers["newcomers"] for run in group.results]
-    ways = sorted(set.intersection(*(set(of["tests"]) for of in newcomers)), key=_order)
+    by_run = [run.numbers["newcomers"] for run in group.results]
+    ways = sorted(set.intersection(*(set(newcomers["tests"]) for newcomers in by_run)), key=_order)
     by_client = [_by_client(run) for run in group.results]
     spread = {}
     for way in ways:
-        measured = [found for of in by_client if (found := fairness(list(of.get(way, {}).values()))) is not None]
+        spreads = [fairness(list(accuracies.get(way, {}).values())) for accuracies in by_client]
+        measured = [fairness_of_run for fairness_of_run in spreads if fairness_of_run is not None]
         if measured:
             spread[way] = mean_fairness(measured)
-    majorities = [of["majority_own"] for of in newcomers if of.get("majority_own") is not None]
+    majorities = [newcomers["majority_own"] for newcomers in by_run if newcomers.get("majority_own") is not None]
     return NewcomerRow(
         group.row["label"],
-        len(newcomers),
-        {way: [of["tests"][way]["accuracy"] for of in newcomers] for way in ways},
+        len(by_run),
+        {way: [newcomers["tests"][way]["accuracy"] for newcomers in by_run] for way in ways},
         spread,
-        fmean(majorities) if len(majorities) == len(newcomers) else None,
-        newcomers[0].get("zero_shot_note"),
+        fmean(majorities) if len(majorities) == len(by_run) else None,
+        by_run[0].get("zero_shot_note"),
     )
 
 
