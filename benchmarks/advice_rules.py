@@ -14,13 +14,13 @@ import json
 import math
 import sys
 from collections.abc import Iterator, Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from cells import FOLDER
+from cells import FOLDER, Measured, judged
 from fedloom.core.files import json_text, write_atomic
-from fedloom.results.difference import compare_family, paired_differences
 from fedloom.studies.plan import read_study
 from marked_tables import with_tables
 
@@ -36,17 +36,25 @@ Cells = Mapping[str, dict[str, Any]]
 
 
 class Setting(NamedTuple):
-    """A setting of a committed study: its words, its page, and the kind of heterogeneity that it stands for."""
+    """A setting of a committed study: its words, its page, and the kind of heterogeneity that it stands for.
+
+    `rest` names a second study of the same setting, whose methods have fewer seeds.
+    """
 
     study: str
     setting: str
     title: str
     page: str
     kind: Literal["labels", "tail", "features", "nets"] = "labels"
+    rest: str | None = None
 
     @property
     def name(self) -> str:
         return f"{self.study}/{self.setting}".rstrip("/")
+
+    @property
+    def studies(self) -> list[str]:
+        return [self.study, *([self.rest] if self.rest else [])]
 
 
 SETTINGS = (
@@ -65,8 +73,20 @@ SETTINGS = (
     Setting(
         "two-classes", "", "different nets", "results.md#different-nets-fashion-mnist-two-classes-a-client", "nets"
     ),
-    Setting("honest-scale", "authorities", "grades in 131 education authorities", "honest-scale.md"),
-    Setting("honest-scale", "hundred-clients", "Fashion-MNIST, Dirichlet 0.1, 100 clients", "honest-scale.md"),
+    Setting(
+        "honest-scale",
+        "authorities",
+        "grades in 131 education authorities",
+        "honest-scale.md#authorities",
+        rest="honest-scale-rest",
+    ),
+    Setting(
+        "honest-scale",
+        "hundred-clients",
+        "Fashion-MNIST, Dirichlet 0.1, 100 clients",
+        "honest-scale.md#a-hundred-clients",
+        rest="honest-scale-rest",
+    ),
 )
 
 
@@ -88,75 +108,88 @@ def measured_profiles(studies: Sequence[str]) -> dict[str, dict[str, float | Non
     return {setting.name: profiles[setting.name] for setting in SETTINGS if setting.name in profiles}
 
 
+class Row(NamedTuple):
+    """A method that was measured in a setting: in which study and protocol, on which seeds, and its accuracies."""
+
+    study: str
+    protocol: str
+    seeds: list[int]
+    accuracies: list[float]
+
+
 def derived() -> dict[str, Any]:
     """Return the rules, the measured rows to which they point, and the traits of methods."""
     profiles = json.loads(PROFILES.read_text(encoding="utf-8"))
-    studies = {setting.study: _cells(setting.study) for setting in SETTINGS}
     founding = [
         _evidence(setting, goal, rows) | {"profile": profiles[setting.name]}
         for goal in GOALS
         for setting in SETTINGS
-        if len(rows := _rows(studies[setting.study], setting.setting, goal)) >= MIN_METHODS
+        if len(rows := _rows(setting, goal)) >= MIN_METHODS
     ]
     rules = [rule for goal in GOALS for rule in _rules([one for one in founding if one["goal"] == goal])]
     averages = {goal: _best_on_average([one for one in founding if one["goal"] == goal]) for goal in GOALS}
     return {"rules": rules, "best_on_average": averages, "settings": founding, "traits": traits()}
 
 
+@cache
 def _cells(study: str) -> Cells:
     cells: Cells = json.loads((FOLDER / f"{study}.json").read_text(encoding="utf-8"))["cells"]
     return cells
 
 
-def _rows(cells: Cells, setting: str, goal: str) -> dict[str, tuple[str, dict[str, Any], list[float]]]:
-    """By method at its default preset: protocol, cell and accuracies, in the first protocol that serves the goal."""
+def _rows(setting: Setting, goal: str) -> dict[str, Row]:
+    """By method at its default preset: its row in the first protocol that serves the goal."""
     rows = {}
-    for name, cell in cells.items():
+    for study, name, cell in ((found, *item) for found in setting.studies for item in _cells(found).items()):
         in_setting, _, label = name.partition("/")
-        if in_setting != setting or label != cell["method"] or cell["preset"] != "sound" or label == "central":
+        if in_setting != setting.setting or label != cell["method"] or cell["preset"] != "sound" or label == "central":
             continue
         tested = {protocol: values["accuracy"] for protocol, values in cell.get("tested", {}).items()}
         tested = tested or {cell["protocol"]: cell["accuracies"]}
         protocol = next((protocol for protocol in GOALS[goal] if protocol in tested), None)
         if protocol is not None:
-            rows[label] = (protocol, cell, tested[protocol])
-    if goal == "global" and any(protocol == "global/global" for protocol, _, _ in rows.values()):
-        return {label: row for label, row in rows.items() if row[0] == "global/global"}
-    if goal == "personal" and not any(protocol == "personal/local" for protocol, _, _ in rows.values()):
+            rows[label] = Row(study, protocol, cell["seeds"], tested[protocol])
+    if goal == "global" and any(row.protocol == "global/global" for row in rows.values()):
+        return {label: row for label, row in rows.items() if row.protocol == "global/global"}
+    if goal == "personal" and not any(row.protocol == "personal/local" for row in rows.values()):
         return {}
     return rows
 
 
-def _evidence(
-    setting: Setting, goal: str, rows: Mapping[str, tuple[str, dict[str, Any], list[float]]]
-) -> dict[str, Any]:
-    """All methods of a setting for one goal, best mean first, with their difference from the plain method."""
+def _evidence(setting: Setting, goal: str, rows: Mapping[str, Row]) -> dict[str, Any]:
+    """All methods of a setting for one goal, by their mean difference from the plain method, the highest first.
+
+    Methods may have run on fewer seeds than others, so differences on common seeds order them and means do not. As on
+    the pages, the rows of one study and protocol are a family of the rule.
+    """
     plain = ("fedavg",) if goal == "global" else ("fedavg+finetune", "local")
     baseline = next(label for label in plain if label in rows)
-    others = [label for label in rows if label != baseline]
-    seeds, values = rows[baseline][1]["seeds"], rows[baseline][2]
-    pairs = [paired_differences(rows[label][1]["seeds"], rows[label][2], seeds, values) for label in others]
-    judged = dict(zip(others, compare_family([[*pair.values()] for pair in pairs]), strict=True))
+    families: dict[tuple[str, str], dict[str, Measured]] = {}
+    for label, row in rows.items():
+        if label != baseline:
+            families.setdefault((row.study, row.protocol), {})[label] = row.seeds, row.accuracies
+    reference = rows[baseline].seeds, rows[baseline].accuracies
+    differences = {label: found for family in families.values() for label, found in judged(family, reference).items()}
     table = [
         {
             "method": label,
-            "protocol": protocol,
-            "accuracy": round(100 * fmean(accuracies), 2),
-            "n": len(accuracies),
-            "points": round(100 * judged[label].mean, 2) if label in judged else 0.0,
-            "word": judged[label].word if label in judged else "baseline",
+            "protocol": row.protocol,
+            "accuracy": round(100 * fmean(row.accuracies), 2),
+            "n": len(row.accuracies),
+            "points": round(100 * differences[label].mean, 2) if label in differences else 0.0,
+            "word": differences[label].word if label in differences else "baseline",
         }
-        for label, (protocol, _, accuracies) in rows.items()
+        for label, row in rows.items()
     ]
     return {
         "name": setting.name,
         "goal": goal,
         "title": setting.title,
-        "file": f"benchmarks/results/studies/{setting.study}.json",
+        "files": [f"benchmarks/results/studies/{study}.json" for study in setting.studies],
         "page": setting.page,
         "kind": setting.kind,
         "baseline": baseline,
-        "rows": sorted(table, key=lambda row: (-row["accuracy"], row["method"])),
+        "rows": sorted(table, key=lambda row: (-row["points"], -row["accuracy"], row["method"])),
     }
 
 
@@ -188,12 +221,12 @@ def _geometric(values: Sequence[float]) -> float:
 
 
 def _best_on_average(founding: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
-    """The method with the highest mean accuracy over all settings with equal nets, of those measured in each."""
-    tables = [{row["method"]: row["accuracy"] for row in one["rows"]} for one in founding if one["kind"] != "nets"]
+    """The method with the highest mean gain over all settings with equal nets, of those measured in each."""
+    tables = [{row["method"]: row["points"] for row in one["rows"]} for one in founding if one["kind"] != "nets"]
     common = [method for method in tables[0] if all(method in table for table in tables)]
     means = {method: fmean(table[method] for table in tables) for method in common}
     best = max(means, key=lambda method: (means[method], method))
-    return {"method": best, "accuracy": round(means[best], 2), "settings": len(tables), "methods": len(common)}
+    return {"method": best, "points": round(means[best], 2), "settings": len(tables), "methods": len(common)}
 
 
 def traits() -> dict[str, dict[str, Any]]:

@@ -14,6 +14,7 @@ from fedloom.core.criterion import ACCURACY
 from fedloom.core.files import write_atomic
 from fedloom.methods.catalogue.descriptions import entries
 from fedloom.results.clients import client_accuracies, worst_of_group
+from fedloom.results.difference import Difference, compare_family, paired_differences
 from fedloom.results.result import Result
 from fedloom.results.statistics import mean_std
 from fedloom.storage.environment import describe_environment
@@ -25,6 +26,7 @@ from fedloom.studies.tuning import validation_value
 FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 BESIDE = {"fedavg": "FedAvg", "local": "Local, own models"}
 FOLDER = Path(__file__).parent / "results" / "studies"
+Measured = tuple[Sequence[int], Sequence[float]]  # seeds, and one accuracy for each
 _NUMBERS = re.compile(r"\[\s+([-\d.eE,\s]|null)+\]")
 
 
@@ -48,6 +50,17 @@ def keep(out: Path) -> Path:
     lines = _NUMBERS.sub(lambda numbers: " ".join(numbers[0].split()), json.dumps(text, indent=1))
     write_atomic(path, f"{lines}\n".encode())
     return path
+
+
+def judged(rows: Mapping[str, Measured], baseline: Measured) -> dict[str, Difference]:
+    """Return the difference of each row from a baseline, by label. The rows are one family of the rule.
+
+    Args:
+        rows: seeds and accuracies in [0, 1] of each method of one study, setting and protocol, by label.
+        baseline: those of the method with which they are compared on their common seeds.
+    """
+    differences = [list(paired_differences(*row, *baseline).values()) for row in rows.values()]
+    return dict(zip(rows, compare_family(differences), strict=True))
 
 
 def measured(study: StudyPlan, study_folder: StudyFolder) -> dict[str, dict[str, Any]]:

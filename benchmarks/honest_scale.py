@@ -1,8 +1,7 @@
 """The tables of docs/honest-scale.md, from results/studies/honest-scale.json and honest-scale-rest.json.
 
 Both studies have the same settings, scenarios and trials, so that their rows stand in one table: twenty methods with
-five seeds, the others with three. Differences are those of the common seeds.
-"""
+five X"""
 
 from __future__ import annotations
 
@@ -11,8 +10,8 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cells import display_name, percent
-from fedloom.results.difference import Difference, compare_family, paired_differences
+from cells import Measured, display_name, judged, percent
+from fedloom.results.difference import Difference
 from fedloom.results.fairness import client_shares, fairness
 from fedloom.studies.plan import read_study
 
@@ -27,7 +26,7 @@ Cells = Mapping[str, dict[str, Any]]
 
 def honest_tables(studies: Mapping[str, Cells]) -> dict[str, str]:
     """Return the page's tables by the name between their marks."""
-    cells = {name: cell for study in STUDIES for name, cell in studies.get(study, {}).items()}
+    cells = {name: cell | {"study": study} for study in STUDIES for name, cell in studies.get(study, {}).items()}
     tables = {"honest-progress": progress(cells)}
     for setting in SETTINGS:
         prefix = f"{setting}/"
@@ -36,6 +35,32 @@ def honest_tables(studies: Mapping[str, Cells]) -> dict[str, str]:
         tables[f"honest-{setting}-personal"] = personal_table(rows)
         tables[f"honest-{setting}-newcomers"] = newcomers_table(rows)
     return tables
+
+
+def ranked_rows(studies: Mapping[str, Cells], setting: str) -> tuple[dict[str, dict[str, Any]], dict[str, str]]:
+    """Return the rows of a setting for the leaderboard by "protocol/label", and their words against the plain method.
+
+    A method has a row in each protocol in which it was tested. `central` has none, because no federation can have it.
+    """
+    prefix, cells, words = f"{setting}/", {}, {}
+    rows = {
+        name.removeprefix(prefix): cell | {"study": study}
+        for study in STUDIES
+        for name, cell in studies.get(study, {}).items()
+        if name.startswith(prefix) and not name.endswith("/central")
+    }
+    for protocol, baseline in ((GLOBAL, "fedavg"), (PERSONAL, "local")):
+        tested = {label: cell for label, cell in rows.items() if protocol in cell["tested"]}
+        for label, cell in tested.items():
+            spread = [found for found in map(fairness, cell["clients"].get(protocol, [])) if found]
+            cells[f"{protocol}/{label}"] = cell | {
+                "protocol": protocol,
+                "accuracies": cell["tested"][protocol]["accuracy"],
+                "worst": fmean(found.worst10 for found in spread) if spread else None,
+            }
+        compared_with_plain = compared(tested, protocol, baseline)
+        words |= {f"{protocol}/{label}": _word(found) for label, found in compared_with_plain.items()}
+    return cells, words
 
 
 def progress(cells: Cells) -> str:
@@ -151,17 +176,21 @@ def newcomers_table(rows: Cells) -> str:
 
 
 def compared(rows: Cells, protocol: str, baseline: str) -> dict[str, Difference]:
-    """Return the difference of each row from a baseline, by label; all of them are one family."""
+    """Return the difference of each row from a baseline, by label; the rows of a study are a family."""
     plain = rows.get(baseline)
     if plain is None:
         return {}
     labels = [label for label in rows if label not in (baseline, "central")]  # which no federation can have
-    reference = plain["seeds"], plain["tested"][protocol]["accuracy"]
-    differences = [
-        list(paired_differences(rows[label]["seeds"], rows[label]["tested"][protocol]["accuracy"], *reference).values())
-        for label in labels
-    ]
-    return dict(zip(labels, compare_family(differences), strict=True))
+    reference = _measured(plain, protocol)
+    differences: dict[str, Difference] = {}
+    for study in dict.fromkeys(rows[label]["study"] for label in labels):
+        family = {label: _measured(rows[label], protocol) for label in labels if rows[label]["study"] == study}
+        differences |= judged(family, reference)
+    return differences
+
+
+def _measured(cell: Mapping[str, Any], protocol: str) -> Measured:
+    return cell["seeds"], cell["tested"][protocol]["accuracy"]
 
 
 def optimiser(cell: Mapping[str, Any]) -> str:

@@ -36,6 +36,8 @@ SCENARIOS = {
     "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
     "all-methods/alpha-0.2": "Fashion-MNIST, Dirichlet 0.2",
     "digit-domains": "five digit domains",
+    "honest-scale/authorities": "grades in 131 education authorities",
+    "honest-scale/hundred-clients": "Fashion-MNIST, Dirichlet 0.1, 100 clients",
     "heterogeneous-models": "CIFAR-10, heterogeneous models",
     "long-tail": "Fashion-MNIST, long tail",
     "several-widths": "Fashion-MNIST, one network in several widths",
@@ -119,6 +121,9 @@ def leaderboard(studies: Mapping[str, Cells]) -> str:
             in_setting = {name: cell for name, cell in cells.items() if name.startswith(prefix)}
             scenario = SCENARIOS[f"{study}/{setting}" if setting else study]
             blocks.append(ranked_tables(scenario, in_setting, differences(in_setting, setting)))
+    for setting in honest_scale.SETTINGS:
+        rows = honest_scale.ranked_rows(studies, setting)
+        blocks.append(ranked_tables(SCENARIOS[f"honest-scale/{setting}"], *rows))
     return "\n".join(blocks)
 
 

@@ -3,9 +3,10 @@
 import honest_scale
 
 
-def row(seeds, accuracies, protocol, clients=None, tuned=None, method="fedavg"):
+def row(seeds, accuracies, protocol, clients=None, tuned=None, method="fedavg", study="honest-scale"):
     names = ("balanced_accuracy", "macro_f1", "auroc", "ece", "nll", "majority_global", "majority_own")
     return {
+        "study": study,
         "method": method,
         "seeds": seeds,
         "tested": {protocol: {"accuracy": accuracies, **{name: [0.25] * len(seeds) for name in names}}},
@@ -17,24 +18,29 @@ def row(seeds, accuracies, protocol, clients=None, tuned=None, method="fedavg"):
     }
 
 
-def test_rows_of_both_studies_are_one_family_over_their_common_seeds():
+def test_the_rows_of_each_study_are_a_family_over_their_common_seeds():
     """By hand: +1.0 on each of seeds 0 and 1 and +1.2 on seed 2 have t = 16, and Holm over two keeps p below 0.05."""
+    rest = {"study": "honest-scale-rest"}
     rows = {
         "fedavg": row([0, 1, 2, 3, 4], [0.5, 0.6, 0.7, 0.8, 0.9], "global/global"),
         "fednh": row([0, 1, 2], [0.51, 0.61, 0.712], "global/global", method="fednh"),
-        "moon": row([0, 1, 2], [0.4, 0.6, 0.8], "global/global", method="moon"),
+        "feddyn": row([0, 1, 2], [0.4, 0.6, 0.8], "global/global", method="feddyn"),
+        "moon": row([0, 1, 2], [0.51, 0.61, 0.712], "global/global", method="moon", **rest),
         "central": row([0, 1, 2], [0.9, 0.9, 0.9], "global/global", method="central"),
     }
     differences = honest_scale.compared(rows, "global/global", "fedavg")
-    assert {label: (found.n, found.word) for label, found in differences.items()} == {
-        "fednh": (3, "ahead"),
-        "moon": (3, "no difference seen"),
+    assert {label: (found.n, found.word, found.comparisons) for label, found in differences.items()} == {
+        "fednh": (3, "ahead", 2),
+        "feddyn": (3, "no difference seen", 2),
+        "moon": (3, "ahead", 1),
     }
-    assert differences["fednh"].comparisons == 2
     table = honest_scale.global_table(rows)
     assert "| FedNH | 3 | 61.1 ± 10.1 | +1.1, ahead |" in table
     assert "| *Central* | 3 | 90.0 ± 0.0 | – |" in table
-    assert "- Ahead of FedAvg: FedNH.\n- Behind FedAvg: nobody.\n- No difference from FedAvg seen: MOON.\n" in table
+    assert (
+        "- Ahead of FedAvg: FedNH, MOON.\n- Behind FedAvg: nobody.\n- No difference from FedAvg seen: FedDyn.\n"
+        in table
+    )
 
 
 def test_clients_that_are_worse_are_counted_by_client_and_seed():
@@ -64,3 +70,20 @@ def test_what_is_planned_and_not_measured_is_named():
     lines = honest_scale.progress({}).splitlines()
     assert "| honest-scale | authorities | 0 of 21 | 0.0 | fedavg, fedavg+finetune, fedavg+lpft, local," in lines[2]
     assert len(lines) == 7
+
+
+def test_the_leaderboard_has_a_row_of_each_method_in_each_protocol_and_none_of_central():
+    protocol, clients = "personal/local", [[0.2, 0.4], [0.6, 0.8], [0.7, 0.9]]
+    rows = {
+        "local": row([0, 1, 2], [0.3, 0.7, 0.8], protocol, clients, method="local"),
+        "ditto": row([0, 1, 2], [0.4, 0.8, 0.91], protocol, clients, method="ditto"),
+        "central": row([0, 1, 2], [0.9] * 3, "global/global", method="central"),
+        "fedavg": row([0, 1, 2], [0.5, 0.6, 0.7], "global/global"),
+    }
+    studies = {"honest-scale": {f"authorities/{label}": cell for label, cell in rows.items()}}
+    cells, words = honest_scale.ranked_rows(studies, "authorities")
+    assert list(cells) == ["global/global/fedavg", "personal/local/local", "personal/local/ditto"]
+    ditto = cells["personal/local/ditto"]
+    assert (ditto["protocol"], ditto["accuracies"], ditto["worst"]) == (protocol, [0.4, 0.8, 0.91], 0.5)
+    assert words == {"personal/local/ditto": "+10.3, ahead"}
+    assert cells["global/global/fedavg"]["worst"] is None

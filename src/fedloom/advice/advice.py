@@ -48,10 +48,10 @@ class Advice:
         needs: the constraints, goal and networks included.
         diagnosis: the skew of the data.
         evidence: the setting of a committed study from which the list is taken.
-        suggestions: at most five methods, best measured mean first; empty if none is above the plain method.
+        suggestions: at most five methods, the highest measured gain first; empty if none is above the plain method.
         reference: the method that a gain has to be over: FedAvg, tuned at each client where each wants a model, or
             local training where fine-tuned FedAvg does not meet the needs. None if no plain method meets them.
-        left_out: why methods with a higher mean than the baseline are not in the list, by method.
+        left_out: why methods above the baseline are not in the list, by method.
         unmeasured: methods that meet the needs and are not measured in the evidence's setting.
         notes: what is unusual in the data and measured nowhere.
         trial: the outcome of a trial on the user's scenario, None without one.
@@ -98,10 +98,11 @@ class Advice:
     def sentences(self) -> list[str]:
         """The reasons, one sentence each."""
         setting = self.evidence.setting
+        sources = ", ".join([*setting["files"], f"docs/{setting['page']}"])
         goal = GOALS[self.needs.goal or "global"]
         said = [
             f"for {goal}; {self.evidence.why}",
-            f"nearest measured setting: {setting['title']} ({setting['file']}, docs/{setting['page']})",
+            f"nearest measured setting: {setting['title']} ({sources})",
         ]
         if not self.suggestions:
             plain = "no plain method meets them" if self.reference is None else f"take {self.reference}"
@@ -124,7 +125,7 @@ class Advice:
             "first": self.first,
             "needs": self.needs.model_dump(),
             "why": self.evidence.why,
-            "evidence": {key: setting[key] for key in ("name", "title", "file", "page", "baseline", "profile")},
+            "evidence": {key: setting[key] for key in ("name", "title", "files", "page", "baseline", "profile")},
             "methods": [{**one.row, "traits": dict(one.traits)} for one in self.suggestions],
             "reference": self.reference,
             "left_out": dict(self.left_out),
@@ -157,9 +158,8 @@ def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advi
     evidence = evidence_for(needs, diagnosis)
     suggestions: list[Suggestion] = []
     left_out: dict[str, str] = {}
-    baseline = _row_of(evidence.setting, evidence.setting["baseline"])
     for row in evidence.setting["rows"]:
-        if row["accuracy"] <= baseline["accuracy"] or len(suggestions) == LONGEST:
+        if row["points"] <= 0 or len(suggestions) == LONGEST:
             break
         why = reason_against(row["method"], needs, config, scenario)
         if why is None:
@@ -249,10 +249,6 @@ def _refuse_contradictions(needs: Needs) -> None:
 
 def _shape(scenario: Scenario) -> tuple[tuple[int, ...], int, int]:
     return scenario.train_set.input_shape, scenario.num_classes, scenario.clients
-
-
-def _row_of(setting: Mapping[str, Any], method: str) -> Mapping[str, Any]:
-    return next(row for row in setting["rows"] if row["method"] == method)
 
 
 def _against(row: Mapping[str, Any], baseline: str) -> str:

@@ -23,7 +23,7 @@ class Evidence:
     """A setting of a committed study that resembles the user's data, and why.
 
     Attributes:
-        setting: name, title, file and page of the setting, its baseline, and `rows`, one for each measured method.
+        setting: name, title, files and page of the setting, its baseline, and `rows`, one for each measured method.
         why: the figure of the user's data that led here, in words.
     """
 
