@@ -1,7 +1,9 @@
 """The tables of docs/honest-scale.md, from results/studies/honest-scale.json and honest-scale-rest.json.
 
 Both studies have the same settings, scenarios and trials, so that their rows stand in one table: twenty methods with
-five X"""
+five seeds, the others with three. Differences are those of the common seeds. The rows of a study in one setting and
+protocol are a family of the rule, so the twenty that were named before anything ran are corrected apart from the rest.
+"""
 
 from __future__ import annotations
 
