@@ -5,6 +5,7 @@ import torch
 
 from fedloom.core.records import get_tensor, get_tree
 from fedloom.methods import METHODS, OptimizerSpec
+from fedloom.methods.feddbe import BIAS
 from golden_world import SHARED_BASELINES, golden_run, matches, probe, refuted
 from support import TinyBN, after, configured, same_bits, same_tree, world
 
@@ -82,6 +83,17 @@ def test_weight_decay_leaves_the_vector_alone_and_nothing_private_travels():
     done = toy.worker.run(toy.job(0, round_=2, state=state))
     assert same_tree(done.state, state)
     assert not any(name.startswith("extra") for name in done.payload["model"])
+
+
+def test_the_model_for_all_has_the_first_vector_and_a_personal_one_its_own():
+    toy = after(world(configured("feddbe"), LABELS, net=TinyBN), 2)
+    server, method, context = toy.federation.server, toy.method, toy.federation.server_context()
+    state = {"bias": torch.full_like(toy.task.init[BIAS], 0.5)}
+    (model,) = method.predictors(server, None, context).items()
+    (own,) = method.predictors(server, state, context).items()
+    assert (model[0], own[0]) == ("global", "personal")
+    assert torch.equal(model[1].tree[BIAS], toy.task.init[BIAS])
+    assert torch.equal(own[1].tree[BIAS], state["bias"])
 
 
 def test_a_client_that_missed_the_opening_trains_without_the_pull():

@@ -154,6 +154,15 @@ def test_printed_weights_are_uniform_for_thousands_of_samples_and_that_is_report
         assert all(f.figure < 1e-6 and f"{f.figure:.1e}" in f.message for f in found)
 
 
+@pytest.mark.parametrize(("clients", "gda"), [(1, "paper"), (1, "share"), (4, "fedavg"), (4, "uniform")])
+def test_weights_that_have_to_be_uniform_are_not_reported(clients, gda):
+    """One client has all the weight, and `fedavg` and `uniform` take no weights from the class tables."""
+    method, local = configured("fedskc", "paper", gda=gda), random_table()
+    uploads = dict(list(uploads_of(local, (3000,) * len(local.held)).items())[:clients])
+    found = method.diagnostics(method.aggregate({}, uploads, server_context(method)), uploads, None)
+    assert "fedskc.uniform_gda" not in [diagnostic.code for diagnostic in found]
+
+
 @pytest.mark.parametrize("mode", ["paper", "share", "uniform"])
 def test_weights_sum_to_one_and_equal_clients_weigh_the_same(mode):
     local = random_table(clients=5, seed=3)

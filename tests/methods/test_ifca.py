@@ -72,6 +72,14 @@ def test_of_equal_starts_all_take_the_first_and_the_run_says_so():
     assert "ifca.one_model" in {found.code for report in toy.reports for found in report.diagnostics}
 
 
+@pytest.mark.parametrize(("clusters", "taken", "reported"), [(2, [0, 0], True), (1, [0, 0], False), (2, [0], False)])
+def test_one_cluster_or_one_participant_takes_one_model_by_itself(clusters, taken, reported):
+    toy = world(configured("ifca", clusters=clusters), LABELS)
+    uploads = {client: {"samples": 1, "cluster": cluster} for client, cluster in enumerate(taken)}
+    found = toy.method.diagnostics(toy.federation.server, uploads, toy.federation.server_context())
+    assert [diagnostic.code for diagnostic in found] == (["ifca.one_model"] if reported else [])
+
+
 def test_a_model_that_nobody_took_stays_and_a_strange_number_is_left_out():
     toy = world(configured("ifca"), LABELS)
     server, change = toy.federation.server, {n: torch.ones_like(v) for n, v in toy.task.init.items()}
