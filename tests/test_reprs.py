@@ -38,6 +38,17 @@ def reprs() -> dict[str, str]:
     return {name: repr(value) for name, value in objects()}
 
 
+def test_the_repr_of_a_result_says_its_accuracy_and_what_it_is_of() -> None:
+    protocols = ["global/global", "global/local"]
+    described = fl.scenario((X, Y), clients=4)
+    result = fl.run(scenario=described, rounds=2, model="logistic", evaluation={"protocols": protocols})
+    accuracies = [f"{result.in_protocol(protocol).numbers['accuracy']:.2%}"[:-1] for protocol in protocols]
+    assert repr(result) == (
+        f"Result(fedavg (sound) on given: {accuracies[0]} % accuracy, global/global, last, 2 rounds, seed 0; "
+        f"{accuracies[1]} % global/local)"
+    )
+
+
 def test_a_repr_has_at_most_three_lines(reprs) -> None:
     assert {name: text for name, text in reprs.items() if len(text.splitlines()) > 3} == {}
 

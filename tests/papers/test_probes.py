@@ -12,6 +12,7 @@ from scipy.stats import spearmanr
 
 import fedloom as fl
 from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
 from fedloom.papers import probes
 from fedloom.results.result import Result
 
@@ -88,6 +89,22 @@ def test_a_surface_has_the_loss_of_the_moved_weights(run: Result, dealt: Any) ->
     assert middle == pytest.approx(-np.log(outputs[np.arange(50), y[chosen]]).mean(), rel=1e-5)
     assert rows == probes.surface(run, steps=3, samples=50)
     assert len({row["loss"] for row in rows}) == 9
+
+
+def test_a_surface_moves_weights_along_both_of_its_directions() -> None:
+    """The loss of two classes is log(1 + exp(z1 - z0)), at each of the nine points."""
+    model = torch.nn.Linear(2, 2, bias=False)
+    weights = {"weight": torch.tensor([[3.0, 0.0], [0.0, 4.0]])}
+    model.load_state_dict(weights)
+    x, labels = torch.tensor([[1.0, 0.5]]), torch.tensor([0])
+    rows = probes.loss_surface(model, (x, labels), 7, reach=2.0, steps=3)
+    with Streams(7).isolated("surface"):
+        first, second = (probes.filter_normalised(weights)["weight"] for _ in range(2))
+    for row, (b, a) in zip(rows, itertools.product((-2, 0, 2), repeat=2), strict=True):
+        logits = (weights["weight"] + a * first + b * second) @ x[0]
+        assert (row["x"], row["y"]) == (a, b)
+        assert row["loss"] == pytest.approx(float(torch.log(1 + torch.exp(logits[1] - logits[0]))), rel=1e-4)
+    assert torch.equal(model.weight, weights["weight"])
 
 
 def test_a_direction_has_the_length_of_each_filter_and_leaves_biases() -> None:

@@ -57,6 +57,18 @@ def test_others_are_not(measured: list[float], round_: int, seconds: float, chan
     assert bfloat16_advice(config(**changes), world(FedAvg(), [[0, 1]]).worker, round_, seconds) is None
 
 
+def test_the_seconds_of_a_step_are_those_between_its_beginning_and_its_end(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A clock that shows 100 s at first; a step takes 2 s in float32 and 1 s in bfloat16."""
+    clock = [100.0]
+    monkeypatch.setattr(module.time, "thread_time", lambda: clock[0])
+
+    def step(net: Any, x: Any, half: bool) -> None:
+        clock[0] += 1.0 if half else 2.0
+
+    monkeypatch.setattr(module, "_step", step)
+    assert step_seconds(world(FedAvg(), [[0, 1]]).worker) == (2.0, 1.0)
+
+
 def test_nothing_is_said_where_it_hardly_helps_or_the_processor_lacks_it(
     measured: list[float], monkeypatch: pytest.MonkeyPatch
 ) -> None:
