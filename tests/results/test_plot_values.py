@@ -121,16 +121,23 @@ def test_protocols_are_panels_of_their_own_and_diverged_runs_are_named(make_resu
 def test_a_critical_difference_diagram_needs_five_settings(make_result: MakeResult, grid: list[Result]) -> None:
     with pytest.raises(ConfigError, match="5 settings or more have, got 3 methods and 2 settings; draw dots"):
         plot_values(grid, "critical-difference")
-    many = [
-        make_result(method, 0, [0.1 * rank + 0.01 * k], config={"rounds": k + 1})
-        for k in range(6)
-        for rank, method in enumerate(("fedavg", "fedsc", "moon", "central"))
-    ]
+
+    def runs(methods: tuple[str, ...], protocol: str) -> list[Result]:
+        return [
+            make_result(method, 0, [0.1 * rank + 0.01 * k], config={"rounds": k + 1}, protocol=protocol)
+            for k in range(6)
+            for rank, method in enumerate(methods)
+        ]
+
+    many = runs(("fedavg", "fedsc", "moon", "central"), "global/global")
     plot = plot_values(many, "critical-difference")
+    assert [panel.title for panel in plot.panels] == [""]
     (ranking,) = plot.panels[0].series
     assert isinstance(ranking, Ranking)
     assert ranking.ranks == {"moon": 1.0, "fedsc": 2.0, "fedavg": 3.0}  # central is a reference
     assert "Mean rank over 6 settings, Friedman test p = 0.0025" in plot.note
+    both = plot_values([*many, *runs(("local", "ditto", "fedrep"), "personal/local")], "critical-difference")
+    assert [panel.title for panel in both.panels] == ["global/global", "personal/local"]
 
 
 @pytest.mark.parametrize(
