@@ -19,7 +19,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from cells import FOLDER, Measured, judged
+from cells import DIVERGED, FOLDER, Measured, has_diverged, judged
 from fedloom.core.files import json_text, write_atomic
 from fedloom.studies.plan import read_study
 from marked_tables import with_tables
@@ -115,6 +115,7 @@ class Row(NamedTuple):
     protocol: str
     seeds: list[int]
     accuracies: list[float]
+    diverged: bool
 
 
 def derived() -> dict[str, Any]:
@@ -148,7 +149,7 @@ def _rows(setting: Setting, goal: str) -> dict[str, Row]:
         tested = tested or {cell["protocol"]: cell["accuracies"]}
         protocol = next((protocol for protocol in GOALS[goal] if protocol in tested), None)
         if protocol is not None:
-            rows[label] = Row(study, protocol, cell["seeds"], tested[protocol])
+            rows[label] = Row(study, protocol, cell["seeds"], tested[protocol], has_diverged(cell))
     if goal == "global" and any(row.protocol == "global/global" for row in rows.values()):
         return {label: row for label, row in rows.items() if row.protocol == "global/global"}
     if goal == "personal" and not any(row.protocol == "personal/local" for row in rows.values()):
@@ -160,27 +161,33 @@ def _evidence(setting: Setting, goal: str, rows: Mapping[str, Row]) -> dict[str,
     """All methods of a setting for one goal, by their mean difference from the plain method, the highest first.
 
     Methods may have run on fewer seeds than others, so differences on common seeds order them and means do not. As on
-    the pages, the rows of one study and protocol are a family of the rule.
+    the pages, the rows of one study and protocol are a family of the rule. Methods of which a run diverged are not
+    compared, and come last.
     """
     plain = ("fedavg",) if goal == "global" else ("fedavg+finetune", "local")
     baseline = next(label for label in plain if label in rows)
     families: dict[tuple[str, str], dict[str, Measured]] = {}
     for label, row in rows.items():
-        if label != baseline:
+        if label != baseline and not row.diverged:
             families.setdefault((row.study, row.protocol), {})[label] = row.seeds, row.accuracies
     reference = rows[baseline].seeds, rows[baseline].accuracies
     differences = {label: found for family in families.values() for label, found in judged(family, reference).items()}
-    table = [
-        {
-            "method": label,
-            "protocol": row.protocol,
-            "accuracy": round(100 * fmean(row.accuracies), 2),
-            "n": len(row.accuracies),
-            "points": round(100 * differences[label].mean, 2) if label in differences else 0.0,
-            "word": differences[label].word if label in differences else "baseline",
-        }
-        for label, row in rows.items()
-    ]
+    table: list[dict[str, Any]] = []
+    for label, row in rows.items():
+        points, word = (0.0, "baseline") if label == baseline else (None, DIVERGED)
+        if label in differences:
+            points, word = round(100 * differences[label].mean, 2), differences[label].word
+        table.append(
+            {
+                "method": label,
+                "protocol": row.protocol,
+                "accuracy": round(100 * fmean(row.accuracies), 2),
+                "n": len(row.accuracies),
+                "points": points,
+                "word": word,
+            }
+        )
+    table.sort(key=lambda row: (row["points"] is None, -(row["points"] or 0), -row["accuracy"], row["method"]))
     return {
         "name": setting.name,
         "goal": goal,
@@ -189,7 +196,7 @@ def _evidence(setting: Setting, goal: str, rows: Mapping[str, Row]) -> dict[str,
         "page": setting.page,
         "kind": setting.kind,
         "baseline": baseline,
-        "rows": sorted(table, key=lambda row: (-row["points"], -row["accuracy"], row["method"])),
+        "rows": table,
     }
 
 
@@ -222,7 +229,11 @@ def _geometric(values: Sequence[float]) -> float:
 
 def _best_on_average(founding: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The method with the highest mean gain over all settings with equal nets, of those measured in each."""
-    tables = [{row["method"]: row["points"] for row in one["rows"]} for one in founding if one["kind"] != "nets"]
+    tables = [
+        {row["method"]: row["points"] for row in one["rows"] if row["points"] is not None}
+        for one in founding
+        if one["kind"] != "nets"
+    ]
     common = [method for method in tables[0] if all(method in table for table in tables)]
     means = {method: fmean(table[method] for table in tables) for method in common}
     best = max(means, key=lambda method: (means[method], method))

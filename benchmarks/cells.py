@@ -6,6 +6,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
+from math import isfinite
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -13,6 +14,7 @@ from typing import Any
 from fedloom.core.criterion import ACCURACY
 from fedloom.core.files import write_atomic
 from fedloom.methods.catalogue.descriptions import entries
+from fedloom.results import table
 from fedloom.results.clients import client_accuracies, worst_of_group
 from fedloom.results.difference import Difference, compare_family, paired_differences
 from fedloom.results.result import Result
@@ -50,6 +52,21 @@ def keep(out: Path) -> Path:
     lines = _NUMBERS.sub(lambda numbers: " ".join(numbers[0].split()), json.dumps(text, indent=1))
     write_atomic(path, f"{lines}\n".encode())
     return path
+
+
+DIVERGED = "diverged"  # in the place of a difference
+
+
+def has_diverged(cell: Mapping[str, Any]) -> bool:
+    """Whether a run of the row diverged. As in the library's tables, it is neither ranked nor compared then."""
+    return table.has_diverged({"degenerate": cell["warnings"]})
+
+
+def shown(cell: Mapping[str, Any] | None, key: str = "accuracies") -> str:
+    """The mean of a row in percent, and whether it diverged; a dash for a row that was not measured."""
+    if cell is None:
+        return "–"
+    return f"{percent(cell[key])}, {DIVERGED}" if has_diverged(cell) else percent(cell[key])
 
 
 def judged(rows: Mapping[str, Measured], baseline: Measured) -> dict[str, Difference]:
@@ -152,9 +169,12 @@ def display_name(label: str, cell: Mapping[str, Any]) -> str:
     return f"{title} ({variant})" if variant else title
 
 
-def percent(values: Sequence[float]) -> str:
-    """Mean ± sample standard deviation of shares, in percent."""
-    mean, std = mean_std(values)
+def percent(values: Sequence[float | None]) -> str:
+    """Mean ± sample standard deviation of shares, in percent; a dash if one of them is undefined."""
+    shares = [value for value in values if value is not None and isfinite(value)]
+    if len(shares) < len(values):
+        return "–"
+    mean, std = mean_std(shares)
     return f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
 
 

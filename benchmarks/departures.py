@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cells import BESIDE, FIVE, against, option_text, percent
+from cells import BESIDE, FIVE, against, option_text, shown
 from fedloom.methods import METHODS
 
 STUDY = Path(__file__).parent / "studies" / "departures.yaml"
@@ -50,14 +50,12 @@ def _table(method: str, cells: Cells) -> str:
 def _others(cells: Cells) -> str:
     lines = ["| method | accuracy % |", "|---|---|"]
     for label, title in BESIDE.items():
-        cell = cells.get(f"/{label}")
-        lines.append(f"| {title} | {'–' if cell is None else percent(cell['accuracies'])} |")
+        lines.append(f"| {title} | {shown(cells.get(f'/{label}'))} |")
     return "\n".join(lines) + "\n"
 
 
 def _accuracy(method: str, label: str, cells: Cells) -> str:
-    cell = cells.get(f"/{method}-{label}")
-    return "–" if cell is None else percent(cell["accuracies"])
+    return shown(cells.get(f"/{method}-{label}"))
 
 
 def _against(method: str, label: str, cells: Cells) -> str:

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cells import Measured, display_name, judged, percent
+from cells import DIVERGED, Measured, display_name, has_diverged, judged, percent
 from fedloom.results.difference import Difference
 from fedloom.results.fairness import client_shares, fairness
 from fedloom.studies.plan import read_study
@@ -61,7 +61,11 @@ def ranked_rows(studies: Mapping[str, Cells], setting: str) -> tuple[dict[str, d
                 "worst": fmean(found.worst10 for found in spread) if spread else None,
             }
         compared_with_plain = compared(tested, protocol, baseline)
-        words |= {f"{protocol}/{label}": _word(found) for label, found in compared_with_plain.items()}
+        words |= {
+            f"{protocol}/{label}": _word(cell, compared_with_plain.get(label))
+            for label, cell in tested.items()
+            if label != baseline
+        }
     return cells, words
 
 
@@ -103,8 +107,8 @@ def global_table(rows: Cells) -> str:
         shares = [percent(tested[name]) for name in ("balanced_accuracy", "macro_f1", "auroc", "ece")]
         lines.append(
             f"| {_name(label, cell)} | {len(cell['seeds'])} | {percent(tested['accuracy'])} |"
-            f" {_word(words.get(label))} | {' | '.join(shares)} |"
-            f" {fmean(tested['nll']):.2f} | {optimiser(cell)} | {_megabytes(cell)} |"
+            f" {_word(cell, words.get(label))} | {' | '.join(shares)} |"
+            f" {_mean(tested['nll'])} | {optimiser(cell)} | {_megabytes(cell)} |"
         )
     return _with_majority(lines, chosen, GLOBAL, "majority_global", 11) + in_words("FedAvg", words, chosen)
 
@@ -129,7 +133,7 @@ def personal_table(rows: Cells) -> str:
         lines.append(
             f"| {_name(label, cell)} | {protocol.partition('/')[0]} | {len(cell['seeds'])} |"
             f" {percent(tested['accuracy'])} |"
-            f" {' | '.join(_word(words[name].get(label)) for name in words)} |"
+            f" {' | '.join(_word(cell, words[name].get(label)) for name in words)} |"
             f" {percent(tested['balanced_accuracy'])} | {percent(tested['ece'])} |"
             f" {100 * fmean(found.std for found in spread):.1f} |"
             f" {100 * fmean(found.worst10 for found in spread):.1f} |"
@@ -156,6 +160,8 @@ def in_words(baseline: str, differences: Mapping[str, Difference], rows: Cells) 
     }
     sentences = [f"{text}: {', '.join(by_word.get(word, ['nobody']))}." for word, text in texts.items()]
     used = sentences if by_word.get("too few seeds") else sentences[:3]
+    if lost := [display_name(label, cell) for label, cell in rows.items() if has_diverged(cell)]:
+        used.append(f"Not compared, because a run diverged: {', '.join(lost)}.")
     return "\n" + "\n".join(f"- {sentence}" for sentence in used) + "\n" if differences else ""
 
 
@@ -168,7 +174,8 @@ def newcomers_table(rows: Cells) -> str:
     for label, cell in best_first:
         served = cell["newcomers"]
         shares = [percent(served[way]["accuracy"]) if way in served else "–" for way in ways]
-        lines.append(f"| {_name(label, cell)} | {len(cell['seeds'])} | {' | '.join(shares)} |")
+        name = f"{_name(label, cell)}, {DIVERGED}" if has_diverged(cell) else _name(label, cell)
+        lines.append(f"| {name} | {len(cell['seeds'])} | {' | '.join(shares)} |")
     if "fedavg" in chosen:
         served, seeds = chosen["fedavg"]["newcomers"], len(chosen["fedavg"]["seeds"])
         alone = {way: way.split("/")[0] + "/local/5" for way in ways if "/all/" in way}
@@ -178,11 +185,14 @@ def newcomers_table(rows: Cells) -> str:
 
 
 def compared(rows: Cells, protocol: str, baseline: str) -> dict[str, Difference]:
-    """Return the difference of each row from a baseline, by label; the rows of a study are a family."""
+    """Return the difference of each row from a baseline, by label; the rows of a study are a family.
+
+    `central`, which no federation can have, and rows with a run that diverged are in none.
+    """
     plain = rows.get(baseline)
     if plain is None:
         return {}
-    labels = [label for label in rows if label not in (baseline, "central")]  # which no federation can have
+    labels = [label for label in rows if label not in (baseline, "central") and not has_diverged(rows[label])]
     reference = _measured(plain, protocol)
     differences: dict[str, Difference] = {}
     for study in dict.fromkeys(rows[label]["study"] for label in labels):
@@ -212,9 +222,13 @@ def _name(label: str, cell: Mapping[str, Any]) -> str:
     return f"*{name}*" if label in REFERENCES else name
 
 
-def _word(difference: Difference | None) -> str:
+def _mean(values: Sequence[float | None]) -> str:
+    return "–" if None in values else f"{fmean(values):.2f}"
+
+
+def _word(cell: Mapping[str, Any], difference: Difference | None) -> str:
     if difference is None:
-        return "–"
+        return DIVERGED if has_diverged(cell) else "–"
     return f"{100 * difference.mean:+.1f}, {difference.word}{' *' if difference.addition else ''}"
 
 

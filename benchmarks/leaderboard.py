@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cells import display_name, percent
+from cells import DIVERGED, display_name, has_diverged, percent
 from fedloom.results.difference import compare_family, paired_differences
 from fedloom.results.statistics import mean_std
 
@@ -26,15 +26,16 @@ def ranked_tables(scenario: str, cells: Cells, words: Mapping[str, str]) -> str:
     for protocol in dict.fromkeys(cell["protocol"] for cell in cells.values()):
         rows = sorted(
             ((name, cell) for name, cell in cells.items() if cell["protocol"] == protocol),
-            key=lambda row: -mean_std(row[1]["accuracies"])[0],
+            key=lambda row: (has_diverged(row[1]), -mean_std(row[1]["accuracies"])[0]),
         )
         columns = [name.format(plain="Local" if protocol.startswith("personal") else "FedAvg") for name in _COLUMNS]
         lines = [f"| {' | '.join((*columns, 'seconds', 'n'))} |", "|---" * (len(columns) + 2) + "|"]
         compared = against_first([cell for _, cell in rows])
-        for rank, ((name, cell), (word, text)) in enumerate(zip(rows, compared, strict=True), start=1):
+        for place, ((name, cell), (word, text)) in enumerate(zip(rows, compared, strict=True), start=1):
             worst = "–" if cell["worst"] is None else f"{100 * cell['worst']:.1f}"
+            rank = "–" if has_diverged(cell) else f"{place} =" if word in _TIED else str(place)
             lines.append(
-                f"| {rank}{' =' if word in _TIED else ''} | {display_name(name.rpartition('/')[2], cell)} |"
+                f"| {rank} | {display_name(name.rpartition('/')[2], cell)} |"
                 f" {percent(cell['accuracies'])} | {text} | {words.get(name, '–')} | {worst} |"
                 f" {(cell['bytes_up'] + cell['bytes_down']) / 1e6:,.1f} | {cell['flops'] / 1e12:.2f} |"
                 f" {cell['train_seconds']:.0f} | {len(cell['seeds'])} |"
@@ -44,8 +45,15 @@ def ranked_tables(scenario: str, cells: Cells, words: Mapping[str, str]) -> str:
 
 
 def against_first(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
-    """Return the word of the one rule on each row against the first one, and its text. All rows are one family."""
-    first, *others = rows
+    """Return the word of the one rule on each row against the first one, and its text.
+
+    All rows are one family but those with a run that diverged, which come last.
+    """
+    ranked = [row for row in rows if not has_diverged(row)]
+    lost = [(DIVERGED, DIVERGED)] * (len(rows) - len(ranked))
+    if not ranked:
+        return lost
+    first, *others = ranked
     differences = [
         list(paired_differences(row["seeds"], row["accuracies"], first["seeds"], first["accuracies"]).values())
         for row in others
@@ -59,4 +67,4 @@ def against_first(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
         outcome = next(outcomes)
         mark = " *" if outcome.addition else ""
         compared.append((outcome.word, f"{100 * outcome.mean:+.1f}, {outcome.word}{mark}"))
-    return compared
+    return compared + lost

@@ -19,7 +19,7 @@ import advice_rules
 import honest_scale
 import hundred_rounds
 import settings_side_by_side
-from cells import FOLDER, display_name, keep, percent
+from cells import DIVERGED, FOLDER, display_name, has_diverged, keep, percent
 from departures import departure_tables
 from fedloom.core.files import write_atomic
 from fedloom.results.difference import compare_family, paired_differences
@@ -61,7 +61,7 @@ def setting_table(cells: Cells, setting: str) -> str:
         "|---|---|---|---|---|---|---|---|---|---|",
     ]
     words, higher = differences(cells, setting), seeds_higher(cells, setting)
-    for label, cell in sorted(rows, key=lambda row: (row[1]["protocol"], -_mean(row[1]))):
+    for label, cell in sorted(rows, key=lambda row: (row[1]["protocol"], has_diverged(row[1]), -_mean(row[1]))):
         rate = cell["tuned"].get("optimizer.lr", "–")
         lines.append(
             f"| {display_name(label, cell)} | {cell['protocol']} | {_accuracy(cell)} |"
@@ -74,9 +74,10 @@ def setting_table(cells: Cells, setting: str) -> str:
 def differences(cells: Cells, setting: str) -> dict[str, str]:
     """By cell, the mean difference from the plain method of its protocol in points, and the word of the one rule.
 
-    All methods of a setting and protocol that are compared with the plain one are a family.
+    All methods of a setting and protocol that are compared with the plain one are a family. Rows with a run that
+    diverged are not compared.
     """
-    words: dict[str, str] = {}
+    words = {name: DIVERGED for name, cell in cells.items() if _is_in(setting, name) and has_diverged(cell)}
     for family in _families(cells, setting):
         for name, outcome in zip(
             family, compare_family([list(by_seed.values()) for by_seed in family.values()]), strict=True
@@ -98,7 +99,7 @@ def seeds_higher(cells: Cells, setting: str) -> dict[str, str]:
 def _families(cells: Cells, setting: str) -> list[dict[str, dict[int, float]]]:
     """The cells of a setting by protocol: of each, by seed, its difference from the plain method of the protocol."""
     families = []
-    in_setting = {name: cell for name, cell in cells.items() if name.partition("/")[0] == setting}
+    in_setting = {name: cell for name, cell in cells.items() if _is_in(setting, name) and not has_diverged(cell)}
     for protocol in dict.fromkeys(cell["protocol"] for cell in in_setting.values()):
         plain_name = f"{setting}/{'local' if protocol.startswith('personal') else 'fedavg'}"
         family = {name: cell for name, cell in in_setting.items() if cell["protocol"] == protocol}
@@ -108,6 +109,10 @@ def _families(cells: Cells, setting: str) -> list[dict[str, dict[int, float]]]:
             baseline = plain["seeds"], plain["accuracies"]
             families.append({name: paired_differences(*row, *baseline) for name, row in rows.items()})
     return families
+
+
+def _is_in(setting: str, name: str) -> bool:
+    return name.partition("/")[0] == setting
 
 
 def leaderboard(studies: Mapping[str, Cells]) -> str:

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from cells import FIVE, display_name
+from cells import DIVERGED, FIVE, display_name, has_diverged
 from fedloom.results.statistics import mean_std
 
 PICTURE = Path(__file__).parents[1] / "docs" / "images" / "results.png"
@@ -35,7 +35,8 @@ def draw(cells: Mapping[str, Cell], path: Path) -> None:
         for label, cell in ranked(cells, protocol):
             mean, std = mean_std(cell["accuracies"])
             labels.append(label)
-            names.append(display_name(label, cell))
+            name = display_name(label, cell)
+            names.append(f"{name}, {DIVERGED}" if has_diverged(cell) else name)
             means.append(100 * mean)
             spreads.append(100 * (std or 0))
             colours.append("#00897b" if cell["method"] in FIVE else "#78909c")

@@ -66,7 +66,7 @@ def _run(cell: Mapping[str, Any], seed: int, setting: str, label: str) -> RunDat
         "source": "fashion-mnist",
         "clients": 20,
         "peak_memory_mb": 0.0,
-        "degenerate": [],
+        "degenerate": cell["warnings"],
         "seconds": {"total": cell["train_seconds"]},
     }
     config = {"setting": setting, "row": label}

@@ -13,7 +13,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cells import BESIDE, FIVE, against, option_text, percent, titles
+from cells import BESIDE, FIVE, against, option_text, shown, titles
 from fedloom.methods import METHODS
 from fedloom.studies.plan import read_study
 
@@ -145,5 +145,4 @@ def _others(cells: Cells) -> str:
 
 
 def _percents(label: str, settings: tuple[str, ...], cells: Cells, key: str) -> list[str]:
-    row = [cells.get(f"{setting}/{label}") for setting in settings]
-    return ["–" if cell is None else percent(cell[key]) for cell in row]
+    return [shown(cells.get(f"{setting}/{label}"), key) for setting in settings]

@@ -7,6 +7,7 @@ def row(seeds, accuracies, protocol, clients=None, tuned=None, method="fedavg", 
     names = ("balanced_accuracy", "macro_f1", "auroc", "ece", "nll", "majority_global", "majority_own")
     return {
         "study": study,
+        "warnings": [],
         "method": method,
         "seeds": seeds,
         "tested": {protocol: {"accuracy": accuracies, **{name: [0.25] * len(seeds) for name in names}}},
@@ -87,3 +88,24 @@ def test_the_leaderboard_has_a_row_of_each_method_in_each_protocol_and_none_of_c
     assert (ditto["protocol"], ditto["accuracies"], ditto["worst"]) == (protocol, [0.4, 0.8, 0.91], 0.5)
     assert words == {"personal/local/ditto": "+10.3, ahead"}
     assert cells["global/global/fedavg"]["worst"] is None
+
+
+def test_a_row_of_which_a_run_diverged_is_shown_and_compared_with_nobody():
+    protocol, clients = "personal/local", [[0.2, 0.4], [0.6, 0.8], [0.7, 0.9]]
+    lost = row([0, 1, 2], [0.8, 0.1, 0.9], protocol, clients, method="fedgh")
+    lost["warnings"] = ["diverged: in round 58 the losses of 1 of 8 participants are not finite"]
+    lost["tested"][protocol] |= {"ece": [0.1, float("nan"), 0.1], "nll": [0.5, None, 0.5]}
+    lost["newcomers"] = {"zero-shot": {"accuracy": [0.1, 0.1, 0.1]}}
+    rows = {
+        "local": row([0, 1, 2], [0.3, 0.7, 0.8], protocol, clients, method="local"),
+        "ditto": row([0, 1, 2], [0.4, 0.8, 0.91], protocol, clients, method="ditto"),
+        "fedgh": lost,
+    }
+    assert honest_scale.compared(rows, protocol, "local")["ditto"].comparisons == 1
+    table = honest_scale.personal_table(rows)
+    line = next(line for line in table.splitlines() if line.startswith("| FedGH"))
+    assert line.split(" | ")[3:8] == ["60.0 ± 43.6", "diverged", "diverged", "25.0 ± 0.0", "–"]
+    assert (
+        "- No difference from local training seen: nobody.\n- Not compared, because a run diverged: FedGH.\n" in table
+    )
+    assert "| FedGH, diverged | 3 | 10.0 ± 0.0 |" in honest_scale.newcomers_table(rows)

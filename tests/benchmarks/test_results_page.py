@@ -32,7 +32,7 @@ def test_sound_is_the_plainest_candidate_within_a_point_of_the_best():
     def cells(*scores):
         labels = [one.label for one in (plain, simple, rich)]
         return {
-            f"{at}/{label}": {"validations": [score - off, score + off]}
+            f"{at}/{label}": {"validations": [score - off, score + off], "warnings": []}
             for label, score in zip(labels, scores, strict=True)
             for at, off in (("a", 0.1), ("b", 0.2))
         }
@@ -52,12 +52,15 @@ OPTIONS = {"plain": {}, "simple": {"x": 1}, "rich": {"x": 1, "y": 2}}
 
 def test_what_was_chosen_is_shown_beside_the_plain_method():
     cells = {
-        f"{at}/{one.label}": {"validations": [0.5, 0.7], "accuracies": [0.4, 0.6]}
+        f"{at}/{one.label}": {"validations": [0.5, 0.7], "accuracies": [0.4, 0.6], "warnings": []}
         for at in sound.CHOOSE
         for one in sound.candidates("fedssa")
     }
-    cells |= {f"{at}/local": {"validations": [0.6, 0.6], "accuracies": [0.9, 0.9]} for at in sound.CHOOSE}
-    cells["domains/fedssa-paper"], cells["domains/local"] = {"accuracies": [0.4, 0.6]}, {"accuracies": [0.45, 0.5]}
+    cells |= {
+        f"{at}/local": {"validations": [0.6, 0.6], "accuracies": [0.9, 0.9], "warnings": []} for at in sound.CHOOSE
+    }
+    cells["domains/fedssa-paper"] = {"accuracies": [0.4, 0.6], "warnings": []}
+    cells["domains/local"] = {"accuracies": [0.45, 0.5], "warnings": []}
     tables = sound.sound_tables(cells)
     assert tables["sound-chosen"].splitlines()[2:] == [
         "| FedSSA | nothing | 60.0 | 60.0 | Local, own models: 60.0 | in 4 of 8 runs |"
@@ -105,15 +108,18 @@ def test_every_departure_of_released_code_has_a_row_of_its_own():
 
 
 def test_a_departure_is_compared_with_the_paper_seed_by_seed():
-    cells = {"/feddw-paper": {"accuracies": [0.5, 0.6]}, "/feddw-sl-ema": {"accuracies": [0.51, 0.57]}}
+    cells = {
+        "/feddw-paper": {"accuracies": [0.5, 0.6], "warnings": []},
+        "/feddw-sl-ema": {"accuracies": [0.51, 0.57], "warnings": ["diverged: in round 3 ..."]},
+    }
     assert "| FedAvg | – |" in departures.departure_tables(cells)["departures-others"]
     row = next(line for line in departures.departure_tables(cells)["departures-feddw"].splitlines() if "sl_ema" in line)
-    assert row.endswith("| 54.0 ± 4.2 | -1.0, higher on 1 of 2 |")
+    assert row.endswith("| 54.0 ± 4.2, diverged | -1.0, higher on 1 of 2 |")
 
 
 def test_methods_are_compared_with_the_plain_one_of_their_protocol():
-    def cell(protocol, *accuracies):
-        return {"protocol": protocol, "seeds": [0, 1, 2], "accuracies": list(accuracies)}
+    def cell(protocol, *accuracies, warnings=()):
+        return {"protocol": protocol, "seeds": [0, 1, 2], "accuracies": list(accuracies), "warnings": warnings}
 
     cells = {
         "mild/fedavg": cell("global/global", 0.5, 0.5, 0.5),
@@ -122,13 +128,16 @@ def test_methods_are_compared_with_the_plain_one_of_their_protocol():
         "mild/feddw": cell("global/global", 0.52, 0.517, 0.526),
         "mild/fednh": cell("global/global", 0.52, 0.517, 0.526),
         "mild/fedlc": cell("global/global", 0.52, 0.517, 0.526),
+        "mild/copa": cell("global/global", 0.1, 0.7, 0.7, warnings=["diverged: in round 2 the losses of 1 of 8 ..."]),
         "mild/ditto": cell("personal/local", 0.9, 0.9, 0.9),  # local training was not run
         "strong/fedavg": cell("global/global", 0.1, 0.1, 0.1),
     }
     words = results.differences(cells, "mild")
     assert words["mild/fedsc"] == "+10.1, ahead"
     assert words["mild/moon"] == "+2.1, no difference seen *"
-    assert set(words) == {f"mild/{name}" for name in ("fedsc", "moon", "feddw", "fednh", "fedlc")}
+    assert words["mild/copa"] == "diverged"  # and does not enter the correction of the others
+    assert set(words) == {f"mild/{name}" for name in ("fedsc", "moon", "feddw", "fednh", "fedlc", "copa")}
+    assert "mild/copa" not in results.seeds_higher(cells, "mild")
 
 
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")

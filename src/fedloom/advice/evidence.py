@@ -23,7 +23,9 @@ class Evidence:
     """A setting of a committed study that resembles the user's data, and why.
 
     Attributes:
-        setting: name, title, files and page of the setting, its baseline, and `rows`, one for each measured method.
+        setting: name, title, files and page of the setting, its baseline, and `rows`, one for each measured method. The
+            points of a row are its mean difference from the baseline, None if a run of the method diverged; these rows
+            come last, and before them the highest gain comes first.
         why: the figure of the user's data that led here, in words.
     """
 
