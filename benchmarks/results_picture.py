@@ -56,7 +56,7 @@ def draw(cells: Mapping[str, Cell], path: Path) -> None:
 
 
 def ranked(cells: Mapping[str, Cell], protocol: str) -> list[tuple[str, Cell]]:
-    """The rows of the setting that were tested by a protocol, worst first, with their labels."""
+    """The rows of the setting that were tested by a protocol, worst first, diverged ones before; with their labels."""
     rows = [(name.partition("/")[2], cell) for name, cell in cells.items() if name.startswith(f"{SETTING}/")]
     tested = [(label, cell) for label, cell in rows if cell["protocol"] == protocol]
-    return sorted(tested, key=lambda row: mean_std(row[1]["accuracies"])[0])
+    return sorted(tested, key=lambda row: (not has_diverged(row[1]), mean_std(row[1]["accuracies"])[0]))
