@@ -90,3 +90,12 @@ def test_the_report_and_the_command_show_it(done: Comparison, tmp_path, capsys) 
     code, _, error = command_line.call(capsys, "table", str(tmp_path), "--newcomers", "--domains")
     assert code == 2
     assert "are tables of their own: ask for one of them" in error
+
+
+def test_a_method_of_which_a_run_diverged_is_named(make_result: MakeResult) -> None:
+    runs = runs_of(make_result, "fedgh", note="its model is the initial one")
+    runs[1].numbers["degenerate"] = ["diverged: in round 58 the losses of 1 of 8 participants are not finite"]
+    comparison = Comparison(runs)
+    assert "fedgh (zero-shot: its model is the initial one; diverged with seed 1)" in comparison.newcomer_table()
+    lines = list(csv.DictReader(comparison.newcomer_table("csv").splitlines()))
+    assert {line["diverged"] for line in lines} == {"1"}

@@ -83,6 +83,21 @@ def test_each_domain_is_left_out_once_and_the_table_has_their_mean(table, tmp_pa
     assert "without west %" in printed
 
 
+def test_a_method_of_which_a_run_diverged_is_named(make_result):
+    runs = []
+    for seed, domain in [(0, "north"), (1, "north"), (0, "south"), (1, "south")]:
+        tests = {"clients": [3], "tests": {"zero-shot": {"accuracy": 0.5, "clients": 1}}}
+        scenario = {"source": "toy", "seed": None, "held_out": {"domain": domain}}
+        runs.append(make_result("fedgh", seed, newcomers=tests, config={"scenario": scenario}))
+    runs[3].numbers["degenerate"] = ["diverged: in round 2 the losses of 1 of 3 participants are not finite"]
+    compared = Comparison(runs)
+    assert "fedgh (diverged with seed 1)" in compared.domain_table()
+    assert compared.domain_table("csv").splitlines() == [
+        "label,north,south,mean,std,seeds,diverged",
+        "fedgh,0.5,0.5,0.5,0.0,2,1",
+    ]
+
+
 def test_settings_and_runs_without_left_out_domains(table, make_result):
     study = plan(table, settings={"short": {"rounds": 1}, "long": {"rounds": 2}})
     settings = list(dict.fromkeys(cell.setting for cell in study.cells))

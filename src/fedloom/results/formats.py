@@ -250,11 +250,28 @@ def as_csv(rows: Sequence[dict[str, Any]]) -> str:
     return stream.getvalue().rstrip("\n")
 
 
+def diverged_field(seeds: Sequence[int]) -> dict[str, str]:
+    """Return the field of a row for programs that names the seeds of diverged runs; empty if none diverged."""
+    return {"diverged": " ".join(map(str, seeds))} if seeds else {}
+
+
+def label_with_notes(label: str, note: str | None, diverged: Sequence[int]) -> str:
+    """Return a row's label, and in brackets what one has to know of it: a note, and the seeds of diverged runs.
+
+    Example:
+        >>> label_with_notes("fedgh", None, [1])
+        'fedgh (diverged with seed 1)'
+    """
+    notes = filter(None, (note, f"diverged with {seeds_text(diverged)}" if diverged else None))
+    text = "; ".join(notes)
+    return f"{label} ({text})" if text else label
+
+
 def _plain(row: ResultRow) -> dict[str, Any]:
     every: dict[str, Any] = dict(row)
     attacked = {key: every[key] for key in ("attack", "attack_success")} if row["attack"] else {}
     seeds = {"seeds": " ".join(map(str, row["seeds"]))}
-    diverged = {"diverged": " ".join(map(str, row["diverged"]))} if row["diverged"] else {}
+    diverged = diverged_field(row["diverged"])
     metrics = row["metrics"] | {f"{name}_std": std for name, std in row["metrics_std"].items()}
     metrics |= {f"{name}_n": n for name, n in row["metrics_n"].items() if n < row["n"]}
     numbers = {key: every[key] for key in _AFTER} | metrics | row["figures"]

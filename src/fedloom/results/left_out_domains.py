@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
-from fedloom.results.formats import as_csv, text_table
+from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group
 from fedloom.results.text import percent, plus_minus
@@ -27,7 +27,8 @@ class LeftOutRow:
 
     domains: by domain, the mean accuracy over seeds of the model that trained without it, on all its test data; shares
     in [0, 1]. mean, std: unweighted mean over the domains, and its sample standard deviation over the seeds that ran
-    all of them; None without such seeds, and std with one. note: why the tested model is at chance.
+    all of them; None without such seeds, and std with one. note: why the tested model is at chance. diverged: seeds of
+    runs that diverged, whose accuracies mean nothing.
     """
 
     label: str
@@ -36,6 +37,7 @@ class LeftOutRow:
     std: float | None
     seeds: int
     note: str | None
+    diverged: list[int]
 
 
 def left_out_rows(groups: Sequence[Group]) -> list[LeftOutRow]:
@@ -85,7 +87,8 @@ def _row(by_domain: dict[str, Group]) -> LeftOutRow:
     mean, std = mean_std(means) if means else (None, None)
     domains = {domain: fmean(by_seed.values()) for domain, by_seed in accuracies.items()}
     note = first.results[0].numbers["newcomers"].get("zero_shot_note")
-    return LeftOutRow("/".join(filter(None, (setting, name))), domains, mean, std, len(seeds), note)
+    diverged = sorted({seed for group in by_domain.values() for seed in group.row["diverged"]})
+    return LeftOutRow("/".join(filter(None, (setting, name))), domains, mean, std, len(seeds), note, diverged)
 
 
 def formatted_left_out(groups: Sequence[Group], format: str) -> str:
@@ -106,7 +109,8 @@ def formatted_left_out(groups: Sequence[Group], format: str) -> str:
 
 def left_out_numbers(row: LeftOutRow) -> dict[str, Any]:
     """Return a row as plain numbers."""
-    return {"label": row.label, **row.domains, "mean": row.mean, "std": row.std, "seeds": row.seeds}
+    numbers = {"label": row.label, **row.domains, "mean": row.mean, "std": row.std, "seeds": row.seeds}
+    return numbers | diverged_field(row.diverged)
 
 
 def left_out_columns(rows: Sequence[LeftOutRow]) -> tuple[list[str], list[list[str]]]:
@@ -114,7 +118,7 @@ def left_out_columns(rows: Sequence[LeftOutRow]) -> tuple[list[str], list[list[s
     domains = list(dict.fromkeys(domain for row in rows for domain in row.domains))
     texts = []
     for row in rows:
-        label = row.label if row.note is None else f"{row.label} ({row.note})"
+        label = label_with_notes(row.label, row.note, row.diverged)
         cells = [percent(row.domains[domain]) if domain in row.domains else "–" for domain in domains]
         mean = "–" if row.mean is None else plus_minus(row.mean, row.std)
         texts.append([label, *cells, mean, str(row.seeds)])

@@ -8,7 +8,7 @@ from statistics import fmean
 from typing import Any
 
 from fedloom.results.fairness import Fairness, fairness, mean_fairness
-from fedloom.results.formats import as_csv, text_table
+from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group
 from fedloom.results.text import percent, plus_minus
@@ -32,6 +32,7 @@ class NewcomerRow:
     - spread: in the same way, how accuracy spreads over newcomers, as a mean over seeds.
     - majority: the mean accuracy of always predicting each newcomer's most frequent class; None where it is not known.
     - note: why the zero-shot model is at chance.
+    - diverged: seeds of runs that diverged, whose accuracies mean nothing.
     """
 
     label: str
@@ -40,6 +41,7 @@ class NewcomerRow:
     spread: dict[str, Fairness]
     majority: float | None
     note: str | None
+    diverged: list[int]
 
 
 def newcomer_rows(groups: Sequence[Group]) -> list[NewcomerRow]:
@@ -73,6 +75,7 @@ def _row(group: Group) -> NewcomerRow:
         spread,
         fmean(majorities) if len(majorities) == len(by_run) else None,
         by_run[0].get("zero_shot_note"),
+        group.row["diverged"],
     )
 
 
@@ -102,7 +105,8 @@ def newcomer_numbers(row: NewcomerRow) -> list[dict[str, Any]]:
         mean, std = mean_std(accuracies)
         line: dict[str, Any] = {"label": row.label, "served": way, "accuracy": mean, "std_over_seeds": std}
         spread = asdict(row.spread[way]) if way in row.spread else {}
-        lines.append(line | {"seeds": row.seeds} | spread | {"majority_own": row.majority})
+        diverged = diverged_field(row.diverged)
+        lines.append(line | {"seeds": row.seeds} | spread | {"majority_own": row.majority} | diverged)
     return lines
 
 
@@ -112,7 +116,8 @@ def newcomer_columns(rows: Sequence[NewcomerRow]) -> tuple[list[str], list[list[
     with_majority = any(row.majority is not None for row in rows)
     texts = []
     for row in rows:
-        label = row.label if row.note is None else f"{row.label} (zero-shot: {row.note})"
+        note = None if row.note is None else f"zero-shot: {row.note}"
+        label = label_with_notes(row.label, note, row.diverged)
         cells = [plus_minus(*mean_std(row.served[way])) if way in row.served else "–" for way in ways]
         majority = ["–" if row.majority is None else percent(row.majority)] if with_majority else []
         texts.append([label, *cells, *majority, str(row.seeds)])
