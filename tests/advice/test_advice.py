@@ -27,12 +27,20 @@ def test_extreme_label_skew_leads_to_the_setting_with_the_strongest():
     highest = max(rule.get("label_skew_from", 0) for rule in rules()["rules"] if rule["goal"] == "global")
     assert f"from {highest}" in advice.evidence.why
     measured = [row["method"] for row in setting["rows"]]
-    assert advice.methods == [method for method in measured if method in advice.methods]  # in the order of their means
+    assert advice.methods == [method for method in measured if method in advice.methods]  # in the order of their gains
     assert 0 < len(advice.methods) <= LONGEST
     assert advice.reference == "fedavg"
     assert advice.first == advice.methods[0]
     assert repr(advice) == f"Advice(try {', '.join(advice.methods)}; the reference is fedavg)"
     json.dumps(advice.facts(), allow_nan=False)
+
+
+def test_methods_that_diverged_in_the_setting_are_named_and_not_listed():
+    advice = fl.advise({"scenario": SKEWED, **SMALL})
+    lost = [row["method"] for row in advice.evidence.setting["rows"] if row["word"] == "diverged"]
+    assert lost == ["fedadagrad", "copa"]
+    assert f"not in the list, because a run diverged there: {', '.join(lost)}" in advice.sentences()
+    assert not {*lost} & {*advice.methods, *advice.left_out, *advice.unmeasured}
 
 
 def test_a_model_for_each_client_has_fine_tuned_fedavg_as_reference():

@@ -110,6 +110,8 @@ class Advice:
         for why in dict.fromkeys(self.left_out.values()):
             names = [method for method, reason in self.left_out.items() if reason == why]
             said.append(f"higher there, but {why}: {', '.join(names)}")
+        if lost := [row["method"] for row in setting["rows"] if row["points"] is None]:
+            said.append(f"not in the list, because a run diverged there: {', '.join(lost)}")
         if self.unmeasured and len(self.suggestions) < LONGEST:
             said.append(f"meet the needs, but are not measured there: {', '.join(self.unmeasured)}")
         if self.trial is not None:
