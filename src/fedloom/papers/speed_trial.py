@@ -99,13 +99,15 @@ def _operations(keys: str, shape: Shape) -> float:
 
 
 def _counted_operations(keys: str, shape: Shape) -> float:
-    local_epochs = json.loads(keys)["local_epochs"]
-    keys = json.dumps(json.loads(keys) | {"local_epochs": 1})  # in the round before the counted one
-    clients = max(2, len(_trial_config(keys, 1, 1).models()))
+    values = json.loads(keys)
+    local_epochs, is_plain = values["local_epochs"], values["method"] in _PLAIN_METHODS
+    keys = json.dumps(values | {"local_epochs": 1})  # in the round before the counted one
+    clients = max(1 if is_plain else 2, len(_trial_config(keys, 1, 1).models()))
     scenario = _trial_scenario(keys, shape, _COUNTED_BATCH * clients, clients, clients)
     config = _trial_config(keys, 2, clients)
     with reproducible_settings(), large_blocks_kept(), TrialFederation(config, scenario, plain_steps=True) as trial:
-        trial.round_seconds()
+        if not is_plain:  # whose first round has the operations of all others
+            trial.round_seconds()
         return trial.operations(local_epochs)
 
 
