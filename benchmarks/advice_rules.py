@@ -141,7 +141,7 @@ def _cells(study: str) -> Cells:
 def _rows(setting: Setting, goal: str) -> dict[str, Row]:
     """By method at its default preset: its row in the first protocol that serves the goal."""
     rows = {}
-    for study, name, cell in ((found, *item) for found in setting.studies for item in _cells(found).items()):
+    for study, name, cell in ((source, *item) for source in setting.studies for item in _cells(source).items()):
         in_setting, _, label = name.partition("/")
         if in_setting != setting.setting or label != cell["method"] or cell["preset"] != "sound" or label == "central":
             continue

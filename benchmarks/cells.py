@@ -69,6 +69,12 @@ def shown(cell: Mapping[str, Any] | None, key: str = "accuracies") -> str:
     return f"{percent(cell[key])}, {DIVERGED}" if has_diverged(cell) else percent(cell[key])
 
 
+def in_words(difference: Difference) -> str:
+    """A difference in points with the word of the rule, e.g. "+2.1, no difference seen *"; the star marks an interval
+    that alone leaves out zero."""
+    return f"{100 * difference.mean:+.1f}, {difference.word}{' *' if difference.addition else ''}"
+
+
 def judged(rows: Mapping[str, Measured], baseline: Measured) -> dict[str, Difference]:
     """Return the difference of each row from a baseline, by label. The rows are one family of the rule.
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from cells import DIVERGED, Measured, display_name, has_diverged, judged, percent
+from cells import DIVERGED, Measured, display_name, has_diverged, in_words, judged, percent
 from fedloom.results.difference import Difference
 from fedloom.results.fairness import client_shares, fairness
 from fedloom.studies.plan import read_study
@@ -54,11 +54,12 @@ def ranked_rows(studies: Mapping[str, Cells], setting: str) -> tuple[dict[str, d
     for protocol, baseline in ((GLOBAL, "fedavg"), (PERSONAL, "local")):
         tested = {label: cell for label, cell in rows.items() if protocol in cell["tested"]}
         for label, cell in tested.items():
-            spread = [found for found in map(fairness, cell["clients"].get(protocol, [])) if found]
+            of_seeds = filter(None, map(fairness, cell["clients"].get(protocol, [])))
+            worst = [of_seed.worst10 for of_seed in of_seeds]
             cells[f"{protocol}/{label}"] = cell | {
                 "protocol": protocol,
                 "accuracies": cell["tested"][protocol]["accuracy"],
-                "worst": fmean(found.worst10 for found in spread) if spread else None,
+                "worst": fmean(worst) if worst else None,
             }
         compared_with_plain = compared(tested, protocol, baseline)
         words |= {
@@ -110,7 +111,7 @@ def global_table(rows: Cells) -> str:
             f" {_word(cell, words.get(label))} | {' | '.join(shares)} |"
             f" {_mean(tested['nll'])} | {optimiser(cell)} | {_megabytes(cell)} |"
         )
-    return _with_majority(lines, chosen, GLOBAL, "majority_global", 11) + in_words("FedAvg", words, chosen)
+    return _with_majority(lines, chosen, GLOBAL, "majority_global", 11) + word_sentences("FedAvg", words, chosen)
 
 
 def personal_table(rows: Cells) -> str:
@@ -142,12 +143,12 @@ def personal_table(rows: Cells) -> str:
         )
     return (
         _with_majority(lines, chosen, PERSONAL, "majority_own", 13)
-        + in_words("local training", words["local"], chosen)
-        + in_words("tuned FedAvg", words["fedavg+finetune"], chosen)
+        + word_sentences("local training", words["local"], chosen)
+        + word_sentences("tuned FedAvg", words["fedavg+finetune"], chosen)
     )
 
 
-def in_words(baseline: str, differences: Mapping[str, Difference], rows: Cells) -> str:
+def word_sentences(baseline: str, differences: Mapping[str, Difference], rows: Cells) -> str:
     """Return one sentence for each word of the rule that was said of a row, with the rows of which it was said."""
     by_word: dict[str, list[str]] = {}
     for label, difference in differences.items():
@@ -229,7 +230,7 @@ def _mean(values: Sequence[float | None]) -> str:
 def _word(cell: Mapping[str, Any], difference: Difference | None) -> str:
     if difference is None:
         return DIVERGED if has_diverged(cell) else "–"
-    return f"{100 * difference.mean:+.1f}, {difference.word}{' *' if difference.addition else ''}"
+    return in_words(difference)
 
 
 def _worse(cell: Mapping[str, Any], protocol: str, other: Mapping[str, Any] | None, in_protocol: str) -> str:

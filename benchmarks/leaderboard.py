@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from cells import DIVERGED, display_name, has_diverged, percent
+from cells import DIVERGED, display_name, has_diverged, in_words, percent
 from fedloom.results.difference import compare_family, paired_differences
 from fedloom.results.statistics import mean_std
 
@@ -65,6 +65,5 @@ def against_first(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
             compared.append(("too few seeds", "no common seed"))
             continue
         outcome = next(outcomes)
-        mark = " *" if outcome.addition else ""
-        compared.append((outcome.word, f"{100 * outcome.mean:+.1f}, {outcome.word}{mark}"))
+        compared.append((outcome.word, in_words(outcome)))
     return compared + lost

@@ -19,7 +19,7 @@ import advice_rules
 import honest_scale
 import hundred_rounds
 import settings_side_by_side
-from cells import DIVERGED, FOLDER, display_name, has_diverged, keep, percent
+from cells import DIVERGED, FOLDER, display_name, has_diverged, in_words, keep, percent
 from departures import departure_tables
 from fedloom.core.files import write_atomic
 from fedloom.results.difference import compare_family, paired_differences
@@ -82,8 +82,7 @@ def differences(cells: Cells, setting: str) -> dict[str, str]:
         for name, outcome in zip(
             family, compare_family([list(by_seed.values()) for by_seed in family.values()]), strict=True
         ):
-            mark = " *" if outcome.addition else ""
-            words[name] = f"{100 * outcome.mean:+.1f}, {outcome.word}{mark}"
+            words[name] = in_words(outcome)
     return words
 
 

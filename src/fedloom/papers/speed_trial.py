@@ -78,9 +78,9 @@ def kept_method_trial(config: RunConfig, train_size: float) -> Speed | None:
 def method_operations(config: RunConfig) -> float:
     """Count the operations of the config's method on its network, for each that plain local training takes.
 
-    Matrix products and convolutions count, as in `fedloom.engine.flops`, in the second round of a small client of each
-    architecture; nothing is timed, and the counts are kept as trials are. Of many local epochs, the first two are
-    counted: each further one has the operations of the second.
+    Matrix products and convolutions count, as in `fedloom.engine.flops`, on a small client of each architecture: in the
+    second round, and of plain training in the first. Nothing is timed, and the counts are kept as trials are. Of many
+    local epochs, the first two are counted: each further one has the operations of the second.
     """
     if config.method in _PLAIN_METHODS:
         return 1.0
