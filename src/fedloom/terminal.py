@@ -96,7 +96,7 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
     n = result.numbers
     console.print(
         f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
-        f"({n['protocol']}, {n['select']}), {n['rounds']} rounds, seed {n['seed']}",
+        f"({n['protocol']}, {n['select']}), {counted(n['rounds'], 'round')}, seed {n['seed']}",
         soft_wrap=True,
     )
     for protocol in result.protocols[1:]:
