@@ -9,11 +9,13 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from fedloom.config.run_config import parse
 from fedloom.papers import speed_trial as module
 from fedloom.papers.recipe import find_recipe
 from fedloom.papers.shapes import shape_of
+from fedloom.papers.trial_federation import TrialFederation
 
 
 @pytest.fixture(autouse=True)
@@ -92,10 +94,10 @@ def test_what_a_method_does_beside_its_steps_is_in_its_trial(monkeypatch: pytest
 
 
 def test_plain_steps_take_a_round_less_and_a_short_test_is_taken_again(monkeypatch: pytest.MonkeyPatch) -> None:
-    """One client of 16 samples is tested on 32."""
+    """One client of 16 samples is tested on 16."""
     fake_trials(monkeypatch, [99.0, 0.4], [0.09, 0.08])
     keys = json.dumps(module._network_keys(parse(_DIGITS)))
-    assert module._timed(keys, shape_of(parse(_DIGITS)), 1, 16, True) == (0.4, module.Speed(0.4 / 16, 0.08 / 32))
+    assert module._timed(keys, shape_of(parse(_DIGITS)), 1, 16, True) == (0.4, module.Speed(0.4 / 16, 0.08 / 16))
 
 
 def test_clients_of_a_trial_are_no_larger_than_those_of_its_config(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -112,6 +114,9 @@ def test_clients_of_a_trial_are_no_larger_than_those_of_its_config(monkeypatch: 
     tried.clear()
     module._speed(keys, 64, shape_of(parse(_DIGITS)), 2048, 1.0)
     assert tried == [(2, 16), (2, 512)]
+    tried.clear()
+    module._speed(keys, 64, shape_of(parse(_DIGITS)), 2048, 0.09)  # 32 samples take 0.032 s, which is enough
+    assert tried == [(2, 16)]
 
 
 def test_a_trial_does_not_grow_to_a_batch_that_would_take_far_too_long(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -148,6 +153,26 @@ def test_operations_are_counted_once_for_each_kind_of_config(monkeypatch: pytest
         assert module.method_operations(config) == 1.5
         monkeypatch.setattr(module, "_known_values", {})  # as the next process begins
     assert counted == ["ditto", "local"]
+
+
+def test_operations_are_counted_on_all_cores_unless_another_thread_may_have_a_run(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    threads: list[int] = []
+
+    def operations(trial: TrialFederation, local_epochs: int) -> float:
+        threads.append(torch.get_num_threads())
+        return 1.0
+
+    monkeypatch.setattr(module, "available_cores", lambda: 2)
+    monkeypatch.setattr(TrialFederation, "operations", operations)
+    keys = json.dumps(module._network_keys(parse(_DIGITS)))
+    before = torch.get_num_threads()
+    for active in (1, 2):
+        monkeypatch.setattr(module.threading, "active_count", lambda count=active: count)
+        module._counted_operations(keys, shape_of(parse(_DIGITS)))
+    assert threads == [2, 1]
+    assert torch.get_num_threads() == before
 
 
 @pytest.mark.parametrize(("step", "trials_made"), [(0.003, [True]), (0.002, [True, False])])

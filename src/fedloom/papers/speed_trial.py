@@ -11,6 +11,7 @@ import functools
 import hashlib
 import json
 import math
+import threading
 from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from math import ceil, log2
@@ -24,6 +25,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.files import cache_dir, parse_json, read_file, write_atomic
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
+from fedloom.engine.choose import available_cores
 from fedloom.engine.memory import large_blocks_kept
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
@@ -31,7 +33,7 @@ from fedloom.papers.shapes import Shape, shape_of
 from fedloom.papers.trial_federation import TrialFederation
 from fedloom.storage.environment import describe_environment
 
-_METHOD_SECONDS, _NETWORK_SECONDS = 1.0, 0.12  # that the timed round of a trial should take
+_METHOD_SECONDS, _NETWORK_SECONDS = 1.0, 0.08  # that the timed round of a trial should take
 _LONGEST = 4  # times those seconds, which no round of a trial should take
 _SPEED_NAMES = ("train", "test")
 _FIRST_SIZE = 16  # samples of a client in the first attempt
@@ -43,7 +45,7 @@ _PLAIN_ROUNDS = 2  # the same of plain steps, which are not recorded
 _REPLAY_MATTERS = 0.0025  # seconds of a plain step below which a replay saves more than a tenth of it
 _MAX_STEPS = 128  # of a client
 _MAX_CLIENTS = 16  # at least two, because a method may need another client, and one for each net
-_MIN_TEST_SAMPLES, _MAX_TEST_SAMPLES = 32, 1024
+_MIN_TEST_SAMPLES, _MAX_TEST_SAMPLES = 16, 1024
 _COLD_TEST_SECONDS = 0.1  # a shorter test is taken again, because the first one of a shape takes longer
 _MAX_EPOCHS = 3  # more would hardly change a sample's share of what a method does once a round
 
@@ -79,8 +81,8 @@ def method_operations(config: RunConfig) -> float:
     """Count the operations of the config's method on its network, for each that plain local training takes.
 
     Matrix products and convolutions count, as in `fedloom.engine.flops`, on a small client of each architecture: in the
-    second round, and of plain training in the first. Nothing is timed, and the counts are kept as trials are. Of many
-    local epochs, the first two are counted: each further one has the operations of the second.
+    second round, and of plain training in the first. Nothing is timed, so all cores work, and the counts are kept as
+    trials are. Of many local epochs, the first two are counted: each further one has the operations of the second.
     """
     if config.method in _PLAIN_METHODS:
         return 1.0
@@ -106,6 +108,8 @@ def _counted_operations(keys: str, shape: Shape) -> float:
     scenario = _trial_scenario(keys, shape, _COUNTED_BATCH * clients, clients, clients)
     config = _trial_config(keys, 2, clients)
     with reproducible_settings(), large_blocks_kept(), TrialFederation(config, scenario, plain_steps=True) as trial:
+        if threading.active_count() == 1:  # else another thread may have a run, whose bits depend on this setting
+            torch.set_num_threads(available_cores())
         if not is_plain:  # whose first round has the operations of all others
             trial.round_seconds()
         return trial.operations(local_epochs)
@@ -238,16 +242,16 @@ def _selected_keys(config: RunConfig, names: Sequence[str]) -> dict[str, Any]:
 def _speed(keys: str, batch: int, shape: Shape, max_size: int, target: float, *, plain_steps: bool = False) -> Speed:
     """Try clients of growing number and size until a round takes about `target` seconds.
 
-    Clients have no more than `max_size` samples. A method needs two of them; plain steps need one for each network, and
-    if that does not take far too long two whole batches, because the step of large weights takes long whatever the
-    batch.
+    A third of that is enough. Clients have no more than `max_size` samples. A method needs two of them; plain steps
+    need one for each network, and if that does not take far too long two whole batches, because the step of large
+    weights takes long whatever the batch.
     """
     min_clients = max(1 if plain_steps else 2, len(_trial_config(keys, 1, 1).models()))
     clients, size = min_clients, min(batch, max_size, _FIRST_SIZE)
     seconds, speed = _timed(keys, shape, clients, size, plain_steps)  # a slow network is tried no further
     max_size = min(max_size, _MAX_STEPS * batch)
     least_size = min(max_size, 2 * batch) if plain_steps else 0
-    while (seconds < target / 2 or size < least_size) and (size < max_size or clients < _MAX_CLIENTS):
+    while (seconds < target / 3 or size < least_size) and (size < max_size or clients < _MAX_CLIENTS):
         factor = target / max(seconds, 1e-4)
         before = (size, clients)
         size = min(max_size, max(least_size, ceil(size * factor / batch) * batch))
