@@ -27,7 +27,7 @@ ADVISED = Path(__file__).parent / "results" / "advice.json"
 RULES = Path(__file__).parents[1] / "src" / "fedloom" / "advice" / "rules.json"
 WAYS = {
     "advice": "the advice's first method",
-    "tuned": "always fine-tuned FedAvg",
+    "tuned": "always the reference",
     "average": "always the best on average",
     "trial": "the trial",
     "mean": "a candidate at random",

@@ -24,6 +24,7 @@ from fedloom.core.files import json_text, write_atomic
 from fedloom.studies.plan import read_study
 from marked_tables import with_tables
 
+OTHER_PROTOCOL = "another protocol"  # instead of a word of the rule, which compares within one
 ROOT = Path(__file__).parents[1]
 RULES = ROOT / "src" / "fedloom" / "advice" / "rules.json"
 PROFILES = ROOT / "benchmarks" / "results" / "profiles.json"
@@ -109,9 +110,8 @@ def measured_profiles(studies: Sequence[str]) -> dict[str, dict[str, float | Non
 
 
 class Row(NamedTuple):
-    """A method that was measured in a setting: in which study and protocol, on which seeds, and its accuracies."""
+    """A method that was measured in a setting: in which protocol, on which seeds, and its accuracies."""
 
-    study: str
     protocol: str
     seeds: list[int]
     accuracies: list[float]
@@ -141,7 +141,7 @@ def _cells(study: str) -> Cells:
 def _rows(setting: Setting, goal: str) -> dict[str, Row]:
     """By method at its default preset: its row in the first protocol that serves the goal."""
     rows = {}
-    for study, name, cell in ((source, *item) for source in setting.studies for item in _cells(source).items()):
+    for name, cell in (item for study in setting.studies for item in _cells(study).items()):
         in_setting, _, label = name.partition("/")
         if in_setting != setting.setting or label != cell["method"] or cell["preset"] != "sound" or label == "central":
             continue
@@ -149,7 +149,7 @@ def _rows(setting: Setting, goal: str) -> dict[str, Row]:
         tested = tested or {cell["protocol"]: cell["accuracies"]}
         protocol = next((protocol for protocol in GOALS[goal] if protocol in tested), None)
         if protocol is not None:
-            rows[label] = Row(study, protocol, cell["seeds"], tested[protocol], has_diverged(cell))
+            rows[label] = Row(protocol, cell["seeds"], tested[protocol], has_diverged(cell))
     if goal == "global" and any(row.protocol == "global/global" for row in rows.values()):
         return {label: row for label, row in rows.items() if row.protocol == "global/global"}
     if goal == "personal" and not any(row.protocol == "personal/local" for row in rows.values()):
@@ -161,27 +161,28 @@ def _evidence(setting: Setting, goal: str, rows: Mapping[str, Row]) -> dict[str,
     """All methods of a setting for one goal, by their mean difference from the plain method, the highest first.
 
     Methods may have run on fewer seeds than others, so differences on common seeds order them and means do not. As on
-    the pages, the rows of one study and protocol are a family of the rule. Methods of which a run diverged are not
-    compared, and come last.
+    the pages, the rows of one protocol are a family of the rule; one in another protocol than the plain method has a
+    difference and no word. Methods of which a run diverged are not compared, and come last.
     """
     plain = ("fedavg",) if goal == "global" else ("fedavg+finetune", "local")
     baseline = next(label for label in plain if label in rows)
-    families: dict[tuple[str, str], dict[str, Measured]] = {}
+    families: dict[str, dict[str, Measured]] = {}
     for label, row in rows.items():
         if label != baseline and not row.diverged:
-            families.setdefault((row.study, row.protocol), {})[label] = row.seeds, row.accuracies
+            families.setdefault(row.protocol, {})[label] = row.seeds, row.accuracies
     reference = rows[baseline].seeds, rows[baseline].accuracies
     differences = {label: found for family in families.values() for label, found in judged(family, reference).items()}
     table: list[dict[str, Any]] = []
     for label, row in rows.items():
         points, word = (0.0, "baseline") if label == baseline else (None, DIVERGED)
         if label in differences:
-            points, word = round(100 * differences[label].mean, 2), differences[label].word
+            points = round(100 * differences[label].mean, 2)
+            word = differences[label].word if row.protocol == rows[baseline].protocol else OTHER_PROTOCOL
         table.append(
             {
                 "method": label,
                 "protocol": row.protocol,
-                "accuracy": round(100 * fmean(row.accuracies), 2),
+                "accuracy": round(100 * fmean(row.accuracies), 4),  # two digits would be rounded twice
                 "n": len(row.accuracies),
                 "points": points,
                 "word": word,

@@ -79,7 +79,7 @@ def judged(rows: Mapping[str, Measured], baseline: Measured) -> dict[str, Differ
     """Return the difference of each row from a baseline, by label. The rows are one family of the rule.
 
     Args:
-        rows: seeds and accuracies in [0, 1] of each method of one study, setting and protocol, by label.
+        rows: seeds and accuracies in [0, 1] of each method of one setting and protocol, by label.
         baseline: those of the method with which they are compared on their common seeds.
     """
     differences = [list(paired_differences(*row, *baseline).values()) for row in rows.values()]

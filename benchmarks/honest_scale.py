@@ -28,7 +28,7 @@ Cells = Mapping[str, dict[str, Any]]
 
 def honest_tables(studies: Mapping[str, Cells]) -> dict[str, str]:
     """Return the page's tables by the name between their marks."""
-    cells = {name: cell | {"study": study} for study in STUDIES for name, cell in studies.get(study, {}).items()}
+    cells = {name: cell for study in STUDIES for name, cell in studies.get(study, {}).items()}
     tables = {"honest-progress": progress(cells)}
     for setting in SETTINGS:
         prefix = f"{setting}/"
@@ -46,7 +46,7 @@ def ranked_rows(studies: Mapping[str, Cells], setting: str) -> tuple[dict[str, d
     """
     prefix, cells, words = f"{setting}/", {}, {}
     rows = {
-        name.removeprefix(prefix): cell | {"study": study}
+        name.removeprefix(prefix): cell
         for study in STUDIES
         for name, cell in studies.get(study, {}).items()
         if name.startswith(prefix) and not name.endswith("/central")
@@ -117,7 +117,7 @@ def global_table(rows: Cells) -> str:
 def personal_table(rows: Cells) -> str:
     """Return all methods tested on each client's own samples: personal models, and FedAvg's one model, best first."""
     lines = [
-        "| method | model | n | accuracy % | against local training | against tuned FedAvg | balanced accuracy % |"
+        "| method | model | n | accuracy % | against local training | against fine-tuned FedAvg | balanced accuracy % |"
         " ECE % | std over clients | worst 10 % | worse than alone | worse than FedAvg's one model | optimiser |",
         "|---|---|---|---|---|---|---|---|---|---|---|---|---|",
     ]
@@ -144,7 +144,7 @@ def personal_table(rows: Cells) -> str:
     return (
         _with_majority(lines, chosen, PERSONAL, "majority_own", 13)
         + word_sentences("local training", words["local"], chosen)
-        + word_sentences("tuned FedAvg", words["fedavg+finetune"], chosen)
+        + word_sentences("fine-tuned FedAvg", words["fedavg+finetune"], chosen)
     )
 
 
@@ -186,7 +186,7 @@ def newcomers_table(rows: Cells) -> str:
 
 
 def compared(rows: Cells, protocol: str, baseline: str) -> dict[str, Difference]:
-    """Return the difference of each row from a baseline, by label; the rows of a study are a family.
+    """Return the difference of each row from a baseline, by label, as one family.
 
     `central`, which no federation can have, and rows with a run that diverged are in none.
     """
@@ -194,12 +194,7 @@ def compared(rows: Cells, protocol: str, baseline: str) -> dict[str, Difference]
     if plain is None:
         return {}
     labels = [label for label in rows if label not in (baseline, "central") and not has_diverged(rows[label])]
-    reference = _measured(plain, protocol)
-    differences: dict[str, Difference] = {}
-    for study in dict.fromkeys(rows[label]["study"] for label in labels):
-        family = {label: _measured(rows[label], protocol) for label in labels if rows[label]["study"] == study}
-        differences |= judged(family, reference)
-    return differences
+    return judged({label: _measured(rows[label], protocol) for label in labels}, _measured(plain, protocol))
 
 
 def _measured(cell: Mapping[str, Any], protocol: str) -> Measured:

@@ -25,6 +25,7 @@ from torch import Tensor
 
 from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError, FedloomError
+from fedloom.core.files import write_atomic
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.flower import remote
@@ -259,7 +260,7 @@ def main() -> None:
             rows += [honest(name, scenario, arguments.rounds) for scenario in SCENARIOS]
             print(name, [(row["largest"], len(row["refused"])) for row in rows[-len(SCENARIOS) :]], flush=True)
             if arguments.json:
-                arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+                write_atomic(arguments.json, json.dumps(rows, indent=1) + "\n")
         return
     for name in arguments.methods or _federated():
         method = f"{name}+{arguments.wrapper}" if arguments.wrapper else name
@@ -274,7 +275,7 @@ def main() -> None:
         ]
         print(f"{method}: {', '.join(cells)}", flush=True)
         if arguments.json:
-            arguments.json.write_text(json.dumps(rows, indent=1) + "\n", encoding="utf-8")
+            write_atomic(arguments.json, json.dumps(rows, indent=1) + "\n")
 
 
 if __name__ == "__main__":

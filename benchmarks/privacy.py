@@ -24,6 +24,7 @@ from torch import Tensor
 
 from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError
+from fedloom.core.files import write_atomic
 from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
@@ -351,7 +352,7 @@ def main() -> None:
 def write(path: Path | None, found: Any) -> None:
     """Write what is known so far, if a path is given."""
     if path:
-        path.write_text(json.dumps(rounded(found), indent=1) + "\n", encoding="utf-8")
+        write_atomic(path, json.dumps(rounded(found), indent=1) + "\n")
 
 
 def rounded(value: Any) -> Any:

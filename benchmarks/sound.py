@@ -71,8 +71,8 @@ def sound_tables(cells: Cells) -> dict[str, str]:
 
 
 def _chosen(cells: Cells) -> str:
-    """Scores of what was chosen, of the paper's options and of the plain method, and in how many runs it is ahead."""
-    lines = ["| method | `sound` is `paper` with | score | `paper` | plain method | ahead of it |", "|---" * 6 + "|"]
+    """Scores of what was chosen, of the paper's options and of the plain method, and in how many runs it is higher."""
+    lines = ["| method | `sound` is `paper` with | score | `paper` | plain method | higher than it |", "|---" * 6 + "|"]
     for method in FIVE:
         among = candidates(method)
         winner, plain = chosen(among, cells), PLAIN.get(method, "fedavg")
@@ -83,12 +83,12 @@ def _chosen(cells: Cells) -> str:
             [value for setting in winner.settings for value in cells[f"{setting}/{label}"]["validations"]]
             for label in (winner.label, plain)
         )
-        ahead = sum(our > their for our, their in zip(ours, theirs, strict=True))
+        higher = sum(our > their for our, their in zip(ours, theirs, strict=True))
         plain_candidate = Candidate(plain, {}, winner.settings)
         lines.append(
             f"| {titles()[method]} | {_options(winner) or 'nothing'} | {_score(winner, cells)} |"
             f" {_score(paper, cells)} | {BESIDE[plain]}: {_score(plain_candidate, cells)} |"
-            f" in {ahead} of {len(ours)} runs |"
+            f" in {higher} of {len(ours)} runs |"
         )
     return "\n".join(lines) + "\n"
 

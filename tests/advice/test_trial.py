@@ -41,6 +41,19 @@ def test_a_method_that_is_behind_is_not_recommended():
     assert outcome([0.71, 0.70, 0.72], [0.81, 0.79, 0.82]).recommended == "fedavg+finetune"
 
 
+def test_what_diverged_in_the_final_is_not_recommended():
+    sound, lost = [0.81, 0.79, 0.82], [0.9, float("nan"), 0.9]
+
+    def ended(challenger, reference):
+        finals = {FEDREP: challenger, FINE_TUNED: reference}
+        return TrialOutcome("fedavg+finetune", (), finals, (1, 2, 3), None, 6)
+
+    first = "fedrep at 0.1 diverged with a fresh seed: take fedavg+finetune at 0.03; no gain can be told"
+    assert ended(lost, sound).sentence() == first
+    assert ended(sound, lost).recommended == "fedrep"
+    assert "nothing can be recommended" in ended(lost, lost).sentence()
+
+
 @pytest.mark.parametrize(("rounds", "rungs"), [(90, [10, 30]), (9, [1, 3]), (3, [1]), (2, []), (1, [])])
 def test_rungs_are_a_ninth_and_a_third_of_the_rounds(rounds, rungs):
     assert rungs_of(rounds) == rungs

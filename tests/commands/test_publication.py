@@ -113,6 +113,22 @@ def test_a_study_becomes_a_pivot_in_every_format(capsys: Any, finished: Path) ->
 
 
 @pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        (("--caption", "Ours", "--label", "x"), "--caption and --label: only for a table with --rows"),
+        (("--units", "share", "--costs"), "--units: only for a table with --rows"),
+        (("--cells", "accuracy", "--against", "fedsc"), "--against: only with --interval or --p-value"),
+    ],
+)
+def test_an_option_that_a_table_would_ignore_is_refused(
+    options: tuple[str, ...], says: str, tmp_path: Path, capsys: Any
+) -> None:
+    code, _, error = call(capsys, "table", str(tmp_path), *options)
+    assert code != 0
+    assert says in error
+
+
+@pytest.mark.parametrize(
     ("words", "says"),
     [
         (["--rows", "method"], "two values in a cell (method fedavg): scenario.alpha still varies (0.1 and 1.0)"),

@@ -53,7 +53,7 @@ def test_damaged_files_are_named(folder: Path, text: str) -> None:
         diagnosis_sections([folder])
 
 
-@pytest.mark.parametrize("entry", ["rows", "groups", "sizes", "places", "features"])
+@pytest.mark.parametrize("entry", ["rows", "groups", "sizes", "places", "features", "sentences", "notes"])
 def test_damaged_entries_are_named(folder: Path, entry: str) -> None:
     facts = json.loads((folder / "diagnosis.json").read_text(encoding="utf-8")) | {entry: 3}
     (folder / "diagnosis.json").write_text(json.dumps(facts), encoding="utf-8")

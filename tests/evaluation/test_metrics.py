@@ -32,6 +32,19 @@ def test_a_batch_by_hand():
     assert math.isnan(batch.value("attack_success"))
 
 
+@pytest.mark.parametrize("scores_bytes", [64 << 20, 0])
+@pytest.mark.parametrize("name", ["auroc", "average_precision"])
+def test_scores_that_are_no_numbers_rank_nobody(name, scores_bytes):
+    """A model that diverged has the values of one that gives all samples the same score, whatever their order."""
+    labels = torch.tensor([0, 0, 1, 1, 1])
+    lost, equal = (
+        METRICS.get(name).new(Predictions(torch.full((5, 2), score), labels, scores_bytes=scores_bytes)).compute()
+        for score in (math.nan, 0.0)
+    )
+    assert lost == pytest.approx(equal)
+    assert name != "auroc" or lost == 0.5
+
+
 def test_success_counts_the_samples_that_are_aimed_at():
     logits = torch.tensor([[LN3, 0.0], [LN3, 0.0], [0.0, LN3]])
     targets = torch.tensor([-1, 0])  # class 1 shall be taken for class 0

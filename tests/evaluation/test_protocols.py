@@ -164,6 +164,23 @@ def test_nobody_with_samples_gives_nan_and_not_zero(scenario):
     assert math.isnan(scores.loss)
 
 
+@pytest.mark.parametrize("protocol", ["global/local", "global/global"])
+def test_a_run_that_could_test_nobody_is_refused_before_training(scenario, protocol):
+    nobody = views_of([], [], [])
+    empty = Scenario("toy", scenario.train_set, scenario.test_set.head(0), scenario.train, scenario.val, nobody)
+    with pytest.raises(ConfigError, match=rf"evaluation.protocol = '{protocol}': toy has no test samples; raise"):
+        Evaluator(empty, protocol, batch=4).check({"global": predictor(ONES)})
+
+
+def test_a_metric_that_no_validation_defines_selects_no_round(scenario):
+    """Each client has validation samples of one class; together they have both."""
+    apart = Evaluator(scenario, "global/local", batch=4, metrics=("auroc",))
+    with pytest.raises(ConfigError, match="select_by = 'auroc': not defined on each client's validation samples"):
+        apart.check_selects("auroc")
+    apart.check_selects("accuracy")
+    Evaluator(scenario, "global/global", batch=4, metrics=("auroc",)).check_selects("auroc")
+
+
 def test_normalised_samples_are_what_the_net_sees(scenario):
     shifted = Dataset(
         scenario.test_set.x * 8 + 3, scenario.test_set.y, ("zero", "one"), torch.tensor([3.0]), torch.tensor([8.0])

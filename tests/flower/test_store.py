@@ -35,7 +35,7 @@ def test_the_newest_states_stay_and_the_one_that_the_server_counts_on(tmp_path):
     store = StateStore(tmp_path, "ab", 0)
     for round_ in range(1, 8):
         store.save(round_, record(round_), spare=2)
-    assert [round_ for round_ in range(1, 8) if store.load(round_)] == [2, 4, 5, 6, 7]  # 4: see `spaced`
+    assert [round_ for round_ in range(1, 8) if store.load(round_)] == [2, 4, 5, 6, 7]  # 4: see `is_kept_for_rewind`
 
 
 def test_a_damaged_state_is_as_one_that_is_lost(tmp_path):

@@ -78,3 +78,61 @@ def test_the_table_and_the_frame_of_clients(make_result: MakeResult) -> None:
     assert len(frame) == 3 * 2 * 4
     worst = frame[(frame["label"] == "ditto") & (frame["seed"] == 0) & (frame["client"] == 1)].iloc[0]
     assert worst["accuracy"] == 0.5
+
+
+def test_a_run_that_diverged_is_marked_and_compared_with_nobody(make_result: MakeResult) -> None:
+    results = runs(make_result)
+    for result in results:
+        if result.numbers["method"] == "fedavg":
+            result.numbers["degenerate"] = ["fedavg.diverged"]
+    done = Comparison(results)
+    by_label = {row.label: row for row in fairness_rows(grouped(results))}
+    assert by_label["fedavg"].diverged == [0, 1]
+    assert not by_label["fedavg"].against
+    assert set(by_label["ditto"].against) == {"Local"}
+    assert "fedavg (diverged with seeds 0 and 1)" in done.fairness_table()
+    assert ",diverged," in done.fairness_table("csv").splitlines()[0]
+
+
+def test_two_rows_of_fedavg_are_two_references(make_result: MakeResult) -> None:
+    rates = {"lr=0.1": (0.4, 0.6, 0.9, 0.9), "lr=0.01": (0.7, 0.7, 0.7, 0.7)}
+    results = [
+        make_result(
+            "fedavg",
+            seed,
+            protocol="global/local",
+            client_accuracies=values,
+            config={"optimizer": {"lr": float(rate[3:])}},
+        )
+        for rate, values in rates.items()
+        for seed in (0, 1)
+    ]
+    config = {"optimizer": {"lr": 0.1}}
+    results += [
+        make_result("ditto", seed, protocol="personal/local", client_accuracies=(0.6, 0.5, 0.8, 0.9), config=config)
+        for seed in (0, 1)
+    ]
+    (ditto,) = [row for row in fairness_rows(grouped(results)) if row.label.startswith("ditto")]
+    assert {name: shares.worse for name, shares in ditto.against.items()} == {
+        "fedavg (lr=0.1)": 0.5,
+        "fedavg (lr=0.01)": 0.5,
+    }
+
+
+def test_clients_have_their_accuracy_of_the_selected_round(make_result: MakeResult) -> None:
+    """The first of two rounds is the best on validation data, and the clients were tested in both."""
+    config = {"evaluation": {"protocol": "global/local", "select": "best_val"}}
+    result = make_result("fedavg", 0, (0.7, 0.5), protocol="global/local", client_accuracies=(0.9, 0.5), config=config)
+    result.numbers["accuracy"] = 0.7
+    for row in result.rows:
+        if row["client"] is not None and row["round"] == 2:
+            row["value"] = 0.5
+    validated = [row | {"split": "val", "value": 1 - row["round"] / 10} for row in result.rows if row["name"] == "loss"]
+    result.rows.extend(row | {"name": "accuracy"} for row in validated if row["protocol"])  # type: ignore[misc]
+    (row,) = fairness_rows(grouped([result]))
+    assert row.fairness.mean == pytest.approx(0.7)
+    config["evaluation"]["select"] = "mean_last_k"
+    result.config["evaluation"] = {"select": "mean_last_k", "last_k": 2}
+    result.numbers["accuracy"] = 0.6
+    (row,) = fairness_rows(grouped([result]))
+    assert row.fairness.best10 == pytest.approx(0.7)  # of 0.9 and 0.5

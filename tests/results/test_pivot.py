@@ -128,6 +128,62 @@ def test_headline_lines_and_tables_correct_over_the_same_family(make_result: Mak
     assert (fedsc[-1], central[-1]) == (f"{pair.outcome.holm:.3f}", "–")
 
 
+def test_few_test_samples_give_headline_lines_and_tables_the_same_word(make_result: MakeResult) -> None:
+    """With 100 test images one image more on each of three seeds proves less than 0.01 points would."""
+    accuracies = {"fedavg": (0.6, 0.6, 0.6), "fedsc": (0.61, 0.61, 0.61), "moon": (0.58, 0.62, 0.6)}
+    done = Comparison(
+        [
+            make_result(method, seed, (0.1, last), world=toy_scenario() | {"test_samples": 100})
+            for method, by_seed in accuracies.items()
+            for seed, last in enumerate(by_seed)
+        ]
+    )
+    outcome = next(pair.outcome for pair in done.paired() if pair.label == "fedsc")
+    assert (outcome.word, round(outcome.holm or 0, 3)) == ("no difference seen", 0.053)
+    assert "no difference seen" in done.verdict()
+    fedavg, fedsc = cells_of(done.pivot(format="markdown", p_value=True))[1:3]
+    assert fedsc[-1] == "0.053"
+    assert fedavg[1].startswith("**")  # not told apart from the best mean
+
+
+def test_two_rows_of_the_baseline_are_one_family_and_a_table_names_one(make_result: MakeResult) -> None:
+    accuracies = {
+        ("fedavg", 0.01): (0.6, 0.61, 0.62),
+        ("fedavg", 0.1): (0.5, 0.53, 0.51),
+        ("fedsc", 0.1): (0.62, 0.63, 0.65),
+    }
+    done = Comparison(
+        [
+            make_result(method, seed, (0.1, last), world=WORLD, config={"optimizer": {"lr": rate}})
+            for (method, rate), by_seed in accuracies.items()
+            for seed, last in enumerate(by_seed)
+        ]
+    )
+    slow = [pair for pair in done.paired() if "0.01" in pair.reference]
+    assert {pair.outcome.comparisons for pair in slow} == {2}
+    with pytest.raises(
+        ConfigError, match=r"--against 'fedavg': one setting has fedavg \(lr=0\.01\) and fedavg \(lr=0\.1\)"
+    ):
+        done.pivot(p_value=True)
+    table = cells_of(done.pivot(format="markdown", p_value=True, against="fedavg (lr=0.01)"))
+    holm = next(pair.outcome.holm for pair in slow if pair.label.startswith("fedsc"))
+    assert table[-1][-1] == f"{holm:.3f}"
+
+
+def test_a_protocol_without_a_majority_leaves_that_of_the_others(make_result: MakeResult) -> None:
+    runs = [
+        make_result("fedrep", 0, protocol=protocol, metrics=metrics)
+        for protocol, metrics in (
+            ("personal/local", {"majority_own": 0.4, "majority_global": 0.2}),
+            ("personal/global", {"majority_global": 0.2}),
+            ("personal/others", {}),
+        )
+    ]
+    note = Comparison(runs).pivot(format="markdown").splitlines()[-1]
+    assert "the most frequent class of each client's own data reaches 40.0 %" in note
+    assert "the most frequent class reaches 20.0 %" in note
+
+
 def test_csv_has_plain_numbers_with_spread_seeds_and_bold(grid: Comparison) -> None:
     rows = list(csv.DictReader(grid.pivot("method", "alpha", format="csv", interval=True).splitlines()))
     name = "alpha = 0.1, accuracy (%)"

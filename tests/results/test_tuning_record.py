@@ -34,7 +34,8 @@ def test_a_whole_record_is_as_it_was_written(tmp_path: Path) -> None:
         {"trials": {"a": 1}},
         {"trials": [3]},
         {"trials": [{"values": {}}]},
-        {"trials": [*WHOLE["trials"], {"validation_accuracy": None}]},
+        {"trials": [*WHOLE["trials"], {"validation_accuracy": "high"}]},
+        {"trials": [*WHOLE["trials"], {"accuracy": 0.5}]},
     ],
 )
 def test_what_a_record_lacks_is_damage(tmp_path: Path, changed: dict[str, Any]) -> None:

@@ -115,6 +115,15 @@ def test_a_model_that_finds_no_patient_is_named():
     assert confusion[:, 1:].sum() == 0
 
 
+def test_the_chance_of_all_classes_is_not_beside_a_mean_over_clients():
+    """A client's chance depends on the classes in its own test."""
+    scenario, evaluation = fl.scenario(hospital_data(), clients=3), {"protocol": "personal/local"}
+    result = fl.run("local", scenario=scenario, rounds=1, model="logistic", evaluation=evaluation)
+    (note,) = [text for text in result.numbers["degenerate"] if "always predicting" in text]
+    assert ", mean over clients)" in note
+    assert "chance" not in note
+
+
 @pytest.mark.parametrize(
     ("evaluation", "says"),
     [

@@ -7,6 +7,7 @@ import gc
 import json
 import math
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -285,6 +286,24 @@ def test_fresh_leaves_what_fedloom_did_not_write(tmp_path: Path) -> None:
         path.write_text("mine")
     run(small(seed=1), out=tmp_path, existing="fresh")
     assert [path.read_text() for path in own] == ["mine"] * 3
+
+
+def test_fresh_deletes_the_diagnosis_of_the_run_before(tmp_path: Path) -> None:
+    run(small(), out=tmp_path)
+    (tmp_path / "diagnosis.json").write_text("{}")
+    run(small(seed=1), out=tmp_path, existing="fresh")
+    assert not (tmp_path / "diagnosis.json").exists()
+
+
+def test_a_checkpoint_that_could_not_be_used_pushes_no_new_one_out(tmp_path: Path, whole: Result) -> None:
+    """Two newer ones were damaged: the run goes on from an older one, whose successors are the newest."""
+    interrupted(small(), tmp_path, 2)
+    for round_ in (8, 9):
+        shutil.copytree(newest(tmp_path), tmp_path / "checkpoint" / f"round-00000{round_}")
+        (tmp_path / "checkpoint" / f"round-00000{round_}" / "server.safetensors").write_bytes(b"")
+    resumed = run(small(), out=tmp_path, existing="resume")
+    assert resumed.numbers["checkpoint_sha256"] == whole.numbers["checkpoint_sha256"]
+    assert [path.name for path in sorted((tmp_path / "checkpoint").iterdir())] == ["round-000003", "round-000004"]
 
 
 def test_the_mark_comes_first_and_seconds_of_checkpoints_count(tmp_path: Path, monkeypatch: Any) -> None:

@@ -8,8 +8,10 @@ from typing import Any
 import pytest
 
 from fedloom.core.criterion import Criterion
+from fedloom.results.table import has_diverged
 from fedloom.storage.curves import accuracies
 from fedloom.storage.run_data import _summary_fits_rows
+from toy_results import MakeResult
 
 ACCURACIES, LOSSES = (0.6, 0.8, 0.7), (0.9, 0.8, 0.5)  # the best round by loss is not that by accuracy
 
@@ -39,3 +41,28 @@ def test_a_run_whose_loss_is_never_a_number_has_the_accuracy_of_its_last_round()
     assert (by_selection["best_val"], by_selection["best_test"]) == (0.7, 0.7)
     without_validation = [entry for entry in rows if entry["split"] == "test"]
     assert accuracies(without_validation, 1, Criterion("loss", -1))["best_val"] is None
+
+
+@pytest.mark.parametrize(("sign", "accuracy"), [(1, 0.6), (-1, 0.7)])
+def test_the_selected_round_by_the_measure_of_a_plug_in_is_that_of_the_run_s_accuracy(
+    sign: int, accuracy: float, make_result: MakeResult
+) -> None:
+    """No folder says whether its highest value is the best."""
+    evaluation = {"protocol": "global/global", "select": "best_test", "select_by": "mine"}
+    result = make_result(accuracies=ACCURACIES, config={"evaluation": evaluation})
+    result.rows.extend(row(k + 1, "mine", value) for k, value in enumerate(LOSSES))  # type: ignore[arg-type]
+    result.numbers["accuracy"] = accuracy
+    assert result.selected_rounds() == [1 if sign == 1 else 3]
+
+
+def test_a_training_that_diverged_concerns_every_protocol(make_result: MakeResult) -> None:
+    notes = [
+        "diverged: in round 1 the losses of 1 of 2 participants are not finite",
+        "global/global: not above",
+        "other",
+    ]
+    further = {"global/global": {}, "personal/local": {}}
+    result = make_result("ditto", degenerate=notes, protocols=further)
+    assert result.in_protocol("personal/local").numbers["degenerate"] == notes[:1]
+    assert result.in_protocol("global/global").numbers["degenerate"] == notes
+    assert has_diverged(result.in_protocol("personal/local").numbers)

@@ -105,3 +105,17 @@ def test_without_the_checkpoint_before_everything_is_written(tmp_path: Path) -> 
     last = saved(tmp_path / "a", states)
     next(last.glob("*.pack")).unlink()
     stored(saved(tmp_path / "b", states, [1], last, 2)).verify()
+
+
+def test_packs_are_copied_where_there_are_no_hard_links(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    states = {client: state(client) for client in range(20)}
+    first = saved(tmp_path / "a", states)
+
+    def refuse(*_: Any) -> None:
+        raise OSError(95, "Operation not supported")
+
+    monkeypatch.setattr(packs.os, "link", refuse)
+    states[3] = state(3, version=1)
+    there = stored(saved(tmp_path / "b", states, [3], first, round_=2))
+    there.verify()
+    assert [there[client]["version"] for client in (2, 3)] == [0, 1]

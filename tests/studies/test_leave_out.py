@@ -98,6 +98,17 @@ def test_a_method_of_which_a_run_diverged_is_named(make_result):
     ]
 
 
+def test_a_method_that_lacks_a_domain_has_no_mean(make_result):
+    runs = []
+    for method, domains in (("fedavg", ("north", "south")), ("fedprox", ("north",))):
+        for domain in domains:
+            tests = {"clients": [3], "tests": {"zero-shot": {"accuracy": 0.5, "clients": 1}}}
+            scenario = {"source": "toy", "seed": None, "held_out": {"domain": domain}}
+            runs.append(make_result(method, newcomers=tests, config={"scenario": scenario}))
+    whole, partial = left_out_rows(grouped(runs))
+    assert (whole.mean, partial.mean, partial.domains) == (0.5, None, {"north": 0.5})
+
+
 def test_settings_and_runs_without_left_out_domains(table, make_result):
     study = plan(table, settings={"short": {"rounds": 1}, "long": {"rounds": 2}})
     settings = list(dict.fromkeys(cell.setting for cell in study.cells))

@@ -83,6 +83,21 @@ def test_what_a_killed_copy_left_is_cleared(table: Path, figure: tuple[StudyPlan
     assert not (study_folder.cell(study.cells[0].folder) / "half.txt").exists()
 
 
+def test_a_copy_that_cannot_be_written_leaves_nothing(
+    table: Path, figure: tuple[StudyPlan, StudyFolder], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    study, study_folder = figure
+
+    def full_disk(source: Path, copy: Path) -> None:
+        copy.mkdir(parents=True)
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr("fedloom.studies.reuse.shutil.copytree", full_disk)
+    with pytest.raises(RunFolderError, match="No space left"):
+        reuse(study_folder, study.cells, table)
+    assert not list((study_folder.path / ".copies").iterdir())
+
+
 @pytest.mark.parametrize("what", ["version", "config", "unfinished"])
 def test_other_versions_other_configs_and_unfinished_runs_are_left(
     table: Path, figure: tuple[StudyPlan, StudyFolder], tmp_path: Path, what: str

@@ -15,6 +15,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, parse_json
 from fedloom.results.comparison import Comparison
 from fedloom.results.result import Result
+from fedloom.results.tuning_record import tuning_choices
 from fedloom.storage.log import Row
 from fedloom.studies.collect import collect
 from fedloom.studies.plan import parse_study
@@ -176,6 +177,25 @@ def test_the_score_is_validation_accuracy_by_the_study_s_rule(
         row = Row(round=round_, client=None, split="val", protocol="global/global", name="accuracy", value=value)
         result.rows.append(row)
     assert validation_value(result, ACCURACY) == pytest.approx(expected)
+
+
+def test_a_trial_that_diverged_is_not_chosen(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whose model predicts the first class for every sample, and may be right more often than another."""
+    study, study_folder = parse_study(TINY | {"methods": ["fedavg"], "seeds": 1}), StudyFolder(tmp_path / "s")
+    ended = run_study(study, study_folder, study.cells)
+    (choice,) = (tmp_path / "s" / "trials").glob("choice-*.json")
+    record = parse_json(choice.read_text())
+    assert record["chosen"] == {"optimizer.lr": 0.1}
+    choice.unlink()
+    diverged = parse_json((tmp_path / "s" / record["trials"][1]["folder"] / "summary.json").read_text())
+    monkeypatch.setattr(
+        "fedloom.studies.tuning.has_diverged", lambda numbers: numbers["fingerprint"] == diverged["fingerprint"]
+    )
+    chosen, _ = Choices(study, study_folder, earlier={}).of(study.cells[0])
+    assert chosen is not None
+    assert chosen.config.optimizer.lr == 1.0e-5
+    (row,) = tuning_choices(list(ended.results.values()))
+    assert row.trials[1] == "optimizer.lr=0.1: diverged"
 
 
 def test_a_tuned_study_grows_behind_its_first_seed() -> None:

@@ -10,6 +10,7 @@ ones could never be dropped.
 from __future__ import annotations
 
 import contextlib
+import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, replace
@@ -23,10 +24,10 @@ from fedloom.core.criterion import ACCURACY, Criterion
 from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import Scenario
 from fedloom.results.difference import Difference, compare_family
-from fedloom.results.text import counted
+from fedloom.results.text import counted, listed
 from fedloom.studies.compare import compare
 from fedloom.studies.events import Listener
-from fedloom.studies.tuning import refuse_without_validation, validation_value
+from fedloom.studies.tuning import refuse_without_validation, trial_score
 
 FACTOR = 3  # of the rounds from rung to rung, and of the arms that are dropped
 RATES = (1 / 3, 1.0, 3.0)  # times the config's learning rate, the same for every method
@@ -64,7 +65,8 @@ class TrialOutcome:
         finals: validation values on the fresh seeds, by arm: the best arm of the other methods, then the best arm of
             the reference, which is alone if the short list is empty.
         seeds: the fresh seeds.
-        difference: of the final, above zero if the other method is better; None if the reference alone was tried.
+        difference: of the final, above zero if the other method is better; None if the reference alone was tried,
+            or a run of the final diverged.
         runs: number of runs.
         criterion: the metric of all values, `evaluation.select_by` of the config.
     """
@@ -83,14 +85,24 @@ class TrialOutcome:
         return self.arm.method
 
     @property
+    def diverged(self) -> list[Arm]:
+        """The arms of the final of which a run diverged."""
+        return [arm for arm, values in self.finals.items() if not all(map(math.isfinite, values))]
+
+    @property
     def arm(self) -> Arm:
-        """The recommended method with its learning rate."""
-        challenger, *others = self.finals
+        """The recommended method with its learning rate: of those that did not diverge."""
+        challenger, *others = [arm for arm in self.finals if arm not in self.diverged] or self.finals
         return challenger if not others or (self.difference and self.difference.word == "ahead") else others[0]
 
     def sentence(self) -> str:
         """The recommendation with its uncertainty."""
         plain = "fine-tuned FedAvg" if self.reference == "fedavg+finetune" else self.reference
+        if self.diverged:
+            names = listed([arm.name for arm in self.diverged])
+            if len(self.diverged) == len(self.finals):
+                return f"{names} diverged with fresh seeds: nothing can be recommended; try lower learning rates"
+            return f"{names} diverged with a fresh seed: take {self.arm.name}; no gain can be told"
         if self.difference is None:
             return f"no other method was tried: {self.arm.name}"
         challenger = next(iter(self.finals))
@@ -208,7 +220,7 @@ def run_trial(
         place = None if out is None else out / folder
         with show(runs) as listener:
             results = compare(runs, out=place, jobs=jobs, scenario=scenario, listener=listener)
-        return [validation_value(result, criterion) for result in results]
+        return [trial_score(result, criterion) for result in results]
 
     criterion, rungs, runs = config.evaluation.criterion(), list[Rung](), 0
     sign = criterion.sign
@@ -224,7 +236,7 @@ def run_trial(
     flat = scores(finalists, config.rounds, seeds, "final")
     finals = {arm: flat[n * FINAL_SEEDS : (n + 1) * FINAL_SEEDS] for n, arm in enumerate(finalists)}
     difference = None
-    if len(finalists) > 1:
+    if len(finalists) > 1 and all(map(math.isfinite, flat)):
         challenger, plain = finals.values()
         difference = compare_family([[sign * (ours - theirs) for ours, theirs in zip(challenger, plain, strict=True)]])[
             0

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated, Literal
 
 import typer
+from click.core import ParameterSource
 
 from fedloom.commands.comparisons import AllowMixed, say_left_out, say_limits
 from fedloom.commands.shared import AsJson, Runs, print_json, say
@@ -23,7 +24,9 @@ def figure(
     out: Annotated[
         Path | None, typer.Option(help="A .pdf, .svg or .png; KIND.pdf in the first folder unless given.")
     ] = None,
-    metric: Annotated[str, typer.Option(help="A measure of the test data, e.g. auroc or loss.")] = "accuracy",
+    metric: Annotated[
+        str, typer.Option(help="A measure of the test data, e.g. auroc; of curves, loss too.")
+    ] = "accuracy",
     against: Annotated[
         str | None,
         typer.Option(help="For dots: differences from this method, seed by seed."),
@@ -76,6 +79,7 @@ def figure(
 
 
 def table(
+    context: typer.Context,
     runs: Runs,
     format: Annotated[str, typer.Option(help="markdown, latex, csv or text.")] = "markdown",
     rows: Annotated[
@@ -128,6 +132,7 @@ def table(
             f"{names} are tables of their own, without --rows, --columns, --cells, --interval and --p-value: leave out "
             "these or those"
         )
+    _refuse_ignored(context, pivots, interval or p_value)
     check_format(format)
     collected = collect(runs, allow_mixed)
     done = Comparison(collected.results)
@@ -136,7 +141,7 @@ def table(
     elif costs:
         text = done.cost_table(format)
     elif fairness:
-        text = done.fairness_table(format)
+        text = done.fairness_table(format) or "no run tests single clients"
     elif domains:
         text = done.domain_table(format) or "no run left a domain out"
     elif newcomers:
@@ -161,6 +166,20 @@ def table(
     print(printable(text, keep_lines=True))
     for note in (*done.not_offered(), *done.tuned()):
         say(note)
+
+
+def _refuse_ignored(context: typer.Context, pivots: bool, compares: bool) -> None:
+    """Raise `ConfigError` for an option that was typed and that this table would ignore."""
+    from fedloom.results.text import listed
+
+    by_name = {name: context.get_parameter_source(name) for name in context.params}
+    typed = [name for name, source in by_name.items() if source is ParameterSource.COMMANDLINE]
+    if ignored := [f"--{name}" for name in ("units", "caption", "label") if name in typed and not pivots]:
+        raise ConfigError(
+            f"{listed(ignored)}: only for a table with --rows, --columns, --cells, --interval or --p-value"
+        )
+    if "against" in typed and not compares:
+        raise ConfigError("--against: only with --interval or --p-value, which show the difference")
 
 
 def _inches(text: str) -> float:

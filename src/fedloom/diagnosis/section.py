@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import parse_json, read_file
+from fedloom.core.files import json_text, parse_json, read_file
 from fedloom.results.page_sections import Block, Cell, PageSection, SectionPicture, SectionTable
 
 FILE = "diagnosis.json"
@@ -28,7 +28,8 @@ def diagnosis_sections(folders: Iterable[Path]) -> list[PageSection]:
     for folder in folders:
         path = folder / FILE
         if path.exists():
-            by_content.setdefault(read_file(path).decode(errors="replace"), (path, _read(path)))
+            facts = _read(path)
+            by_content.setdefault(json_text(facts), (path, facts))
     return [_section(path, facts, number) for number, (path, facts) in enumerate(by_content.values(), 1)]
 
 
@@ -37,7 +38,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         facts = parse_json(read_file(path))
         if not isinstance(facts, dict) or not all(name in facts for name in _ENTRIES):
             raise ValueError("entries are missing")
-    except ValueError as error:
+    except (OSError, ValueError) as error:
         raise RunFolderError(f"{path}: damaged ({error}); delete it, or run `fedloom diagnose` again") from None
     return facts
 
@@ -64,14 +65,14 @@ def _section(path: Path, facts: Mapping[str, Any], number: int) -> PageSection:
             )
         ]
         maps = _maps(facts)
+        sentences = list(map(str, facts["sentences"]))
+        notes = [f"Not computed: {note}" for note in facts["notes"]]
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise RunFolderError(f"{path}: damaged ({error}); delete it, or run `fedloom diagnose` again") from None
     table = SectionTable("skew", "How clients differ", _COLUMNS, figures)
     columns = ("client", "samples", "effective classes", "Hellinger distance to all samples", "group of alike clients")
     by_client = SectionTable("clients", "Each client", columns, clients, folds=True)
-    blocks: list[Block] = [list(map(str, facts["sentences"])), *maps, table, by_client]
-    if facts["notes"]:
-        blocks.append([f"Not computed: {note}" for note in facts["notes"]])
+    blocks: list[Block] = [sentences, *maps, table, by_client, *([notes] if notes else [])]
     name = "diagnosis" if number == 1 else f"diagnosis-{number}"
     return PageSection(name, f"How heterogeneous the data are: {facts['name']}", blocks)
 

@@ -23,6 +23,7 @@ taken for what the attack wants, on the data of the others where clients are tes
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Mapping, Sequence
 
 import numpy as np
@@ -121,6 +122,32 @@ class Evaluator:
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
         self._samples_of_all: dict[str, tuple[Tensor, Tensor]] = {}
 
+    def check_selects(self, metric: str) -> None:
+        """Check that a round can be selected by a metric: an AUROC, for example, needs two classes.
+
+        Args:
+            metric: name in `METRICS`.
+
+        Raises `ConfigError` if the metric is defined on no validation samples, whatever the model is.
+        """
+        if self.scenario.remote or not self.kinds[metric].needs_scores:  # all other metrics are always defined
+            return
+        views, labels = self.scenario.val, self.scenario.train_set.y.cpu()
+        tests = map(views.tensor, range(len(views))) if self.where == "local" else [self._all_indices("val")]
+        if any(self._is_defined(metric, labels[indices]) for indices in tests):
+            return
+        whose = "each client's validation samples" if self.where == "local" else "the validation samples"
+        raise ConfigError(
+            f"evaluation.select_by = '{metric}': not defined on {whose}, which have one class; take accuracy or loss"
+        )
+
+    def _is_defined(self, metric: str, labels: Tensor) -> bool:
+        """Whether a metric is a number for a model that gives all classes the same score."""
+        if not len(labels):
+            return False
+        guess = Predictions(torch.zeros(len(labels), self.scenario.num_classes), labels)
+        return not math.isnan(self.kinds[metric].new(guess).compute())
+
     def slices(self, split: str) -> int:
         """The number of slices in which the server's model is tested; 0 if it is tested on each client's samples."""
         if self.where == "local":
@@ -198,8 +225,14 @@ class Evaluator:
         return (states if self.kind == "global" else states.of_one_model()).portable()
 
     def check(self, offered: dict[str, Predictor]) -> None:
-        """Raise `ConfigError` unless everything that is to be tested is among the predictors offered, with scores where
-        a requested metric needs them."""
+        """Raise `ConfigError` unless there are test samples, and everything that is to be tested is among the
+        predictors offered, with scores where a requested metric needs them."""
+        tested = len(self.scenario.test_set) if self.where == "global" else int(self.scenario.test.sizes.sum())
+        if not (tested or self.scenario.remote):
+            raise ConfigError(
+                f"evaluation.protocol = '{self.kind}/{self.where}': {self.scenario.name} has no test samples; raise "
+                "scenario.split.test, or list test samples in the partition file"
+            )
         for name in self.names:
             if self.pick(offered, name).labels_only and self._of_scores:
                 raise ConfigError(

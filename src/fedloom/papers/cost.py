@@ -136,7 +136,8 @@ class _Workload:
 
 
 def _workload(config: RunConfig) -> _Workload:
-    key = config.scenario.model_copy(update={"seed": config.seed})
+    scenario = config.scenario
+    key = scenario if scenario.seed is not None else scenario.model_copy(update={"seed": config.seed})
     clients, train, test, val = _sizes(key.model_dump_json(), config)
     whole = float(sum(shape_of(config).test))
     episodes = config.evaluation.episode_shape()

@@ -7,7 +7,7 @@ from typing import Any
 
 from fedloom.papers.measurements import CellResults, accuracy, client_accuracy
 from fedloom.papers.recipe import Recipe
-from fedloom.results.clients import client_accuracies
+from fedloom.results.clients import selected_accuracies
 from fedloom.results.result import Result
 from fedloom.results.targets import reached
 
@@ -77,7 +77,7 @@ def _accuracies(recipe: Recipe, column: str, row: str, result: Result) -> list[F
     for client, domain in enumerate(domains):
         percent = client_accuracy(client, result)
         rows += [] if percent is None else [{"group": domain, "seed": seed, "accuracy": percent}]
-    clients = client_accuracies(result.rows) if recipe.table.client_panels else {}
+    clients = selected_accuracies(result) if recipe.table.client_panels else {}
     for panel, client in recipe.table.client_panels.items():
         if client in clients:
             rows.append({"panel": panel, "seed": seed, "x": keys.get("x", column), "accuracy": 100 * clients[client]})
@@ -93,7 +93,7 @@ def _points(recipe: Recipe, column: str, keys: Mapping[str, Any], result: Result
                 (row["round"], row["value"]) for row in result.rows if (row["client"], row["split"], row["name"]) == key
             ]
         case "clients":
-            return list(client_accuracies(result.rows, name).items())
+            return list(selected_accuracies(result, name).items())
         case _:
             percent = accuracy(recipe, result, name.partition("/")[2])
             return [] if percent is None else [(keys.get("x", column), percent / 100)]

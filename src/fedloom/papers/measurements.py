@@ -12,12 +12,13 @@ from typing import Any
 
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import PrintedValue
+from fedloom.results.clients import selected_accuracies
 from fedloom.results.costs import epoch_ms
 from fedloom.results.formats import as_csv
 from fedloom.results.result import Result
 from fedloom.results.targets import reached
 from fedloom.results.versions import refuse_mixed
-from fedloom.storage.curves import best_val, value_at_selected_round
+from fedloom.storage.curves import mean_over
 from fedloom.storage.environment import environment_line, fedloom_version_in
 from fedloom.storage.run_folder import RunFolder
 
@@ -178,26 +179,22 @@ def accuracy(recipe: Recipe, result: Result, predictor: str = "") -> float | Non
     name = f"accuracy/{predictor}" if predictor else "accuracy_pooled" if recipe.table.pooled else "accuracy"
     if name == "accuracy":
         return 100 * float(result.numbers["accuracy"])
-    last_k = result.config.get("evaluation", {}).get("last_k", 1)
-    share = value_at_selected_round(result.rows, name, result.numbers["select"], last_k)
+    share = mean_over(result.rows, name, result.selected_rounds())
     return None if share is None else 100 * share
 
 
 def client_accuracy(client: int, result: Result, name: str = "accuracy") -> float | None:
     """Return the test accuracy of one client in percent; None where the client has none.
 
-    It is that of the round of best validation accuracy if the run selects by it, else of the last one.
+    It is that of the selected round, or the mean over several.
 
     Args:
         client: id of the client.
         result: a finished run.
         name: the measure; that of another predictor is e.g. "accuracy/online".
     """
-    best = best_val(result.rows) if result.numbers["select"] == "best_val" else None
-    selected_round = best[0] if best else result.curve()[0][-1]
-    key = (client, "test", name, selected_round)
-    shares = [row["value"] for row in result.rows if (row["client"], row["split"], row["name"], row["round"]) == key]
-    return 100 * shares[0] if shares else None
+    share = selected_accuracies(result, name).get(client)
+    return None if share is None else 100 * share
 
 
 def _columns() -> list[str]:

@@ -114,13 +114,9 @@ def _domain_size(part: str | Mapping[str, Any]) -> tuple[int, int]:
     return _DOMAIN_SIZES[source]
 
 
-def stand_in(config: RunConfig, splits: Splits | None = None) -> Scenario:
-    """Deal a config's scenario from black samples, without the skews that change pixels alone.
-
-    Args:
-        config: config of the run.
-        splits: the samples; one pixel each by default, because only their labels are dealt.
-    """
+def stand_in(config: RunConfig) -> Scenario:
+    """Deal a config's scenario from samples of one black pixel, because only labels are dealt, without the skews that
+    change pixels alone."""
     skews = tuple(skew for skew in config.scenario.skews if skew["name"] not in _PIXEL_SKEWS)
     without_pixels = config.scenario.model_copy(update={"skews": skews})
-    return without_pixels.build(config.seed, splits or shape_of(config).smallest_splits())
+    return without_pixels.build(config.seed, shape_of(config).smallest_splits())

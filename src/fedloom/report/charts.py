@@ -68,7 +68,7 @@ def client_spread(rows: Sequence[ChartRow]) -> list[Markup]:
             dots = Dots(row.method, row.tone, values, majority_accuracy(row.group))
             panels.setdefault(row.panel, []).append(dots)
     protocols = listed(dict.fromkeys(row.row["protocol"] for row in rows if all_clients(row.group.results)))
-    caption = f"One dot per client and seed at the last round, sorted, protocol {protocols}. Line: median."
+    caption = f"One dot per client and seed at the selected round, sorted, protocol {protocols}. Line: median."
     if any(dots.majority is not None for members in panels.values() for dots in members):
         caption += " Dashed: mean over clients of the majority baseline."
     figures = []

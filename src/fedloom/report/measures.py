@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 
-from fedloom.results.clients import client_accuracies
+from fedloom.results.clients import selected_accuracies
 from fedloom.results.mean_curves import mean_curve
 from fedloom.storage.log import CALLBACK_SPLIT
 from fedloom.storage.run_data import RunData
@@ -75,5 +75,5 @@ def diverged(results: Sequence[RunData]) -> dict[str, int]:
 
 
 def all_clients(results: Sequence[RunData]) -> list[float]:
-    """Test accuracy of each client at the last tested round, all seeds together."""
-    return [value for result in results for value in client_accuracies(result.rows).values()]
+    """Test accuracy of each client at the selected round, all seeds together."""
+    return [value for result in results for value in selected_accuracies(result).values()]

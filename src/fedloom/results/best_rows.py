@@ -12,6 +12,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.results.difference import MIN_SEEDS, STEP, Difference, compare_family, paired_differences
 from fedloom.results.paired import POOLED
 from fedloom.results.table import Group
+from fedloom.results.text import listed
 
 
 def best_rows(
@@ -66,7 +67,7 @@ def differences_from(
             paired = paired_differences(row["seeds"], own_values, reference_row["seeds"], reference_values)
             if paired:
                 by_index[index] = list(paired.values())
-    step = reference_row["step"] if values[reference] is reference_row["by_seed"] else STEP
+    step = reference_row["step"] if reference_values == reference_row["by_seed"] else STEP  # that of the accuracy
     return dict(zip(by_index, compare_family(list(by_index.values()), step), strict=True))
 
 
@@ -88,7 +89,7 @@ def differences_against(
         values: of each group, one value for each of its seeds; None where it has none.
 
     Raises:
-        ConfigError: if no group is of that method.
+        ConfigError: if no group is of that method, or several groups of one context are.
     """
     usable = [index for index, group in enumerate(groups) if not group.row["diverged"]]
     references = [index for index in usable if against in (methods[index], groups[index].row["method"])]
@@ -97,6 +98,10 @@ def differences_against(
             f"--against {short_repr(against)}: no finished row of it; {suggest_name(against, set(methods))}"
         )
     differences: dict[int, Difference] = {}
+    for context in dict.fromkeys(contexts[reference] for reference in references):
+        names = [methods[reference] for reference in references if contexts[reference] == context]
+        if len(names) > 1:
+            raise ConfigError(f"--against {short_repr(against)}: one setting has {listed(names)}; name one of them")
     for reference in references:
         alike = [index for index in usable if index != reference and contexts[index] == contexts[reference]]
         others = [index for index in alike if groups[index].row["method"] != POOLED]

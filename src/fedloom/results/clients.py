@@ -20,10 +20,31 @@ def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, 
         rows: measures of a run.
         name: the measure, also of another predictor, e.g. "accuracy/online".
     """
-    key = ("test", name, main_protocol(rows))
-    client_rows = [r for r in rows if r["client"] is not None and (r["split"], r["name"], r["protocol"]) == key]
-    last = max((r["round"] for r in client_rows), default=0)
-    return {r["client"]: r["value"] for r in client_rows if r["round"] == last and r["client"] is not None}
+    by_round = _by_round(rows, name)
+    return by_round[max(by_round)] if by_round else {}
+
+
+def selected_accuracies(run: RunData, name: str = "accuracy") -> dict[int, float]:
+    """Return each client's test accuracy at the selected round, as the accuracy of the run is; with `mean_last_k` its
+    mean over the rounds. Empty if the run tests no single clients.
+
+    Args:
+        run: a finished run.
+        name: the measure, also of another predictor, e.g. "accuracy/online".
+    """
+    by_round = _by_round(run.rows, name)
+    chosen = [by_round[round_] for round_ in run.selected_rounds() if round_ in by_round]
+    clients = dict.fromkeys(client for accuracies in chosen for client in accuracies)
+    return {client: fmean(of[client] for of in chosen if client in of) for client in clients}
+
+
+def _by_round(rows: Sequence[Row], name: str) -> dict[int, dict[int, float]]:
+    """By round, the clients' values of a measure of the test data in the main protocol."""
+    key, by_round = ("test", name, main_protocol(rows)), dict[int, dict[int, float]]()
+    for row in rows:
+        if row["client"] is not None and (row["split"], row["name"], row["protocol"]) == key:
+            by_round.setdefault(row["round"], {})[row["client"]] = row["value"]
+    return by_round
 
 
 def worst(accuracies: Sequence[float]) -> float | None:
@@ -34,6 +55,6 @@ def worst(accuracies: Sequence[float]) -> float | None:
 
 def worst_of_group(results: Sequence[RunData]) -> float | None:
     """Return the mean of `worst` over the runs; None if a run tested no single clients."""
-    worst_accuracies = [worst(list(client_accuracies(result.rows).values())) for result in results]
+    worst_accuracies = [worst(list(selected_accuracies(result).values())) for result in results]
     measured = [value for value in worst_accuracies if value is not None]
     return fmean(measured) if measured and len(measured) == len(worst_accuracies) else None

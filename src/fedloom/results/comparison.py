@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Any
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_home
-from fedloom.results.clients import client_accuracies
+from fedloom.results.clients import selected_accuracies
 from fedloom.results.fairness import formatted_fairness
 from fedloom.results.finished_runs import STUDY_FILE, refuse_none, search_runs
 from fedloom.results.formats import formatted_costs, formatted_targets
@@ -152,7 +152,8 @@ class Comparison(Tabular):
         return formatted_newcomers(grouped(self.results), format)
 
     def clients_to_pandas(self) -> pandas.DataFrame:
-        """Return one row for each run and client: label, method, seed, protocol, client, accuracy.
+        """Return one row for each run and client: label, method, seed, protocol, client, and accuracy at the selected
+        round.
 
         Raises `ConfigError` if pandas is not installed.
         """
@@ -161,7 +162,7 @@ class Comparison(Tabular):
             row = group.row
             named = {"label": row["label"], "method": row["method"], "protocol": row["protocol"]}
             for run in group.results:
-                for client, accuracy in client_accuracies(run.rows).items():
+                for client, accuracy in selected_accuracies(run).items():
                     rows.append({**named, "seed": run.numbers["seed"], "client": client, "accuracy": accuracy})
         return frame(rows)
 

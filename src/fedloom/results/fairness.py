@@ -8,8 +8,8 @@ from math import ceil
 from statistics import fmean, pstdev
 from typing import Any, TypeAlias
 
-from fedloom.results.clients import client_accuracies
-from fedloom.results.formats import as_csv, text_table
+from fedloom.results.clients import selected_accuracies
+from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
 from fedloom.results.paired import same_setting
 from fedloom.results.table import Group
 from fedloom.results.text import percent
@@ -56,7 +56,7 @@ class FairnessRow:
     against: by reference, the shares over the seeds that both ran. smallest, median: test samples of a client, whose
     accuracy moves in steps of one sample; None where the run did not record them. foreign: accuracy of personal models
     on the other clients' data. drop: mean over clients of own minus foreign accuracy. Both are None where the run was
-    not tested in personal/others too.
+    not tested in personal/others too. diverged: seeds of runs that diverged, whose accuracies mean nothing.
     """
 
     label: str
@@ -68,6 +68,7 @@ class FairnessRow:
     median: float | None
     foreign: float | None = None
     drop: float | None = None
+    diverged: Sequence[int] = ()
 
 
 def fairness(accuracies: Sequence[float]) -> Fairness | None:
@@ -108,12 +109,14 @@ def client_shares(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Cli
 def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
     """Return a row for each group whose protocol tests single clients, in their order.
 
-    Each is compared with local training, and with FedAvg's global model on the clients' data, where these ran in the
-    same setting with the same rule of selecting rounds. Personal models are compared with the global model of the same
-    runs, and have their accuracy on the other clients' data, where the runs were tested in these protocols too.
+    Accuracies are those of the selected round. Each row is compared with local training, and with FedAvg's global model
+    on the clients' data, where these ran in the same setting with the same rule of selecting rounds; several rows of
+    one of them are told apart by their labels. Diverged runs are compared with nobody. Personal models are compared
+    with the global model of the same runs, and have their accuracy on the other clients' data, where the runs were
+    tested in these protocols too.
     """
     by_seed = [
-        {run.numbers["seed"]: client_accuracies(run.rows) for run in group.results if client_accuracies(run.rows)}
+        {run.numbers["seed"]: tested for run in group.results if (tested := selected_accuracies(run))}
         for group in groups
     ]
     rows = []
@@ -123,29 +126,35 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
             continue
         against: dict[str, ClientShares] = {}
         references = REFERENCES if group.row["protocol"].endswith("/local") else {}  # on the same test samples
-        for name, (method, protocol) in references.items():
-            for other, other_accuracies in zip(groups, by_seed, strict=True):
-                if (other.row["method"], other.row["protocol"]) == (method, protocol) and _comparable(group, other):
-                    shares = _mean_shares(accuracies, other_accuracies)
-                    against |= {name: shares} if shares else {}
+        for name, reference in references.items():
+            alike = [
+                (other, other_accuracies)
+                for other, other_accuracies in zip(groups, by_seed, strict=True)
+                if (other.row["method"], other.row["protocol"]) == reference and _comparable(group, other)
+            ]
+            for other, other_accuracies in alike:
+                shares = None if other is group else _mean_shares(accuracies, other_accuracies)
+                against |= {name if len(alike) == 1 else other.row["label"]: shares} if shares else {}
         foreign: tuple[float | None, float | None] = None, None
         for other, other_accuracies in zip(groups, by_seed, strict=True):
             if group.row["protocol"] == _PERSONAL and _of_same_runs(group, other):
                 if other.row["protocol"] == _GLOBAL and (shares := _mean_shares(accuracies, other_accuracies)):
-                    against[ITS_GLOBAL] = shares
+                    against |= {} if group.row["diverged"] else {ITS_GLOBAL: shares}
                 if other.row["protocol"] == _FOREIGN:
                     foreign = _foreign(accuracies, other_accuracies)
         scenario = group.results[0].scenario
         samples = scenario.get("client_test_smallest"), scenario.get("client_test_median")
         row = group.row
         mean = mean_fairness(measured)
-        rows.append(FairnessRow(row["label"], row["protocol"], len(measured), mean, against, *samples, *foreign))
+        texts = row["label"], row["protocol"], len(measured)
+        rows.append(FairnessRow(*texts, mean, against, *samples, *foreign, row["diverged"]))
     return rows
 
 
 def _comparable(group: Group, other: Group) -> bool:
+    sound = not group.row["diverged"] and not other.row["diverged"]
     alike = group.row["select"] == other.row["select"] and same_setting(group.row, other.row)
-    return group is not other and alike
+    return sound and alike
 
 
 def _of_same_runs(group: Group, other: Group) -> bool:
@@ -203,12 +212,16 @@ def fairness_numbers(row: FairnessRow) -> dict[str, Any]:
         kinds = ("worse", "equal", "better")
         numbers |= {f"{kind}_than_{name.lower().replace(' ', '_')}": getattr(shares, kind) for kind in kinds}
     numbers |= {} if row.foreign is None else {"foreign": row.foreign, "drop": row.drop}
-    return numbers | {"smallest_test": row.smallest, "median_test": row.median}
+    numbers |= {"smallest_test": row.smallest, "median_test": row.median}
+    return numbers | diverged_field(row.diverged)
 
 
 def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[str]]]:
     """Return the names of the columns and the texts of the rows, for people: percent, clients as k of N."""
-    references = [name for name in (*REFERENCES, ITS_GLOBAL) if any(name in row.against for row in rows)]
+    named = dict.fromkeys(name for row in rows for name in row.against if name != ITS_GLOBAL)
+    references = [name for name in REFERENCES if name in named]
+    references += [name for name in named if name not in REFERENCES]
+    references += [ITS_GLOBAL] if any(ITS_GLOBAL in row.against for row in rows) else []
     has_foreign = any(row.foreign is not None for row in rows)
     sized = any(row.smallest is not None for row in rows)
     several = len({row.protocol for row in rows}) > 1
@@ -229,7 +242,7 @@ def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[
         found = row.fairness
         shown = (found.mean, found.std, found.worst10, found.best10, found.gap)
         cells = [
-            row.label,
+            label_with_notes(row.label, None, row.diverged),
             *([row.protocol] if several else []),
             *map(percent, shown),
             "–" if found.jain is None else f"{found.jain:.3f}",
@@ -246,10 +259,12 @@ def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[
 
 
 def formatted_fairness(groups: Sequence[Group], format: str) -> str:
-    """Return the fairness of all groups as text in markdown, latex, html or csv."""
+    """Return the fairness of all groups as text in markdown, latex, html or csv; empty if no run tests clients."""
     rows = fairness_rows(groups)
     if format == "csv":
         return as_csv([fairness_numbers(row) for row in rows])
+    if not rows:
+        return ""
     names, texts = fairness_columns(rows)
     numeric = [name not in ("method", "protocol") for name in names]
     return text_table(texts, names, numeric, format, "Accuracy over clients")

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
@@ -27,8 +27,8 @@ class LeftOutRow:
 
     domains: by domain, the mean accuracy over seeds of the model that trained without it, on all its test data; shares
     in [0, 1]. mean, std: unweighted mean over the domains, and its sample standard deviation over the seeds that ran
-    all of them; None without such seeds, and std with one. note: why the tested model is at chance. diverged: seeds of
-    runs that diverged, whose accuracies mean nothing.
+    all of them; None without such seeds, or where another row has a domain more; std also with one seed. note: why the
+    tested model is at chance. diverged: seeds of runs that diverged, whose accuracies mean nothing.
     """
 
     label: str
@@ -47,7 +47,8 @@ def left_out_rows(groups: Sequence[Group]) -> list[LeftOutRow]:
         domain = _domain(group.results[0])
         if domain is not None and not group.is_further:
             by_row.setdefault(_row_key(group, domain), {})[domain] = group
-    return [_row(by_domain) for by_domain in by_row.values()]
+    all_domains = {domain for by_domain in by_row.values() for domain in by_domain}
+    return [_row(by_domain, all_domains) for by_domain in by_row.values()]
 
 
 def _domain(result: RunData) -> str | None:
@@ -69,7 +70,7 @@ def _setting_name(name: str, domain: str) -> str:
     return name.removesuffix(f"without {domain}").removesuffix(", ")
 
 
-def _row(by_domain: dict[str, Group]) -> LeftOutRow:
+def _row(by_domain: dict[str, Group], all_domains: Collection[str]) -> LeftOutRow:
     first_domain, first = next(iter(by_domain.items()))
     cell = first.row["cell"]
     name = first.row["method"] if cell is None else cell[1]
@@ -84,7 +85,7 @@ def _row(by_domain: dict[str, Group]) -> LeftOutRow:
     }
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in accuracies.values())))
     means = [fmean(by_seed[seed] for by_seed in accuracies.values()) for seed in seeds]
-    mean, std = mean_std(means) if means else (None, None)
+    mean, std = mean_std(means) if means and by_domain.keys() == all_domains else (None, None)
     domains = {domain: fmean(by_seed.values()) for domain, by_seed in accuracies.items()}
     note = first.results[0].numbers["newcomers"].get("zero_shot_note")
     diverged = sorted({seed for group in by_domain.values() for seed in group.row["diverged"]})

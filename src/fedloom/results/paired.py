@@ -87,7 +87,8 @@ def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
 
     Settings of the optimiser and tuned keys may differ, because each method has the rates that suit it. Rows that
     cannot be compared, rows with a diverged run, and training on pooled data are left out: as in the headline, so that
-    both correct over the same family. The rows compared with one reference are a family.
+    both correct over the same family. The rows compared with one reference are a family, further rows of `against`
+    included.
     """
     pairs: dict[tuple[int, int], Paired] = {}
     for index, reference in enumerate(rows):
@@ -96,7 +97,7 @@ def all_paired(rows: Sequence[ResultRow], against: str) -> list[Paired]:
         family = [
             (position, row)
             for position, row in enumerate(rows)
-            if row["method"] != against and _alike(row, reference) and set(row["seeds"]) & set(reference["seeds"])
+            if row is not reference and _alike(row, reference) and set(row["seeds"]) & set(reference["seeds"])
         ]
         compared = paired_family([row for _, row in family], reference)
         pairs |= {(position, index): pair for (position, _), pair in zip(family, compared, strict=True)}

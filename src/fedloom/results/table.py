@@ -17,7 +17,7 @@ from fedloom.results.difference import STEP
 from fedloom.results.statistics import mean_std
 from fedloom.results.text import listed, seeds_share
 from fedloom.results.tuning_record import tuned_keys
-from fedloom.storage.run_data import SECONDS, RunData
+from fedloom.storage.run_data import SECONDS, RunData, says_diverged
 
 _NOT_COMPARED = {"seed", *EXECUTION}
 _DEALT = "scenario.seed"
@@ -268,8 +268,7 @@ def _step(run: RunData) -> float:
 
 def has_diverged(numbers: Mapping[str, Any]) -> bool:
     """Whether the last test loss of a run is not finite, or a loss in training was not (the diagnostic "diverged")."""
-    noted = any(note.startswith("diverged") or note.endswith(".diverged") for note in numbers["degenerate"])
-    return noted or numbers.get("test_loss", 0.0) is None
+    return any(map(says_diverged, numbers["degenerate"])) or numbers.get("test_loss", 0.0) is None
 
 
 def attack_words(numbers: dict[str, Any]) -> str | None:

@@ -9,7 +9,7 @@ from typing import Literal
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.units import LOWER_IS_BETTER, is_share, unit
-from fedloom.results.clients import client_accuracies, worst
+from fedloom.results.clients import selected_accuracies, worst
 from fedloom.results.measured import display_name, maybe_by_seed, measures_of
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group
@@ -110,7 +110,7 @@ def _values(group: Group, name: str) -> list[float | None]:
         case "best_val":
             return [numbers["best_val_accuracy"] for numbers in runs]
         case "worst10":
-            return [worst(list(client_accuracies(run.rows).values())) for run in group.results]
+            return [worst(list(selected_accuracies(run).values())) for run in group.results]
         case _:
             return maybe_by_seed(group, name)
 

@@ -54,19 +54,21 @@ def _named(noun: str, names: Collection[str]) -> str:
 
 
 def _majority(groups: Sequence[Group]) -> list[str]:
-    """Return what always predicting the most frequent class reaches: of all data, and of each client's own for personal
-    models; nothing where a group lacks it."""
+    """Return what always predicting the most frequent class reaches: of each client's own data for personal models that
+    are tested on these, else of all data; without the protocols that have no such baseline."""
     shares: dict[str, list[float]] = {}
     for group in groups:
-        name = "majority_own" if group.row["protocol"].startswith("personal/") else "majority_global"
-        if name not in group.row["metrics"]:
-            return []
-        shares.setdefault(name, []).append(group.row["metrics"][name])
+        metrics = group.row["metrics"]
+        names = ("majority_own", "majority_global") if group.row["protocol"].startswith("personal/") else _OF_ALL
+        name = next((name for name in names if name in metrics), None)
+        if name is not None:
+            shares.setdefault(name, []).append(metrics[name])
     return [
         f"Always predicting {_MAJORITY[name]} reaches {_range(values)} % accuracy." for name, values in shares.items()
     ]
 
 
+_OF_ALL = ("majority_global",)
 _MAJORITY = {
     "majority_global": "the most frequent class",
     "majority_own": "the most frequent class of each client's own data",

@@ -41,13 +41,14 @@ def tuned_notes(results: Sequence[RunData]) -> list[str]:
 class TuningChoice:
     """The values that tuning chose for one group of cells.
 
-    score: the validation measure of the chosen values, score_text with its unit. trials: the values of every trial with
+    score: the validation measure of the chosen values, None if their trial diverged or has none; score_text with its
+    unit. trials: the values of every trial with
     its score, as words.
     """
 
     group: str
     chosen: dict[str, Any]
-    score: float
+    score: float | None
     score_text: str
     rule: str
     trials: list[str]
@@ -101,11 +102,14 @@ def _is_whole(record: Any) -> TypeGuard[dict[str, Any]]:
 
 
 def _has_score(trial: Any) -> bool:
-    return isinstance(trial, dict) and isinstance(_score(trial)[1], int | float)
+    if not isinstance(trial, dict):
+        return False
+    name, score = _score(trial)
+    return bool(name) and isinstance(score, int | float | None)
 
 
 def _score(trial: Mapping[str, Any]) -> tuple[str, Any]:
-    """Return the measure of a trial's score, and the score."""
+    """Return the measure of a trial's score, and the score; None if the trial diverged, or does not define it."""
     key = next((key for key in trial if key.startswith(VALIDATION)), "")
     return key.removeprefix(VALIDATION), trial.get(key)
 
@@ -115,7 +119,9 @@ def _chosen_trial(record: Mapping[str, Any]) -> Mapping[str, Any]:
     return next((trial for trial in trials if trial.get("values") == record["chosen"]), trials[0])
 
 
-def _score_text(name: str, score: float) -> str:
+def _score_text(name: str, score: float | None) -> str:
+    if score is None:
+        return "diverged" if name == ACCURACY.name else f"{name} not defined"
     return f"{percent(score)} %" if name == ACCURACY.name else f"{name} {score:.4g}"
 
 

@@ -36,6 +36,8 @@ def check_evaluation(
     val_key = config.scenario.val_key
     if config.evaluation.select == "best_val" and "val" not in evaluator.splits:
         raise ConfigError(f"evaluation.select = 'best_val': there is no validation data; set {val_key} above 0")
+    if config.evaluation.select == "best_val" and isinstance(evaluator, Evaluator):
+        evaluator.check_selects(config.evaluation.select_by)
     if config.early_stopping is not None and "val" not in evaluator.splits:
         raise ConfigError(f"early_stopping: there is no validation data; set {val_key} above 0, or leave it out")
     if config.early_stopping is not None and method.closing() is not None:
@@ -78,8 +80,10 @@ def not_above_majority(
     balanced = value_at_selected_round(
         rows, "balanced_accuracy", evaluation.select, evaluation.last_k, evaluation.criterion()
     )
-    if balanced is not None and "chance" in details.get("balanced_accuracy", {}):
-        text += f" (balanced accuracy {balanced:.3f}, chance {details['balanced_accuracy']['chance']:.3f})"
+    chance = details.get("balanced_accuracy", {}).get("chance")
+    if balanced is not None and chance is not None:
+        pooled = protocol == "global/global"  # the chance of a client's test depends on its classes
+        text += f" (balanced accuracy {balanced:.3f}{f', chance {chance:.3f}' if pooled else ', mean over clients'})"
     if missed:
         named = ", ".join(missed[:5]) + (", ..." if len(missed) > 5 else "")
         text += f"; no test sample of {len(missed)} of {len(recall)} classes is found ({named})"

@@ -98,7 +98,11 @@ def save(
             "index": file_digest(partial / state_archive.INDEX),
         }
         write_atomic(partial / "meta.json", json_text(meta | {"meta": digest_of(meta)}, indent=1, sort_keys=True))
-    for old in finished_folders(folder)[:-keep]:
+    stored = finished_folders(folder)
+    newer = [old for old in stored if round_of(old) > checkpoint.round]  # which could not be used, so the run went back
+    for unusable in newer:
+        shutil.rmtree(unusable, ignore_errors=True)
+    for old in [old for old in stored if old not in newer][:-keep]:
         if best_round is not None and old == round_folder(folder, best_round):
             continue
         if not for_rewind or not is_kept_for_rewind(round_of(old), checkpoint.round):
@@ -110,7 +114,7 @@ def is_kept_for_rewind(round_: int, newest: int) -> bool:
     """Whether the checkpoint of a round is kept for a run that may be taken back: those of the rounds that a power of
     two divides, up to twice that power ago. So about 2 log2(rounds) stay.
 
-        >>> [round_ for round_ in range(1, 33) if spaced(round_, newest=33)]
+        >>> [round_ for round_ in range(1, 33) if is_kept_for_rewind(round_, newest=33)]
         [16, 24, 28, 30, 31, 32]
     """
     return newest - round_ <= 2 * (round_ & -round_)

@@ -41,7 +41,8 @@ def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[f
 def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY) -> dict[str, float | None]:
     """Return the test accuracy in [0, 1] by each way of selecting a round; None where there is no validation data.
 
-    Where the measure that selects is NaN in every round, as in a run that diverged, the last round stands for the best.
+    Where the measure that selects is not defined in any round, as in a run that diverged, the last round stands for the
+    best.
 
     Args:
         rows: measures of a run.
@@ -50,7 +51,7 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
     """
     rounds, test = curve(rows, "accuracy", "test")
     by_round = dict(zip(rounds, test, strict=True))
-    validated = bool(curve(rows, criterion.name, "val")[0])
+    validated = any(curve(rows, name, "val")[0] for name in (criterion.name, "accuracy"))
     best, best_test = best_val(rows, criterion), criterion.best(*curve(rows, criterion.name, "test"))
     return {
         "last": test[-1],
@@ -72,19 +73,27 @@ def value_at_selected_round(
         last_k: evaluated rounds that `mean_last_k` averages over.
         criterion: the measure by which a best round is chosen.
     """
-    rounds, values = curve(rows, name, "test")
-    if not values:
-        return None
-    by_round, tested = dict(zip(rounds, values, strict=True)), curve(rows, "accuracy", "test")[0] or rounds
+    return mean_over(rows, name, selected_rounds(rows, select, last_k, criterion))
+
+
+def selected_rounds(rows: Sequence[Row], select: str, last_k: int, criterion: Criterion = ACCURACY) -> list[int]:
+    """Return the tested rounds that count, of which `mean_last_k` selects several; arguments as of the above.
+
+    Where the measure that selects is NaN in every round, the last round stands for the best.
+    """
+    tested = curve(rows, "accuracy", "test")[0]
     if select == "mean_last_k":
-        last_values = [by_round[round_] for round_ in tested[-last_k:] if round_ in by_round]
-        return fmean(last_values) if last_values else None
-    if select == "best_test":
-        round_ = criterion.best(*curve(rows, criterion.name, "test"))
-    else:
-        best = best_val(rows, criterion) if select == "best_val" else None
-        round_ = best[0] if best else None
-    return by_round.get(tested[-1] if round_ is None else round_)
+        return tested[-last_k:]
+    split = {"best_test": "test", "best_val": "val"}.get(select)
+    best = None if split is None else criterion.best(*curve(rows, criterion.name, split))
+    return tested[-1:] if best is None else [best]
+
+
+def mean_over(rows: Sequence[Row], name: str, rounds: Sequence[int]) -> float | None:
+    """Return the mean of a measure of the test data over those of the rounds that have it; None without any."""
+    by_round = dict(zip(*curve(rows, name, "test"), strict=True))
+    values = [by_round[round_] for round_ in rounds if round_ in by_round]
+    return fmean(values) if values else None
 
 
 def best_val(rows: Sequence[Row], criterion: Criterion = ACCURACY) -> tuple[int, float] | None:

@@ -60,7 +60,7 @@ def refuse_other_data(folder: RunFolder, record: Mapping[str, Any] | None) -> No
 
 
 def refuse_changed(run: Path, earlier: Any, record: Any) -> None:
-    """Raises `OtherDataError` if the record `now` is of other data than `before`, that of the folder `run`."""
+    """Raises `OtherDataError` if `record` is of other data than `earlier`, that of the folder `run`."""
     if name := _changed_data(earlier, record):
         raise OtherDataError(
             f"{name}: not the data that the run in {run} was dealt (a digest of them is kept there); put the file "

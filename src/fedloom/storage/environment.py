@@ -16,7 +16,7 @@ _PACKAGES = ("torch", "numpy", "scikit-learn", "safetensors", "pydantic")
 
 
 def describe_environment() -> dict[str, Any]:
-    """Versions, processor and threads of this process."""
+    """Versions of the packages that decide numbers, the system, the processor and the number of its cores."""
     versions = {"fedloom": __version__, "python": platform.python_version()}
     for package in _PACKAGES:
         try:

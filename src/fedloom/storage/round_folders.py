@@ -25,8 +25,8 @@ def round_of(path: Path) -> int:
 
 def finished_folders(folder: Path) -> list[Path]:
     """The folders of all stored rounds, ascending."""
-    paths = sorted(folder.glob("round-[0-9]*")) if folder.is_dir() else []
-    return [path for path in paths if path.name.removeprefix("round-").isdecimal()]
+    paths = folder.glob("round-[0-9]*") if folder.is_dir() else []
+    return sorted((path for path in paths if path.name.removeprefix("round-").isdecimal()), key=round_of)
 
 
 def delete_round_folders(folder: Path) -> None:
@@ -41,7 +41,8 @@ def delete_round_folders(folder: Path) -> None:
 def written_whole(target: Path) -> Iterator[Path]:
     """Give a new folder to write into; it takes the place of `target` when the block ends without an error.
 
-    Raises `OSError` (e.g. a full disk), leaving `target` as it was.
+    Raises `OSError` (e.g. a full disk); `target` is then as it was, or gone where the disk fails between its deletion
+    and the renaming.
     """
     partial = target.parent / f".{target.name}.partial"
     for abandoned in target.parent.glob(".round-*.partial"):

@@ -7,10 +7,11 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from fedloom.core.criterion import ACCURACY
+from fedloom.core.criterion import ACCURACY, Criterion
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.units import LOWER_IS_BETTER
 from fedloom.storage.client_details import ClientDetails, Confusion, confusions_of, matrix_of, read_client_details
-from fedloom.storage.curves import curve, of_protocol, total_over_rounds
+from fedloom.storage.curves import curve, mean_over, of_protocol, selected_rounds, total_over_rounds
 from fedloom.storage.drift_log import DriftLog, DriftRound, rows_of
 from fedloom.storage.run_folder import Row, RunFolder
 
@@ -58,7 +59,9 @@ class RunData:
         own, is_main = f"{protocol}: ", protocol == self.numbers["protocol"]
         others = tuple(f"{name}: " for name in self.protocols if name != protocol)
         numbers["degenerate"] = [
-            note for note in numbers["degenerate"] if note.startswith(own) or (is_main and not note.startswith(others))
+            note
+            for note in numbers["degenerate"]
+            if note.startswith(own) or says_diverged(note) or (is_main and not note.startswith(others))
         ]
         if not is_main:
             numbers["main_protocol"] = self.numbers["protocol"]
@@ -138,9 +141,25 @@ class RunData:
             )
         return cls(numbers, rows, config, folder.read_scenario(), path)
 
+    def selected_rounds(self) -> list[int]:
+        """The rounds whose tests count by `evaluation.select`: one, or the last ones of which the mean is taken."""
+        evaluation = self.config.get("evaluation", {})
+        select, last_k = evaluation.get("select", "last"), int(evaluation.get("last_k", 10))
+        name = evaluation.get("select_by", ACCURACY.name)
+        sign = -1 if name in LOWER_IS_BETTER else 1
+        # No folder says whether the highest value of a plug-in's metric is the best, but the accuracy shows it.
+        choices = [selected_rounds(self.rows, select, last_k, Criterion(name, one)) for one in (sign, -sign)]
+        same = [c for c in choices if mean_over(self.rows, "accuracy", c) == self.numbers["accuracy"]]
+        return (same or choices)[0]
+
     def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
         """Rounds and values of one measure of the whole run, in its main protocol."""
         return curve(self.rows, name, split)
+
+
+def says_diverged(note: str) -> bool:
+    """Whether a note of a run says that a loss in training was not finite, which concerns every protocol."""
+    return note.startswith("diverged") or note.endswith(".diverged")
 
 
 def _summary_fits_rows(numbers: Mapping[str, Any], rows: Sequence[Row], select_by: str) -> bool:

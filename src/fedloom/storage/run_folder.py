@@ -31,10 +31,10 @@ __all__ = ["Row", "RunFolder", "folder_name"]
 
 _CHECKSUMS, _CONTENT = "checksums", "content"
 _KINDS = {_CONTENT, "numbers", "metrics", "config"}
-# What a run writes beside its checkpoints. Earlier versions wrote .metrics.parquet.
+# What a run, its report and its diagnosis write beside its checkpoints. Earlier versions wrote .metrics.parquet.
 _FILES = (
     *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "clients.json"),
-    *("drift.jsonl", "report.html", ".metrics.parquet"),
+    *("drift.jsonl", "diagnosis.json", "report.html", ".metrics.parquet"),
 )
 _LONGEST = 1 << 20  # characters of a resolved config
 # What every summary has, those of earlier versions included.

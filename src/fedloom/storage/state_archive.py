@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import hashlib
 import os
+import shutil
 from collections.abc import Collection, Iterator, Mapping
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -67,7 +68,7 @@ def write(
             to_write += shared_count
         else:
             linked.append(pack)
-            os.link(previous / archive_name(pack), folder / archive_name(pack))
+            _share(previous / archive_name(pack), folder / archive_name(pack))
     shared = shared[np.isin(shared["pack"], linked)]
     written = _write_pack(folder, round_, states, clients[~np.isin(clients, shared["client"])])
     index: Index = np.sort(np.concatenate([shared, written]), order="client")
@@ -75,6 +76,14 @@ def write(
         np.save(stream, index)
         _flush(stream)
     return index
+
+
+def _share(pack: Path, target: Path) -> None:
+    """Link a pack, or copy it where the file system has no hard links."""
+    try:
+        os.link(pack, target)
+    except OSError:
+        shutil.copyfile(pack, target)
 
 
 def content_digest(index: Index) -> str:

@@ -101,9 +101,9 @@ def rows_of(folder: Path) -> dict[str, tuple[str, str]] | None:
     if study is None:
         return None
     choices = Choices(study, StudyFolder(folder))
-    names_by_folder: dict[str, tuple[str, str]] = {}
+    names: dict[str, tuple[str, str]] = {}
     for cell in study.cells:
         tuned, _ = choices.of(cell)
         if tuned is not None:
-            names_by_folder.setdefault(tuned.config.fingerprint(), cell.row)
-    return names_by_folder
+            names.setdefault(tuned.config.fingerprint(), cell.row)
+    return names

@@ -101,14 +101,10 @@ class StudyPlan:
         for pattern in patterns:
             if not any(_fits(cell, pattern) for cell in self.cells):
                 names = {name for cell in self.cells for name in (cell.setting, cell.method, cell.point) if name}
-                hint = suggest_name(
-                    next((pattern_part for pattern_part in pattern.split("/") if pattern_part not in names), ""), names
-                )
+                hint = suggest_name(next((part for part in pattern.split("/") if part not in names), ""), names)
                 like = short_repr(self.cells[0].name)
                 raise ConfigError(f"--only {short_repr(pattern)} fits no cell of the study (such as {like}): {hint}")
-        return [
-            cell for cell in self.cells if not patterns or any(_fits(cell, pattern_part) for pattern_part in patterns)
-        ]
+        return [cell for cell in self.cells if not patterns or any(_fits(cell, pattern) for pattern in patterns)]
 
 
 if not TYPE_CHECKING:  # a type checker shall know that other names do not exist

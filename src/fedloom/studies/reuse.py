@@ -52,6 +52,8 @@ def _take(folder: StudyFolder, cell: Cell, source: Path) -> bool:
             copy.rename(target)
         except OSError as error:
             raise RunFolderError(f"{target}: cannot be copied from {source} ({error.strerror or error})") from None
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
     return True
 
 

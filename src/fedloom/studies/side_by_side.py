@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import threading
+import time
 from collections.abc import Mapping
 from multiprocessing.connection import Connection, wait
 from multiprocessing.process import BaseProcess
@@ -44,6 +45,7 @@ class _HandOut:
         self._runner, self._processes, self._setting, self._listener = runner, processes, setting, listener
         self._queue = list(range(len(runner.jobs)))
         self._blocked: list[int] = []  # wait for other jobs or other calls
+        self._looked = time.monotonic()  # when they were last handed out again
         self._free, self._busy = list(processes), dict[Connection, int]()
         self._outdated = set[int]()  # at work since before another job ended, which may be the one that they wait for
         self._error: Exception | None = None
@@ -58,11 +60,11 @@ class _HandOut:
                 _send(pipe, position)
             if not self._busy:
                 self._report_wait(len(self._blocked))
-            ready = wait(list(self._busy), PAUSE if self._blocked and self._free else None)
-            for sender in ready:
+            looks = bool(self._blocked and self._free)  # other calls may have ended the jobs that block others
+            for sender in wait(list(self._busy), PAUSE if looks else None):
                 assert isinstance(sender, Connection)
                 self._receive(sender)
-            if not ready:  # other calls may have ended the jobs that block others
+            if looks and time.monotonic() - self._looked >= PAUSE:
                 self._unblock()
         if self._error is not None:
             raise self._error
@@ -93,6 +95,7 @@ class _HandOut:
         self._outdated.discard(position)
 
     def _unblock(self) -> None:
+        self._looked = time.monotonic()
         self._queue[:0], self._blocked = self._blocked, []
 
     def _lost(self, process: BaseProcess) -> None:

@@ -28,7 +28,7 @@ from fedloom.studies.plan import StudyPlan, parse_study, relevant
 
 STUDY = "study.yaml"
 LOCKS = ".locks"
-COPIES = ".copies"  # unfinished copies of killed processes; the next copy clears them
+COPIES = ".copies"  # unfinished copies of killed processes; the next copy of the same cell clears it
 State = Literal["done", "failed", "under way", "begun", "left"]
 _ERROR = ".error.txt"
 _LONGEST = 1 << 20  # characters of a study with all its configs

@@ -19,6 +19,7 @@ from fedloom.core.criterion import Criterion
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, write_atomic
 from fedloom.results.result import Result
+from fedloom.results.table import has_diverged
 from fedloom.results.tuning_record import TRIALS, VALIDATION, assignments, read, rule_of
 from fedloom.storage.run_folder import folder_name
 from fedloom.studies.plan import Cell, StudyPlan, nested, overlaid
@@ -88,6 +89,13 @@ def validation_value(result: Result, criterion: Criterion) -> float:
             return math.nan if best is None else dict(zip(rounds, values, strict=True))[best]
 
 
+def trial_score(result: Result, criterion: Criterion) -> float:
+    """Return the validation value by which a run is chosen; NaN if it diverged, because a model whose outputs are not
+    finite has an accuracy, too: that of the first class. Raises `ConfigError` without validation data."""
+    value = validation_value(result, criterion)
+    return math.nan if has_diverged(result.numbers) else value
+
+
 class Choices:
     """The choices of a study's finished trials. A recorded choice stays.
 
@@ -121,7 +129,7 @@ class Choices:
             else:
                 try:
                     scores = [
-                        validation_value(
+                        trial_score(
                             self._study_folder.result(trial.folder, trial.config), trial.config.evaluation.criterion()
                         )
                         for trial in trials

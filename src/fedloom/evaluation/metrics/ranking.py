@@ -46,8 +46,8 @@ class ClassScores(Metric):
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
-        """The state of one batch."""
-        scores, labels = predictions.probabilities.float(), predictions.labels.cpu()
+        """The state of one batch. Scores that are no numbers, of a model that diverged, are tied below all others."""
+        scores, labels = predictions.probabilities.float().nan_to_num(0.0), predictions.labels.cpu()
         bins = torch.zeros(2, scores.shape[1], 0, dtype=torch.int64)
         return cls(scores, labels, bins, _values(0), predictions.scores_bytes)._within_limit()
 
@@ -67,7 +67,7 @@ class ClassScores(Metric):
         if self.bins.shape[2]:
             return self
         classes = self.scores.shape[1]
-        index = (self.scores.double() * bins).nan_to_num(0).floor().long().clamp(0, bins - 1)
+        index = (self.scores.double() * bins).floor().long().clamp(0, bins - 1)
         index += torch.arange(classes) * bins
         of_class = index.gather(1, self.labels[:, None]).flatten().bincount(minlength=classes * bins)
         others = index.flatten().bincount(minlength=classes * bins) - of_class
