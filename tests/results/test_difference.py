@@ -72,7 +72,8 @@ def test_one_seed_has_no_interval_and_equal_seeds_a_narrow_one() -> None:
 
 def test_no_other_words_are_used_in_code_and_docs() -> None:
     root = Path(__file__).parents[2]
-    others = re.compile(r"significan(?!t digit)|\bon par\b|\bbeats\b|within the (seeds' )?spread")
+    rivals = r"|within the (seeds' )?spread|within each other's spread|not distinguishable|\bis a tie\b|\| a tie \|"
+    others = re.compile(r"significan(?!t digit)|\bon par\b|\bbeats\b" + rivals)
     paths = [root / "README.md"]
     paths += [path for folder in ("src", "docs", "benchmarks", "examples") for path in (root / folder).rglob("*.py")]
     paths += [path for path in (root / "docs").rglob("*.md") if path.parent.name != "decisions"]

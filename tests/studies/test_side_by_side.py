@@ -16,7 +16,8 @@ from fedloom.core.errors import RunFolderError
 from fedloom.studies.events import Event
 from fedloom.studies.side_by_side import _HandOut
 
-Answers = dict[int, Iterator[bool | Exception | None]]  # of each job, at one attempt after another; None: it is killed
+# Of each job, at one attempt after another, also with events before an answer; None: it is killed.
+Answers = dict[int, Iterator[bool | Exception | Event | None]]
 
 
 class HandedOut:
@@ -57,6 +58,9 @@ class HandedOut:
                     return
                 self.attempts.append(position)
                 answer = next(self._answers[position])
+                while isinstance(answer, Event):
+                    far_end.send(answer)
+                    answer = next(self._answers[position])
                 if answer is None:
                     return
                 far_end.send(answer)
@@ -102,6 +106,28 @@ def test_a_job_that_waited_for_one_that_has_just_ended_is_tried_again_at_once() 
     call = HandedOut({0: slow(), 1: needs_the_slow_job()}, processes=2)
     assert call.notes == []
     assert call.attempts.count(1) == 2
+
+
+def test_a_busy_process_that_always_reports_keeps_no_other_from_looking_again() -> None:
+    """Another call has ended the job that the free process waits for."""
+    tried_again = threading.Event()
+
+    def reports() -> Iterator[bool | Event]:
+        for _ in range(400):
+            if tried_again.wait(0.05):
+                break
+            yield Event(0, 1)
+        yield True
+
+    def waits() -> Iterator[bool]:
+        yield False
+        tried_again.set()
+        yield True
+
+    began = time.monotonic()
+    call = HandedOut({0: reports(), 1: waits()}, processes=2)
+    assert call.attempts.count(1) == 2
+    assert time.monotonic() - began < 10
 
 
 def test_processes_that_wait_for_other_calls_say_so_once() -> None:

@@ -51,7 +51,8 @@ def _ours(claim: Claim, values: Sequence[ComparedValue]) -> tuple[list[float], s
     names = [name for name in (claim.row, claim.minus) if name is not None]
     cells = [by_name[name] for name in names if name in by_name]
     if not cells or len(cells) < len(names):
-        return [], f"{NOT_RUN}: `{claim.table}`" if claim.table else NOT_RUN
+        missing = ", ".join(name for name in names if name not in by_name)
+        return [], f"{NOT_RUN}: {missing} of `{claim.table}`" if claim.table and missing else NOT_RUN
     reasons = [value.verdict.why.partition(";")[0] for value in cells if value.verdict.word == "not comparable"]
     ours = cells[0].by_seed
     if len(cells) == 2:
