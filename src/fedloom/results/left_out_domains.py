@@ -16,8 +16,8 @@ from fedloom.storage.run_data import RunData
 _KEY = "scenario.held_out.domain"
 _ZERO_SHOT = "zero-shot"
 LEFT_OUT_CAPTION = (
-    "Accuracy on all test data of a domain that took no part in the training (zero-shot), by domain, and the "
-    "unweighted mean over domains, ± sample std over n seeds."
+    "Accuracy after the last round on all test data of a domain that took no part in the training (zero-shot), by "
+    "domain, and the unweighted mean over domains, ± sample std over n seeds."
 )
 
 
