@@ -17,8 +17,8 @@ from fedloom.storage.run_data import RunData
 NEWCOMERS_CAPTION = (
     "Accuracy after the last round on the test data of clients that never trained, as a mean over these clients, ± "
     "sample std over n seeds: zero-shot, and tuned on k samples of each class (k-shot/what is tuned/passes) at the "
-    "rate of the last round. local: the first weights of the run, tuned in the same way. own majority: always predicting "
-    "each one's most frequent class."
+    "rate of the last round. local: the first weights of the run, tuned in the same way. own majority: always "
+    "predicting each one's most frequent class."
 )
 _SPLIT = "newcomers"  # of their rows in metrics.jsonl
 _ZERO_SHOT = "zero-shot"
