@@ -121,8 +121,9 @@ def test_two_rows_of_fedavg_are_two_references(make_result: MakeResult) -> None:
 
 def test_clients_have_their_accuracy_of_the_selected_round(make_result: MakeResult) -> None:
     """The first of two rounds is the best on validation data, and the clients were tested in both."""
-    config = {"evaluation": {"protocol": "global/local", "select": "best_val"}}
-    result = make_result("fedavg", 0, (0.7, 0.5), protocol="global/local", client_accuracies=(0.9, 0.5), config=config)
+    result = make_result(
+        "fedavg", 0, (0.7, 0.5), protocol="global/local", select="best_val", client_accuracies=(0.9, 0.5)
+    )
     result.numbers["accuracy"] = 0.7
     for row in result.rows:
         if row["client"] is not None and row["round"] == 2:
@@ -131,8 +132,7 @@ def test_clients_have_their_accuracy_of_the_selected_round(make_result: MakeResu
     result.rows.extend(row | {"name": "accuracy"} for row in validated if row["protocol"])  # type: ignore[misc]
     (row,) = fairness_rows(grouped([result]))
     assert row.fairness.mean == pytest.approx(0.7)
-    config["evaluation"]["select"] = "mean_last_k"
-    result.config["evaluation"] = {"select": "mean_last_k", "last_k": 2}
-    result.numbers["accuracy"] = 0.6
+    result.config["evaluation"] = {"last_k": 2}
+    result.numbers |= {"accuracy": 0.6, "select": "mean_last_k"}
     (row,) = fairness_rows(grouped([result]))
     assert row.fairness.best10 == pytest.approx(0.7)  # of 0.9 and 0.5

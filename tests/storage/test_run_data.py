@@ -48,8 +48,8 @@ def test_the_selected_round_by_the_measure_of_a_plug_in_is_that_of_the_run_s_acc
     sign: int, accuracy: float, make_result: MakeResult
 ) -> None:
     """No folder says whether its highest value is the best."""
-    evaluation = {"protocol": "global/global", "select": "best_test", "select_by": "mine"}
-    result = make_result(accuracies=ACCURACIES, config={"evaluation": evaluation})
+    evaluation = {"protocol": "global/global", "select_by": "mine"}
+    result = make_result(accuracies=ACCURACIES, select="best_test", config={"evaluation": evaluation})
     result.rows.extend(row(k + 1, "mine", value) for k, value in enumerate(LOSSES))  # type: ignore[arg-type]
     result.numbers["accuracy"] = accuracy
     assert result.selected_rounds() == [1 if sign == 1 else 3]

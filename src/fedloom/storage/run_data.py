@@ -144,7 +144,7 @@ class RunData:
     def selected_rounds(self) -> list[int]:
         """The rounds whose tests count by `evaluation.select`: one, or the last ones of which the mean is taken."""
         evaluation = self.config.get("evaluation", {})
-        select, last_k = evaluation.get("select", "last"), int(evaluation.get("last_k", 10))
+        select, last_k = self.numbers["select"], int(evaluation.get("last_k", 10))
         name = evaluation.get("select_by", ACCURACY.name)
         sign = -1 if name in LOWER_IS_BETTER else 1
         # No folder says whether the highest value of a plug-in's metric is the best, but the accuracy shows it.
