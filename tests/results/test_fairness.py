@@ -133,6 +133,6 @@ def test_clients_have_their_accuracy_of_the_selected_round(make_result: MakeResu
     (row,) = fairness_rows(grouped([result]))
     assert row.fairness.mean == pytest.approx(0.7)
     result.config["evaluation"] = {"last_k": 2}
-    result.numbers |= {"accuracy": 0.6, "select": "mean_last_k"}
+    result.numbers.update(accuracy=0.6, select="mean_last_k")
     (row,) = fairness_rows(grouped([result]))
     assert row.fairness.best10 == pytest.approx(0.7)  # of 0.9 and 0.5
