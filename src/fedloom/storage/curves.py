@@ -77,9 +77,15 @@ def value_at_selected_round(
 
 
 def selected_rounds(rows: Sequence[Row], select: str, last_k: int, criterion: Criterion = ACCURACY) -> list[int]:
-    """Return the tested rounds that count, of which `mean_last_k` selects several; arguments as of the above.
+    """Return the tested rounds that count, of which `mean_last_k` selects several.
 
     Where the measure that selects is NaN in every round, the last round stands for the best.
+
+    Args:
+        rows: measures of a run.
+        select: "last", "best_val", "best_test" or "mean_last_k".
+        last_k: evaluated rounds that `mean_last_k` selects.
+        criterion: the measure by which a best round is chosen.
     """
     tested = curve(rows, "accuracy", "test")[0]
     if select == "mean_last_k":
@@ -90,7 +96,13 @@ def selected_rounds(rows: Sequence[Row], select: str, last_k: int, criterion: Cr
 
 
 def mean_over(rows: Sequence[Row], name: str, rounds: Sequence[int]) -> float | None:
-    """Return the mean of a measure of the test data over those of the rounds that have it; None without any."""
+    """Return the mean of a measure of the test data over those of the rounds that have it; None without any.
+
+    Args:
+        rows: measures of a run.
+        name: name of the measure.
+        rounds: the rounds that count.
+    """
     by_round = dict(zip(*curve(rows, name, "test"), strict=True))
     values = [by_round[round_] for round_ in rounds if round_ in by_round]
     return fmean(values) if values else None
