@@ -147,10 +147,12 @@ class RunData:
         select, last_k = self.numbers["select"], int(evaluation.get("last_k", 10))
         name = evaluation.get("select_by", ACCURACY.name)
         sign = -1 if name in LOWER_IS_BETTER else 1
-        # No folder says whether the highest value of a plug-in's metric is the best, but the accuracy shows it.
-        choices = [selected_rounds(self.rows, select, last_k, Criterion(name, one)) for one in (sign, -sign)]
-        same = [c for c in choices if mean_over(self.rows, "accuracy", c) == self.numbers["accuracy"]]
-        return (same or choices)[0]
+        rounds = selected_rounds(self.rows, select, last_k, Criterion(name, sign))
+        if name == ACCURACY.name or mean_over(self.rows, "accuracy", rounds) == self.numbers["accuracy"]:
+            return rounds
+        # No folder says whether the lowest value of a plug-in's metric is the best, but the run's accuracy shows it.
+        others = selected_rounds(self.rows, select, last_k, Criterion(name, -sign))
+        return others if mean_over(self.rows, "accuracy", others) == self.numbers["accuracy"] else rounds
 
     def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
         """Rounds and values of one measure of the whole run, in its main protocol."""
