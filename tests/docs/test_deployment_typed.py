@@ -20,6 +20,7 @@ from pathlib import Path
 
 import pytest
 
+from fedloom import __version__
 from fedloom.flower.processes import ChildProcesses, free_ports
 from fedloom.flower.status import read_status
 from fedloom.results.result import Result
@@ -47,6 +48,8 @@ RUN = {
 }
 # What no test can run, and why.
 NOT_RUN = {
+    "pip wheel . --no-deps": "needs a package index for what builds the wheel, and the repository",
+    f"pip install './fedloom-{__version__}-py3-none-any.whl[flower]'": "needs a package index, for Flower",
     "pip install 'fedloom[flower]'": "needs a package index; tests/test_extras.py checks that the extra exists",
     "pip install 'fedloom[prometheus]'": "needs a package index; tests/test_extras.py checks that the extra exists",
     "pip install 'flwr[simulation]'": "needs a package index; the environment of this test has Ray already",
