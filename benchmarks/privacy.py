@@ -29,8 +29,9 @@ from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
+from fedloom.data.statistics import total_variation
 from fedloom.diagnosis.privacy.inputs import best_psnr, inputs_of_linear_layer, invert_features, invert_gradient
-from fedloom.diagnosis.privacy.label_inference import infer_labels, total_variation
+from fedloom.diagnosis.privacy.label_inference import infer_labels
 from fedloom.diagnosis.privacy.membership import losses_of, membership_auc
 from fedloom.engine.jobs import Job
 from fedloom.engine.serial import Serial
@@ -142,8 +143,8 @@ def label_errors(
         truth = job.ctx.class_counts.double() / job.ctx.class_counts.sum()
         guess = infer_labels(of[client].upload, of[client].received, CLASSES, changes)
         sources.add(guess.source)
-        guesses.append(total_variation(guess.shares, truth))
-        uniform.append(total_variation(torch.full((CLASSES,), 1 / CLASSES), truth))
+        guesses.append(float(total_variation(guess.shares, truth)))
+        uniform.append(float(total_variation(np.full(CLASSES, 1 / CLASSES), truth)))
     return {"error": float(np.mean(guesses)), "uniform": float(np.mean(uniform)), "from": sorted(sources)}
 
 

@@ -10,7 +10,15 @@ import pytest
 
 from fedloom.core import files
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import cache_dir, json_text, parse_json, private_umask, restrict_to_owner, write_atomic
+from fedloom.core.files import (
+    cache_dir,
+    json_digest,
+    json_text,
+    parse_json,
+    private_umask,
+    restrict_to_owner,
+    write_atomic,
+)
 
 
 def test_writes_bytes_and_text_and_makes_missing_folders(tmp_path):
@@ -149,6 +157,12 @@ def test_the_cache_is_the_users_own_or_the_platforms(monkeypatch):
 def test_json_has_no_numbers_that_are_not_finite():
     value = {"a": math.nan, "b": [math.inf, (1.5, -math.inf)], "c": {"d": None, "e": True, "f": "NaN"}}
     assert json_text(value) == '{"a": null, "b": [null, [1.5, null]], "c": {"d": null, "e": true, "f": "NaN"}}'
+
+
+def test_a_digest_is_of_values_whatever_the_order_of_keys():
+    assert json_digest({"a": 1, "b": [1.5, "c"]}) == json_digest({"b": (1.5, "c"), "a": 1})
+    assert json_digest({"a": 1}) != json_digest({"a": 1.0})
+    assert json_digest([]) == "4f53cda18c2baa0c0354bb5f9a3ecbe5ed12ab4d8e11ba873c2f11161202b945"  # sha256 of "[]"
 
 
 def test_json_that_nests_too_deep_is_a_value_error_like_any_other():

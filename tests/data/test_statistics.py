@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.statistics import feature_shift, label_skew
+from fedloom.data.statistics import feature_shift, label_skew, total_variation
 from fedloom.data.views import Views, starts
 from support import two_domains
 
@@ -15,6 +15,11 @@ def skew_of(counts, **more):
     clients, classes = counts.shape
     labels = np.repeat(np.tile(np.arange(classes), clients), counts.reshape(-1))
     return label_skew(Views(np.arange(len(labels)), starts(counts.sum(1))), labels, classes, **more)
+
+
+def test_total_variation_of_lists_arrays_and_tensors():
+    assert float(total_variation([1.0, 0.0], torch.tensor([0.0, 1.0]))) == 1
+    assert total_variation(np.array([[0.5, 0.5], [0.25, 0.75]]), [0.25, 0.75]).tolist() == [0.25, 0]
 
 
 def test_figures_of_three_clients_by_hand():

@@ -20,7 +20,7 @@ from typing import Any
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import cache_dir, json_text, parse_json, read_file, write_atomic
+from fedloom.core.files import cache_dir, json_digest, json_text, parse_json, read_file, write_atomic
 
 _PACKAGE = Path(__file__).resolve().parents[1]
 _GROUPS = ("fedloom.methods", "fedloom.models", "fedloom.sources", "fedloom.wrappers")
@@ -50,13 +50,13 @@ def cached_list(noun: str, build: Callable[[], tuple[Any, bool]]) -> Any:
         return _plain(build()[0])
     with contextlib.suppress(OSError, ValueError, KeyError, TypeError):  # one that cannot be read is made again
         kept = parse_json(read_file(path))
-        if kept["code"] == code and kept["checksum"] == _checksum(kept["list"]):
+        if kept["code"] == code and kept["checksum"] == json_digest(kept["list"]):
             return kept["list"]
     entries, is_complete = build()
     plain = _plain(entries)
     if is_complete:
         with contextlib.suppress(OSError):
-            kept = {"code": code, "checksum": _checksum(plain), "list": plain}
+            kept = {"code": code, "checksum": json_digest(plain), "list": plain}
             write_atomic(path, json_text(kept), private=True)
     return plain
 
@@ -92,10 +92,6 @@ def _record_hash(file: Path) -> str:
 
 def _plain(entries: Any) -> Any:
     return parse_json(json_text(entries, default=str))
-
-
-def _checksum(plain: Any) -> str:
-    return hashlib.sha256(json_text(plain).encode()).hexdigest()
 
 
 def _path(noun: str) -> Path:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import errno
+import hashlib
 import json
 import math
 import os
@@ -65,6 +66,11 @@ def expand_if_path(value: Any) -> Any:
 def json_text(value: Any, **dump_options: Any) -> str:
     """Return `value` as JSON with null for NaN and infinity, which JSON lacks. dump_options: those of `json.dumps`."""
     return json.dumps(_without_nan(value), allow_nan=False, **dump_options)
+
+
+def json_digest(value: Any) -> str:
+    """Return the sha256 (64 hex digits) of a value as JSON, whatever the order of its keys. Objects become texts."""
+    return hashlib.sha256(json_text(value, sort_keys=True, default=str).encode()).hexdigest()
 
 
 def parse_json(text: str | bytes) -> Any:

@@ -7,9 +7,10 @@ from itertools import combinations
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.views import Indices, Views
+from fedloom.data.views import Indices, Views, evenly_spaced
 
 _SAMPLES = 500  # of each domain, for its figures of feature shift
 
@@ -42,11 +43,9 @@ def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int =
     class_client_pairs = len(
         np.unique(views.holders() * num_classes + held_labels)
     )  # (client, class) with at least one sample
-    chosen: list[int] = clients_with_samples[
-        np.linspace(0, max(0, len(clients_with_samples) - 1), min(len(clients_with_samples), max_pairs)).astype(int)
-    ].tolist()
+    chosen: list[int] = evenly_spaced(clients_with_samples, max_pairs).tolist()
     shares = [np.bincount(labels[views[k]], minlength=num_classes) / sizes[k] for k in chosen]
-    distances = [0.5 * np.abs(np.array(shares[k + 1 :]) - shares[k]).sum(1) for k in range(len(shares) - 1)]
+    distances = [total_variation(shares[k + 1 :], shares[k]) for k in range(len(shares) - 1)]
     return LabelSkew(
         total_variation=float(np.concatenate(distances).mean()) if distances else 0.0,
         classes_per_client=class_client_pairs / len(clients_with_samples) if len(clients_with_samples) else 0.0,
@@ -57,6 +56,22 @@ def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int =
         empty_clients=tuple(np.flatnonzero(sizes == 0).tolist()),
         empty_classes=tuple(np.flatnonzero(totals == 0).tolist()),
     )
+
+
+def total_variation(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
+    """Return the total variation [...] of two distributions [..., C] that broadcast: half of sum |p - q|.
+
+    It is 0 for equal distributions, and 1 for those without a common class.
+
+    Args:
+        first: p.
+        second: q.
+
+    Example:
+        >>> float(total_variation([0.5, 0.5], [1.0, 0.0]))
+        0.5
+    """
+    return np.asarray(np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64)).sum(-1) / 2)
 
 
 def feature_shift(data: Dataset) -> float | None:
@@ -70,10 +85,9 @@ def feature_shift(data: Dataset) -> float | None:
         return None
     moments = []
     for domain in range(len(data.domains)):
-        members = torch.nonzero(data.domain == domain).flatten()
+        members = np.flatnonzero(data.domain == domain)
         if len(members):
-            spaced = torch.linspace(0, len(members) - 1, min(len(members), _SAMPLES)).long()
-            x = data.x[members[spaced]].flatten(1).double()
+            x = data.x[evenly_spaced(members, _SAMPLES)].flatten(1).double()
             moments.append((x.mean(0), x.var(0, correction=0)))
     shifts = []
     for (mean_a, var_a), (mean_b, var_b) in combinations(moments, 2):

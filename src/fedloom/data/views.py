@@ -105,6 +105,16 @@ def starts(sizes: Indices) -> Indices:
     return np.concatenate([np.zeros(1, np.int64), np.cumsum(sizes, dtype=np.int64)])
 
 
+def evenly_spaced(indices: Indices, most: int) -> Indices:
+    """Return at most `most` entries of an array [n], from its first to its last in equal steps; all if there are fewer.
+
+    Example:
+        >>> evenly_spaced(np.array([3, 5, 8, 9, 12]), 3).tolist()
+        [3, 8, 12]
+    """
+    return indices[np.linspace(0, max(0, len(indices) - 1), min(len(indices), most)).astype(np.int64)]
+
+
 def even_sizes(total: int, parts: int) -> Indices:
     """Split `total` into `parts` whole numbers that differ by at most one, the larger first."""
     return total // parts + (np.arange(parts) < total % parts).astype(np.int64)

@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 import functools
-import hashlib
 import json
 import math
 import threading
@@ -22,7 +21,7 @@ import torch
 
 from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import cache_dir, parse_json, read_file, write_atomic
+from fedloom.core.files import cache_dir, json_digest, parse_json, read_file, write_atomic
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
 from fedloom.engine.choose import available_cores
@@ -166,7 +165,7 @@ def _known(key: str, names: Sequence[str]) -> dict[str, float] | None:
 
 
 def _key(facts: Sequence[Any]) -> str:
-    return hashlib.sha256(json.dumps([_environment(), facts], sort_keys=True).encode()).hexdigest()
+    return json_digest([_environment(), facts])
 
 
 @functools.cache

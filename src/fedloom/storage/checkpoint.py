@@ -15,12 +15,11 @@ from typing import Any
 
 from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError
-from fedloom.core.files import json_text, parse_json, write_atomic
+from fedloom.core.files import json_digest, json_text, parse_json, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.storage import state_archive
 from fedloom.storage.log import START, LogPosition, MetricsLog
 from fedloom.storage.round_folders import (
-    digest_of,
     file_digest,
     finished_folders,
     round_folder,
@@ -91,13 +90,13 @@ def save(
             "server": hashlib.sha256(server).hexdigest(),
             "clients": state_archive.content_digest(index),
         }
-        sha256 = digest_of(content)
+        sha256 = json_digest(content)
         meta = content | {
             "sha256": sha256,
             "metrics": checkpoint.metrics._asdict(),
             "index": file_digest(partial / state_archive.INDEX),
         }
-        write_atomic(partial / "meta.json", json_text(meta | {"meta": digest_of(meta)}, indent=1, sort_keys=True))
+        write_atomic(partial / "meta.json", json_text(meta | {"meta": json_digest(meta)}, indent=1, sort_keys=True))
     stored = finished_folders(folder)
     newer = [old for old in stored if round_of(old) > checkpoint.round]  # which could not be used, so the run went back
     for unusable in newer:
@@ -186,7 +185,7 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
             f"{path}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
             "folder with --out, or delete the run folder and run again"
         )
-    if meta.pop("meta") != digest_of(meta):
+    if meta.pop("meta") != json_digest(meta):
         raise ValueError("meta.json does not match its checksum")
     metrics = LogPosition(**meta["metrics"])
     if not (type(meta["round"]) is int and meta["round"] >= 0 and type(metrics.size) is int and metrics.size >= 0):

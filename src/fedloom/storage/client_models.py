@@ -13,11 +13,10 @@ from pathlib import Path
 
 from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError
-from fedloom.core.files import json_text, parse_json, write_atomic
+from fedloom.core.files import json_digest, json_text, parse_json, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.storage import state_archive
 from fedloom.storage.round_folders import (
-    digest_of,
     file_digest,
     finished_folders,
     round_folder,
@@ -70,7 +69,7 @@ def save(folder: Path, kept: KeptRound, fingerprint: str) -> int:
             state_archive.write(partial / name, kept.round, records, changed=records, previous=None)
             digests[name] = file_digest(partial / name / state_archive.INDEX)
         meta = {"format": _FORMAT, "version": __version__, "fingerprint": fingerprint, "round": kept.round, **digests}
-        write_atomic(partial / "meta.json", json_text(meta | {"meta": digest_of(meta)}, indent=1, sort_keys=True))
+        write_atomic(partial / "meta.json", json_text(meta | {"meta": json_digest(meta)}, indent=1, sort_keys=True))
         return _bytes_in(partial)
 
 
@@ -108,7 +107,7 @@ def load(folder: Path, round_: int, fingerprint: str) -> KeptRound:
                 f"{path}: written by fedloom {meta['version']} for config {meta['fingerprint']}, this is fedloom "
                 f"{__version__} and config {fingerprint}; run again with --fresh"
             )
-        if meta.pop("meta") != digest_of(meta) or meta["round"] != round_:
+        if meta.pop("meta") != json_digest(meta) or meta["round"] != round_:
             raise ValueError("meta.json does not match its checksum, or is of another round")
         server: dict[str, Record] = {}
         for name in _SERVER_STATES:

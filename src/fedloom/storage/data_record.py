@@ -7,14 +7,13 @@ scenario and seed if the digests of what was dealt are. A file that changes unde
 from __future__ import annotations
 
 import functools
-import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import json_text
+from fedloom.core.files import json_digest
 from fedloom.storage import ownership
 from fedloom.storage.run_folder import RunFolder
 
@@ -145,4 +144,4 @@ def _read(path: Path, changed_at: tuple[int, int]) -> Any:
 
 
 def _hash(values: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json_text(values, sort_keys=True, default=str).encode()).hexdigest()[:_DIGITS]
+    return json_digest(values)[:_DIGITS]

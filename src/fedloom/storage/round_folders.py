@@ -5,12 +5,9 @@ from __future__ import annotations
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
-
-from fedloom.core.files import json_text
 
 
 def round_folder(folder: Path, round_: int) -> Path:
@@ -57,11 +54,6 @@ def written_whole(target: Path) -> Iterator[Path]:
         shutil.rmtree(partial, ignore_errors=True)
         raise
     _sync_folder(target.parent)
-
-
-def digest_of(values: Mapping[str, Any]) -> str:
-    """The sha256 of JSON values, whatever the order of their keys."""
-    return hashlib.sha256(json_text(values, sort_keys=True).encode()).hexdigest()
 
 
 def file_digest(path: Path) -> str:

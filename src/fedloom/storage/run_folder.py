@@ -7,7 +7,6 @@ report.html. Every file is written whole or not at all; metrics and drift are ap
 
 from __future__ import annotations
 
-import hashlib
 import io
 from collections.abc import Mapping
 from pathlib import Path
@@ -17,7 +16,7 @@ import yaml
 from filelock import FileLock, Timeout
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import json_text, parse_json, read_file, refuse_unwritable, write_atomic
+from fedloom.core.files import json_digest, json_text, parse_json, read_file, refuse_unwritable, write_atomic
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.storage import ownership
 from fedloom.storage.log import MetricsLog, Row
@@ -131,7 +130,7 @@ class RunFolder:
             raise self._damaged(name, "no object")
         if not sums.keys() <= _KINDS or any(_is_checksums(value) for value in content.values()):
             raise self._damaged(name, "its checksums are called otherwise")
-        if _CONTENT in sums and sums[_CONTENT] != _sha256(content):
+        if _CONTENT in sums and sums[_CONTENT] != json_digest(content):
             raise self._damaged(name, "it does not match its checksum")
         return content, sums
 
@@ -155,7 +154,7 @@ class RunFolder:
             sums: checksums by name, instead of that of the content.
         """
         content = parse_json(json_text(value))  # keys are words then, as they will be read
-        sums = sums or {_CONTENT: _sha256(content)}
+        sums = sums or {_CONTENT: json_digest(content)}
         write_atomic(self.path / name, json_text(content | {_CHECKSUMS: sums}, indent=indent, sort_keys=True) + "\n")
 
     def write_config(self, resolved: dict[str, Any]) -> None:
@@ -194,9 +193,9 @@ class RunFolder:
         self.write_json(
             "summary.json",
             numbers,
-            numbers=_sha256(numbers),
+            numbers=json_digest(numbers),
             metrics=self.log.flush().sha256,
-            config=_sha256(self.read_config() or {}),
+            config=json_digest(self.read_config() or {}),
         )
 
     def read_summary(self) -> dict[str, Any] | None:
@@ -207,7 +206,7 @@ class RunFolder:
             return None
         file, config = self.path / "summary.json", self.read_config()
         missing = [key for key in _SUMMARY_KEYS if key not in numbers]
-        if missing or sums.get("numbers", _sha256(numbers)) != _sha256(numbers):
+        if missing or sums.get("numbers", json_digest(numbers)) != json_digest(numbers):
             why = f"it lacks {', '.join(missing)}" if missing else "its numbers are not those that the run wrote"
             raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again")
         if wrong := error_in_summary(numbers):
@@ -217,7 +216,7 @@ class RunFolder:
                 f"{self.log.path}: damaged (rows were lost or changed after the run); put the file back, or delete the "
                 "run folder and run again"
             )
-        if config is not None and sums.get("config", _sha256(config)) != _sha256(config):
+        if config is not None and sums.get("config", json_digest(config)) != json_digest(config):
             raise self._damaged("config.yaml", "it is not the config of summary.json")
         return with_later_keys(numbers)
 
@@ -255,7 +254,3 @@ class RunFolder:
 def _is_checksums(value: Any) -> bool:
     """Whether a value of a file is its checksums, under a name that was damaged."""
     return isinstance(value, dict) and bool(value) and value.keys() <= _KINDS
-
-
-def _sha256(content: Mapping[str, Any]) -> str:
-    return hashlib.sha256(json_text(content, sort_keys=True, default=str).encode()).hexdigest()

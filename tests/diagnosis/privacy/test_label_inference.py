@@ -11,7 +11,6 @@ from fedloom.diagnosis.privacy.label_inference import (
     label_of_gradient,
     shares_after_one_step,
     shares_of_scores,
-    total_variation,
 )
 from fedloom.methods.wrappers.noisy_uploads import NoisyUploads
 from fedloom.methods.wrappers.privacy import Options
@@ -120,8 +119,6 @@ def test_no_upload_breaks_it(name):
         assert guess.shares.tolist() == [0.5, 0.25, 0.25, 0]
 
 
-def test_total_variation_and_equal_scores():
-    assert total_variation(torch.tensor([1.0, 0.0]), torch.tensor([0.0, 1.0])) == 1
-    assert total_variation(SHARES, torch.full((4,), 0.25)) == pytest.approx(0.25)
+def test_equal_scores_are_equal_shares():
     assert shares_of_scores(torch.ones(4)).tolist() == [0.25] * 4
     assert shares_of_scores(torch.tensor([float("nan")] * 2)).tolist() == [0.5, 0.5]

@@ -107,11 +107,6 @@ def label_of_gradient(bias_gradient: Tensor) -> int:
     return int(bias_gradient.argmin())
 
 
-def total_variation(guess: Tensor, truth: Tensor) -> float:
-    """Return half the sum of absolute differences between two lists of shares [C]: 0 if equal, at most 1."""
-    return float((guess.double() - truth.double()).abs().sum() / 2)
-
-
 def _counts(value: Tensor) -> bool:
     """Whether a tensor counts samples; ones alone stand for counts that are not told (`+dp`)."""
     return not value.is_floating_point() and value.dtype != torch.bool and bool((value != 1).any())

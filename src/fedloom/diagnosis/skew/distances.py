@@ -7,6 +7,8 @@ from typing import Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloom.data.statistics import total_variation
+
 Floats: TypeAlias = NDArray[np.float64]
 Counts: TypeAlias = NDArray[np.int64]
 Distance = Literal["total_variation", "jensen_shannon", "hellinger"]
@@ -41,7 +43,7 @@ def distance(kind: Distance, first: Floats, second: Floats) -> Floats:
         np.float64(0.5412)
     """
     if kind == "total_variation":
-        return np.asarray(np.abs(first - second).sum(-1) / 2)
+        return total_variation(first, second)
     if kind == "hellinger":
         return np.asarray(np.sqrt(np.clip(1 - np.sqrt(first * second).sum(-1), 0, 1)))
     middle = (first + second) / 2

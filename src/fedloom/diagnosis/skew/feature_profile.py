@@ -20,6 +20,7 @@ from sklearn.model_selection import StratifiedKFold, cross_val_predict
 from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import Scenario
+from fedloom.data.views import evenly_spaced
 from fedloom.diagnosis.skew.distances import Floats
 from fedloom.diagnosis.skew.label_profile import Interval, scaled_to_plane
 from fedloom.nets.net import Net
@@ -90,8 +91,8 @@ def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0)
     if not net.classifier_block:
         raise ConfigError("this model has no head, so it has no features: profile its labels alone")
     owners = np.flatnonzero(scenario.train.sizes)
-    compared = owners[np.linspace(0, len(owners) - 1, min(len(owners), MOST_CLIENTS)).astype(int)]
-    rows = [_spaced(scenario.train[int(client)]) for client in compared]
+    compared = evenly_spaced(owners, MOST_CLIENTS)
+    rows = [evenly_spaced(scenario.train[int(client)], SAMPLES) for client in compared]
     if not rows:
         raise ConfigError("no client has training samples, so there is nothing to compare")
     features = features_of(net, tree, scenario, np.concatenate(rows))
@@ -155,10 +156,6 @@ def feature_profile(
         chance=chance,
         label_gaps=np.array([_label_gap(reduced, labels, clients == client, seed) for client in range(len(ids))]),
     )
-
-
-def _spaced(rows: Labels) -> Labels:
-    return np.asarray(rows[np.linspace(0, len(rows) - 1, min(len(rows), SAMPLES)).astype(int)], dtype=np.int64)
 
 
 def _mean(pairs: Floats) -> float:

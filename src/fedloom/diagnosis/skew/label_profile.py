@@ -9,6 +9,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from fedloom.core.errors import ConfigError
+from fedloom.data.views import evenly_spaced
 from fedloom.diagnosis.skew.distances import (
     DISTANCES,
     Counts,
@@ -114,8 +115,7 @@ def label_profile(counts: Counts, seed: int = 0) -> LabelProfile:
     with_samples = np.flatnonzero(sizes)
     if not len(with_samples):
         raise ConfigError("no client has training samples, so there is nothing to compare")
-    spaced = np.linspace(0, len(with_samples) - 1, min(len(with_samples), MOST_CLIENTS)).astype(int)
-    compared = with_samples[spaced]
+    compared = evenly_spaced(with_samples, MOST_CLIENTS)
     chosen, totals = counts[compared], counts.sum(0)
     shares = shares_of(chosen)
     intervals, near = _intervals(chosen, seed)

@@ -11,6 +11,7 @@ from torch import Tensor
 
 from fedloom.core.records import get_number
 from fedloom.core.trees import Tree
+from fedloom.data.statistics import total_variation
 from fedloom.methods.contract.method import Method, Uploads, Weights
 from fedloom.storage.drift_log import DriftValue
 
@@ -54,8 +55,8 @@ class MeanWeights:
         sizes = _shares([float(samples[client]) for client in clients])
         uniform = [1 / len(clients)] * len(clients)
         return [
-            DriftValue("weights_from_uniform", _total_variation(shares, uniform)),
-            DriftValue("weights_from_samples", _total_variation(shares, sizes)),
+            DriftValue("weights_from_uniform", float(total_variation(shares, uniform))),
+            DriftValue("weights_from_samples", float(total_variation(shares, sizes))),
             *(DriftValue("weight", share, client) for client, share in zip(clients, shares, strict=True)),
         ]
 
@@ -75,8 +76,3 @@ def _numbers(uploads: Uploads, weights: Weights) -> dict[int, float] | None:
 def _shares(values: Sequence[float]) -> list[float]:
     total = sum(values)
     return [value / total for value in values]
-
-
-def _total_variation(first: Sequence[float], second: Sequence[float]) -> float:
-    """Half the sum of the absolute differences: 0 for equal shares, 1 for shares of different clients."""
-    return sum(abs(a - b) for a, b in zip(first, second, strict=True)) / 2
