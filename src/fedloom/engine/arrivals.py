@@ -41,7 +41,7 @@ class ArrivingUploads(Mapping[int, Record]):
     def __getitem__(self, client: int) -> Record:
         if client not in self._results:
             self._wait_for(client)
-        return self._results[client].payload
+        return self._results[client].upload
 
     def __iter__(self) -> Iterator[int]:
         return iter(self._clients)
@@ -63,7 +63,7 @@ class ArrivingUploads(Mapping[int, Record]):
         started = time.perf_counter()
         for result in self._arriving:
             self._results[result.client] = result
-            self.bytes.add(result.payload)
+            self.bytes.add(result.upload)
             if result.client == client:
                 break
         self.waited_seconds += time.perf_counter() - started

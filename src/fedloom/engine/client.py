@@ -159,11 +159,11 @@ class Worker:
         """Call the method's `end` and `pack` on the trained weights `tree`, and return the client's result."""
         job, ctx = client.job, client.job.ctx
         with staged(ctx, "end"):
-            payload, state = client.method.end(self._work(client, tree), job.state, ctx)
-            payload, state = client.method.pack(payload, state, job.payload, job.state, ctx)
+            upload, state = client.method.end(self._work(client, tree), job.state, ctx)
+            upload, state = client.method.pack(upload, state, job.payload, job.state, ctx)
         notes = [*self.stepper.notes(), *client.notes()]
         counts = client.terms, client.steps, client.samples, seconds(), client.norms
-        return JobResult(ctx.client, payload, state, *counts, notes)
+        return JobResult(ctx.client, upload, state, *counts, notes)
 
     def _work(self, client: Client, tree: Tree) -> Work:
         """The result of a client's phases, on the CPU as `tree` is."""

@@ -80,7 +80,7 @@ class JobResult:
     """
 
     client: int
-    payload: Record
+    upload: Record
     state: Record
     terms: Mapping[str, float]
     steps: int
@@ -137,7 +137,7 @@ class NewcomerResult:
     tested: Annotated[dict[str, MetricStates], Field(max_length=1000)]
 
 
-BODY_FIELDS = ("payload", "server")  # of the classes above: the record that travels as the body of a message
+BODY_FIELDS = ("payload", "server", "upload")  # of the classes above: the record that travels as the body of a message
 
 
 @functools.cache

@@ -193,7 +193,7 @@ class Node:
         if result.state:
             store.save(request.round, result.state, spare=request.state_round)  # before the server knows of it
         result = replace(result, notes=[*notes, *result.notes])
-        return reply_with(result, run=request.run, round=request.round), to_bytes(result.payload)
+        return reply_with(result, run=request.run, round=request.round), to_bytes(result.upload)
 
     def _test(self, message: Message) -> tuple[Reply, bytes]:
         request = read(message, request_type(EvalJob))

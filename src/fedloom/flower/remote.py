@@ -262,7 +262,7 @@ class RemoteEngine:
         for client, result in results.items():
             job = requested[client]
             sends, roles = self._uploads.method_of(job).spec.sends, job.ctx.task.roles
-            self._norms[client] = list(upload_norms(result.payload, job.payload, sends, roles))
+            self._norms[client] = list(upload_norms(result.upload, job.payload, sends, roles))
         if self._bounds is None or not results:
             return
         (first_job, *_) = requested.values()

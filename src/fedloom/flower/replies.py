@@ -55,10 +55,10 @@ class ReplyReader:
         message, reply = self._read(message, job, reply_type(JobResult))
         assert isinstance(reply, UploadReply)
         state = kept_remotely(job.ctx.round) if reply.has_state else {}
-        result = JobResult(payload={}, state=state, **restore_fields(reply, JobResult))
+        result = JobResult(upload={}, state=state, **restore_fields(reply, JobResult))
         samples = self._registry.samples_of(job.ctx.client)
         self._uploads.check(result, job, samples)
-        return replace(result, payload=self._uploads.read(message.body, job, samples))
+        return replace(result, upload=self._uploads.read(message.body, job, samples))
 
     def eval_result(self, test: EvalJob, message: Message | str) -> EvalResult:
         """Read and check the results of a test; the number of a client's test samples may not change."""

@@ -37,11 +37,11 @@ class UploadError(FedloomError):
 class Rehearsal:
     """A client's round on the server, on a few samples.
 
-    payload: the upload, without its values. terms: names of all loss terms and gradient norms so far. passes: processed
+    upload: without its values. terms: names of all loss terms and gradient norms so far. passes: processed
     samples over training samples. round: the last rehearsed one.
     """
 
-    payload: Record
+    upload: Record
     terms: set[str]
     passes: float
     round: int
@@ -59,7 +59,7 @@ class UploadReader:
 
     def read(self, body: bytes, job: Job, samples: int) -> Record:
         """Read the upload of a client with `samples` training samples after `job`. Raises `UploadError`."""
-        expected, limit = self._rehearsal_of(job).payload, self.limit(job)
+        expected, limit = self._rehearsal_of(job).upload, self.limit(job)
         if len(body) > limit:
             raise UploadError(f"{len(body):,} bytes; {limit:,} at most")
         sends = self.method_of(job).spec.sends
@@ -82,7 +82,7 @@ class UploadReader:
 
     def limit(self, job: Job) -> int:
         """Return the number of bytes that an upload after `job` may have."""
-        return 2 * wire_size(self._rehearsal_of(job).payload) + _MARGIN
+        return 2 * wire_size(self._rehearsal_of(job).upload) + _MARGIN
 
     def check(self, trained: JobResult, job: Job, samples: int) -> None:
         """Check the facts beside the upload of a client. Raises `MessageError`.
@@ -123,7 +123,7 @@ class UploadReader:
         result = self._worker.run(replace(rehearsal_job, state=state))
         names = {*first_result.terms, *result.terms, *result.norms}
         passes = max(result.samples, result.steps * self._worker.local_training.batch_size) / max(1, len(indices))
-        return Rehearsal(map_tensors(result.payload, _without_values), names, max(1.0, passes), job.ctx.round)
+        return Rehearsal(map_tensors(result.upload, _without_values), names, max(1.0, passes), job.ctx.round)
 
     @functools.cached_property
     def _rehearsal_indices(self) -> Tensor:

@@ -73,7 +73,7 @@ class Decomposition:
         central = flat(synchronous_round(worker, start, jobs), names) - origin
         parts = _Parts(jobs.keys() & observed.uploads.keys(), central, len(jobs) * origin.numel() <= _MOST_NUMBERS)
         for client, job in jobs.items():
-            trained = get_tree(worker.run(job).payload, "after")
+            trained = get_tree(worker.run(job).upload, "after")
             if any(trained[name].shape != start.tree[name].shape for name in names):
                 return "clients train slices of the global model: no decomposition"
             parts.add(client, job.ctx.samples, flat(trained, names) - origin)
