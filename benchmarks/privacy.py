@@ -84,7 +84,7 @@ class Recording(Serial):
             done = self.worker.run(job)
             if job.ctx.round in self._rounds:
                 self.before.setdefault(job.ctx.round, self._running.federation.server)
-                self.seen.setdefault(job.ctx.round, {})[job.ctx.client] = job, done.payload
+                self.seen.setdefault(job.ctx.round, {})[job.ctx.client] = job, done.upload
             yield done
 
 
@@ -170,7 +170,7 @@ def input_errors(method: str, wrapper: str, seed: int) -> dict[str, Any]:
     found: dict[str, Any] = {}
     for size in BATCHES:
         jobs = {client: first_samples(federation.job(client, 1), data.y, size) for client in range(10)}
-        seen = {client: (job, running.worker.run(job).payload) for client, job in jobs.items()}
+        seen = {client: (job, running.worker.run(job).upload) for client, job in jobs.items()}
         of = views(running, wrapper, seen, federation.server)
         exact, searched, guess = [], [], []
         full = [client for client, job in jobs.items() if len(job.indices) == size][:ATTACKED]
@@ -311,7 +311,7 @@ def labels_alone(method: str, seed: int) -> dict[str, Any]:
     seen = {}
     for client in range(10):
         job = federation.job(client, 1)
-        seen[client] = job, running.worker.run(job).payload
+        seen[client] = job, running.worker.run(job).upload
     changes = {name for name, sent in running.method.spec.sends.items() if sent.form == "change"}
     return {"method": method, "seed": seed} | label_errors(seen, views(running, "", seen, federation.server), changes)
 

@@ -86,7 +86,9 @@ def fedloom(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Seeds: 0 (or --seed), and the next ones.")] = 3,
+    seeds: Annotated[
+        int, typer.Option(min=1, max=10_000, help="Number of seeds, counted up from --seed (0 unless given).")
+    ] = 3,
     seed: Seed = None,
     rounds: Rounds = None,
     jobs: Jobs = None,

@@ -65,14 +65,14 @@ class AtOne(Tiny):
 def test_a_step_takes_the_gradient_at_the_moved_weights():
     """g = (2, 4); moved: (1.6, 2.2); gradient there (3.2, 8.8); a step of 0.1: (0.68, 0.12)."""
     _, result = trained(Bowl(), net=AtOne, optimizer=OptimizerSpec(lr=0.1))
-    assert result.payload["model"]["head.bias"].tolist() == pytest.approx([0.68, 0.12, 0, 0], abs=1e-6)
+    assert result.upload["model"]["head.bias"].tolist() == pytest.approx([0.68, 0.12, 0, 0], abs=1e-6)
     assert result.terms["bowl"] == 3.0  # of the weights before the move
 
 
 def test_weight_decay_is_of_the_weights_before_the_move():
     """The gradient (3.2, 8.8) gets 0.5 times (1, 1), not 0.5 times (1.6, 2.2)."""
     _, result = trained(Bowl(), net=AtOne, optimizer=OptimizerSpec(lr=0.1, weight_decay=0.5))
-    assert result.payload["model"]["head.bias"].tolist() == pytest.approx([0.63, 0.07, 0, 0], abs=1e-6)
+    assert result.upload["model"]["head.bias"].tolist() == pytest.approx([0.63, 0.07, 0, 0], abs=1e-6)
 
 
 def test_gradients_are_clipped_after_the_ascent():
@@ -80,14 +80,14 @@ def test_gradients_are_clipped_after_the_ascent():
         return {name: gradient.clamp(-1, 1) for name, gradient in gradients.items()}
 
     _, result = trained(Bowl(grad_map=clipped), net=AtOne, optimizer=OptimizerSpec(lr=0.1))
-    assert result.payload["model"]["head.bias"].tolist() == pytest.approx([0.9, 0.9, 0, 0], abs=1e-6)
+    assert result.upload["model"]["head.bias"].tolist() == pytest.approx([0.9, 0.9, 0, 0], abs=1e-6)
 
     def seen(gradients, parameters, consts):
         assert gradients["head.bias"][:2].tolist() == [2.0, 4.0]  # not clipped
         return {}
 
     _, result = trained(Bowl(seen, grad_map=clipped), net=AtOne, optimizer=OptimizerSpec(lr=0.1))
-    assert result.payload["model"]["head.bias"].tolist() == pytest.approx([0.9, 0.9, 0, 0], abs=1e-6)
+    assert result.upload["model"]["head.bias"].tolist() == pytest.approx([0.9, 0.9, 0, 0], abs=1e-6)
 
 
 @pytest.mark.parametrize("net", [TinyBN, TinyDropout])
@@ -99,7 +99,7 @@ def test_a_move_of_nothing_changes_no_bit(net, ascent):
 
 
 def test_statistics_of_batch_norm_are_those_before_the_move():
-    trees = [trained(Ascending(a), net=TinyBN)[1].payload["model"] for a in (None, by_gradient)]
+    trees = [trained(Ascending(a), net=TinyBN)[1].upload["model"] for a in (None, by_gradient)]
     assert same_tree(*({n: tree[n] for n in ("norm.running_mean", "norm.running_var")} for tree in trees))
     assert not torch.equal(trees[0]["fc.weight"], trees[1]["fc.weight"])
 
@@ -119,7 +119,7 @@ class Replacing(Tiny):
 
 
 def test_a_buffer_that_is_replaced_moves_once():
-    trees = [trained(Ascending(a), net=Replacing)[1].payload["model"] for a in (None, by_gradient)]
+    trees = [trained(Ascending(a), net=Replacing)[1].upload["model"] for a in (None, by_gradient)]
     assert torch.equal(trees[0]["mean"], trees[1]["mean"])
     assert trees[1]["mean"].any()
 
@@ -132,7 +132,7 @@ def test_taps_are_those_before_the_move():
         def end(self, work, state, ctx):
             return {"z": work.collected["z"]}, {}
 
-    z = [trained(Tapping(a, collect={"z": SampleMean("z")}))[1].payload["z"] for a in (None, by_gradient)]
+    z = [trained(Tapping(a, collect={"z": SampleMean("z")}))[1].upload["z"] for a in (None, by_gradient)]
     assert torch.equal(*z)
 
 
@@ -160,4 +160,4 @@ def test_steps_with_dropout_are_not_recorded_and_say_why():
 def test_the_moved_weights_come_back_to_the_bit():
     """With a learning rate of 0, nothing has moved in the end."""
     toy, result = trained(Ascending(), steps=3, optimizer=OptimizerSpec(lr=0.0))
-    assert same_tree(result.payload["model"], toy.task.init)
+    assert same_tree(result.upload["model"], toy.task.init)

@@ -23,7 +23,7 @@ def test_the_server_averages_what_the_bad_client_claims():
     """FedAvg by hand: client 1 sends w0 - (w1 - w0); running statistics stay honest."""
     toy = attacked("fedavg", ATTACKS.get("sign-flip")(), bad=(1,), engine=Recording)
     toy.federation.step()
-    sent = {done.client: done.payload for done in toy.federation.engine.done}
+    sent = {done.client: done.upload for done in toy.federation.engine.done}
     total = sum(len(labels) for labels in LABELS)
     for name, value in toy.federation.server["model"].items():
         if not value.is_floating_point():
@@ -39,7 +39,7 @@ def test_scaffolds_controls_are_changes():
     plain, toy = (attacked("scaffold", ATTACKS.get("sign-flip")(), bad=bad, engine=Recording) for bad in ((), (0, 1)))
     for one in (plain, toy):
         one.federation.step()
-    changes = {done.client: done.payload["control"] for done in toy.federation.engine.done}
+    changes = {done.client: done.upload["control"] for done in toy.federation.engine.done}
     for name, value in toy.federation.server["control"].items():
         expected = sum((-1 if client in (0, 1) else 1) * change[name] for client, change in changes.items()) / len(
             LABELS

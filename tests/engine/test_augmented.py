@@ -132,7 +132,7 @@ def test_the_order_of_clients_does_not_matter():
     alone = federation(Method(), epochs=2)
     first = federation(Method(), epochs=2)
     first.worker.run(first.job(0))
-    assert same_tree(*(toy.worker.run(toy.job(1)).payload["model"] for toy in (alone, first)))
+    assert same_tree(*(toy.worker.run(toy.job(1)).upload["model"] for toy in (alone, first)))
 
 
 def test_a_worker_refuses_what_does_not_fit_its_data():

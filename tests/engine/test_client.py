@@ -90,8 +90,8 @@ def test_a_client_with_one_sample_under_batch_norm_sends_what_it_received():
     toy = world(Method(), LABELS, net=TinyBN)
     done = toy.worker.run(toy.job(2))
     assert (done.steps, done.samples, dict(done.terms)) == (0, 0, {})
-    assert same_tree(done.payload["model"], toy.task.init)
-    assert done.payload["samples"] == 1
+    assert same_tree(done.upload["model"], toy.task.init)
+    assert done.upload["samples"] == 1
 
 
 # -- hooks of a training phase -----------------------------------------------------------------------------------------
@@ -125,9 +125,9 @@ def test_grad_map_changes_gradients_before_the_step():
         return {n: -g if n.startswith("head") else torch.zeros_like(g) for n, g in gradients.items()}
 
     toy = world(Shaped(grad_map=reversed_head), LABELS, batch_size=8)
-    ours = toy.worker.run(toy.job(0)).payload["model"]
+    ours = toy.worker.run(toy.job(0)).upload["model"]
     _, expected = plain(batch_size=8)
-    expected, init = expected.payload["model"], toy.task.init
+    expected, init = expected.upload["model"], toy.task.init
     assert calls == [([*init], [*init], 0.0625)]
     for name in ("head.weight", "head.bias"):  # one step: exactly the other way round
         assert torch.allclose(ours[name] - init[name], init[name] - expected[name], rtol=0, atol=1e-7)
@@ -149,9 +149,9 @@ def test_grad_map_sees_live_parameters():
     momentum = OptimizerSpec(lr=0.1, momentum=0.9)
     mapped = world(Mapped(grad_map=pull), LABELS, epochs=3, optimizer=momentum)
     prox = world(configured("fedprox", mu=0.5), LABELS, epochs=3, optimizer=momentum)
-    trees = [toy.worker.run(toy.job(0)).payload["model"] for toy in (mapped, prox)]
+    trees = [toy.worker.run(toy.job(0)).upload["model"] for toy in (mapped, prox)]
     assert furthest(*trees) < 1e-6
-    assert furthest(trees[0], plain(epochs=3, optimizer=momentum)[1].payload["model"]) > 1e-3
+    assert furthest(trees[0], plain(epochs=3, optimizer=momentum)[1].upload["model"]) > 1e-3
 
 
 def test_project_changes_parameters_after_every_step():
@@ -170,12 +170,12 @@ def test_project_changes_parameters_after_every_step():
     assert seen[0] > 0.0625
     assert len(seen) == 3
     assert all(largest <= 0.0625 for largest in seen[1:])
-    assert max(float(v.abs().max()) for v in done.payload["model"].values()) == 0.0625
+    assert max(float(v.abs().max()) for v in done.upload["model"].values()) == 0.0625
 
 
 def test_only_the_named_roles_are_trained():
     toy = world(Shaped(trains=frozenset({Role.HEAD})), LABELS, net=TinyBN, epochs=2)
-    tree, init = toy.worker.run(toy.job(0)).payload["model"], toy.task.init
+    tree, init = toy.worker.run(toy.job(0)).upload["model"], toy.task.init
     moved = {name for name in init if not torch.equal(tree[name], init[name])}
     # batch-norm statistics move whenever the net is in training mode
     assert moved == {"head.weight", "head.bias", "norm.running_mean", "norm.running_var", "norm.num_batches_tracked"}
@@ -216,8 +216,8 @@ HEAD = frozenset({Role.HEAD})
 def test_only_the_named_nets_are_trained(phase, expected):
     toy = world(Pair(**phase), LABELS, net=TinyBN, epochs=2)
     done = toy.worker.run(toy.job(0))
-    tree, init = done.payload["model"] | done.state["model"], toy.task.init
-    assert {name.partition(".")[0] for name in done.payload["model"]} == {"first"}
+    tree, init = done.upload["model"] | done.state["model"], toy.task.init
+    assert {name.partition(".")[0] for name in done.upload["model"]} == {"first"}
     assert {name.partition(".")[0] for name in done.state["model"]} == {"second"}
     assert tree.keys() == init.keys()
     moved = {name for name in init if not torch.equal(tree[name], init[name])}
@@ -229,17 +229,17 @@ def test_only_the_named_nets_are_trained(phase, expected):
 def test_a_net_beside_others_trains_as_it_would_alone():
     both, alone = (world(method, LABELS, net=TinyBN, epochs=2, batch_size=3) for method in (Pair(), Method()))
     done, expected = (toy.worker.run(toy.job(0)) for toy in (both, alone))
-    for kept, name in ((done.payload, "first"), (done.state, "second")):
+    for kept, name in ((done.upload, "first"), (done.state, "second")):
         tree = {entry.removeprefix(f"{name}."): value for entry, value in kept["model"].items()}
-        assert same_tree(tree, expected.payload["model"])
+        assert same_tree(tree, expected.upload["model"])
 
 
 def test_a_phase_may_have_its_own_optimiser():
     own = OptimizerSpec(lr=0.01, momentum=0.5)
     toy = world(Shaped(optimizer=own), LABELS, epochs=2)
-    ours = toy.worker.run(toy.job(0)).payload["model"]
-    assert same_tree(ours, plain(epochs=2, optimizer=own)[1].payload["model"])
-    assert not same_tree(ours, plain(epochs=2)[1].payload["model"])
+    ours = toy.worker.run(toy.job(0)).upload["model"]
+    assert same_tree(ours, plain(epochs=2, optimizer=own)[1].upload["model"])
+    assert not same_tree(ours, plain(epochs=2)[1].upload["model"])
 
 
 def test_momentum_does_not_cross_phases():
@@ -253,8 +253,8 @@ def test_momentum_does_not_cross_phases():
     assert two.steps == 2
     one = plain(epochs=2, optimizer=momentum, batch_size=8)[1]
     without = plain(epochs=2, optimizer=OptimizerSpec(lr=0.1), batch_size=8)[1]
-    assert furthest(two.payload["model"], without.payload["model"]) < 1e-6
-    assert furthest(two.payload["model"], one.payload["model"]) > 1e-4
+    assert furthest(two.upload["model"], without.upload["model"]) < 1e-6
+    assert furthest(two.upload["model"], one.upload["model"]) > 1e-4
 
 
 def test_refresh_is_taken_before_every_epoch_in_evaluation_mode_over_all_samples():
@@ -338,7 +338,7 @@ def test_a_statistics_pass_sees_all_samples_changes_nothing_and_feeds_later_phas
         assert torch.allclose(where["mean"], x.mean(0), rtol=0, atol=1e-6)
         for label in range(CLASSES):
             assert torch.allclose(where["means"].values[label], x[y == label].mean(0), rtol=0, atol=1e-6)
-    assert same_tree(done.payload["model"], plain(net=TinyBN, batch_size=3)[1].payload["model"])
+    assert same_tree(done.upload["model"], plain(net=TinyBN, batch_size=3)[1].upload["model"])
 
 
 def test_large_clients_are_passed_over_in_parts():
@@ -391,8 +391,8 @@ def test_terms_and_taps_need_not_be_detached():
 
     toy = world(Attached(), LABELS, batch_size=3)
     done, expected = toy.worker.run(toy.job(0)), plain(epochs=2, batch_size=3)[1]
-    assert not done.payload["z"].requires_grad
-    assert same_tree(done.payload["model"], expected.payload["model"])
+    assert not done.upload["z"].requires_grad
+    assert same_tree(done.upload["model"], expected.upload["model"])
     assert dict(done.terms) == {"ce": expected.terms["loss"]}
 
 
@@ -498,16 +498,16 @@ def test_what_a_client_is_given_is_never_written(name, net):
     toy.worker.run(toy.job(1, round_=2))
     assert same_tree(given, before)
     assert same_tree(toy.task.init, init)
-    left = done.payload.get("model") or done.state["model"]
+    left = done.upload.get("model") or done.state["model"]
     assert furthest(left, before) > 1e-4
 
 
 def test_what_a_client_leaves_does_not_change_when_others_train():
     toy = world(Method(), LABELS, net=TinyBN)
     done = toy.worker.run(toy.job(0))
-    kept = clone(done.payload["model"])
+    kept = clone(done.upload["model"])
     toy.worker.run(toy.job(1))
-    assert same_tree(done.payload["model"], kept)
+    assert same_tree(done.upload["model"], kept)
 
 
 class Room:
@@ -530,16 +530,16 @@ def test_weights_are_written_where_the_worker_says():
     toy.worker.allocate = room.empty_like
     done = toy.worker.run(toy.job(0))
     assert len(room.given) == len(toy.task.init)
-    assert all(room.holds(tensor) for tensor in done.payload["model"].values())
-    assert same_tree(done.payload["model"], plain.worker.run(plain.job(0)).payload["model"])
+    assert all(room.holds(tensor) for tensor in done.upload["model"].values())
+    assert same_tree(done.upload["model"], plain.worker.run(plain.job(0)).upload["model"])
 
 
 def test_a_client_does_not_depend_on_who_went_before():
     toy = world(configured("fedsc"), LABELS, net=TinyBN, optimizer=OptimizerSpec(lr=0.1, momentum=0.9))
-    first = toy.worker.run(toy.job(1)).payload
+    first = toy.worker.run(toy.job(1)).upload
     toy.worker.run(toy.job(0))
     toy.worker.run(toy.job(2))
-    assert same_bits(first, toy.worker.run(toy.job(1)).payload)
+    assert same_bits(first, toy.worker.run(toy.job(1)).upload)
 
 
 # -- dropout -----------------------------------------------------------------------------------------------------------
@@ -572,7 +572,7 @@ def test_dropout_is_the_same_in_any_order_and_leaves_the_global_generator_alone(
         torch.manual_seed(seed)
         before = torch.get_rng_state()
         for client in order:
-            payloads.setdefault(client, []).append(toy.worker.run(toy.job(client)).payload)
+            payloads.setdefault(client, []).append(toy.worker.run(toy.job(client)).upload)
         assert torch.equal(torch.get_rng_state(), before)
     assert all(same_bits(*pair) for pair in payloads.values())
 
@@ -618,7 +618,7 @@ def test_jobs_and_results_are_values():
     with pytest.raises(dataclasses.FrozenInstanceError):
         job.payload = {}
     with pytest.raises(dataclasses.FrozenInstanceError):
-        toy.worker.run(job).payload = {}
+        toy.worker.run(job).upload = {}
 
 
 def test_private_roles_start_from_the_client_and_shared_ones_from_the_server():

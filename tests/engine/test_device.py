@@ -54,7 +54,7 @@ def elsewhere(name, clients=(0, 1, 2, 3), **options):
 
 def on_the_cpu(done):
     devices = set()
-    for record in (done.payload, done.state):
+    for record in (done.upload, done.state):
         map_tensors(record, lambda tensor: devices.add(tensor.device.type) or tensor)
     return devices <= {"cpu"}
 

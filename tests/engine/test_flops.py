@@ -63,4 +63,4 @@ def test_counting_changes_nothing_that_lasts():
     assert torch.equal(torch.random.get_rng_state(), drawn)
     job = toy.job(0, round_=2)
     again = toy.worker.run(dataclasses.replace(job))
-    assert same_bits(again.payload, toy.worker.run(job).payload)
+    assert same_bits(again.upload, toy.worker.run(job).upload)

@@ -139,7 +139,7 @@ def test_hooks_are_told_where_a_client_began_and_how_it_went(engine):
     for client, job in enumerate(jobs):
         done = before.worker.run(job)
         ours = toy.federation.states[client]
-        for name, value in done.payload["model"].items():
+        for name, value in done.upload["model"].items():
             assert torch.allclose(ours["moved"][name], value - received[name], rtol=0, atol=1e-5)
         assert done.terms.keys() == {"ce", "pull"}
         for name, value in done.terms.items():

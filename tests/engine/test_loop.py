@@ -127,7 +127,7 @@ def test_bytes_are_those_of_the_serialised_payloads(name):
         report = toy.federation.step()
         assert len(report.participants) == 3
         assert report.bytes_down == sum(len(to_bytes(job.payload)) for job in engine.jobs if job.payload)
-        assert report.bytes_up == sum(len(to_bytes(done.payload)) for done in engine.done if done.payload)
+        assert report.bytes_up == sum(len(to_bytes(done.upload)) for done in engine.done if done.upload)
         floor = 4 * sum(v.numel() for v in toy.task.init.values()) * len(report.participants)
         if name == "local":
             assert report.bytes_up == report.bytes_down == 0
@@ -262,12 +262,12 @@ def test_partial_participation_touches_participants_only(name):
 def test_the_model_is_the_weighted_mean_of_the_participants_only():
     toy = world(Method(), LABELS, participation=0.4, engine=Recording)
     toy.federation.step()
-    uploads = [done.payload for done in toy.federation.engine.done]
+    uploads = [done.upload for done in toy.federation.engine.done]
     assert len(uploads) == 2
     total = sum(len(LABELS[done.client]) for done in toy.federation.engine.done)
     for name, value in toy.federation.server["model"].items():
         mean = sum(
-            len(LABELS[done.client]) / total * done.payload["model"][name].double()
+            len(LABELS[done.client]) / total * done.upload["model"][name].double()
             for done in toy.federation.engine.done
         )
         assert torch.allclose(value.double(), mean, rtol=0, atol=1e-7)

@@ -103,7 +103,7 @@ def test_steps_are_exactly_so_many_over_as_many_passes_as_they_need(steps, sizes
 
 
 def test_whole_passes_of_steps_are_epochs():
-    trees = [ran(**fields)[1].payload["model"] for fields in ({"steps": 6}, {"epochs": 2})]
+    trees = [ran(**fields)[1].upload["model"] for fields in ({"steps": 6}, {"epochs": 2})]
     assert same_tree(*trees)
 
 
@@ -158,7 +158,7 @@ def test_a_phase_ends_when_it_is_told_to():
     assert asked[-1][-1] < 1.0
     assert done.terms["loss"] == pytest.approx(asked[-1][-1])
     again = world(Shaped(epochs=len(asked)), [LABELS[0]], batch_size=3)
-    assert same_tree(done.payload["model"], again.worker.run(again.job(0)).payload["model"])
+    assert same_tree(done.upload["model"], again.worker.run(again.job(0)).upload["model"])
 
 
 def test_what_is_collected_is_of_the_pass_that_was_the_last():
@@ -197,7 +197,7 @@ def test_modules_of_some_roles_stay_in_evaluation_mode(net, evaluates, still):
             return super().loss(net, batch, consts)
 
     toy = world(Noting(evaluates=evaluates), LABELS, net=net)
-    tree = toy.worker.run(toy.job(0)).payload["model"]
+    tree = toy.worker.run(toy.job(0)).upload["model"]
     assert modes == [still] * 2
     if net is TinyBN:
         counted = int(tree["norm.num_batches_tracked"])
@@ -238,7 +238,7 @@ def test_a_client_does_not_depend_on_the_modes_of_the_one_before(engine):
     after(toys[0], 2)
     assert alike(toys[0], after(toys[1], 2, "serial" if engine == "backwards" else engine), engine)
     for client in range(4):
-        moved = toys[0].worker.run(toys[0].job(client, round_=3)).payload["model"]["norm.running_mean"]
+        moved = toys[0].worker.run(toys[0].job(client, round_=3)).upload["model"]["norm.running_mean"]
         received = toys[0].federation.server["model"]["norm.running_mean"]
         assert torch.equal(moved, received) == (client % 2 == 1)
 
@@ -247,7 +247,7 @@ def test_the_copy_of_a_worker_between_tests_trains_as_a_new_worker_does():
     toy = world(Odd(), [LABELS[1]] * 2, net=TinyBN)
     expected = toy.worker.copy().run(toy.job(0))
     toy.worker.run(toy.job(1))  # leaves batch norm in evaluation mode, and no test follows
-    assert same_tree(toy.worker.copy().run(toy.job(0)).payload["model"], expected.payload["model"])
+    assert same_tree(toy.worker.copy().run(toy.job(0)).upload["model"], expected.upload["model"])
 
 
 def test_a_phase_that_trains_nothing_says_so():

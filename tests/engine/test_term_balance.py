@@ -112,7 +112,7 @@ def test_the_norms_are_those_of_the_last_step():
     one_epoch = dataclasses.replace(toy.task, local_epochs=1)
     before = toy.worker.run(dataclasses.replace(job, ctx=dataclasses.replace(job.ctx, task=one_epoch)))
     net = type(toy.net)()
-    net.load_state_dict(before.payload["model"])
+    net.load_state_dict(before.upload["model"])
     x, y = toy.samples(0)
     norms = []
     for term in (torch.nn.functional.cross_entropy(net(x), y), net.head.weight.square().sum()):
@@ -128,7 +128,7 @@ def test_training_gives_the_same_bits_measured_or_not(name, net):
     toy.federation.step()
     job = toy.job(0, round_=2)
     plain, measured = (toy.worker.run(dataclasses.replace(job, measured=wanted)) for wanted in (False, True))
-    assert same_bits(plain.payload, measured.payload)
+    assert same_bits(plain.upload, measured.upload)
     assert same_bits(plain.state, measured.state)
     assert dict(plain.terms) == dict(measured.terms)
     assert dict(plain.norms) == {}

@@ -102,7 +102,7 @@ def test_fields_that_are_added_cross_a_federation(nodes_of, monkeypatch):  # noq
 def result_message(**changes: Any):
     values = {
         "client": 1,
-        "payload": {},
+        "upload": {},
         "state": {"k": 3},
         "terms": {"ce": 0.5},
         "steps": 2,
@@ -115,7 +115,7 @@ def result_message(**changes: Any):
 def test_records_and_private_states_are_no_facts():
     reply = read(result_message(), TrainReply)
     assert reply.has_state
-    assert not reply.model_fields_set & {"state", "payload"}
+    assert not reply.model_fields_set & {"state", "upload"}
     assert restore_fields(reply, JobResult) == {
         "client": 1, "terms": {"ce": 0.5}, "steps": 2, "samples": 3, "seconds": 0.25, "norms": {}, "notes": []
     }  # fmt: skip

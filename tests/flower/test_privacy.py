@@ -68,7 +68,7 @@ def test_the_change_of_the_last_layer_follows_the_class_counts():
     correlations = []
     for client in range(10):
         job = running.federation.job(client, 1)
-        sent = running.worker.run(job).payload["model"]["head.bias"] - job.payload["model"]["head.bias"]
+        sent = running.worker.run(job).upload["model"]["head.bias"] - job.payload["model"]["head.bias"]
         correlations.append(float(np.corrcoef(sent.double(), job.ctx.class_counts.double())[0, 1]))
     assert min(correlations) > 0.5
     assert sorted(correlations)[5] > 0.8

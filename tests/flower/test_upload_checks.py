@@ -40,7 +40,7 @@ class Desk:
             run="ab", client=0, round=1, steps=done.steps, samples=done.samples, seconds=0.5, terms=dict(done.terms),
             norms=dict(done.norms), notes=[], has_state=False,
         )  # fmt: skip
-        return told.to_message(to_bytes(done.payload))
+        return told.to_message(to_bytes(done.upload))
 
 
 @pytest.fixture(scope="module")
@@ -49,13 +49,13 @@ def desk():
 
 
 def test_what_a_client_sends_is_read_as_it_is(desk):
-    assert to_bytes(desk.read(desk.done.payload)) == to_bytes(desk.done.payload)
+    assert to_bytes(desk.read(desk.done.upload)) == to_bytes(desk.done.upload)
 
 
 def test_reading_an_upload_copies_it_once():
     """A rehearsal is remembered by its shapes, and no check writes the expected upload out."""
     desk = Desk("fedavg", model={"name": "mlp", "hidden": [600, 600]})
-    body = to_bytes(desk.done.payload)
+    body = to_bytes(desk.done.upload)
     desk.uploads.read(body, desk.job, desk.samples)
     tracemalloc.start()
     try:
@@ -66,7 +66,7 @@ def test_reading_an_upload_copies_it_once():
     assert len(body) > 1_000_000
     assert peak < 1.3 * len(body)
     (rehearsal,) = desk.uploads._rehearsals.values()
-    assert all(value.untyped_storage().nbytes() <= 8 for value in rehearsal.payload["model"].values())
+    assert all(value.untyped_storage().nbytes() <= 8 for value in rehearsal.upload["model"].values())
 
 
 def other(record, name, **entries):
@@ -113,22 +113,22 @@ CASES = {
 def test_what_is_wrong_with_an_upload_is_said(desk, case):
     pattern, change = CASES[case]
     with pytest.raises(UploadError, match=pattern) as caught:
-        desk.read(change(desk.done.payload))
+        desk.read(change(desk.done.upload))
     assert "\n" not in str(caught.value)
 
 
 def test_a_small_upload_cannot_claim_a_huge_table(desk):
     """Rows of no class take no bytes, and would be spread over all classes."""
     empty = ClassTable(torch.zeros(10, 1), torch.zeros(10, dtype=torch.bool))
-    body = to_bytes({**desk.done.payload, "prototypes": empty}).replace(b'"shape":[0,1]', b'"shape":[0,9999999999]')
+    body = to_bytes({**desk.done.upload, "prototypes": empty}).replace(b'"shape":[0,1]', b'"shape":[0,9999999999]')
     length = int.from_bytes(body[:8], "little") + len("9999999999") - 1
     with pytest.raises(UploadError):
         desk.uploads.read(length.to_bytes(8, "little") + body[8:], desk.job, desk.samples)
 
 
 def test_a_mask_of_other_bytes_than_0_and_1_is_refused(desk):
-    body = to_bytes(desk.done.payload)
-    place = body.rindex(to_bytes({"m": desk.done.payload["prototypes"].held})[-10:])
+    body = to_bytes(desk.done.upload)
+    place = body.rindex(to_bytes({"m": desk.done.upload["prototypes"].held})[-10:])
     bad = body[:place] + bytes([3]) + body[place + 1 :]
     with pytest.raises(UploadError):
         desk.uploads.read(bad, desk.job, desk.samples)
@@ -136,11 +136,11 @@ def test_a_mask_of_other_bytes_than_0_and_1_is_refused(desk):
 
 def test_what_varies_is_refused_where_the_server_cannot_use_it():
     desk = Desk("fedkd")
-    assert desk.read(desk.done.payload)
-    tree = dict(desk.done.payload["model"])
+    assert desk.read(desk.done.upload)
+    tree = dict(desk.done.upload["model"])
     name = next(name for name in tree if name.endswith(":u"))
     with pytest.raises(UploadError, match="the server cannot use it"):
-        desk.read({**desk.done.payload, "model": {**tree, name: tree[name][:, :-1]}})
+        desk.read({**desk.done.upload, "model": {**tree, name: tree[name][:, :-1]}})
 
 
 def outcome(desk, message):
@@ -152,7 +152,7 @@ def outcome(desk, message):
     except (MessageError, UploadError):
         return False
     # what is accepted is what an honest client could have sent: the same names, dtypes and shapes, finite
-    honest = desk.done.payload
+    honest = desk.done.upload
     assert record.keys() == honest.keys()
     for key, tensor in record["model"].items():
         assert (tensor.dtype, tensor.shape) == (honest["model"][key].dtype, honest["model"][key].shape)

@@ -148,7 +148,7 @@ def test_its_draws_are_not_those_of_training():
     live = toy.worker.net_of_client(0)
     toy.worker.adapt(live, Predictor(job.payload["model"]), ctx, job.indices)
     adapted = live.weights()
-    trained = toy.worker.run(job).payload["model"]
+    trained = toy.worker.run(job).upload["model"]
     assert not all(torch.equal(adapted[name], trained[name]) for name in adapted)
 
 

@@ -318,7 +318,7 @@ def test_batch_norm_counters_stay_integers_and_are_not_averaged(name):
         value, done = toy.federation.server["model"][counter], toy.federation.engine.done
         assert value.dtype == torch.int64
         assert value.shape == ()
-        assert torch.equal(value, done[0].payload["model"][counter])
+        assert torch.equal(value, done[0].upload["model"][counter])
     assert int(value) >= 3
     assert toy.federation.server["model"]["norm.running_var"].min() > 0
 
@@ -344,7 +344,7 @@ def test_hooks_do_not_write_their_arguments(name, preset):
         toy.federation.engine.jobs.clear()
         toy.federation.step()
         assert to_bytes(server) == before
-        uploads = {done.client: done.payload for done in toy.federation.engine.done}
+        uploads = {done.client: done.upload for done in toy.federation.engine.done}
         sent = {client: to_bytes(upload) for client, upload in uploads.items()}
         again = toy.method.aggregate(server, uploads, ServerContext(toy.task, toy.federation.round))
         toy.method.diagnostics(again, uploads, ServerContext(toy.task, toy.federation.round))

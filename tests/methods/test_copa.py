@@ -73,7 +73,7 @@ def test_alone_it_is_fedavg():
 def test_without_weight_the_first_body_is_that_of_uniform_fedavg():
     ours = after(world(configured("copa", weight=0), LABELS, net=TinyBN), 1)
     plain = world(configured("fedavg"), LABELS, net=TinyBN)
-    sent = [plain.worker.run(plain.job(client)).payload["model"] for client in range(len(LABELS))]
+    sent = [plain.worker.run(plain.job(client)).upload["model"] for client in range(len(LABELS))]
     mean = weighted_mean(sent, [1.0] * len(sent))
     body = ours.federation.server["model"]
     assert furthest(body, {name: mean[name] for name in body}) < 1e-6

@@ -88,7 +88,7 @@ def test_shared_it_travels_is_averaged_and_counted():
         values = 4 * sum(model[name].numel() for name in NAMES) * len(LABELS)
         assert values < ours.bytes_up - theirs.bytes_up < values + 400 * len(LABELS)
         assert values < ours.bytes_down - theirs.bytes_down < values + 400 * len(LABELS)
-    done = [toy.worker.run(toy.job(client, round_=3)).payload for client in range(3)]
+    done = [toy.worker.run(toy.job(client, round_=3)).upload for client in range(3)]
     after(toy, 1)
     total = sum(upload["samples"] for upload in done)
     for name in NAMES:

@@ -52,7 +52,7 @@ def _parts(server):
 def test_two_holders_receive_each_others_rows_and_a_sole_one_nothing():
     toy = world(configured("fd"), [[0, 0, 1], [0, 1, 2], [3, 3]], engine=Recording)
     toy.federation.step()
-    sent = {done.client: get_table(done.payload, "outputs") for done in toy.federation.engine.done}
+    sent = {done.client: get_table(done.upload, "outputs") for done in toy.federation.engine.done}
     received = {
         client: get_table(toy.method.down(toy.federation.server, client, toy.federation.server_context()), "targets")
         for client in range(3)

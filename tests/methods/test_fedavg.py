@@ -55,7 +55,7 @@ def test_two_epochs_of_batches_are_a_plain_torch_loop_over_the_same_shuffles():
             cross_entropy(reference(x[part]), y[part]).backward()
             sgd.step()
     done = toy.worker.run(toy.job(0))
-    assert furthest(done.payload["model"], reference.state_dict()) < 1e-6
+    assert furthest(done.upload["model"], reference.state_dict()) < 1e-6
 
 
 def test_weighted_average_by_hand():
@@ -74,8 +74,8 @@ def test_weighted_average_by_hand():
 def test_clients_weigh_by_their_samples():
     toy = world(configured("fedavg"), LABELS, engine=Recording, net=TinyBN)
     toy.federation.step()
-    sent = [done.payload["model"] for done in toy.federation.engine.done]
-    assert [done.payload["samples"] for done in toy.federation.engine.done] == [7, 3, 5]
+    sent = [done.upload["model"] for done in toy.federation.engine.done]
+    assert [done.upload["samples"] for done in toy.federation.engine.done] == [7, 3, 5]
     for name, value in toy.federation.server["model"].items():
         if name == "norm.num_batches_tracked":
             continue
@@ -88,7 +88,7 @@ def test_clients_weigh_by_their_samples():
 def test_one_client_is_copied_bit_for_bit():
     toy = world(configured("fedavg"), [LABELS[0]], engine=Recording, net=TinyBN)
     toy.federation.step()
-    sent = toy.federation.engine.done[0].payload["model"]
+    sent = toy.federation.engine.done[0].upload["model"]
     assert all(torch.equal(value, sent[name]) for name, value in toy.federation.server["model"].items())
 
 

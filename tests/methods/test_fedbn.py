@@ -35,8 +35,8 @@ def test_batch_norm_never_travels(statistics, own):
     shared = SHARED | (STATISTICS - own)
     assert len(engine.done) == len(engine.jobs) == 9
     assert all(set(job.payload) == {"model"} and set(job.payload["model"]) == shared for job in engine.jobs)
-    assert all(set(done.payload) == {"model", "samples"} for done in engine.done)
-    assert all(set(done.payload["model"]) == shared for done in engine.done)
+    assert all(set(done.upload) == {"model", "samples"} for done in engine.done)
+    assert all(set(done.upload["model"]) == shared for done in engine.done)
     assert set(server_model(toy)) == shared
     assert all(set(state) == {"model"} and set(state["model"]) == own for state in toy.federation.states.values())
 
@@ -58,7 +58,7 @@ def test_batch_norm_of_clients_drifts_apart_and_the_rest_is_one():
 @pytest.mark.parametrize(("weights", "shares"), [("uniform", (1, 1, 1)), ("samples", (7, 3, 5))])
 def test_clients_weigh_alike_or_by_samples(weights, shares):
     toy = trained(configured("fedbn", weights=weights), rounds=1)
-    sent = [done.payload["model"] for done in toy.federation.engine.done]
+    sent = [done.upload["model"] for done in toy.federation.engine.done]
     for name, value in server_model(toy).items():
         mean = sum(w * tree[name].double() for w, tree in zip(shares, sent, strict=True)) / sum(shares)
         assert torch.allclose(value.double(), mean, rtol=0, atol=1e-6)
@@ -66,7 +66,7 @@ def test_clients_weigh_alike_or_by_samples(weights, shares):
 
 def test_shared_statistics_are_averaged_and_served_to_everyone():
     toy = trained(configured("fedbn", bn_stats="shared"), rounds=1)
-    sent = [done.payload["model"] for done in toy.federation.engine.done]
+    sent = [done.upload["model"] for done in toy.federation.engine.done]
     for name in ("norm.running_mean", "norm.running_var"):
         mean = sum(tree[name].double() for tree in sent) / 3
         assert torch.allclose(server_model(toy)[name].double(), mean, rtol=0, atol=1e-6)

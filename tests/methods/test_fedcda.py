@@ -75,7 +75,7 @@ def test_the_last_models_are_kept_the_newest_first():
     for _ in range(3):
         toy.federation.engine.done.clear()
         toy.federation.step()
-        sent.append({done.client: done.payload for done in toy.federation.engine.done})
+        sent.append({done.client: done.upload for done in toy.federation.engine.done})
     for client, slot in itertools.product(range(5), range(2)):
         wanted = sent[2 - slot][client]
         assert same_bits({"": toy.federation.server[f"kept.{client}.{slot}"]}, {"": wanted["model"]})
@@ -96,7 +96,7 @@ def test_a_run_that_is_all_warm_up_says_so(warmup, codes):
 def test_with_one_model_each_it_is_the_uniform_mean():
     toy = world(configured("fedcda", kept=1, warmup=0), LABELS, engine=Recording)
     toy.federation.step()
-    sent = [done.payload["model"] for done in toy.federation.engine.done]
+    sent = [done.upload["model"] for done in toy.federation.engine.done]
     assert furthest(toy.federation.server["model"], weighted_mean(sent, [1.0] * 5)) < 1e-7
 
 

@@ -119,7 +119,7 @@ def test_dead_features_get_a_little_variance_and_are_reported():
     toy.federation.step()
     assert toy.federation.server["head"]["head.weight"].isfinite().all()
     closing = toy.method.closing()
-    uploads = {done.client: done.payload for done in toy.federation.engine.done if "squares" in done.payload}
+    uploads = {done.client: done.upload for done in toy.federation.engine.done if "squares" in done.upload}
     found = closing.diagnostics(toy.federation.server, uploads, toy.federation.server_context())
     assert [diagnostic.code for diagnostic in found] == ["fedcgs.condition", "fedcgs.missing_classes"]
 

@@ -70,7 +70,7 @@ def after_mutual_phase(options, **details):
     toy.federation.tasks[0] = replace(toy.task, local_epochs=0)
     job = toy.job(0, round_=2)
     before, done = toy.method.begin(job.payload, job.state, job.ctx).tree, toy.worker.run(job)
-    after = done.payload["model"] | done.state["model"]
+    after = done.upload["model"] | done.state["model"]
     return before, {name: after[name] for name in before}, done
 
 
@@ -94,7 +94,7 @@ def test_teachers_and_heads_do_not_change_in_a_round(monkeypatch):
         assert same_tree(ours, theirs)
     for name in NETS:
         assert same_tree(starts[0].consts["teachers"][name], child(start.tree, name))
-    assert furthest(done.payload["model"], job.payload["model"]) > 1e-3
+    assert furthest(done.upload["model"], job.payload["model"]) > 1e-3
     assert not any(v.requires_grad for h in starts[0].consts["heads"] for v in h.values())
 
 
@@ -121,7 +121,7 @@ def test_batch_norm_of_clients_differs_while_all_shared_online_entries_are_equal
 def test_personal_says_which_online_entries_stay(personal, own):
     toy = fedco2(rounds=2, options={"personal": personal})
     kept = {n for n in toy.task.init if n.startswith(("offline.", *(f"online.{part}" for part in own)))}
-    assert all(set(done.payload["model"]) == set(toy.task.init) - kept for done in toy.federation.engine.done)
+    assert all(set(done.upload["model"]) == set(toy.task.init) - kept for done in toy.federation.engine.done)
     assert all(set(done.state["model"]) == kept for done in toy.federation.engine.done)
 
 
@@ -135,13 +135,13 @@ def test_unsampled_clients_keep_their_state():
 
 def test_the_head_that_is_sent_is_the_offline_net_s():
     for done in fedco2(rounds=2).federation.engine.done[len(LABELS) :]:  # in round 1 both nets are one
-        trained = done.payload["model"] | done.state["model"]
+        trained = done.upload["model"] | done.state["model"]
         offline, online = (
             {n: v for n, v in child(trained, net).items() if n.startswith(("fc.", "head."))}
             for net in ("offline", "online")
         )
-        assert same_tree(done.payload["head"], offline)
-        assert furthest(done.payload["head"], online) > 1e-3
+        assert same_tree(done.upload["head"], offline)
+        assert furthest(done.upload["head"], online) > 1e-3
 
 
 def test_presets():
@@ -168,7 +168,7 @@ def test_with_all_transfer_off_feature_skew_is_label_skew(participation):
     ours, plain = (fedco2(options=o, **details) for o in (OFF, {"algorithm": "label_skew"}))
     assert same_bits(ours.federation.server, plain.federation.server)
     for a, b in zip(ours.federation.engine.done, plain.federation.engine.done, strict=True):
-        assert same_bits(a.payload, b.payload)
+        assert same_bits(a.upload, b.upload)
         assert same_bits(a.state, b.state)
         assert (a.terms, a.steps) == (b.terms, b.steps)
 
@@ -279,7 +279,7 @@ def test_bank_holds_the_last_head_of_clients_met_so_far_or_of_the_last_round(ban
         toy.federation.step()
         for job in toy.federation.engine.jobs:
             assert set(heads_in(job.payload)) == before - {f"head.{job.ctx.client}"}
-        new = {f"head.{done.client}": done.payload["head"] for done in toy.federation.engine.done}
+        new = {f"head.{done.client}": done.upload["head"] for done in toy.federation.engine.done}
         known = known | new if bank == "cache" else new
         assert heads_in(toy.federation.server) == sorted(known)
         assert all(same_tree(toy.federation.server[name], head) for name, head in known.items())
@@ -376,9 +376,9 @@ def test_bytes_are_those_of_shared_weights_and_heads():
         report = toy.federation.step()
         jobs, done = toy.federation.engine.jobs[-3:], toy.federation.engine.done[-3:]
         assert report.bytes_down == sum(len(to_bytes(job.payload)) for job in jobs)
-        assert report.bytes_up == sum(len(to_bytes(d.payload)) for d in done)
+        assert report.bytes_up == sum(len(to_bytes(d.upload)) for d in done)
         for job, sent in zip(jobs, done, strict=True):
-            down, up = from_bytes(to_bytes(job.payload)), from_bytes(to_bytes(sent.payload))
+            down, up = from_bytes(to_bytes(job.payload)), from_bytes(to_bytes(sent.upload))
             assert numbers(down.pop("model")) == numbers(up["model"]) == shared
             assert [numbers(tree) for tree in down.values()] == [head, head]
             assert (set(up), numbers(up["head"])) == ({"model", "samples", "head"}, head)

@@ -134,7 +134,7 @@ def mutual_round(precision: Precision, epochs: int):
 
 def test_one_step_of_mutual_learning(precision):
     done, out = mutual_round(precision, 1), STEP["out"]
-    after = done.payload["model"] | done.state["model"]
+    after = done.upload["model"] | done.state["model"]
     for name, short in SHORT.items():
         assert done.terms[f"intra_{name}"] == pytest.approx(out[f"loss_{short}_step1"], abs=precision.atol)
         assert precision.matches(after[f"{name}.head.weight"], out[f"W_{short}_after"])
@@ -148,7 +148,7 @@ def test_teachers_stay_as_they_were_before_the_first_step(precision):
     for name, short in SHORT.items():
         assert done.terms[f"intra_{name}"] == pytest.approx(out[f"loss_{short}_step2"], abs=precision.atol)
     moved = mutual_round(precision, 1)
-    tree, x = moved.payload["model"] | moved.state["model"], precision.tensor(STEP["in"]["x"])
+    tree, x = moved.upload["model"] | moved.state["model"], precision.tensor(STEP["in"]["x"])
     online, offline = (x @ tree[f"{name}.head.weight"].T + tree[f"{name}.head.bias"] for name in NETS)
     wrong = out["WRONG_loss_on_step2_if_teacher_not_frozen"]
     assert precision.matches(kl_divergence(offline, online).mean(), wrong)

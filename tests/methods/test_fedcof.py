@@ -65,6 +65,6 @@ def test_a_large_gamma_leads_to_the_direction_of_the_means():
 def test_classes_of_one_holder_are_reported():
     toy = world(configured("fedcof"), [[0, 1], [1, 2]], rounds=1, engine=Recording)
     toy.federation.step()
-    uploads = {done.client: done.payload for done in toy.federation.engine.done if "means" in done.payload}
+    uploads = {done.client: done.upload for done in toy.federation.engine.done if "means" in done.upload}
     (found,) = toy.method.closing().diagnostics({}, uploads, toy.federation.server_context())
     assert (found.code, found.figure) == ("fedcof.one_holder", 3.0)  # 0, 2 and 3

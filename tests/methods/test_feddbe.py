@@ -82,7 +82,7 @@ def test_weight_decay_leaves_the_vector_alone_and_nothing_private_travels():
     state = {"bias": torch.ones(6)}
     done = toy.worker.run(toy.job(0, round_=2, state=state))
     assert same_tree(done.state, state)
-    assert not any(name.startswith("extra") for name in done.payload["model"])
+    assert not any(name.startswith("extra") for name in done.upload["model"])
 
 
 def test_the_model_for_all_has_the_first_vector_and_a_personal_one_its_own():

@@ -46,7 +46,7 @@ def test_a_single_teacher_leaves_its_model_as_it_is():
 
 def distances(server, toy, public):
     """KL from the ensemble to the server's model on the public samples, and to the plain mean."""
-    sent = [done.payload["model"] for done in toy.federation.engine.done]
+    sent = [done.upload["model"] for done in toy.federation.engine.done]
     logits = torch.stack([toy.net.functional.logits(tree, public.x) for tree in sent]).mean(0)
     mean = weighted_mean(sent, [float(len(labels)) for labels in LABELS])
     each = [torch.log_softmax(toy.net.functional.logits(tree, public.x), 1) for tree in (server["model"], mean)]
@@ -83,7 +83,7 @@ def test_each_architecture_is_taught_by_all():
     federation.step()
     own = federation.engine.done[-2]
     assert own.client == 1
-    taught, sent = federation.server[model_of(1)], own.payload["model"]
+    taught, sent = federation.server[model_of(1)], own.upload["model"]
     assert list(taught) == list(federation.tasks[1].init)
     assert 1e-4 < furthest(taught, sent) < 1.0  # the mean of one upload, moved towards both
     federation.step()

@@ -47,7 +47,7 @@ def test_without_a_positive_weight_it_is_fedavg_bit_for_bit():
 def test_a_client_of_weight_zero_does_not_move_the_model():
     """Client 1 has all classes alike, client 0 one: with a = 2 it weighs max(0, 1/3 - 2 * 0.866) = 0."""
     toy = world(configured("feddisco", a=2.0, b=0.0), [[0, 0], [0, 1, 2, 3]])
-    alone = toy.worker.run(toy.job(1)).payload["model"]
+    alone = toy.worker.run(toy.job(1)).upload["model"]
     toy.federation.step()
     assert furthest(toy.federation.server["model"], alone) < 1e-7
 

@@ -171,17 +171,17 @@ def test_soft_labels_are_of_the_weights_that_travel_with_them():
     toy = world(configured("feddw", "paper"), SKEWED, net=TinyBN, epochs=2)
     done = toy.worker.run(toy.job(0))
     other = bias_free(TinyBN)().eval()
-    other.load_state_dict(done.payload["model"])
+    other.load_state_dict(done.upload["model"])
     x, y = toy.samples(0)
     with torch.no_grad():
         p = torch.softmax(other(x), 1)
     for label in (0, 1):
-        assert torch.allclose(done.payload["soft_labels"].values[label], p[y == label].mean(0), rtol=0, atol=1e-6)
+        assert torch.allclose(done.upload["soft_labels"].values[label], p[y == label].mean(0), rtol=0, atol=1e-6)
 
 
 def test_the_order_of_clients_does_not_matter():
     toy = world(configured("feddw", "authors"), SKEWED)
-    uploads = {k: toy.worker.run(toy.job(k)).payload for k in range(4)}
+    uploads = {k: toy.worker.run(toy.job(k)).upload for k in range(4)}
     ctx = ServerContext(toy.task, 1)
     straight = toy.method.aggregate(toy.federation.server, uploads, ctx)
     shuffled = toy.method.aggregate(
@@ -250,16 +250,16 @@ def test_what_travels(preset):
         values = 4 * rows * CLASSES + CLASSES + kept
         assert values <= wire_size(ours.payload) - wire_size(bare.payload) < values + 400
     for ours, bare in zip(toy.federation.engine.done, plain.federation.engine.done, strict=True):
-        assert set(ours.payload) == {"model", "samples", "soft_labels", "class_counts"}
+        assert set(ours.upload) == {"model", "samples", "soft_labels", "class_counts"}
         assert ours.state == {}
         rows = len(set(SKEWED[ours.client]))
         values = 4 * rows * CLASSES + CLASSES + 8 * CLASSES + kept
-        assert values <= wire_size(ours.payload) - wire_size(bare.payload) < values + 500
+        assert values <= wire_size(ours.upload) - wire_size(bare.upload) < values + 500
 
 
 def test_everything_held_gives_the_formula_of_the_specification():
     toy = world(configured("feddw"), [[0, 1, 2, 3], [3, 2, 1, 0]])
-    down, up = toy.job(0).payload, toy.worker.run(toy.job(0)).payload
+    down, up = toy.job(0).payload, toy.worker.run(toy.job(0)).upload
     parameters = sum(value.numel() for value in toy.task.init.values())
 
     def numbers(record):

@@ -267,7 +267,7 @@ def test_extra_numbers_on_the_wire(classes):
     golden = GOLDEN["feddw_extra_comm"][str(classes)]
     toy = world(configured("feddw"), [list(range(classes)) * 2], classes=classes, net="mlp", shape=(5,))
     payload = toy.job(0).payload
-    done = toy.worker.run(toy.job(0)).payload
+    done = toy.worker.run(toy.job(0)).upload
     numbers = payload["soft_labels"].values.numel() + done["soft_labels"].values.numel() + done["class_counts"].numel()
     assert numbers == golden["actual_up_C^2+C_down_C^2"]
     assert set(done) == {"model", "samples", "soft_labels", "class_counts"}

@@ -75,7 +75,7 @@ def test_after_the_first_round_g_is_minus_alpha_times_the_way():
     toy = world(configured("feddyn", alpha=0.2), LABELS[:2], engine=Recording)
     toy.federation.step()
     for client, done in enumerate(toy.federation.engine.done):
-        wanted = combine([done.payload["model"], toy.task.init], [-0.2, 0.2])
+        wanted = combine([done.upload["model"], toy.task.init], [-0.2, 0.2])
         assert furthest(toy.federation.states[client]["g"], wanted) < 1e-6
 
 
@@ -101,7 +101,7 @@ def test_the_average_is_the_mean_of_what_was_sent():
     for _ in range(2):
         toy.federation.engine.done.clear()
         toy.federation.step()
-    sent = [done.payload["model"] for done in toy.federation.engine.done]
+    sent = [done.upload["model"] for done in toy.federation.engine.done]
     offered = toy.method.predictors(toy.federation.server, None, ServerContext(toy.task, 2))
     assert set(offered) == {"global", "average"}
     assert furthest(offered["average"].tree, weighted_mean(sent, [1.0] * len(sent))) < 1e-5
@@ -111,7 +111,7 @@ def test_the_average_is_the_mean_of_what_was_sent():
 def test_clip_bounds_a_step():
     toy = world(configured("feddyn", "authors", clip=0.01), LABELS[:2])
     done = toy.worker.run(toy.job(1))
-    way = sum(float((done.payload["model"][n] - v).square().sum()) for n, v in toy.task.init.items()) ** 0.5
+    way = sum(float((done.upload["model"][n] - v).square().sum()) for n, v in toy.task.init.items()) ** 0.5
     assert way <= 0.1 * 0.01 * done.steps * (1 + 1e-5)
 
 

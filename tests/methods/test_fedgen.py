@@ -136,7 +136,7 @@ def test_what_travels_is_the_formula():
     job = toy.job(0, round_=2)
     entries = sum(value.numel() for value in toy.task.init.values())
     generator = (32 + 4) * 256 + 256 + 256 * 6 + 6
-    sent = toy.worker.run(job).payload
+    sent = toy.worker.run(job).upload
     assert numbers(job.payload) == entries + generator + 4
     assert numbers(sent) - 1 == entries + 4  # the number of samples is a scalar
 

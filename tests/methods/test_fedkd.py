@@ -101,7 +101,7 @@ def test_less_energy_travels_in_fewer_bytes():
         options = {"energy_first": energy, "energy_last": energy}
         toy = world(configured("fedkd", **options), LABELS, net="mlp", engine=Recording)
         toy.federation.step()
-        sizes.append(wire_size(toy.federation.engine.done[0].payload))
+        sizes.append(wire_size(toy.federation.engine.done[0].upload))
     assert sizes[0] < sizes[1] / 2
 
 

@@ -49,7 +49,7 @@ def test_without_rate_the_vectors_stand_still_and_the_run_says_so():
 def test_only_classes_of_the_study_set_are_sent_and_a_single_sample_sends_none():
     toy = world(configured("fedl2g", quiz=1), LABELS, net=Tiny)
     for client in range(4):
-        held = get_table(toy.worker.run(toy.job(client)).payload, "guiding").held
+        held = get_table(toy.worker.run(toy.job(client)).upload, "guiding").held
         labels = {*LABELS[client]} if len(LABELS[client]) > 1 else set()
         assert {*held.nonzero()[:, 0].tolist()} <= labels
         assert bool(held.any()) == (client < 3)
@@ -75,12 +75,12 @@ def test_quiz_samples_never_train():
 def test_without_a_step_the_quiz_does_not_depend_on_the_vectors():
     toy = world(configured("fedl2g", quiz=1), LABELS[:3], net=Tiny, optimizer=OptimizerSpec(lr=0.0))
     for client in range(3):
-        assert not get_table(toy.worker.run(toy.job(client)).payload, "guiding").held.any()
+        assert not get_table(toy.worker.run(toy.job(client)).upload, "guiding").held.any()
 
 
 def test_the_order_of_uploads_does_not_matter():
     toy = world(configured("fedl2g", quiz=1), LABELS[:3], net=Tiny)
-    uploads = {client: toy.worker.run(toy.job(client)).payload for client in range(3)}
+    uploads = {client: toy.worker.run(toy.job(client)).upload for client in range(3)}
     turned = {client: uploads[client] for client in (2, 0, 1)}
     context = toy.federation.server_context()
     one, other = (toy.method.aggregate(toy.federation.server, sent, context) for sent in (uploads, turned))

@@ -33,7 +33,7 @@ def test_offsets_are_of_the_clients_own_counts():
 def test_a_class_that_a_client_lacks_gets_no_gradient():
     toy = world(configured("fedlc"), LABELS, engine=Recording)
     toy.federation.step()
-    moved = {done.client: done.payload["model"] for done in toy.federation.engine.done}
+    moved = {done.client: done.upload["model"] for done in toy.federation.engine.done}
     init = toy.task.init["head.weight"]
     assert torch.equal(moved[0]["head.weight"][3], init[3])
     assert not torch.equal(moved[0]["head.weight"][2], init[2])

@@ -71,7 +71,7 @@ def test_clients_do_not_train_the_prototypes_even_with_weight_decay():
     first = toy.federation.server["model"][W]
     toy.federation.step()
     assert all(torch.equal(toy.federation.states[k]["last"][W], first) for k in range(5))
-    assert all(W not in done.payload["model"] for done in toy.federation.engine.done)
+    assert all(W not in done.upload["model"] for done in toy.federation.engine.done)
 
 
 def test_a_learned_scale_is_trained_and_averaged():

@@ -42,7 +42,7 @@ def test_with_equal_steps_it_is_fedavg():
 def test_a_client_without_a_step_changes_nothing():
     """Of two clients with as many samples, one steps 4 times and one, a batch of one under batch norm, not at all."""
     toy = world(configured("fednova"), [[0, 1, 2, 3], [1]], net=TinyBN, batch_size=2)
-    moved = toy.worker.run(toy.job(0)).payload["model"]
+    moved = toy.worker.run(toy.job(0)).upload["model"]
     toy.federation.step()
     for name in ("fc.weight", "norm.weight", "head.bias"):
         whole = moved[name] - toy.task.init[name]  # p (tau_eff / a) = 0.8 * 0.8

@@ -145,7 +145,7 @@ def test_a_filtered_round_sends_means_of_the_features_that_are_kept():
     x, _ = toy.samples(0)
     toy.net.load_state_dict(done.state["model"])
     z = toy.net.eval().features(x).detach().double()
-    assert torch.allclose(done.payload["prototypes"].values[0], z[kept(z, 0.5)].mean(0).float(), atol=1e-6)
+    assert torch.allclose(done.upload["prototypes"].values[0], z[kept(z, 0.5)].mean(0).float(), atol=1e-6)
 
 
 def test_refusals():

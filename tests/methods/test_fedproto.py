@@ -80,7 +80,7 @@ def test_average_model_offers_a_global_predictor():
 def test_as_the_authors_test_a_client_chooses_among_its_own_classes():
     toy = world(configured("fedproto", "authors"), LABELS, engine=Recording)
     toy.federation.step()
-    assert "class_counts" not in toy.federation.engine.done[0].payload
+    assert "class_counts" not in toy.federation.engine.done[0].upload
     for client, labels in enumerate(LABELS):
         state = toy.federation.state_of(toy.federation.client_context(client, 1))
         offered = toy.method.predictors(toy.federation.server, state, toy.federation.server_context(client))

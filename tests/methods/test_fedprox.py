@@ -35,7 +35,7 @@ def test_without_pull_it_is_fedavg_bit_for_bit(net):
         assert reports[0].participants == reports[1].participants
         assert same_bits(*(toy.federation.server for toy in toys))
     for plain, prox in zip(*(toy.federation.engine.done for toy in toys), strict=True):
-        assert same_bits(plain.payload, prox.payload)
+        assert same_bits(plain.upload, prox.upload)
     assert len(batches[0]) == len(batches[1]) > 10
     for (y, x), (y_prox, x_prox) in zip(*batches, strict=True):
         assert y == y_prox
@@ -83,7 +83,7 @@ def test_the_pull_is_towards_the_weights_of_the_round_for_the_whole_round():
                 for (name, w), g in zip(net.named_parameters(), gradients, strict=True):
                     w -= lr * (g + mu * (w - anchor[name]))
     done = toy.worker.run(toy.job(0, round_=2))
-    assert furthest(done.payload["model"], net.state_dict()) < 1e-6
+    assert furthest(done.upload["model"], net.state_dict()) < 1e-6
 
 
 def test_more_pull_keeps_clients_nearer():
@@ -91,5 +91,5 @@ def test_more_pull_keeps_clients_nearer():
     for mu in (0.0, 0.5, 5.0):
         toy = world(configured("fedprox", mu=mu), LABELS, epochs=5)
         done = toy.worker.run(toy.job(0))
-        drift.append(furthest(done.payload["model"], toy.task.init))
+        drift.append(furthest(done.upload["model"], toy.task.init))
     assert drift[0] > drift[1] > drift[2] > 0

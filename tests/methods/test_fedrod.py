@@ -58,7 +58,7 @@ def test_private_heads_are_neither_sent_nor_touched_by_others():
     toy = world(configured("fedrod"), LABELS, participation=0.4, engine=Recording)
     after(toy, 1)
     before = {client: state["model"] for client, state in toy.federation.states.items()}
-    assert all(not name.startswith("extra") for done in toy.federation.engine.done for name in done.payload["model"])
+    assert all(not name.startswith("extra") for done in toy.federation.engine.done for name in done.upload["model"])
     toy.federation.engine.done.clear()
     toy.federation.step()
     drawn = {done.client for done in toy.federation.engine.done}

@@ -448,8 +448,8 @@ def test_in_round_1_clients_send_the_weights_of_fedavg(preset, net):
     toys = [world(configured(name, preset), SKEWED, net=net, epochs=3) for name in ("fedavg", "fedsc")]
     for client in range(len(SKEWED)):
         plain, ours = (toy.worker.run(toy.job(client)) for toy in toys)
-        assert same_tree(plain.payload["model"], ours.payload["model"])
-        assert plain.payload["samples"] == ours.payload["samples"] == len(SKEWED[client])
+        assert same_tree(plain.upload["model"], ours.upload["model"])
+        assert plain.upload["samples"] == ours.upload["samples"] == len(SKEWED[client])
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -474,11 +474,11 @@ def test_what_travels():
         assert job.payload["relational"].values.shape == (2, CLASSES, 6)
         assert job.payload["consistent"].values.shape == (CLASSES, 6)
     for done in toy.federation.engine.done:
-        assert set(done.payload) == {"model", "samples", "prototypes", "class_counts"}
+        assert set(done.upload) == {"model", "samples", "prototypes", "class_counts"}
         assert done.state == {}
         expected = torch.bincount(torch.tensor(SKEWED[done.client]), minlength=CLASSES)
-        assert torch.equal(done.payload["class_counts"], expected)
-        assert torch.equal(done.payload["prototypes"].held, expected > 0)
+        assert torch.equal(done.upload["class_counts"], expected)
+        assert torch.equal(done.upload["prototypes"].held, expected > 0)
 
 
 @pytest.mark.parametrize("net", [Tiny, TinyBN])
@@ -486,13 +486,13 @@ def test_prototypes_are_class_means_under_the_weights_that_travel_with_them(net)
     toy = world(configured("fedsc", "paper"), SKEWED, net=net, epochs=2)
     done = toy.worker.run(toy.job(0))
     other = net().eval()
-    other.load_state_dict(done.payload["model"])
+    other.load_state_dict(done.upload["model"])
     x, y = toy.samples(0)
     with torch.no_grad():
         z = other.features(x)
     for label in (0, 1):
         mean = z[y == label].double().mean(0)
-        assert torch.allclose(done.payload["prototypes"].values[label].double(), mean, rtol=0, atol=1e-6)
+        assert torch.allclose(done.upload["prototypes"].values[label].double(), mean, rtol=0, atol=1e-6)
 
 
 def test_prototypes_of_the_last_epoch_are_seen_before_the_steps():
@@ -504,10 +504,10 @@ def test_prototypes_of_the_last_epoch_are_seen_before_the_steps():
     before = before.worker.run(before.job(0))
     after = world(configured("fedsc", "paper"), SKEWED, epochs=2, batch_size=8)
     after = after.worker.run(after.job(0))
-    ours = done.payload["prototypes"].values
-    assert same_tree(done.payload["model"], after.payload["model"])
-    assert torch.allclose(ours, before.payload["prototypes"].values, rtol=0, atol=1e-6)
-    assert not torch.allclose(ours, after.payload["prototypes"].values, atol=1e-4)
+    ours = done.upload["prototypes"].values
+    assert same_tree(done.upload["model"], after.upload["model"])
+    assert torch.allclose(ours, before.upload["prototypes"].values, rtol=0, atol=1e-6)
+    assert not torch.allclose(ours, after.upload["prototypes"].values, atol=1e-4)
 
 
 @pytest.mark.parametrize("near", [1.0, 0.1, 0.01, 1e-3])
@@ -584,7 +584,7 @@ def test_nothing_that_travels_carries_a_gradient(preset):
     for _ in range(2):
         toy.federation.step()
     consts = toy.method.begin(toy.job(0, round_=3).payload, {}, toy.federation.client_context(0, 3)).consts
-    records = [toy.federation.server, consts, *(d.payload for d in toy.federation.engine.done)]
+    records = [toy.federation.server, consts, *(d.upload for d in toy.federation.engine.done)]
     for value in itertools.chain.from_iterable(r.values() for r in records):
         tensors = value.values() if isinstance(value, dict) else [getattr(value, "values", value)]
         for tensor in tensors:
@@ -611,11 +611,11 @@ def test_one_sample_under_batch_norm_still_has_a_prototype():
     toy = world(configured("fedsc", "authors"), SKEWED, net=TinyBN)
     done = toy.worker.run(toy.job(3))
     assert done.steps == 0
-    assert same_tree(done.payload["model"], toy.task.init)
-    assert done.payload["prototypes"].held.tolist() == [False, True, False, False]
+    assert same_tree(done.upload["model"], toy.task.init)
+    assert done.upload["prototypes"].held.tolist() == [False, True, False, False]
     with torch.no_grad():
         z = toy.net.eval().features(toy.samples(3)[0])
-    assert torch.allclose(done.payload["prototypes"].values[1], z[0], rtol=0, atol=1e-6)
+    assert torch.allclose(done.upload["prototypes"].values[1], z[0], rtol=0, atol=1e-6)
 
 
 def test_server_state_survives_a_round_trip_through_bytes():

@@ -247,7 +247,7 @@ def test_gpr_on_batch_norm():
     server = dict(toy.federation.server)
     tall = {n: v + 1e4 if n == "norm.running_var" else v for n, v in server["model"].items()}
     server |= {"model": tall, "knowledge": ClassTable(server["knowledge"].values * 3, server["knowledge"].held)}
-    uploads = {k: toy.worker.run(toy.job(k, round_=2)).payload for k in range(3)}
+    uploads = {k: toy.worker.run(toy.job(k, round_=2)).upload for k in range(3)}
     new = toy.method.aggregate(server, uploads, ServerContext(toy.task, 2))
     assert new["rho"] < -0.5  # away from the last model, whose variances are large
     assert torch.equal(new["model"]["norm.running_var"], torch.zeros(6))
@@ -388,7 +388,7 @@ def test_no_gradient_reaches_the_knowledge(missing):
     consts = toy.method.begin(toy.job(0, round_=3).payload, {}, toy.federation.client_context(0, 3)).consts
     assert not any(value.requires_grad for value in consts.values() if isinstance(value, torch.Tensor))
     for done in toy.federation.engine.done:
-        assert not done.payload["knowledge"].values.requires_grad
+        assert not done.upload["knowledge"].values.requires_grad
 
 
 def test_U_takes_no_gradient_unless_asked():
@@ -504,8 +504,8 @@ def test_in_round_1_clients_send_the_weights_of_fedavg(preset, net, scale):
     ]
     for client in range(len(SKEWED)):
         plain, ours = (toy.worker.run(toy.job(client)) for toy in toys)
-        assert same_tree(plain.payload["model"], ours.payload["model"])
-        assert plain.payload["samples"] == ours.payload["samples"] == len(SKEWED[client])
+        assert same_tree(plain.upload["model"], ours.upload["model"])
+        assert plain.upload["samples"] == ours.upload["samples"] == len(SKEWED[client])
 
 
 def test_with_fedavg_weights_the_server_of_round_1_is_fedavgs_too():
@@ -541,10 +541,10 @@ def test_what_travels(preset):
         assert set(job.payload) == {"model", "knowledge"}
         assert job.payload["knowledge"].held.tolist() == [True, True, True, False]
     for done, bare in zip(toy.federation.engine.done, plain.federation.engine.done, strict=True):
-        assert set(done.payload) == {"model", "samples", "knowledge"}
+        assert set(done.upload) == {"model", "samples", "knowledge"}
         assert done.state == {}
         held = len(set(SKEWED[done.client]))
-        extra = wire_size(done.payload) - wire_size(bare.payload)
+        extra = wire_size(done.upload) - wire_size(bare.upload)
         values = 4 * held * CLASSES + CLASSES
         assert values <= extra < values + 256  # names, shapes, offsets
 
@@ -555,21 +555,21 @@ def test_knowledge_is_of_the_weights_that_travel_with_it(net, silu):
     toy = world(configured("fedskc", "paper", silu=silu), SKEWED, net=net, epochs=2)
     done = toy.worker.run(toy.job(0))
     other = net().eval()
-    other.load_state_dict(done.payload["model"])
+    other.load_state_dict(done.upload["model"])
     x, y = toy.samples(0)
     with torch.no_grad():
         logits = other(x)
     for label in (0, 1):
         mean = logits[y == label].mean(0)
         expected = mean * torch.sigmoid(mean) if silu else mean
-        assert torch.allclose(done.payload["knowledge"].values[label], expected, rtol=0, atol=1e-6)
+        assert torch.allclose(done.upload["knowledge"].values[label], expected, rtol=0, atol=1e-6)
 
 
 def test_knowledge_of_the_last_epoch_is_seen_before_the_steps():
     """Two epochs, one batch each: the last epoch sees the weights that one epoch leaves."""
     late = world(configured("fedskc", "paper", knowledge_from="last_epoch"), SKEWED, epochs=2, batch_size=8)
     after = world(configured("fedskc", "paper"), SKEWED, epochs=1, batch_size=8)
-    ours, expected = (toy.worker.run(toy.job(0)).payload["knowledge"].values for toy in (late, after))
+    ours, expected = (toy.worker.run(toy.job(0)).upload["knowledge"].values for toy in (late, after))
     assert torch.allclose(ours, expected, rtol=0, atol=1e-6)
 
 

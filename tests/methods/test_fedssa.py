@@ -129,7 +129,7 @@ def test_rows_weigh_alike_or_by_samples_of_the_class():
     for weights in ("uniform", "count"):
         toy = fedssa(rounds=1, options={"weights": weights})
         done = toy.federation.engine.done
-        assert all(("class_counts" in d.payload) is (weights == "count") for d in done)
+        assert all(("class_counts" in d.upload) is (weights == "count") for d in done)
         counts = torch.stack([torch.bincount(torch.tensor(part), minlength=CLASSES) for part in SKEWED])
         shares = (counts if weights == "count" else counts > 0).double()
         rows = torch.stack([header(d.state["model"]).double() for d in done])
@@ -151,10 +151,10 @@ def test_only_seen_rows_travel_from_the_second_participation_on():
         report = toy.federation.step()
         jobs, done = (x[-2:] for x in (toy.federation.engine.jobs, toy.federation.engine.done))
         assert report.bytes_down == sum(len(to_bytes(job.payload)) for job in jobs)
-        assert report.bytes_up == sum(len(to_bytes(d.payload)) for d in done)
+        assert report.bytes_up == sum(len(to_bytes(d.upload)) for d in done)
         for job, sent in zip(jobs, done, strict=True):
-            assert set(job.payload) == set(sent.payload) == {"header"}
-            down, up = (from_bytes(to_bytes(r))["header"] for r in (job.payload, sent.payload))
+            assert set(job.payload) == set(sent.upload) == {"header"}
+            down, up = (from_bytes(to_bytes(r))["header"] for r in (job.payload, sent.upload))
             own = seen(SKEWED[job.ctx.client])
             assert torch.equal(down.held, own if job.ctx.client in met else torch.ones(CLASSES, dtype=torch.bool))
             assert torch.equal(up.held, own)
@@ -172,7 +172,7 @@ def test_uploads_and_states_share_no_memory(options):
     first = {n: v.clone() for n, v in toy.task.init.items()}
     states = [state["model"] for state in toy.federation.states.values()]
     owned = [v for tree in (*states, toy.task.init, toy.worker.loaded_nets[0].tree) for v in tree.values()]
-    sent = [d.payload["header"].values for d in toy.federation.engine.done[-4:]]
+    sent = [d.upload["header"].values for d in toy.federation.engine.done[-4:]]
     sent.append(toy.federation.server["header"].values)
     places = [v.untyped_storage().data_ptr() for v in owned + sent]
     assert len(set(places)) == len(places)
@@ -191,7 +191,7 @@ def test_who_holds_what_is_counted_not_read_off_zeros():
 
 def test_the_bias_stays_where_it_is_not_shared():
     toy = fedssa(rounds=2, options={"share_bias": False})
-    assert all(d.payload["header"].values.shape == (CLASSES, D) for d in toy.federation.engine.done)
+    assert all(d.upload["header"].values.shape == (CLASSES, D) for d in toy.federation.engine.done)
     assert toy.federation.server["header"].values.shape == (CLASSES, D)
     assert not torch.equal(toy.federation.states[0]["model"]["head.bias"], toy.task.init["head.bias"])
 
@@ -237,7 +237,7 @@ def test_five_architectures_train_together_and_exchange_rows():
     sizes = {federation.states[k]["model"]["fc.0.weight"].shape for k in range(6)}
     assert len(sizes) == 5
     done = federation.engine.done[-6:]
-    assert all(set(d.payload) == {"header"} and d.payload["header"].values.shape == (CLASSES, 501) for d in done)
+    assert all(set(d.upload) == {"header"} and d.upload["header"].values.shape == (CLASSES, 501) for d in done)
     rows = torch.stack([header(federation.states[k]["model"]) for k in (1, 2, 4, 5)])[:, 2]
     mean = rows.double().mean(0).float()
     assert torch.allclose(federation.server["header"].values[2], mean, rtol=0, atol=1e-6)

@@ -70,10 +70,10 @@ def test_golden():
         gold = GOLD["out"][f"round{number}"]
         assert matches(server["model"], gold["server"])
         assert abs(probe(server["model"]) - gold["probe"]) < 1e-7
-        uploads = [d.payload for d in done[2 * (number - 1) : 2 * number]]
+        uploads = [d.upload for d in done[2 * (number - 1) : 2 * number]]
         assert held_entries(federation, uploads) == gold["held_entries"]
         for client, sent in gold["clients"].items():
-            payload = next(d.payload for d in done[2 * (number - 1) : 2 * number] if d.client == int(client))
+            payload = next(d.upload for d in done[2 * (number - 1) : 2 * number] if d.client == int(client))
             assert matches(payload["model"], sent)
     assert refuted(servers[1]["model"], GOLD)
 
@@ -136,7 +136,7 @@ def test_two_widths_with_batch_norm_and_newcomers():
     assert furthest(first, model) > 1e-3
     assert (model["norm.running_var"] > 0).all()
     for done in federation.engine.done:
-        assert len(done.payload["model"]["fc.bias"]) == (6, 3)[done.client % 2]
+        assert len(done.upload["model"]["fc.bias"]) == (6, 3)[done.client % 2]
 
 
 @pytest.mark.parametrize("wrapper", ["median", "trimmed", "normbound", "int8", "topk"])

@@ -25,7 +25,7 @@ def test_nothing_travels():
         assert report.bytes_up == report.bytes_down == 0
         assert toy.federation.server == {}
     assert all(job.payload == {} for job in toy.federation.engine.jobs)
-    assert all(done.payload == {} for done in toy.federation.engine.done)
+    assert all(done.upload == {} for done in toy.federation.engine.done)
 
 
 @pytest.mark.parametrize("net", [Tiny, TinyBN])
@@ -96,10 +96,10 @@ def test_private_roles_never_travel_and_shared_ones_are_averaged():
         done = toy.federation.engine.done
         assert set(toy.federation.server["model"]) == shared
         assert all(set(job.payload["model"]) == shared for job in toy.federation.engine.jobs)
-        assert all(set(d.payload["model"]) == shared for d in done)
+        assert all(set(d.upload["model"]) == shared for d in done)
         assert all(set(d.state["model"]) == private for d in done)
         for name, value in toy.federation.server["model"].items():
-            a, b, c = (d.payload["model"][name].double() for d in done)
+            a, b, c = (d.upload["model"][name].double() for d in done)
             assert torch.allclose(value.double(), (6 * a + 4 * b + 5 * c) / 15, rtol=0, atol=1e-6)
 
 

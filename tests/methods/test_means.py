@@ -36,7 +36,7 @@ MEANS_A_ROUND = {"fednova": 2}
 def test_clients_send_what_the_method_declares(name, preset):
     toy = after(world(handmade(name, preset), LABELS, net=TinyBN, engine=Recording), 2)
     for job, done in zip(toy.federation.engine.jobs, toy.federation.engine.done, strict=True):
-        assert done.payload.keys() - {"samples"} == set(toy.federation.methods[job.stage].spec.sends)
+        assert done.upload.keys() - {"samples"} == set(toy.federation.methods[job.stage].spec.sends)
 
 
 @pytest.mark.parametrize(
@@ -54,7 +54,7 @@ def test_clients_send_what_the_method_declares(name, preset):
 def test_options_that_change_what_is_sent_change_the_declaration(name, options):
     toy = after(world(configured(name, **options), LABELS, net=TinyBN, engine=Recording), 2)
     for done in toy.federation.engine.done:
-        assert done.payload.keys() - {"samples"} == set(toy.method.spec.sends)
+        assert done.upload.keys() - {"samples"} == set(toy.method.spec.sends)
 
 
 def noting(name, preset="sound", **options):
@@ -108,7 +108,7 @@ def test_a_method_may_replace_the_mean():
 
     toy = after(world(First(), LABELS, engine=Recording), 1)
     (first,) = (done for done in toy.federation.engine.done if done.client == 0)
-    assert same_bits({"model": toy.federation.server["model"]}, {"model": first.payload["model"]})
+    assert same_bits({"model": toy.federation.server["model"]}, {"model": first.upload["model"]})
 
 
 # -- means -------------------------------------------------------------------------------------------------------------
@@ -194,7 +194,7 @@ def test_what_has_no_mean_is_refused():
 
 def test_a_models_mean_is_that_of_its_clients_by_samples():
     toy = after(world(Method(), LABELS, engine=Recording), 1)
-    trees = [done.payload["model"] for done in toy.federation.engine.done]
+    trees = [done.upload["model"] for done in toy.federation.engine.done]
     shares = np.array([len(LABELS[done.client]) for done in toy.federation.engine.done]) / sum(map(len, LABELS))
     expected = {name: sum(s * t[name].double() for s, t in zip(shares, trees, strict=True)) for name in trees[0]}
     assert furthest(toy.federation.server["model"], expected) < 1e-7

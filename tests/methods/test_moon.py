@@ -43,7 +43,7 @@ def test_the_last_model_is_the_clients_own_before_aggregation():
     toy = world(configured("moon"), LABELS[:2], epochs=2)
     job = toy.job(0)
     done = toy.worker.run(job)
-    assert same_tree(done.state["previous"], done.payload["model"])
+    assert same_tree(done.state["previous"], done.upload["model"])
 
 
 def test_equal_anchors_give_log_2_without_gradient():

@@ -67,7 +67,7 @@ def test_it_runs_once_before_the_first_round_over_all_clients_with_data(particip
 
 def test_its_result_is_that_of_its_hooks():
     toy, alone = after(world(Opens(), LABELS), 1), world(Centre(), LABELS)
-    done = {client: alone.worker.run(alone.job(client, round_=0)).payload for client in (0, 1, 3, 4)}
+    done = {client: alone.worker.run(alone.job(client, round_=0)).upload for client in (0, 1, 3, 4)}
     assert torch.equal(get_tensor(toy.federation.server, "centre"), alone.method.mean(done, "centre"))
 
 
@@ -76,7 +76,7 @@ def test_its_bytes_steps_and_samples_count():
     opening = toy.federation.engine.done[:4]
     ours, theirs = toy.reports[0], plain.reports[0]
     upload = wire_size({"opened": 1}) - wire_size({})
-    assert ours.bytes_up - theirs.bytes_up >= sum(wire_size(done.payload) for done in opening) + 4 * upload
+    assert ours.bytes_up - theirs.bytes_up >= sum(wire_size(done.upload) for done in opening) + 4 * upload
     down = [job.payload for job in toy.federation.engine.jobs[:4]]
     assert ours.bytes_down - theirs.bytes_down == sum(map(wire_size, down))
     assert ours.steps - theirs.steps == sum(done.steps for done in opening) == 2 + 1 + 2 + 1

@@ -63,7 +63,7 @@ def test_with_a_large_q_the_worst_client_decides():
         toy.worker.loaded_nets[0].load(toy.task.init)
         losses[client] = float(torch.nn.functional.cross_entropy(toy.net.eval()(x), y).detach())
     worst = max(losses, key=losses.get)
-    sent = next(done.payload for done in toy.federation.engine.done if done.client == worst)
+    sent = next(done.upload for done in toy.federation.engine.done if done.client == worst)
     model, init = toy.federation.server["model"], toy.task.init
     ways = [(model[n] - init[n]).flatten() for n in init], [-sent["model"][n].flatten() for n in init]
     assert torch.cosine_similarity(*(torch.cat(way) for way in ways), dim=0) > 0.99

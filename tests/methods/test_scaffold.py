@@ -95,7 +95,7 @@ def test_controls_frozen_at_zero_are_fedavg_with_equal_weights():
 def test_a_client_without_a_step_keeps_its_control():
     toy = world(configured("scaffold"), [[0, 1, 2], [1]], net=TinyBN, engine=Recording)
     toy.federation.step()
-    payload = toy.federation.engine.done[1].payload
+    payload = toy.federation.engine.done[1].upload
     assert not any(value.any() for value in payload["control"].values())
 
 

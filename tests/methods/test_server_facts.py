@@ -227,7 +227,7 @@ def test_its_result_is_that_of_its_hooks():
     model = after(world(Method(), LABELS, rounds=2), 2).federation.server["model"]
     assert same_bits({"model": toy.federation.server["model"]}, {"model": model})
     plain.federation.server = {"model": model}
-    done = {client: plain.worker.run(plain.job(client, round_=3)).payload for client in (0, 1, 3, 4)}
+    done = {client: plain.worker.run(plain.job(client, round_=3)).upload for client in (0, 1, 3, 4)}
     expected = plain.method.mean(done, "heads")
     assert furthest(toy.federation.server["heads"], expected) == 0
     assert furthest(expected, {name: model[name] for name in expected}) > 1e-3
@@ -237,7 +237,7 @@ def test_its_bytes_steps_and_samples_count():
     toy, plain = (after(world(method, LABELS, rounds=2, engine=Recording), 2) for method in (Closes(), Method()))
     closing = toy.federation.engine.done[-4:]
     ours, theirs = toy.reports[-1], plain.reports[-1]
-    assert ours.bytes_up - theirs.bytes_up == sum(wire_size(done.payload) for done in closing)
+    assert ours.bytes_up - theirs.bytes_up == sum(wire_size(done.upload) for done in closing)
     down = [job.payload for job in toy.federation.engine.jobs[-4:]]
     assert ours.bytes_down - theirs.bytes_down == sum(map(wire_size, down))
     assert ours.steps - theirs.steps == sum(done.steps for done in closing) == 2 + 1 + 2 + 1

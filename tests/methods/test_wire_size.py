@@ -106,7 +106,7 @@ def third_round(name, labels):
         job = toy.job(0, round_=toy.federation.round + 1)
         toy.federation.step()
     (done,) = (one for one in toy.federation.engine.done if one.client == 0)
-    return job.payload, done.payload, done.state
+    return job.payload, done.upload, done.state
 
 
 @pytest.mark.parametrize("name", MEASURED)
@@ -146,4 +146,4 @@ def test_a_method_of_two_views_has_the_bytes_of_its_formula():
     job = toy.job(0)
     toy.federation.step()
     head = sum(4 * toy.task.init[name].numel() for name in toy.task.names(frozenset({Role.HEAD})))
-    assert values_of(job.payload) == values_of(toy.federation.engine.done[0].payload) == head > 0
+    assert values_of(job.payload) == values_of(toy.federation.engine.done[0].upload) == head > 0

@@ -209,7 +209,9 @@ def run_trial(
     """
     refuse_without_validation(config, "a trial")
     if config.rounds < FACTOR:
-        raise ConfigError(f"rounds = {config.rounds}: a trial needs {FACTOR} or more, whose third is the first rung")
+        raise ConfigError(
+            f"rounds = {config.rounds}: a trial needs {FACTOR} or more, as its first rung is a third of them"
+        )
     if scenario is not None and not scenario.val.sizes.sum():
         raise ConfigError(f"a trial: {scenario.name} has no validation data to choose on; set val above 0")
     names = list(dict.fromkeys([*methods, reference]))

@@ -188,7 +188,7 @@ def compare(
     user_scenario = scenario if isinstance(scenario, Scenario) else None
     scenarios = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
     if len(scenarios) > 1 and any(isinstance(entry, Scenario) for entry in scenarios):
-        raise ConfigError("scenario: of scenarios that are objects, one at a time can be compared")
+        raise ConfigError("scenario: scenarios that are objects can be compared only one at a time")
     sections = [scenario_section(entry) for entry in scenarios]
     if is_python_object(model):
         with reproducible_settings():

@@ -49,7 +49,9 @@ def compare(
     ] = None,
     seeds: Annotated[
         int | None,
-        typer.Option(min=1, max=10_000, help="Seeds: the config's (or --seed), and the next ones; 3 unless given."),
+        typer.Option(
+            min=1, max=10_000, help="Number of seeds, counted up from --seed or the config's; 3 unless given."
+        ),
     ] = None,
     references: Annotated[
         bool,

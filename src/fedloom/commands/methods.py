@@ -23,7 +23,9 @@ def methods(
     name: Annotated[str | None, typer.Argument(help="One of them; also in wrappers: fedprox+dw.")] = None,
     global_: Annotated[bool, typer.Option("--global", help="With a global model.")] = False,
     personal: Annotated[bool, typer.Option("--personal", help="With a model for each client.")] = False,
-    any_architecture: Annotated[bool, typer.Option("--any-architecture", help="For clients with other nets.")] = False,
+    any_architecture: Annotated[
+        bool, typer.Option("--any-architecture", help="For clients with different nets.")
+    ] = False,
     stateless: Annotated[bool, typer.Option("--stateless", help="Clients keep nothing between rounds.")] = False,
     secure_sum: Annotated[bool, typer.Option("--secure-sum", help="The server needs sums over clients alone.")] = False,
     stacks: Annotated[bool, typer.Option("--stacks", help="Clients train side by side in one stack.")] = False,

@@ -35,8 +35,8 @@ class NewcomersConfig(Section):
     shots: tuple[Annotated[int, Field(ge=1)] | Literal["all"], ...] = Field(
         ("all",),
         description="Numbers of samples of each class that a newcomer tunes on, one test each: whole numbers, or `all` "
-        "for its whole training data. A class of which it has fewer gives those. An empty list tests without tuning "
-        "alone.",
+        "for its whole training data. If it has fewer samples of a class, it tunes on all of them. An empty list "
+        "leaves only the test without tuning.",
         examples=[[1, 5, "all"]],
         max_length=100,
     )
@@ -76,7 +76,7 @@ class EvaluationConfig(Section):
     protocols: tuple[str, ...] = Field(
         (),
         description="Several protocols that one run is tested by, each with its own columns and its own selected "
-        "round. The first is the main one, by which a headline, a tuning and early stopping judge. A method is tested "
+        "round. The first is the main one, which the headline, tuning and early stopping use. A method is tested "
         "in those that it offers. One alone is the same as `protocol`.",
         examples=[["global/global", "global/local", "personal/local", "personal/global"]],
     )

@@ -52,7 +52,7 @@ def from_content(content: Any) -> Message:
         facts, body = content[_FACTS], content[_BODY]
         whole = {*content} == {_FACTS, _BODY} and {*facts} == {_FACTS} and {*body} == {_BODY}
         if not (whole and isinstance(facts, ConfigRecord) and isinstance(body, ArrayRecord)):
-            raise MessageError("a message with other records than a message's")
+            raise MessageError("a message whose records are not those of a fedloom message")
         text, array = facts[_FACTS], body[_BODY]
     except (KeyError, TypeError, ValueError) as error:
         raise MessageError(f"no message: {type(error).__name__}: {printable(str(error)[:200])}") from None

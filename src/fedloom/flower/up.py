@@ -208,7 +208,7 @@ def collect_result(out: Path, processes: ChildProcesses) -> Result:
     result = Result.read(out)
     if result is None:
         raise FederationError(
-            f"the run ended without a result; go on with the same command; its last words: {processes.tail('run')}"
+            f"the run ended without a result; go on with the same command; its last output: {processes.tail('run')}"
         )
     return result
 

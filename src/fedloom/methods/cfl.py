@@ -30,8 +30,9 @@ class Options(method.Options):
     min_size: int = Field(2, ge=2, description="Clusters with no more members than this do not split.")
     linkage: Literal["complete", "single"] = Field(
         "complete",
-        description="How two groups are as alike as: their least similar pair (released code), or their most similar "
-        "one, which makes the greatest similarity across the split least (the paper).",
+        description="What the similarity of two groups is: that of their least similar pair (released code), or that "
+        "of their most similar pair, which makes the greatest similarity across the split as small as possible (the "
+        "paper).",
     )
     weights: Literal["uniform", "samples"] = Field(
         "uniform", description="Weights of the members of a cluster: all alike, or by their samples."

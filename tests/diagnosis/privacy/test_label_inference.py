@@ -99,7 +99,7 @@ def test_a_change_is_not_taken_for_weights():
 
 def test_what_dp_leaves_of_an_upload_tells_nothing():
     toy = after(world(configured("fedsc+dp"), [LABELS, [0, 1]], engine=Recording), 1)
-    uploads = {done.client: done.payload for done in toy.federation.engine.done}
+    uploads = {done.client: done.upload for done in toy.federation.engine.done}
     server = toy.federation.server_context()
     view = NoisyUploads(Options(), toy.method.spec.sends, uploads, toy.federation.server, server, {0, 1}, 2)
     received = {"model": {name: torch.zeros_like(value) for name, value in toy.task.init.items()}}
@@ -110,7 +110,7 @@ def test_what_dp_leaves_of_an_upload_tells_nothing():
 def test_no_upload_breaks_it(name):
     toy = world(handmade(name), [[0, 1, 2, 0], [1, 3, 3, 2]])
     job = toy.job(0)
-    sent = toy.worker.run(job).payload
+    sent = toy.worker.run(job).upload
     (upload,) = toy.method.unpack(toy.federation.server, {0: sent}, toy.federation.server_context).values()
     guess = infer_labels(upload, job.payload, 4)
     assert guess.shares.shape == (4,)

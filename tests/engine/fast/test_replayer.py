@@ -257,7 +257,7 @@ def test_a_worker_that_must_not_replay_does_not():
         assert slow.stepper.notes() == ()
     for fast in (toy.worker, toy.worker.copy(), worker.copy(Speedups())):
         assert isinstance(fast.stepper, Replayer)
-    assert same_bits(worker.run(toy.job(0)).payload, toy.worker.run(toy.job(0)).payload)
+    assert same_bits(worker.run(toy.job(0)).upload, toy.worker.run(toy.job(0)).upload)
 
 
 class Collected:

@@ -36,7 +36,7 @@ def test_a_field_that_is_added_to_a_result_crosses(reserve):
     result = LongerResult(1, model, state, {"ce": 0.5}, 2, 3, 0.25, momentum={"v": torch.randn(7)}, note="seen")
     again = unpacked(packed(result, Packer(memory)), memory.view)
     assert type(again) is LongerResult
-    assert same_bits(again.payload, model)
+    assert same_bits(again.upload, model)
     assert same_bits(again.momentum, result.momentum)
     assert torch.equal(again.counts, result.counts)
     assert (again.client, again.state, again.terms, again.note) == (1, state, {"ce": 0.5}, "seen")

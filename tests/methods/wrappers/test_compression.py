@@ -103,7 +103,7 @@ def changes_of(toy, round_=0):
     for job in jobs:
         plain = world(configured("fedavg"), LABELS)
         done = plain.worker.run(job.__class__(job.ctx, {"model": job.payload["model"]}, {}, job.indices))
-        had, new = job.payload["model"], done.payload["model"]
+        had, new = job.payload["model"], done.upload["model"]
         found.append(torch.cat([(new[n].double() - had[n].double()).flatten() for n in had]))
     return found
 
@@ -116,7 +116,7 @@ def test_what_was_sent_and_what_is_left_are_all_changes(word):
     for client in range(len(LABELS)):
         made = sum(changes_of(toy, round_)[client] for round_ in range(3))
         done = [toy.federation.engine.done[round_ * len(LABELS) + client] for round_ in range(3)]
-        sent = sum(method.restored(one.payload[f"{word}.model"], sizes) for one in done)
+        sent = sum(method.restored(one.upload[f"{word}.model"], sizes) for one in done)
         left = toy.federation.states[client][f"{word}.model"].double()
         assert torch.allclose(sent + left, made, rtol=0, atol=1e-6)
         assert left.abs().max() > 1e-4
@@ -168,7 +168,7 @@ def test_buffers_travel_as_they_are(word):
 def test_a_control_variate_is_compressed_as_the_change_that_it_is():
     toy = world(configured("scaffold+topk", topk_share=0.5), LABELS, optimizer=PLAIN_SGD, engine=Recording)
     after(toy, 1)
-    sent = toy.federation.engine.done[0].payload
+    sent = toy.federation.engine.done[0].upload
     assert {"topk.model", "topk.control"} <= sent.keys()
     assert sent.keys() & {"model", "control"} == set()
     left = toy.federation.states[0]["topk.control"]
@@ -199,7 +199,7 @@ D = 5 * 4000 + 4000 + 4 * 4000 + 4
 def test_bytes_on_the_wire_are_those_of_the_compressed_form(word, values):
     toy = federation(f"fedavg+{word}", net=Wide, labels=LABELS[:2])
     report, done = toy.reports[0], toy.federation.engine.done
-    assert report.bytes_up == sum(len(to_bytes(one.payload)) for one in done)
+    assert report.bytes_up == sum(len(to_bytes(one.upload)) for one in done)
     assert 0 < report.bytes_up / 2 - values < 700  # names and shapes
     assert report.bytes_down == 2 * wire_size({"model": toy.task.init})
 

@@ -97,7 +97,7 @@ def test_averaged_tables_can_be_cut_row_by_row():
     plain = after(world(configured("fedproto"), LABELS, engine=Recording), 1)
     rows, holders = np.zeros((4, 6)), np.zeros(4)
     for done in plain.federation.engine.done:
-        table = done.payload["prototypes"]
+        table = done.upload["prototypes"]
         values = table.values.double().numpy()
         rows += values * np.minimum(1, clip / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12))
         holders += table.held.numpy()
@@ -222,7 +222,7 @@ def test_fedskc_without_neighbours_needs_means_alone():
     """The mean over holders, Eq. 1 with M = 0, by hand, from what clients sent."""
     toy = after(world(configured("fedskc", neighbours=0), LABELS, engine=Recording), 1)
     assert not toy.method.spec.sends["knowledge"].per_client
-    tables = [done.payload["knowledge"] for done in toy.federation.engine.done]
+    tables = [done.upload["knowledge"] for done in toy.federation.engine.done]
     sums: Tree = {"": sum(table.values.double() for table in tables)}
     holders = sum(table.held.double() for table in tables)
     found = toy.federation.server["knowledge"]

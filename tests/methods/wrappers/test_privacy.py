@@ -32,7 +32,7 @@ def noise_of(task, key, shapes, round_=1):
 def uploads_of(name, net=Tiny, **options):
     """What the clients send in round 1 without privacy."""
     toy = after(world(configured(name, **options), LABELS, net=net, engine=Recording), 1)
-    return [done.payload for done in toy.federation.engine.done]
+    return [done.upload for done in toy.federation.engine.done]
 
 
 # -- the mechanism -------------------------------------------------------------------------------------------

@@ -11,7 +11,7 @@ SAMPLES = {0: 4, 1: 2, 2: 2}
 
 def noted(name, **options):
     toy, weights = world(configured(name, **options), LABELS), MeanWeights()
-    uploads = {client: toy.worker.run(toy.job(client)).payload for client in range(3)}
+    uploads = {client: toy.worker.run(toy.job(client)).upload for client in range(3)}
     weights.noting(toy.method).aggregate(toy.federation.server, uploads, toy.federation.server_context())
     return weights.figures("model", [0, 1, 2], SAMPLES)
 

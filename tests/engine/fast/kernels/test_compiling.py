@@ -118,7 +118,7 @@ def named(tmp_path, monkeypatch, folder):
         ("#!/bin/sh\nprintf '\\377\\376\n'; printf 'error: \\377\n' >&2; exit 1\n", r"error: \ufffd \(exit code 1\)"),
         (
             "#!/bin/sh\nexec sleep 60\n",
-            r"own-compiler: has not told its version within 0\.2 s; .* FEDLOOM_NO_COMPILER=1",
+            r"own-compiler: did not report its version within 0\.2 s; .* FEDLOOM_NO_COMPILER=1",
         ),
     ],
     ids=["fails", "speaks", "makes nothing", "no program", "makes no library", "prints garbage", "hangs"],
@@ -136,7 +136,7 @@ def test_a_compiler_that_fails_is_one_line_before_training(named, script, says, 
 def test_a_folder_that_others_may_write_to_is_one_line_before_training(folder):
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    with pytest.raises(ConfigError, match=r"own cannot be used: cache folder .*others may write there") as caught:
+    with pytest.raises(ConfigError, match=r"own cannot be used: cache folder .*others can write to it") as caught:
         asked_for()
     assert "\n" not in str(caught.value)
 
@@ -152,7 +152,7 @@ def test_a_folder_that_others_may_write_to_is_refused(folder, source):
     """What lies there is run."""
     folder.mkdir(parents=True)
     folder.chmod(0o777)
-    with pytest.raises(KernelError, match="others may write there"):
+    with pytest.raises(KernelError, match="others can write to it"):
         library(source, FACTOR=7)
 
 

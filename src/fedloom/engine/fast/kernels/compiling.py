@@ -180,7 +180,7 @@ def _planned(source: Path, flags: tuple[str, ...], macros: dict[str, int]) -> tu
         folder.mkdir(mode=0o700, parents=True, exist_ok=True)
         if _others_may_write(folder):
             raise KernelError(
-                f"cache folder {folder}: others may write there, and what lies in it is run; set FEDLOOM_CACHE to a "
+                f"cache folder {folder}: others can write to it, and files in it are executed; set FEDLOOM_CACHE to a "
                 "folder of your own"
             )
         if _is_foreign(built):
@@ -251,7 +251,7 @@ def _compiler_version() -> str:
         ).stdout
     except subprocess.TimeoutExpired:
         raise KernelError(
-            f"{path}: has not told its version within {seconds:g} s; name another C++ compiler in $CXX, or set "
+            f"{path}: did not report its version within {seconds:g} s; name another C++ compiler in $CXX, or set "
             "FEDLOOM_NO_COMPILER=1"
         ) from None
     except OSError as error:
