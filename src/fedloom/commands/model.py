@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 
 import typer
 
-from fedloom.commands.shared import echo, say
+from fedloom.commands.shared import AsJson, echo, say
 from fedloom.core.units import number_text, value_text, with_unit
 
 if TYPE_CHECKING:
@@ -23,7 +23,6 @@ UserModel = Annotated[
     str | None,
     typer.Option("--model", help="Your model, for a run that was given one in Python: FILE.py:NAME or MODULE:NAME."),
 ]
-AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
 
 
 def register(app: typer.Typer) -> None:
@@ -66,7 +65,7 @@ def export(
         }
         typer.echo(json.dumps(content if graph is None else {**content, "difference": graph.difference}))
     else:
-        echo(f"{exported.model}, {exported.metadata.name}, {exported.card.name}: {_sentence(trained)}")
+        echo(f"{exported.model}, {exported.metadata.name}, {exported.card.name}: {trained.title}")
 
 
 def _path_of(out: Path | None, format_name: str | None) -> Path:
@@ -165,9 +164,3 @@ def _trained(run: Path, client: int | None, selection: str, model: str | None) -
 def _about(trained: Trained) -> dict[str, Any]:
     training = trained.metadata.training
     return {"method": training.method, "client": training.client, "round": training.round, "rounds": training.rounds}
-
-
-def _sentence(trained: Trained) -> str:
-    about = trained.metadata.training
-    owner = "the global model" if about.client is None else f"the model of client {about.client}"
-    return f"{owner} of {about.method} after round {about.round} of {about.rounds}"

@@ -17,7 +17,7 @@ from fedloom.evaluation import METRICS, MetricStates, Predictions
 from fedloom.evaluation.scores import finite
 from fedloom.export.labelled import read_labelled
 from fedloom.export.modules import OwnModel
-from fedloom.export.trained import FinishedRun, Note, Trained, of_result, read
+from fedloom.export.trained import FinishedRun, Note, of_result, read
 from fedloom.storage.curves import RoundSelection
 
 _NOT_OF_NEW_DATA = {
@@ -101,13 +101,7 @@ def evaluate(
     values: dict[str, float | None] = {name: _defined(states.value(name)) for name in names}
     values["majority"] = int(torch.bincount(y).max()) / len(y)
     details = {name: finite(dict(states.details(name))) for name in counted if states.details(name)}
-    return Evaluation(_words(trained), len(y), trained.metadata.classes, values, details)
-
-
-def _words(trained: Trained) -> str:
-    about = trained.metadata.training
-    owner = "the global model" if about.client is None else f"the model of client {about.client}"
-    return f"{owner} of {about.method} after round {about.round} of {about.rounds}"
+    return Evaluation(trained.title, len(y), trained.metadata.classes, values, details)
 
 
 def _defined(value: float) -> float | None:

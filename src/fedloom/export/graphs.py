@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib.util
 import io
-import logging
 import re
 import warnings
 from collections.abc import Callable, Iterator, Sequence
@@ -18,6 +16,7 @@ from torch.fx import GraphModule
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.process_settings import reproducible_settings
+from fedloom.core.quiet_logger import quiet_logger
 from fedloom.export.metadata import ExportMetadata, Graph, Input
 from fedloom.nets.user_model import error_line
 
@@ -98,7 +97,7 @@ def _require_onnx() -> None:
 def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -> tuple[bytes, int]:
     """Return the bytes of an ONNX model with the metadata inside, and its opset."""
     try:
-        with _quiet_exporter():
+        with quiet_logger("torch.onnx"):  # says that it skips operators of torchvision
             exported: Any = torch.onnx.export(
                 program, (), dynamo=True, verbose=False, input_names=[INPUT], output_names=[OUTPUT]
             )
@@ -115,18 +114,6 @@ def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -
         raise ConfigError(
             f"model {name} cannot be written as onnx: {_first_line(error)}; torch-export needs none of ONNX's operators"
         ) from error
-
-
-@contextlib.contextmanager
-def _quiet_exporter() -> Iterator[None]:
-    """Keep back torch's warnings, such as that it skips operators of torchvision, which fedloom does not need."""
-    logger = logging.getLogger("torch.onnx")
-    level = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(level)
 
 
 def _name_batch(graph: Any) -> None:

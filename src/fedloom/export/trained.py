@@ -51,6 +51,13 @@ class Trained:
     metadata: ExportMetadata
     user_model: ModelSource | None = None
 
+    @property
+    def title(self) -> str:
+        """Whose model it is, and from which round: "the model of client 3 of fedrep after round 40 of 50"."""
+        training = self.metadata.training
+        owner = "the global model" if training.client is None else f"the model of client {training.client}"
+        return f"{owner} of {training.method} after round {training.round} of {training.rounds}"
+
     def probabilities(self, x: Tensor) -> Tensor:
         """Return softmax of the class scores [n, C] float32 of samples as stored [n, *metadata.input.shape]."""
         return self.scores(x).softmax(1)

@@ -16,7 +16,7 @@ from fedloom.results.ranks import MIN_TESTED, average_ranks
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group, grouped
-from fedloom.results.text import counted, listed
+from fedloom.results.text import counted, listed, seed_counts_text
 from fedloom.results.verdict import BASELINE
 from fedloom.storage.run_data import RunData
 
@@ -182,8 +182,7 @@ def _ranks(rows: Sequence[_Row], metric: str) -> PlotData:
 
 
 def _seeds(rows: Sequence[_Row]) -> str:
-    counts = sorted({row.group.row["n"] for row in rows})
-    return counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    return seed_counts_text(row.group.row["n"] for row in rows)
 
 
 def _plot(kind: PlotKind, rows: Sequence[_Row], panels: dict[str, list[Series]], metric: str, note: str) -> PlotData:

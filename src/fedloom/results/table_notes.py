@@ -8,7 +8,7 @@ from fedloom.results.difference import LEVEL, MIN_SEEDS
 from fedloom.results.paired import POOLED
 from fedloom.results.table import Group
 from fedloom.results.table_measures import TableMeasure
-from fedloom.results.text import counted, listed, percent
+from fedloom.results.text import listed, percent, seed_counts_text
 
 
 def notes_of(
@@ -22,11 +22,11 @@ def notes_of(
         best: of each measure, the indices of the groups that are bold.
         against: the method from which differences are shown; empty for none.
     """
-    counts = sorted({group.row["n"] for group in groups})
-    seeds = counted(counts[0], "seed") if len(counts) == 1 else f"{counts[0]} to {counts[-1]} seeds"
+    counts = [group.row["n"] for group in groups]
+    seeds = seed_counts_text(counts)
     protocols = dict.fromkeys(group.row["protocol"] for group in groups)
     selections = dict.fromkeys(group.row["select"] for group in groups)
-    spread = "Mean ± sample standard deviation" if counts[-1] > 1 else "Values"
+    spread = "Mean ± sample standard deviation" if max(counts) > 1 else "Values"
     notes = [f"{spread} over {seeds}; {_named('protocol', protocols)}, {_named('selected round:', selections)}."]
     if any(best):
         notes.append(

@@ -60,6 +60,12 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
+def seed_counts_text(counts: Iterable[int]) -> str:
+    """Return how many seeds several means are over: "3 seeds", "3 to 5 seeds"."""
+    ordered = sorted(set(counts))
+    return counted(ordered[0], "seed") if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]} seeds"
+
+
 def seeds_text(seeds: Sequence[int]) -> str:
     """Return seeds with their noun: "seed 0", "seeds 0, 1 and 2"."""
     return f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)}"

@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import functools
-import logging
-from collections.abc import Iterator
 from typing import Any, Literal
 
 from fedloom.core.errors import MissingPackageError
+from fedloom.core.quiet_logger import quiet_logger
 
 Sampling = Literal["poisson", "fixed"]
 
@@ -60,18 +58,6 @@ def _each_round(noise: float, releases: int, drawn: int, clients: int, sampling:
         relation = NeighboringRelation.REPLACE_ONE
         round_ = dp_accounting.ComposedDpEvent([dp_accounting.GaussianDpEvent(noise / 2)] * releases)
         event = dp_accounting.SampledWithoutReplacementDpEvent(clients, drawn, round_)
-    with _quiet():
+    with quiet_logger("absl"):  # a word on every order that it leaves out: the bound holds without them
         accountant = rdp.RdpAccountant(neighboring_relation=relation).compose(event)
     return accountant.orders, accountant.rdp
-
-
-@contextlib.contextmanager
-def _quiet() -> Iterator[None]:
-    """Without the accountant's word on every order that it leaves out: the bound holds without them."""
-    logger = logging.getLogger("absl")
-    before = logger.level
-    logger.setLevel(logging.ERROR)
-    try:
-        yield
-    finally:
-        logger.setLevel(before)
