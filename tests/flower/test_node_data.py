@@ -12,15 +12,15 @@ import yaml
 from command_line import call
 from fedloom.config.sections import EvaluationConfig
 from fedloom.core.errors import ConfigError, DataError, FedloomError
-from fedloom.core.records import from_bytes
+from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import node_file, node_scenario, server_file
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
-from fedloom.flower.wire import JoinReply, read
+from fedloom.flower.wire import JoinReply, Message, Request, read
 from fedloom.runs.run import run
-from flower_world import Faulty, Notes, config_of
+from flower_world import DEALT, Faulty, Notes, config_of
 from own_world import (
     agreed_on_digits,
     digits_of_nodes,
@@ -307,6 +307,38 @@ def test_a_count_that_nobody_can_check_is_bounded(tmp_path, claimed):
     result = serve(own, Faulty(nodes, claims), tests=server_file(tmp_path), callbacks=[notes])
     assert any("client 2 is refused: it claims" in text and "flower.max_share" in text for text in notes.texts)
     assert [row["value"] for row in result.rows if row["name"] == "participants"] == [3, 3, 3]
+
+
+class JoinsLate(Faulty):
+    """A link on which node 5 is there once the others train, and lies about its samples."""
+
+    def __init__(self, nodes, claimed) -> None:
+        super().__init__(nodes, self._lie)
+        self._claimed, self._training = claimed, False
+
+    def nodes(self):
+        return super().nodes() if self._training else super().nodes() - {5}
+
+    def send(self, node, message, seconds):
+        self._training |= read(message, Request).do == "train"
+        return super().send(node, message, seconds)
+
+    def _lie(self, request, answer):
+        if request.do == "join" and read(answer, JoinReply).client == 5:
+            return read(answer, JoinReply).model_copy(update={"samples": self._claimed}).to_message()
+        if (request.do, request.client) == ("train", 5):
+            return Message(answer.facts, to_bytes({**from_bytes(answer.body), "samples": self._claimed}))
+        return answer
+
+
+def test_a_count_of_a_client_that_joins_during_a_round_is_bounded(tmp_path):
+    more = {"scenario": {**DEALT, "clients": 6}, "flower": {"join_timeout": 0.5, "max_share": 0.4}}
+    _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0, rounds=1, **more)
+    nodes = {client: Node(own, client, tmp_path / "states", data=node_file(tmp_path, client)) for client in range(6)}
+    notes = Notes()
+    result = serve(own, JoinsLate(nodes, 10**9), tests=server_file(tmp_path), callbacks=[notes])
+    assert any("the upload of client 5 is refused: it claims 1,000,000,000" in text for text in notes.texts)
+    assert [row["value"] for row in result.rows if row["name"] == "participants"] == [5]
 
 
 def test_a_node_joins_once_its_data_are_mended(tmp_path, monkeypatch):

@@ -1,5 +1,6 @@
 """Uploads: what is refused and why, and mutated ones by the thousand."""
 
+import json
 import math
 import os
 import random
@@ -15,7 +16,7 @@ from fedloom.flower.upload_checks import UploadError, UploadReader
 from fedloom.flower.wire import ErrorReply, Message, MessageError, TrainReply, read_reply
 from fedloom.runs.run import _Run
 from flower_mutations import mutated
-from flower_world import config_of
+from flower_world import config_of, settings_of
 
 # The first case of a fuzzing run whose outcome once was wrong would be kept here, by its seed.
 SEEDS = range(400)
@@ -141,6 +142,79 @@ def test_what_varies_is_refused_where_the_server_cannot_use_it():
     name = next(name for name in tree if name.endswith(":u"))
     with pytest.raises(UploadError, match="the server cannot use it"):
         desk.read({**desk.done.upload, "model": {**tree, name: tree[name][:, :-1]}})
+
+
+def with_header(body, change):
+    """A body whose description of entries is changed."""
+    length = int.from_bytes(body[:8], "little")
+    header = json.loads(body[8 : 8 + length])
+    described = json.loads(header["__metadata__"]["fedloom"])
+    change(described["entries"])
+    header["__metadata__"]["fedloom"] = json.dumps(described)
+    text = json.dumps(header).encode()
+    return len(text).to_bytes(8, "little") + text + body[8 + length :]
+
+
+@pytest.mark.parametrize("names", [[{}], [[1]], [1, "a"], [None], {"head.bias": 1}, 3])
+def test_names_that_are_no_texts_are_refused(desk, names):
+    body = with_header(to_bytes(desk.done.upload), lambda entries: entries["model"].update(names=names))
+    with pytest.raises(UploadError, match=r"no record of fedloom|lacks|another order"):
+        desk.uploads.read(body, desk.job, desk.samples)
+
+
+@pytest.mark.parametrize("digits", [16, 40, 5000])
+def test_numbers_of_many_digits_are_refused(desk, digits):
+    value = "0x" + "f" * digits
+    body = with_header(to_bytes(desk.done.upload), lambda entries: entries["samples"].update(value=value))
+    with pytest.raises(UploadError, match=f"samples: a number of {4 * digits} bits"):
+        desk.uploads.read(body, desk.job, desk.samples)
+
+
+def test_counts_whose_sum_leaves_64_bits_are_refused(desk):
+    counts = torch.tensor([2**62] * 4 + [desk.samples] + [0] * 5)
+    assert int(counts.sum()) == desk.samples
+    with pytest.raises(UploadError, match=r"class_counts: it has counts above 2\*\*40"):
+        desk.read({**desk.done.upload, "class_counts": counts})
+
+
+@pytest.mark.parametrize("indices", [2**31 - 1, -(2**31), -5, 0])
+def test_compressed_changes_with_impossible_indices_are_refused(indices):
+    desk = Desk("fedavg+topk")
+    assert desk.read(desk.done.upload)
+    entry = next(name for name in desk.done.upload if name != "samples")
+    packed = desk.done.upload[entry]
+    with pytest.raises(UploadError, match="the server cannot unpack it .ValueError: indices that do not rise"):
+        desk.read({**desk.done.upload, entry: {**packed, "indices": torch.full_like(packed["indices"], indices)}})
+
+
+@pytest.mark.parametrize("method", ["fedavg", "fedavg+int8", "fedavg+topk", "fedavg+sign", "qfedavg", "scaffold"])
+def test_the_largest_distance_is_that_of_unpacked_changes(method):
+    desk = Desk(method)
+    desk.uploads._max_norm = 1e-6
+    with pytest.raises(UploadError, match=r"away from what was sent; flower\.max_norm"):
+        desk.read(desk.done.upload)
+    desk.uploads._max_norm = 1e6
+    assert desk.read(desk.done.upload)
+
+
+FREE_SHAPES = {
+    "no tensors": ("fedkd", "model", lambda tree: {}),
+    "8-bit floats": ("fedkd", "model", lambda tree: {key: v.to(torch.float8_e4m3fn) for key, v in tree.items()}),
+    "whole numbers": ("fedkd", "model", lambda tree: {key: (v * 1e6).long() for key, v in tree.items()}),
+    "complex numbers": ("fedkd", "model", lambda tree: {key: v.to(torch.complex64) for key, v in tree.items()}),
+    "a tensor of 8-bit floats": ("floco", "ends", lambda ends: ends.to(torch.float8_e4m3fn)),
+    "a tensor of whole numbers": ("floco", "ends", lambda ends: ends.long()),
+    "a tensor of unsigned numbers": ("floco", "ends", lambda ends: ends.to(torch.uint32)),
+}
+
+
+@pytest.mark.parametrize("case", FREE_SHAPES)
+def test_entries_of_free_shape_have_the_dtypes_of_honest_ones(case):
+    method, name, change = FREE_SHAPES[case]
+    desk = Desk(method, **{**settings_of(method), "participation": 1.0, "rounds": 4})
+    assert desk.read(desk.done.upload)
+    with pytest.raises(UploadError, match=r"need float32|the server cannot use it"):
+        desk.read({**desk.done.upload, name: change(desk.done.upload[name])})
 
 
 def outcome(desk, message):

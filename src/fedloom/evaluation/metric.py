@@ -22,6 +22,8 @@ from torch import Tensor
 
 from fedloom.core.registry import Registry
 
+LARGEST_SUM = 1e100  # of what a client reports, if it is finite: 32 bits give less, and sums over clients stay finite
+
 MetricKinds = Mapping[str, "type[Metric]"]
 _LARGEST = 2**53  # of a count from another machine; a float64 holds it exactly
 

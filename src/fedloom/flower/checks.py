@@ -10,7 +10,7 @@ from typing import Literal
 from fedloom.core.errors import short_repr
 from fedloom.engine.jobs import JobResult
 from fedloom.engine.term_balance import CE
-from fedloom.evaluation.metric import MetricStates
+from fedloom.evaluation.metric import LARGEST_SUM, MetricStates
 from fedloom.flower.bounds import FEWEST
 from fedloom.flower.wire import JoinReply, MessageError
 
@@ -80,6 +80,10 @@ def check_trained(trained: JobResult, measured: bool, samples: int, terms: Colle
             raise MessageError(
                 f"it reports the {kind} {unknown[:80]!r}, and the method's are {', '.join(sorted(terms))}"
             )
+    figures = {note.code: note.figure for note in trained.notes}
+    for name, number in {**trained.terms, **trained.norms, **figures}.items():
+        if LARGEST_SUM < abs(number) < math.inf:  # sums of such values would not be finite
+            raise MessageError(f"it reports {name[:80]!r} = {number:g}; numbers are {LARGEST_SUM:g} at most")
     if trained.norms and not measured:
         raise MessageError("it reports gradient norms in a round in which nobody asked for them")
     if trained.norms and (CE not in trained.norms or any(norm < 0 for norm in trained.norms.values())):

@@ -110,13 +110,19 @@ class RemoteEngine:
         self._begin_round(requested)
         accepted = self._within_share(requested)
         upload_limit = max((self._uploads.limit(job) for job in accepted.values()), default=0)
+        samples = {client: size for client, size in self._registry.sizes().items() if client in accepted}
         results: dict[int, JobResult] = {}
         for client, reply in self._exchange.replies(accepted, upload_limit):
             with self._refuse_faulty("the upload", requested[client]):
-                results[client] = self._replies.job_result(requested[client], reply)
+                claimed = samples.setdefault(client, self._registry.samples_of(client))  # joined in this round
+                results[client] = self._replies.job_result(requested[client], reply, claimed)
                 self._status.record_round(client, requested[client].ctx.round)
             del reply
-        self._bound_uploads(requested, results)
+        if self._federation.scenario.remote:  # again: some joined after the jobs were sent
+            for client, reason in shares_too_large({c: samples[c] for c in results}, self._config.max_share).items():
+                self._refuse(requested[client], "the upload", MessageError(reason))
+                del results[client]
+        self._bound_uploads(requested, results, samples)
         self._require_enough(requested, len(results))
         while results:
             yield results.pop(next(iter(results)))
@@ -256,17 +262,20 @@ class RemoteEngine:
             self._refuse(requested[client], "the test", MessageError(reason))
             del tested[client]
 
-    def _bound_uploads(self, requested: Mapping[int, Job], results: dict[int, JobResult]) -> None:
+    def _bound_uploads(
+        self, requested: Mapping[int, Job], results: dict[int, JobResult], samples: Mapping[int, int]
+    ) -> None:
         """Measure the uploads of a round, and drop those that are far larger than the others."""
         self._norms = {}
         for client, result in results.items():
             job = requested[client]
             sends, roles = self._uploads.method_of(job).spec.sends, job.ctx.task.roles
-            self._norms[client] = list(upload_norms(result.upload, job.payload, sends, roles))
+            self._norms[client] = list(
+                upload_norms(self._uploads.unpacked(result.upload, job), job.payload, sends, roles)
+            )
         if self._bounds is None or not results:
             return
         (first_job, *_) = requested.values()
-        samples = {client: self._registry.samples_of(client) for client in results}
         sends = self._uploads.method_of(first_job).spec.sends
         for client, excess in self._bounds.judge(self._norms, samples, sends).items():
             self._refuse(requested[client], "the upload", UploadError(str(excess)))

@@ -50,13 +50,18 @@ class ReplyReader:
         self._test_sizes: dict[tuple[int, str, str], int] = {}  # by client, split and whose samples
         self.test_limit = max([MAX_FACTS, *map(facts_limit, worker.evaluators.values())])
 
-    def job_result(self, job: Job, message: Message | str) -> JobResult:
-        """Read and check the result of a job. Raises `MessageError`, `UploadError` and `ClientError`."""
+    def job_result(self, job: Job, message: Message | str, samples: int) -> JobResult:
+        """Read and check the result of a job. Raises `MessageError`, `UploadError` and `ClientError`.
+
+        Args:
+            job: what the client's node was asked.
+            message: its reply.
+            samples: training samples with which it joined the round.
+        """
         message, reply = self._read(message, job, reply_type(JobResult))
         assert isinstance(reply, UploadReply)
         state = kept_remotely(job.ctx.round) if reply.has_state else {}
         result = JobResult(upload={}, state=state, **restore_fields(reply, JobResult))
-        samples = self._registry.samples_of(job.ctx.client)
         self._uploads.check(result, job, samples)
         return replace(result, upload=self._uploads.read(message.body, job, samples))
 

@@ -5,9 +5,10 @@ The expected upload comes from a rehearsal: the server runs the method's client 
 
 from __future__ import annotations
 
+import contextlib
 import functools
 import math
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -23,9 +24,11 @@ from fedloom.engine.jobs import Job, JobResult, Stage
 from fedloom.engine.term_balance import CE
 from fedloom.flower.checks import check_trained
 from fedloom.methods import Method, ServerContext
+from fedloom.methods.contract.spec import Sent
 
 _PER_CLASS = 2  # samples of each class in a rehearsal
 _MARGIN = 1 << 16  # bytes above twice the expected ones, for names and masks
+_LARGEST_COUNT = 1 << 40  # of samples; sums over a million clients fit 64 bits
 _RESERVED, _HEADER = "__metadata__", "fedloom"
 
 
@@ -37,8 +40,8 @@ class UploadError(FedloomError):
 class Rehearsal:
     """A client's round on the server, on a few samples.
 
-    upload: without its values. terms: names of all loss terms and gradient norms so far. passes: processed
-    samples over training samples. round: the last rehearsed one.
+    upload: without its values, but for entries of a form of their own. terms: names of all loss terms and gradient
+    norms so far. passes: processed samples over training samples. round: the last rehearsed one.
     """
 
     upload: Record
@@ -62,8 +65,12 @@ class UploadReader:
         expected, limit = self._rehearsal_of(job).upload, self.limit(job)
         if len(body) > limit:
             raise UploadError(f"{len(body):,} bytes; {limit:,} at most")
+        with _refuse_on_error("it cannot be read"):
+            return self._read(body, job, samples, expected)
+
+    def _read(self, body: bytes, job: Job, samples: int, expected: Record) -> Record:
         sends = self.method_of(job).spec.sends
-        variable_entries = {name for name, sent in sends.items() if sent.form == "own"}
+        variable_entries = _variable_entries(sends)
         _check_header(body, expected, variable_entries)
         try:
             record = from_bytes(body)
@@ -73,12 +80,21 @@ class UploadReader:
         for name, value in record.items():
             _check_value(name, value, expected[name], name in variable_entries)
         _check_counts(record, samples, None if self._federation.scenario.remote else job.ctx.class_counts)
+        unpacked = self.unpacked(record, job)
         if variable_entries:
-            self._try_to_aggregate(record, job)
+            self._try_to_aggregate(unpacked, job, expected)
         if self._max_norm is not None:
-            weights = [name for name, sent in sends.items() if sent.form == "whole"]
-            _check_distance(record, job.payload, weights, self._max_norm)
+            _check_distance(unpacked, job.payload, sends, self._max_norm)
         return record
+
+    def unpacked(self, upload: Record, job: Job) -> Record:
+        """Return an upload as the method's aggregation will read it. Raises `UploadError` if it cannot be unpacked."""
+        with _refuse_on_error("the server cannot unpack it"):
+            uploads = {job.ctx.client: upload}
+            return self.method_of(job).unpack(self._federation.server, uploads, self._contexts(job))[job.ctx.client]
+
+    def _contexts(self, job: Job) -> Callable[[int], ServerContext]:
+        return lambda client: replace(self._federation.server_context(client), round=job.ctx.round)
 
     def limit(self, job: Job) -> int:
         """Return the number of bytes that an upload after `job` may have."""
@@ -123,7 +139,9 @@ class UploadReader:
         result = self._worker.run(replace(rehearsal_job, state=state))
         names = {*first_result.terms, *result.terms, *result.norms}
         passes = max(result.samples, result.steps * self._worker.local_training.batch_size) / max(1, len(indices))
-        return Rehearsal(map_tensors(result.upload, _without_values), names, max(1.0, passes), job.ctx.round)
+        kept = {name: result.upload[name] for name in _variable_entries(self.method_of(job).spec.sends)}
+        upload = map_tensors(result.upload, _without_values) | kept
+        return Rehearsal(upload, names, max(1.0, passes), job.ctx.round)
 
     @functools.cached_property
     def _rehearsal_indices(self) -> Tensor:
@@ -133,17 +151,28 @@ class UploadReader:
             [(labels == label).nonzero()[:_PER_CLASS, 0] for label in range(self._worker.data.num_classes)]
         )
 
-    def _try_to_aggregate(self, record: Record, job: Job) -> None:
-        """Aggregate an upload whose shapes may vary, to see whether the server can use it."""
-        server, method = self._federation.server, self.method_of(job)
+    def _try_to_aggregate(self, upload: Record, job: Job, expected: Record) -> None:
+        """Aggregate an upload whose shapes may vary beside an honest one, to see whether the server can use it."""
+        others = [client for client in range(self._federation.scenario.clients) if client != job.ctx.client]
+        uploads = {job.ctx.client: upload} | dict.fromkeys(others[:1], expected)
+        with _refuse_on_error("the server cannot use it"):
+            self.method_of(job).aggregate(self._federation.server, uploads, self._contexts(job)(-1))
 
-        def ctx_of(client: int) -> ServerContext:
-            return replace(self._federation.server_context(client), round=job.ctx.round)
 
-        try:
-            method.aggregate(server, method.unpack(server, {job.ctx.client: record}, ctx_of), ctx_of(-1))
-        except Exception as error:
-            raise UploadError(f"the server cannot use it ({type(error).__name__}: {str(error)[:200]})") from None
+@contextlib.contextmanager
+def _refuse_on_error(what: str) -> Iterator[None]:
+    """Refuse an upload for whatever exception it causes: it ends no run."""
+    try:
+        yield
+    except UploadError:
+        raise
+    except Exception as error:
+        raise UploadError(f"{what} ({type(error).__name__}: {' '.join(str(error).split())[:200]})") from None
+
+
+def _variable_entries(sends: Mapping[str, Sent]) -> set[str]:
+    """Names of the entries whose shapes may vary."""
+    return {name for name, sent in sends.items() if sent.form == "own"}
 
 
 def _without_values(tensor: Tensor) -> Tensor:
@@ -190,10 +219,13 @@ def _header_of(body: bytes) -> dict[str, Any]:
 def _entries(header: Mapping[str, Any]) -> dict[str, tuple[str, tuple[str, ...]]]:
     """Return the kind of every entry of a record, and the names of trees in order."""
     try:
-        entries = parse_json(header[_RESERVED][_HEADER])["entries"]
-        return {name: (str(entry["kind"]), tuple(entry.get("names", ()))) for name, entry in entries.items()}
+        described = parse_json(header[_RESERVED][_HEADER])["entries"]
+        entries = {name: (str(entry["kind"]), tuple(entry.get("names", ()))) for name, entry in described.items()}
     except (ValueError, LookupError, TypeError, AttributeError):
         raise UploadError("it is no record of fedloom") from None
+    if not all(isinstance(name, str) for _, names in entries.values() for name in names):
+        raise UploadError("it is no record of fedloom: a name that is no text")
+    return entries
 
 
 def _check_keys(path: str, sent: Mapping[str, Any], required: Mapping[str, Any]) -> None:
@@ -210,7 +242,11 @@ def _check_value(name: str, value: Value, expected: Value, has_free_shape: bool)
         if not has_free_shape:
             _check_keys(name, value, expected)
         for key, tensor in value.items():
-            _check_tensor(f"{name}/{key}", tensor, None if has_free_shape else expected[key])
+            if has_free_shape:
+                like = [expected[key]] if key in expected else expected.values()
+                _check_tensor(f"{name}/{key}", tensor, None, {entry.dtype for entry in like})
+            else:
+                _check_tensor(f"{name}/{key}", tensor, expected[key])
     elif isinstance(value, ClassTable) and isinstance(expected, ClassTable):
         held, rows = expected.held, expected.values
         if held.dim() > 1 and value.held.dim() == held.dim():  # several rows a class: as many as the client has
@@ -218,13 +254,18 @@ def _check_value(name: str, value: Value, expected: Value, has_free_shape: bool)
         _check_tensor(f"{name}/held", value.held, held)
         _check_tensor(f"{name}/rows", value.values, rows)
     elif isinstance(value, Tensor) and isinstance(expected, Tensor):
-        _check_tensor(name, value, None if has_free_shape else expected)
+        _check_tensor(name, value, None if has_free_shape else expected, {expected.dtype})
     elif isinstance(value, float) and not math.isfinite(value):
         raise UploadError(f"{name} = {value}: need a finite number")
+    elif isinstance(value, int) and abs(value) > _LARGEST_COUNT:
+        raise UploadError(f"{name}: a number of {value.bit_length()} bits; 2**40 at most")
 
 
-def _check_tensor(path: str, tensor: Tensor, expected: Tensor | None) -> None:
-    """Check one tensor. expected: None if its shape is free."""
+def _check_tensor(path: str, tensor: Tensor, expected: Tensor | None, dtypes: Collection[torch.dtype] = ()) -> None:
+    """Check one tensor. expected: None if its shape is free; its dtype is then one of `dtypes`."""
+    if expected is None and tensor.dtype not in dtypes:
+        allowed = " or ".join(sorted(map(str, dtypes))) or "no tensor"
+        raise UploadError(f"{path}: {tensor.dtype}; need {allowed}".replace("torch.", ""))
     if expected is not None and (tensor.dtype != expected.dtype or tensor.shape != expected.shape):
         raise UploadError(
             f"{path}: {tensor.dtype} {tuple(tensor.shape)}; need {expected.dtype} {tuple(expected.shape)}".replace(
@@ -251,6 +292,8 @@ def _check_counts(record: Record, samples: int, class_counts: Tensor | None) -> 
         if isinstance(value, Tensor) and not value.is_floating_point() and value.dtype != torch.bool:
             if int(value.min() if value.numel() else 0) < 0:
                 raise UploadError(f"{name}: it has counts below 0")
+            if int(value.max() if value.numel() else 0) > _LARGEST_COUNT:  # whose sum could leave 64 bits
+                raise UploadError(f"{name}: it has counts above 2**40")
             if name != "class_counts":
                 continue
             if int(value.sum()) != samples:
@@ -259,14 +302,19 @@ def _check_counts(record: Record, samples: int, class_counts: Tensor | None) -> 
                 raise UploadError(f"{name} = {value.tolist()}: by the config the client has {class_counts.tolist()}")
 
 
-def _check_distance(record: Record, payload: Record, weights: Collection[str], max_norm: float) -> None:
-    """Check the distance of the trees `weights` from those of the payload, over all their entries together."""
+def _check_distance(upload: Record, payload: Record, sends: Mapping[str, Sent], max_norm: float) -> None:
+    """Check the length of the changes of all weights together: of trees less what was sent, and of updates."""
     squares = 0.0
-    for name in weights:
-        value, received = record.get(name), payload.get(name)
-        if isinstance(value, dict) and isinstance(received, dict):
-            for key in value.keys() & received.keys():
-                if value[key].is_floating_point() and value[key].shape == received[key].shape:
-                    squares += float((value[key].double() - received[key].double()).square().sum())
+    for name, sent in sends.items():
+        value, received = upload.get(name), payload.get(name)
+        if not isinstance(value, dict) or sent.form == "own":
+            continue
+        for key, tensor in value.items():
+            if not tensor.is_floating_point():
+                continue
+            if sent.form == "change":
+                squares += float(tensor.double().square().sum())
+            elif isinstance(received, dict) and key in received and tensor.shape == received[key].shape:
+                squares += float((tensor.double() - received[key].double()).square().sum())
     if math.sqrt(squares) > max_norm:
         raise UploadError(f"it is {math.sqrt(squares):.4g} away from what was sent; flower.max_norm = {max_norm:g}")

@@ -16,7 +16,7 @@ from fedloom.core.files import json_text, open_to_append, parse_json, read_file,
 class Row(TypedDict):
     """One measured value. `client` is None for values of the whole run; `protocol` None for those without one.
 
-    A value that is not finite is null in the file.
+    A value that is not finite, or as large as `LARGEST`, is null in the file.
     """
 
     round: int
@@ -48,7 +48,8 @@ class MetricsLog:
 
     def append(self, rows: Iterable[Row]) -> None:
         """Add rows at the end."""
-        text = "".join(json_text(row) + "\n" for row in rows).encode()
+        bounded = (row if abs(row["value"]) < LARGEST else Row(**{**row, "value": math.nan}) for row in rows)
+        text = "".join(json_text(row) + "\n" for row in bounded).encode()
         with open_to_append(self.path) as stream:
             stream.write(text)
         self._size += len(text)

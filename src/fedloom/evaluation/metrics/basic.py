@@ -8,7 +8,7 @@ from typing import ClassVar, Literal, Self
 
 from torch.nn.functional import cross_entropy
 
-from fedloom.evaluation.metric import METRICS, Metric, Predictions
+from fedloom.evaluation.metric import LARGEST_SUM, METRICS, Metric, Predictions
 
 
 @METRICS.register("accuracy")
@@ -69,9 +69,9 @@ class Loss(Metric):
         return self.loss_sum / self.total if self.total else math.nan
 
     def check(self, total: int) -> None:
-        """Raise `ValueError` for another number of samples. A loss may be infinite or NaN: training may diverge."""
-        if self.total != total:
-            raise ValueError(f"the loss of {self.total} samples; need that of {total}")
+        """Raise `ValueError` for a sum that `total` samples cannot have. It may be infinite or NaN."""
+        if self.total != total or self.loss_sum < -1e-9 or LARGEST_SUM < self.loss_sum < math.inf:
+            raise ValueError(f"a loss of {self.loss_sum:g} over {self.total} samples; {total} were tested")
 
 
 @METRICS.register("attack_success")

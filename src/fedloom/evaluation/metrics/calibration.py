@@ -15,7 +15,7 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedloom.evaluation.metric import METRICS, Metric, Predictions
+from fedloom.evaluation.metric import LARGEST_SUM, METRICS, Metric, Predictions
 
 BINS = 15
 _FINE_BINS = 4096
@@ -206,7 +206,7 @@ class NegativeLogLikelihood(Metric):
 
     def check(self, total: int) -> None:
         """Raise `ValueError` for a sum that `total` samples cannot have. It may be infinite or NaN."""
-        if self.total != total or self.nats < -1e-9:
+        if self.total != total or self.nats < -1e-9 or LARGEST_SUM < self.nats < math.inf:
             raise ValueError(f"likelihood: {self.nats:g} nats over {self.total} samples; {total} were tested")
 
 

@@ -191,8 +191,10 @@ class TopK(Packed):
         return {"indices": indices.to(torch.int32), "values": change[indices]}
 
     def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:
-        change = torch.zeros(sum(sizes), dtype=torch.float64)
-        change[sent["indices"].long()] = sent["values"].double()
+        change, indices = torch.zeros(sum(sizes), dtype=torch.float64), sent["indices"].long()
+        if len(indices) and (indices[0] < 0 or indices[-1] >= len(change) or (indices.diff() <= 0).any()):
+            raise ValueError(f"indices that do not rise from 0 or more to less than {len(change):,}")
+        change[indices] = sent["values"].double()
         return change
 
 
