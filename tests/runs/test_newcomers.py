@@ -10,6 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 import torch
+from torch import nn
 
 import fedloom as fl
 from fedloom.config.run_config import parse
@@ -182,6 +183,34 @@ def test_a_personal_model_that_is_still_the_initial_one_gives_way_to_the_global_
     assert fedas["tests"]["zero-shot"]["accuracy"] != first["tests"]["zero-shot"]["accuracy"]
 
 
+def batch_norm_net():
+    blocks = [(1, 8), (8, 16)]
+    layers = [layer for c, d in blocks for layer in (nn.Conv2d(c, d, 3, padding=1), nn.BatchNorm2d(d), nn.ReLU())]
+    return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(2), nn.Flatten(), nn.Linear(64, 10))
+
+
+def test_tuned_models_have_statistics_of_the_support_where_they_are_private():
+    """A head that is tuned on the features of untrained statistics, 0 and 1, falls far behind."""
+    digits = {"source": "digits", "clients": 4, "partition": "iid", "held_out": [0]}
+    served = {"newcomers": {"shots": ["all"], "tunes": ["head"], "epochs": 1}, "protocol": "personal/local"}
+    more = {"rounds": 6, "model": batch_norm_net(), "optimizer": {"lr": 0.05}, "evaluation": served}
+    newcomers = fl.run("fedbn", scenario=digits, progress=False, **more).numbers["newcomers"]
+    accuracy = {way: test["accuracy"] for way, test in newcomers["tests"].items()}
+    assert newcomers["zero_shot_note"] == "batch norm has the statistics of the newcomer's own samples"
+    assert accuracy["all-shot/head/1"] > accuracy["zero-shot"] - 0.05
+    assert accuracy["zero-shot"] > 0.8
+
+
+@pytest.mark.parametrize("method", ["fedcp", "fedpcl", "fedrod", "gpfl"])
+def test_what_a_newcomer_reaches_alone_is_the_same_whatever_the_method(method):
+    """Without a head, prototypes or embeddings of the server's, which the method's predictions may use."""
+    keys = {**SERVED, "evaluation": {**SERVED["evaluation"], "protocol": "personal/local"}}
+    alone, beside = (run(config(name, **keys)).numbers["newcomers"]["tests"] for name in ("local", method))
+    ways = [way for way in alone if "/local/" in way]
+    assert ways
+    assert {way: beside[way] for way in ways} == {way: alone[way] for way in ways}
+
+
 # -- training does not see them ------------------------------------------------------------------------------
 def noise_for_newcomers(scenario):
     """The scenario with other samples and labels of the newcomers."""
@@ -254,6 +283,36 @@ def test_a_resumed_run_has_the_tests_once(tmp_path):
     resumed = run(config(**keys), out=tmp_path / "cut", existing="resume")
     assert resumed.numbers["newcomers"] == whole.numbers["newcomers"]
     assert trained(resumed)[-1]["value"] == trained(whole)[-1]["value"]
+
+
+def test_a_test_that_fails_loses_no_training(tmp_path, monkeypatch):
+    whole, tests_of = run(config()), NewcomerService.tests
+
+    def failing(*_):
+        raise RuntimeError("out of memory")
+
+    with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="out of memory"):
+        broken.setattr(NewcomerService, "tests", failing)
+        run(config(), out=tmp_path)
+    assert NewcomerService.tests is tests_of
+    monkeypatch.setattr(Federation, "step", failing)  # all rounds are there
+    resumed = run(config(), out=tmp_path, existing="resume")
+    assert resumed.numbers["newcomers"] == whole.numbers["newcomers"]
+    assert trained(resumed)[-1]["value"] == trained(whole)[-1]["value"]
+
+
+def test_newcomers_of_a_scenario_made_in_python_are_in_its_fingerprint():
+    made = fl.scenario("digits", clients=4, held_out=[0])
+    keys = {"rounds": 1, "model": "mlp", "scenario": made, "progress": False}
+    served = [{"newcomers": {"shots": [1]}}, {"newcomers": {"shots": [5]}}]
+    first, second = (fl.run("fedavg", evaluation=evaluation, **keys) for evaluation in served)
+    assert first.numbers["fingerprint"] != second.numbers["fingerprint"]
+    assert first.config["evaluation"]["newcomers"]["shots"] == [1]
+
+
+def test_a_round_of_fedfomo_at_a_newcomer():
+    tests = run(config("fedfomo", evaluation={**SERVED["evaluation"], "protocol": "personal/local"})).numbers
+    assert "all-shot/own" in tests["newcomers"]["tests"]
 
 
 def test_a_run_that_is_stopped_early_tests_them_too():

@@ -27,6 +27,7 @@ from fedloom.config.sections import (
     EarlyStoppingConfig,
     EvaluationConfig,
     FlowerConfig,
+    NewcomersConfig,
     Section,
 )
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
@@ -247,7 +248,8 @@ class RunConfig(Section):
         for key in ("scores_mib", "select_by"):  # as well
             if getattr(self.evaluation, key) == EvaluationConfig.model_fields[key].default:
                 del plain["evaluation"][key]
-        if self.scenario.held_out is None:  # without newcomers it has no effect
+        given = self.scenario.source == "given"  # such a scenario may hold clients out itself
+        if self.scenario.held_out is None and (not given or self.evaluation.newcomers == NewcomersConfig()):
             del plain["evaluation"]["newcomers"]
         if self.share == "all":  # a key that runs of earlier versions do not know
             del plain["share"]

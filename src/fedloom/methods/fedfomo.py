@@ -138,7 +138,8 @@ class FedFomo(Method):
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
         consts = work.start.consts
-        raw = torch.zeros(ctx.task.clients, dtype=torch.float64)
+        clients = max(ctx.task.clients, ctx.client + 1)  # a client that never trained comes after the others
+        raw = torch.zeros(clients, dtype=torch.float64)
         raw[consts["owners"]] = raw_weights(work.collected["losses"], consts["lengths"])[1:]
         started = mixed(work.start.tree, {**consts, **work.collected})
         payload: Record = {"weights": work.tree, "raw": raw.float(), "samples": ctx.samples}

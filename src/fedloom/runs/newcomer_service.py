@@ -112,8 +112,8 @@ class NewcomerService:
                 else:
                     states = self.test(server, newcomer, predictor, support, tuned)
                 yield self._name(shots, tuned), states
-            untrained = Predictor(newcomer.task.init, predictor.logits)
-            yield self._name(shots, _LOCAL), self.test(server, newcomer, untrained, support, "all")
+            alone = Predictor(newcomer.task.init)  # and nothing of the server's, which a method's logits may use
+            yield self._name(shots, _LOCAL), self.test(server, newcomer, alone, support, "all")
 
     def support(self, newcomer: Newcomer, shots: Shots) -> Tensor:
         """Return the newcomer's support, indices [n]: up to `shots` samples of each class that it holds."""
@@ -166,13 +166,16 @@ class NewcomerService:
             "held_out out, or take another method"
         )
 
-    def why_at_chance(self, server: TrainedServer) -> str | None:
-        """Return why the model that a newcomer gets predicts at chance before it tunes; None if it need not, as where
-        the global model takes the place of an initial one."""
+    def zero_shot_note(self, server: TrainedServer) -> str | None:
+        """Return what to know of the model that a newcomer gets before it tunes; None if it comes from the server.
+
+        A part may be the initial one, at chance, unless a global model takes its place. Statistics of batch norm that
+        stay with the clients are the newcomer's own.
+        """
         part, ctx = self._initial_part(), self._server_context(server, self.newcomer(0))
-        if part is None or "global" in self.method.predictors(server.state, None, ctx):
-            return None
-        return f"its {part} is the initial one"
+        if part is not None and "global" not in self.method.predictors(server.state, None, ctx):
+            return f"its {part} is the initial one"
+        return "batch norm has the statistics of the newcomer's own samples" if self._estimates_statistics else None
 
     def test(
         self,
@@ -184,6 +187,9 @@ class NewcomerService:
     ) -> MetricStates:
         """Test a model after its weights were tuned.
 
+        Where the statistics of batch norm stay with the clients, a trained model first gets those of the support, on
+        which the statistics of first weights, 0 and 1, would do it harm.
+
         Args:
             server: what the run has trained.
             newcomer: on whose test samples.
@@ -194,10 +200,13 @@ class NewcomerService:
         ctx, loaded_net = self._context(server, newcomer, support), self.worker.net_of_client(newcomer.client)
         optimizer = replace(newcomer.task.optimizer, lr=newcomer.task.optimizer.lr_in(server.round), decay=1.0)
         phases = [] if tuned is None else tuning_phases(tuned, predictor, optimizer, self.config.epochs)
+        estimates = self._estimates_statistics and (tuned is None or not _are_first_weights(predictor.tree, newcomer))
         with newcomer.task.streams.isolated("newcomer", ctx.round, ctx.client, self.worker.device):
-            self.worker.tune(loaded_net, predictor, ctx, support, phases)
-            if tuned is None and self._estimates_statistics:
+            if estimates:
+                self.worker.tune(loaded_net, predictor, ctx, support, [])
                 self._estimate_statistics(loaded_net.net, support)
+                predictor = replace(predictor, tree=loaded_net.weights())
+            self.worker.tune(loaded_net, predictor, ctx, support, phases)
             return self.evaluator.states(loaded_net, predictor, newcomer.index, "test")
 
     def _initial_part(self) -> str | None:

@@ -52,7 +52,8 @@ def newcomer_notes(config: RunConfig, scenario: Scenario, tests: NewcomerTests |
 
 class NewcomerTests:
     """Tests the newcomers of a scenario. Raises `ConfigError` if the method cannot serve one, before any training, and
-    for few-shot tests."""
+    for few-shot tests. `ran` says whether they were tested, in this process.
+    """
 
     def __init__(
         self, federation: Federation, worker: Worker, scenario: Scenario, evaluation: EvaluationConfig
@@ -62,7 +63,7 @@ class NewcomerTests:
         self.federation, self.config, self.ids = federation, evaluation.newcomers, scenario.newcomer_ids
         self.service = NewcomerService(federation.method, federation.tasks, worker, scenario, evaluation)
         self.scenario = self.service.scenario
-        self.has_personal_models = False
+        self.has_personal_models = self.ran = False
         if not scenario.remote:  # else only the newcomers know their samples
             self._refuse_shots_of_nobody()
         for newcomer in self.service.newcomers():
@@ -86,6 +87,7 @@ class NewcomerTests:
             pooled = MetricStates.merged(states.poolable() for states in by_client.values())
             kept = {client: states.reduced() for client, states in by_client.items()}
             rows += score_rows(round_, Scores(SPLIT, pooled, kept, self.service.evaluator.kinds), name)
+        self.ran = True
         return rows
 
     def notes_on_shots(self) -> list[str]:
@@ -100,9 +102,9 @@ class NewcomerTests:
             if count
         ]
 
-    def why_at_chance(self) -> str | None:
-        """Return why the model that a newcomer gets predicts at chance before it tunes; None if it need not."""
-        return self.service.why_at_chance(self.server)
+    def zero_shot_note(self) -> str | None:
+        """Return what to know of the model that a newcomer gets before it tunes; None if it comes from the server."""
+        return self.service.zero_shot_note(self.server)
 
     def _results(self) -> Iterator[tuple[Newcomer, dict[str, MetricStates]]]:
         """The newcomers and their tests by name; over nodes, those that were there."""

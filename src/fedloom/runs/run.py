@@ -160,7 +160,8 @@ class _Run:
             diagnostic.code: diagnostic for diagnostic in [*self.federation.initial_diagnostics, *model_diagnostics]
         }
         self.tests = ProtocolTests(config, setup, self.worker, self.federation)
-        self.newcomer_tests = self._newcomer_tests()
+        served = self.federation, self.worker, self.scenario, config.evaluation
+        self.newcomer_tests = None if self.scenario.newcomers is None else NewcomerTests(*served)
         self.drift = RunDrift(config, self.federation, self.worker, folder, engine_factory is not None)
         self.client_models = client_model_keeper(
             config, self.federation, folder.client_models if folder else None, self.note
@@ -177,9 +178,9 @@ class _Run:
         if start is not None:
             restore(self.federation, start)
             self.checkpoint, self.checkpoint_sha256, self.checkpoint_round = start.path, start.sha256, start.round
-        if self.federation.round < self.config.rounds and self.engine_factory is not None:
+        if self.engine_factory is not None:
             self.federation.engine = self.engine_factory(self.federation, self.worker, self.note)
-        elif self.federation.round < self.config.rounds:
+        else:
             chosen = choose_engine(self.federation, self.worker, self.config.engine, self.note)
             self.federation.engine, self.engine_warning = chosen.engine, chosen.warning
         try:
@@ -242,7 +243,7 @@ class _Run:
                 "its last round: it cannot be stopped early"
             )
         if not any(row["round"] == round_ and row["split"] == "test" for row in self.rows):
-            rows = self._test_rows(round_)
+            rows = self.tests.rows(round_)
             self._update_best(rows)
             self._store_rows(rows)
         self._store_rows(self._newcomer_rows(round_))
@@ -270,7 +271,9 @@ class _Run:
         rows = training_rows(report) + self.drift.store(report.round)
         round_, every = report.round, self.config.evaluation.every
         if round_ % every == 0 or round_ == self.config.rounds:
-            rows += self._test_rows(round_)
+            rows += self.tests.rows(round_)
+        if round_ == self.config.rounds:
+            rows += self._last_newcomer_rows(rows)
         ended = time.perf_counter()
         rows += [
             system_row(round_, "seconds_evaluate", ended - trained),
@@ -278,19 +281,19 @@ class _Run:
         ]
         return rows
 
-    def _test_rows(self, round_: int) -> list[Row]:
-        """Return the rows of the tests in all protocols, and in the last round of those on newcomers."""
-        return self.tests.rows(round_) + (self._newcomer_rows(round_) if round_ == self.config.rounds else [])
+    def _last_newcomer_rows(self, rows: list[Row]) -> list[Row]:
+        """Return the rows of the tests on newcomers. If one fails, the rows so far and the trained state are kept."""
+        try:
+            return self._newcomer_rows(self.federation.round)
+        except BaseException:
+            self._store_rows(rows)
+            if self.folder:
+                self._store_rows([self._save_checkpoint(self.folder)])
+            raise
 
     def _newcomer_rows(self, round_: int) -> list[Row]:
         tests, done = self.newcomer_tests, any(row["split"] == SPLIT for row in self.rows)  # before a resume
-        return [] if tests is None or done else tests.rows(round_)
-
-    def _newcomer_tests(self) -> NewcomerTests | None:
-        """The tests on the clients that never train; None if there are none."""
-        if self.scenario.newcomers is None:
-            return None
-        return NewcomerTests(self.federation, self.worker, self.scenario, self.config.evaluation)
+        return [] if tests is None or tests.ran or done else tests.rows(round_)
 
     def _update_best(self, rows: Sequence[Row]) -> bool:
         """Return whether `rows` have the best validation value so far, which selects the round; remember it."""
@@ -349,12 +352,13 @@ class _Run:
 
     def _finish(self) -> Result:
         config, last = self.config, self.federation.round
-        at_chance = None if self.newcomer_tests is None else self.newcomer_tests.why_at_chance()
-        if self.tests.lacks_details and self.engine_factory is None:
-            self._test_rows(last)  # the run ended before its summary was written
+        zero_shot_note = None if self.newcomer_tests is None else self.newcomer_tests.zero_shot_note()
+        self._store_rows(self._newcomer_rows(last))  # none if they are there: only a run whose tests failed lacks them
+        if self.tests.lacks_details:
+            self.tests.rows(last)  # the run ended before its summary was written
         at_majority = self.tests.not_above_majority(self.rows)
         self._note_once([diagnostic for diagnostics in at_majority.values() for diagnostic in diagnostics])
-        numbers = summarise(config, self.federation, self.worker, self.rows, self.tests, at_chance) | {
+        numbers = summarise(config, self.federation, self.worker, self.rows, self.tests, zero_shot_note) | {
             "stopped": {"round": last, "reason": self.stop_reason} if last < config.rounds else None,
             "degenerate": degenerate(self.rows, self.diagnostics),
             "fingerprint": config.fingerprint(),

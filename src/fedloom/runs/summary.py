@@ -27,7 +27,7 @@ def summarise(
     worker: Worker,
     rows: Sequence[Row],
     tests: ProtocolTests,
-    at_chance: str | None = None,
+    zero_shot_note: str | None = None,
 ) -> dict[str, Any]:
     """Return the summary: setting, scores, costs, the method's figures, attack, newcomers and engine.
 
@@ -39,7 +39,7 @@ def summarise(
         worker: has counted and timed the training.
         rows: measures of all rounds.
         tests: the run's tests, by protocol.
-        at_chance: why the model that a newcomer gets is at chance before it tunes (`NewcomerTests.why_at_chance`).
+        zero_shot_note: what to know of the model that a newcomer gets before it tunes (`NewcomerTests`).
     """
     baselines = tests.baselines()
     by_protocol = {
@@ -60,7 +60,7 @@ def summarise(
         **several,
         **_costs(federation, worker, rows),
         "figures": dict(federation.method.figures(federation.server, federation.server_context())),
-        **_newcomers(federation, rows, at_chance),
+        **_newcomers(federation, rows, zero_shot_note),
         "engine": engine_name(federation.engine, config.engine),
         "engine_reason": federation.engine.reason,
     }
@@ -131,7 +131,7 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
     return {"attack": {"name": attack.kind, **attack.model_dump(), "clients": list(scenario.bad), **figures}}
 
 
-def _newcomers(federation: Federation, rows: Sequence[Row], at_chance: str | None) -> dict[str, Any]:
+def _newcomers(federation: Federation, rows: Sequence[Row], zero_shot_note: str | None) -> dict[str, Any]:
     """Return the measures on the clients that never trained, by how they were served, and which of them could not be
     tested, as their nodes were not there; empty without such clients."""
     scenario, by_service, tested = federation.scenario, dict[str, dict[str, float]](), set[int]()
@@ -143,7 +143,7 @@ def _newcomers(federation: Federation, rows: Sequence[Row], at_chance: str | Non
     if not scenario.newcomer_ids:
         return {}
     missing = [client for client in scenario.newcomer_ids if client not in tested]
-    newcomers: dict[str, Any] = {"clients": list(scenario.newcomer_ids), "zero_shot_note": at_chance}
+    newcomers: dict[str, Any] = {"clients": list(scenario.newcomer_ids), "zero_shot_note": zero_shot_note}
     newcomers["tests"] = by_service
     baseline = None if scenario.newcomers is None else majority(scenario.newcomers, "local")
     if baseline is not None and not math.isnan(baseline.own):
