@@ -58,3 +58,10 @@ def test_what_is_usual_outlives_the_server(tmp_path):
     (tmp_path / FILE).write_text("{")
     with pytest.raises(RunFolderError, match="delete it, and the run goes on"):
         References.read(tmp_path)
+
+
+@pytest.mark.parametrize("value", ["NaN", "Infinity", "-1.0", "null", '"x"'])
+def test_references_that_bound_nothing_are_refused(tmp_path, value):
+    (tmp_path / "flower-references.json").write_text(f'{{"items": {{"model": {value}}}, "steps": {{}}}}')
+    with pytest.raises(RunFolderError, match="damaged; delete it"):
+        References.read(tmp_path)

@@ -6,13 +6,15 @@ import re
 import pytest
 import torch
 
-from fedloom.core.errors import ClientError, ConfigError
+from fedloom.core.errors import ClientError, ConfigError, RunFolderError
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
+from fedloom.flower.status import read_status
 from fedloom.flower.wire import ErrorReply, JoinReply, Message, MessageError, TrainReply, read
 from fedloom.runs.run import run
+from fedloom.storage.run_folder import RunFolder
 from flower_world import DEALT, Faulty, Notes, config_of, settings_of
 from support import FEDERATED, same_bits, sampled
 
@@ -105,6 +107,40 @@ def test_a_server_that_starts_again_goes_on_with_the_same_bits(method, nodes_of,
     assert result.numbers["accuracy"] == whole.numbers["accuracy"]
     server = (tmp_path / "run" / "checkpoint" / "round-000003" / "server.safetensors").read_bytes()
     assert server == (tmp_path / "simulation" / "checkpoint" / "round-000003" / "server.safetensors").read_bytes()
+
+
+def test_a_server_killed_before_its_summary_has_the_whole_result(nodes_of, tmp_path, monkeypatch):
+    """Training is done and saved; what its last test found beside the scores is asked for once more."""
+    config = config_of("fedper", evaluation={"every": 1, "protocol": "personal/local"})
+    transport = Faulty(nodes_of(config), lambda request, answer: answer)
+    whole = serve(config, transport, out=tmp_path / "whole")
+
+    def dies(*_):
+        raise Killed
+
+    with monkeypatch.context() as killed:
+        killed.setattr(RunFolder, "write_parquet", dies)
+        with pytest.raises(Killed):
+            serve(config, Faulty(nodes_of(config), lambda request, answer: answer), out=tmp_path / "run")
+    transport = Faulty(nodes_of(config), lambda request, answer: answer)
+    result = serve(config, transport, out=tmp_path / "run")
+    assert {request.do for request in transport.requests} == {"join", "test"}
+    assert result.numbers["engine"] == "flower"
+    assert result.numbers["details"] == whole.numbers["details"]
+    assert result.confusion(0) == whole.confusion(0)
+    assert read_status(tmp_path / "run").state == read_status(tmp_path / "whole").state != "running"
+
+
+@pytest.mark.parametrize("content", [b"\xff\xfe", b"a" * 300, b"", b"../../run", None])
+def test_a_name_that_is_none_is_refused(nodes_of, tmp_path, content):
+    config, name = config_of("fedavg"), tmp_path / "run" / "flower-run"
+    name.parent.mkdir()
+    if content is None:
+        name.mkdir()
+    else:
+        name.write_bytes(content)
+    with pytest.raises(RunFolderError, match="flower-run: damaged, for a run's name is 16 hexadecimal digits"):
+        serve(config, Faulty(nodes_of(config), lambda request, answer: answer), out=tmp_path / "run")
 
 
 def test_a_server_killed_before_its_checkpoint_repeats_the_round_from_the_states_before_it(nodes_of, tmp_path):

@@ -10,7 +10,7 @@ import yaml
 from fedloom.config.run_config import parse
 from fedloom.flower.node_data import node_source
 from fedloom.flower.privacy import BODY, INDIRECTLY, REPORTED_FACTS, privacy_of
-from fedloom.flower.wire import EvalReply, JoinReply, ServeReply, TrainReply
+from fedloom.flower.wire import ErrorReply, EvalReply, JoinReply, ServeReply, TrainReply
 from fedloom.runs.run import _Run
 from flower_world import DEALT, config_of
 from support import FEDERATED
@@ -24,7 +24,7 @@ def test_the_page_shows_the_table():
 
 def test_the_page_shows_what_messages_tell():
     assert reported_facts_table() in (PAGES / "privacy.md").read_text(encoding="utf-8")
-    replies = JoinReply, TrainReply, EvalReply, ServeReply
+    replies = JoinReply, TrainReply, EvalReply, ServeReply, ErrorReply
     for facts, message in zip(REPORTED_FACTS.values(), replies, strict=True):
         assert facts.keys() == message.model_fields.keys() - {"wire_version", "run", "kind", "client", "round"}
 

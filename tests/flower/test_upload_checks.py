@@ -183,7 +183,7 @@ def test_compressed_changes_with_impossible_indices_are_refused(indices):
     assert desk.read(desk.done.upload)
     entry = next(name for name in desk.done.upload if name != "samples")
     packed = desk.done.upload[entry]
-    with pytest.raises(UploadError, match="the server cannot unpack it .ValueError: indices that do not rise"):
+    with pytest.raises(UploadError, match=r"the server cannot unpack it \(ValueError: indices that do not rise"):
         desk.read({**desk.done.upload, entry: {**packed, "indices": torch.full_like(packed["indices"], indices)}})
 
 

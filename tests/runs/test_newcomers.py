@@ -291,9 +291,10 @@ def test_a_test_that_fails_loses_no_training(tmp_path, monkeypatch):
     def failing(*_):
         raise RuntimeError("out of memory")
 
-    with monkeypatch.context() as broken, pytest.raises(RuntimeError, match="out of memory"):
+    with monkeypatch.context() as broken:
         broken.setattr(NewcomerService, "tests", failing)
-        run(config(), out=tmp_path)
+        with pytest.raises(RuntimeError, match="out of memory"):
+            run(config(), out=tmp_path)
     assert NewcomerService.tests is tests_of
     monkeypatch.setattr(Federation, "step", failing)  # all rounds are there
     resumed = run(config(), out=tmp_path, existing="resume")

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import copy
 import hashlib
+import io
 import itertools
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -110,6 +112,7 @@ def read(folder: Path, pages: bool = False) -> None:
         result = Result.read(folder)
         if result is None:
             return
+        result.confusion()
         done = Comparison([result])
         for text in (done.table(), done.table("csv"), done.target_table(0.5), done.cost_table(), done.verdict()):
             assert isinstance(text, str)
@@ -292,6 +295,70 @@ def test_the_index_of_client_states(half, column):
         np.save(round_ / packs.INDEX, changed)
         forge_checkpoint(round_)
         go_on(half)
+
+
+def header(shape: str, descr: str = "'<i8'") -> bytes:
+    """A numpy file that ends after its header."""
+    text = f"{{'descr': {descr}, 'fortran_order': False, 'shape': {shape}, }}".ljust(117) + "\n"
+    return b"\x93NUMPY\x01\x00" + len(text).to_bytes(2, "little") + text.encode()
+
+
+def zipped() -> bytes:
+    stream = io.BytesIO()
+    np.savez(stream, a=np.zeros(3))
+    return stream.getvalue()
+
+
+ROW = np.lib.format.dtype_to_descr(packs._ROW)
+NO_INDEX = {
+    "nothing": b"",
+    "an archive": zipped(),
+    "half a header": header("(1,)")[:20],
+    "no header": header("(1,)").replace(b"{'descr'", b"((((((((("),
+    "brackets": b"\x93NUMPY\x01\x00\x76\x00" + b"-" * 117 + b"\n",
+    "other columns": header("(0,)"),
+    "more rows than there are": header("(35184372088832,)", str(ROW)),
+    "more rows than any file has": header(f"({2**70},)", str(ROW)),
+    "rows below 0": header("(-1,)", str(ROW)),
+    "a single row": header("()", str(ROW)),
+}
+
+
+@pytest.mark.filterwarnings("ignore:.*unfinished")
+@pytest.mark.filterwarnings("ignore:.*checkpoint")
+@pytest.mark.parametrize("content", NO_INDEX)
+def test_files_that_are_no_index(half, content):
+    round_ = half / "checkpoint" / "round-000001"
+    (round_ / packs.INDEX).write_bytes(NO_INDEX[content])
+    forge_checkpoint(round_)
+    with pytest.raises(FedloomError, match=r"damaged \(clients\.npy is no index") as caught:
+        fl.load(half, client=0)
+    refuse_lines(caught.value)
+
+
+@pytest.mark.filterwarnings("ignore:.*unfinished")
+@pytest.mark.filterwarnings("ignore:.*checkpoint")
+@pytest.mark.parametrize("name", [".fedloom", "meta.json", "server.safetensors", packs.INDEX, "pack"])
+def test_pipes_hold_nobody_up(half, name):
+    round_ = half / "checkpoint" / "round-000001"
+    file = half / name if name == ".fedloom" else next(round_.glob("*.pack")) if name == "pack" else round_ / name
+    file.unlink()
+    os.mkfifo(file)
+    go_on(half)
+
+
+@pytest.mark.filterwarnings("ignore:.*checkpoint")
+def test_a_server_without_a_model(tmp_path):
+    config = parse({**VALUES, "method": "fedavg", "evaluation": {"protocol": "global/global"}})
+    run(config, out=tmp_path / "run")
+    (tmp_path / "run" / "summary.json").unlink()
+    shutil.rmtree(tmp_path / "run" / "checkpoint" / "round-000002")
+    round_ = tmp_path / "run" / "checkpoint" / "round-000001"
+    server_of(round_).write_bytes(to_bytes({}))
+    forge_checkpoint(round_)
+    with pytest.raises(FedloomError, match=r"does not fit this config \(KeyError: 'model'\)") as caught:
+        run(config, out=tmp_path / "run", existing="resume")
+    refuse_lines(caught.value)
 
 
 @pytest.mark.filterwarnings("ignore:.*unfinished")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import errno
 import hashlib
+import io
 import json
 import math
 import os
@@ -91,9 +92,19 @@ def _without_nan(value: Any) -> Any:
 
 def read_file(path: Path) -> bytes:
     """Read a regular file. Raises `OSError`, also for a pipe or a device, which might never end."""
-    with os.fdopen(os.open(path, os.O_RDONLY | _NONBLOCK), "rb") as stream:
-        _refuse_irregular(path, os.fstat(stream.fileno()))
+    with open_to_read(path) as stream:
         return stream.read()
+
+
+def open_to_read(path: Path) -> io.BufferedReader:
+    """Open a regular file for reading. Raises `OSError`, also for a pipe or a device, which might never end."""
+    stream = os.fdopen(os.open(path, os.O_RDONLY | _NONBLOCK), "rb")
+    try:
+        _refuse_irregular(path, os.fstat(stream.fileno()))
+    except OSError:
+        stream.close()
+        raise
+    return stream
 
 
 def open_to_append(path: Path) -> BinaryIO:

@@ -16,7 +16,7 @@ from filelock import FileLock, Timeout
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedloom.core.errors import ConfigError, RunFolderError, short_repr
-from fedloom.core.files import write_atomic
+from fedloom.core.files import read_file, write_atomic
 from fedloom.flower.fingerprints import public_keys, read_fingerprint
 from fedloom.flower.wire import MessageError
 
@@ -169,7 +169,7 @@ class NodeBindings:
 def read_bindings(out: Path) -> dict[int, Binding]:
     """Read the bindings in a run's folder, by client. Raises `RunFolderError` for a damaged file."""
     try:
-        content = _BindingsFile.model_validate_json((out / FILE).read_bytes())
+        content = _BindingsFile.model_validate_json(read_file(out / FILE))
         return {int(client): binding for client, binding in content.clients.items()}
     except FileNotFoundError:
         return {}

@@ -9,12 +9,13 @@ from __future__ import annotations
 import math
 from collections.abc import Iterable, Mapping
 from pathlib import Path
+from typing import Annotated
 
 import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import read_file, write_atomic
 from fedloom.core.records import Record
 from fedloom.flower.bounds import UploadNorm, floats_of
 
@@ -23,14 +24,17 @@ LARGEST = 1e9  # value of the server's state: beyond it, clients' losses overflo
 STRIDE = 50.0  # change of an entry, over the largest of any accepted round before
 
 
+_Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
 class References(BaseModel):
     """The usual sizes of a run. items: the largest median of each norm of uploads. steps: the largest accepted change
     (L2) of each entry of the server's state."""
 
     model_config = ConfigDict(extra="forbid", strict=True)
 
-    items: dict[str, float] = Field(default_factory=dict)
-    steps: dict[str, float] = Field(default_factory=dict)
+    items: dict[str, _Length] = Field(default_factory=dict)
+    steps: dict[str, _Length] = Field(default_factory=dict)
 
     @staticmethod
     def read(out: Path | None) -> References:
@@ -38,7 +42,7 @@ class References(BaseModel):
         if out is None or not (out / FILE).exists():
             return References()
         try:
-            return References.model_validate_json((out / FILE).read_bytes())
+            return References.model_validate_json(read_file(out / FILE))
         except (OSError, ValidationError):
             raise RunFolderError(
                 f"{out / FILE}: damaged; delete it, and the run goes on with new references for its bounds"

@@ -12,7 +12,7 @@ import torch
 from pydantic import BaseModel, ConfigDict, Field
 
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import read_file, write_atomic
 from fedloom.data import Dataset, Scenario
 from fedloom.data.sources.nodes import Nodes
 from fedloom.flower.bounds import FEWEST
@@ -122,8 +122,8 @@ def read_scale(out: Path | None) -> Scale | None:
     if out is None or not (out / _FILE).exists():
         return None
     try:
-        return Scale.model_validate_json((out / _FILE).read_text(encoding="utf-8"))
-    except ValueError:
+        return Scale.model_validate_json(read_file(out / _FILE))
+    except (OSError, ValueError):
         raise RunFolderError(f"{out / _FILE}: damaged; start the run again in another folder") from None
 
 

@@ -26,11 +26,16 @@ REPORTED_FACTS = {
         "has_state": "whether it keeps a private state",
     },
     "with a test": {
-        "tested": "correct predictions, summed loss, and number of its test samples",
+        "tested": "the sums of every metric: confusion matrix, whose rows are its tested samples of each class, summed "
+        "loss, confidences in 15 bins, and those of `evaluation.metrics`",
         "samples": "samples that it adapted a model to",
     },
     "after the last round, if it never trains": {
         "tested": "the same sums, for each way in which it was served",
+    },
+    "when it cannot do what was asked": {
+        "error": "the message of the error",
+        "raised": "the traceback of an exception in the client's work",
     },
 }
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import os
+import re
 import secrets
 from collections.abc import Callable, Sequence
 from dataclasses import replace
@@ -9,8 +11,8 @@ from pathlib import Path
 
 from fedloom.config.run_config import RunConfig
 from fedloom.config.sections import CheckpointConfig
-from fedloom.core.errors import ConfigError
-from fedloom.core.files import restrict_to_owner, write_atomic
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.files import read_file, restrict_to_owner, write_atomic
 from fedloom.data import Scenario
 from fedloom.data.sources.nodes import Nodes
 from fedloom.engine import Engine, Federation, Worker
@@ -156,6 +158,15 @@ def _say_nodes_of_newcomers(scenario: Scenario, note: Callable[[str], None]) -> 
 
 def _name(out: Path | None) -> str:
     """Return the run's name among nodes, from its folder, or a new random one."""
-    if out is None or not (out / _NAME).exists():
+    if out is None or not os.path.lexists(out / _NAME):
         return secrets.token_hex(8)
-    return (out / _NAME).read_text(encoding="utf-8")
+    try:
+        name = read_file(out / _NAME).decode("ascii")
+    except (OSError, UnicodeDecodeError):
+        name = ""
+    if not re.fullmatch("[0-9a-f]{16}", name):
+        raise RunFolderError(
+            f"{out / _NAME}: damaged, for a run's name is 16 hexadecimal digits; put the file back, or delete the run "
+            "folder and run again"
+        )
+    return name

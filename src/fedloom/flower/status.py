@@ -15,7 +15,7 @@ from pydantic import BaseModel, ConfigDict, ValidationError
 
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import write_atomic
+from fedloom.core.files import read_file, write_atomic
 from fedloom.flower.logs import LogRecord
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
@@ -98,7 +98,7 @@ def read_status(run: Path) -> Status:
     """Read the status in a run's folder. Raises `RunFolderError` if there is none, or it is damaged."""
     file = run / FILE
     try:
-        return Status.model_validate_json(file.read_bytes())
+        return Status.model_validate_json(read_file(file))
     except OSError as error:
         raise RunFolderError(
             f"{file}: cannot be read ({error.strerror}); name the folder of a run over Flower, on its server"

@@ -10,7 +10,7 @@ import secrets
 from pathlib import Path
 
 from fedloom.core.errors import DataError
-from fedloom.core.files import restrict_to_owner, user_folder, write_atomic
+from fedloom.core.files import open_to_read, read_file, restrict_to_owner, user_folder, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.storage.checkpoint import is_kept_for_rewind
 
@@ -40,7 +40,7 @@ class StateStore:
         file = self.path / "token"
         if not file.exists():
             write_atomic(file, secrets.token_hex(8), private=True)
-        with file.open("rb") as stream:
+        with open_to_read(file) as stream:
             token = stream.read(_TOKEN + 1).decode("ascii", "replace")
         if len(token) != _TOKEN or set(token) - set("0123456789abcdef"):
             raise DataError(
@@ -64,7 +64,7 @@ class StateStore:
     def load(self, round_: int) -> Record | None:
         """Read the state after a round; None if it is missing or damaged."""
         try:
-            return from_bytes(self._file(round_).read_bytes())
+            return from_bytes(read_file(self._file(round_)))
         except (FileNotFoundError, RecordError):
             return None
 

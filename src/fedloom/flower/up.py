@@ -15,7 +15,7 @@ from typing import Any
 
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import FedloomError, printable
-from fedloom.core.files import parse_json, restrict_to_owner, write_atomic
+from fedloom.core.files import parse_json, read_file, restrict_to_owner, write_atomic
 from fedloom.flower import certificates
 from fedloom.flower.apps import FAILED
 from fedloom.flower.export import export
@@ -203,7 +203,7 @@ def folder_of(out: Path) -> Path:
 def collect_result(out: Path, processes: ChildProcesses) -> Result:
     """Return the result of a run that has ended. Raises the error that ended it."""
     with contextlib.suppress(FileNotFoundError):
-        facts: dict[str, Any] = parse_json((out / FAILED).read_text(encoding="utf-8"))
+        facts: dict[str, Any] = parse_json(read_file(out / FAILED))
         raise _failure(facts)
     result = Result.read(out)
     if result is None:

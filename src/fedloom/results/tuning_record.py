@@ -9,7 +9,7 @@ from typing import Any, TypeGuard
 
 from fedloom.core.criterion import ACCURACY, Criterion
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import parse_json
+from fedloom.core.files import parse_json, read_file
 from fedloom.results.text import counted, percent
 from fedloom.storage.run_data import RunData
 
@@ -85,7 +85,7 @@ def assignments(values: Mapping[str, Any]) -> str:
 def read(path: Path) -> dict[str, Any]:
     """Read the tried and chosen values of a group of cells. Raises `RunFolderError` if the file is damaged."""
     try:
-        record = parse_json(path.read_text(encoding="utf-8"))
+        record = parse_json(read_file(path))
         if _is_whole(record):
             return record
         why = "it lacks its group, its choice, or a score of a trial"

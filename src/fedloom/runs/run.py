@@ -184,7 +184,7 @@ class _Run:
             chosen = choose_engine(self.federation, self.worker, self.config.engine, self.note)
             self.federation.engine, self.engine_warning = chosen.engine, chosen.warning
         try:
-            with report_misfits(start):
+            with report_misfits(start, self.federation):
                 return self._train_rounds(start)
         finally:
             self.federation.engine.close()

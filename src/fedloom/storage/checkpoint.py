@@ -15,7 +15,7 @@ from typing import Any
 
 from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError
-from fedloom.core.files import json_digest, json_text, parse_json, write_atomic
+from fedloom.core.files import json_digest, json_text, parse_json, read_file, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.storage import state_archive
 from fedloom.storage.log import START, LogPosition, MetricsLog
@@ -197,12 +197,12 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
             raise ValueError(f"{name} does not match its checksum")
     states = state_archive.ArchivedStates(path, state_archive.read_index(path))
     states.verify()
-    server = from_bytes((path / _SERVER).read_bytes())
+    server = from_bytes(read_file(path / _SERVER))
     return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"])
 
 
 def _meta(path: Path) -> dict[str, Any]:
-    meta = parse_json((path / "meta.json").read_text(encoding="utf-8"))
+    meta = parse_json(read_file(path / "meta.json"))
     if not isinstance(meta, dict):
         raise ValueError("meta.json holds no object")
     return meta

@@ -13,7 +13,7 @@ from pathlib import Path
 
 from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError
-from fedloom.core.files import json_digest, json_text, parse_json, write_atomic
+from fedloom.core.files import json_digest, json_text, parse_json, read_file, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.storage import state_archive
 from fedloom.storage.round_folders import (
@@ -99,7 +99,7 @@ def load(folder: Path, round_: int, fingerprint: str) -> KeptRound:
     """
     path = round_folder(folder, round_)
     try:
-        meta = parse_json((path / "meta.json").read_text(encoding="utf-8"))
+        meta = parse_json(read_file(path / "meta.json"))
         if not isinstance(meta, dict):
             raise ValueError("meta.json holds no object")
         if (meta["format"], meta["version"], meta["fingerprint"]) != (_FORMAT, __version__, fingerprint):
@@ -111,7 +111,7 @@ def load(folder: Path, round_: int, fingerprint: str) -> KeptRound:
             raise ValueError("meta.json does not match its checksum, or is of another round")
         server: dict[str, Record] = {}
         for name in _SERVER_STATES:
-            content = (path / f"{name}.safetensors").read_bytes()
+            content = read_file(path / f"{name}.safetensors")
             if hashlib.sha256(content).hexdigest() != meta[name]:
                 raise ValueError(f"{name}.safetensors does not match its checksum")
             server[name] = from_bytes(content)

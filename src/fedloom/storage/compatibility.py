@@ -41,13 +41,13 @@ def restore(federation: Federation, start: Checkpoint) -> None:
 
 
 @contextlib.contextmanager
-def report_misfits(start: Checkpoint | None) -> Iterator[None]:
+def report_misfits(start: Checkpoint | None, federation: Federation) -> Iterator[None]:
     """Within it, a state that lacks what the method reads is a `CheckpointError`, in the first round after `start`."""
     try:
         yield
-    except (ClientError, RecordError) as error:
+    except (ClientError, RecordError, LookupError) as error:
         cause = error.__cause__ if isinstance(error, ClientError) else error
-        first = not isinstance(error, ClientError) or (start is not None and error.round == start.round + 1)
+        first = isinstance(error, RecordError) or (start is not None and federation.round == start.round)
         if start is None or not first or not isinstance(cause, RecordError | LookupError):
             raise
         raise misfit_error(start, cause) from error

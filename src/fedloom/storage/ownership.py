@@ -10,7 +10,7 @@ from typing import Literal
 
 from fedloom._version import __version__
 from fedloom.core.errors import RunFolderError
-from fedloom.core.files import json_text, parse_json, write_atomic
+from fedloom.core.files import json_text, parse_json, read_file, write_atomic
 
 MARKER, LOCK = ".fedloom", ".lock"
 Kind = Literal["run", "comparison", "study"]
@@ -81,7 +81,7 @@ def _names(path: Path) -> set[str]:
 def folder_kind(path: Path) -> str | None:
     """The kind of folder that the marker of `path` names; None without a marker, and for one that cannot be read."""
     try:
-        content = parse_json((path / MARKER).read_text(encoding="utf-8"))
+        content = parse_json(read_file(path / MARKER))
     except (OSError, ValueError):
         return None
     return str(content["folder"]) if isinstance(content, dict) and "folder" in content else None

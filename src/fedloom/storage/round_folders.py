@@ -9,6 +9,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+from fedloom.core.files import open_to_read
+
 
 def round_folder(folder: Path, round_: int) -> Path:
     """The folder of one round."""
@@ -58,7 +60,7 @@ def written_whole(target: Path) -> Iterator[Path]:
 
 def file_digest(path: Path) -> str:
     """The sha256 of a file. Raises `OSError` if it cannot be read."""
-    with path.open("rb") as stream:
+    with open_to_read(path) as stream:
         return hashlib.file_digest(stream, "sha256").hexdigest()
 
 

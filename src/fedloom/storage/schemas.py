@@ -66,6 +66,22 @@ class _Scores(_Plain):
     attack: _Attack | None = None
 
 
+class _Detail(_Plain):
+    """The details of a metric that tables and reports read; others may have more."""
+
+    confusion: list[list[Count]] | None = None
+    by_class: list[float | None] | None = None
+    bins: list[list[float] | None] | None = None
+
+
+class _Newcomers(_Plain):
+    clients: list[Count] = []
+    tests: dict[Word, dict[Word, float | None]] = {}
+    zero_shot_note: Word | None = None
+    majority_own: Share | None = None
+    not_tested: list[Count] = []
+
+
 class _Numbers(_Scores):
     method: Word
     preset: Word
@@ -87,6 +103,8 @@ class _Numbers(_Scores):
     figures: dict[Word, float | None] = {}
     protocols: dict[Word, _Scores] = {}
     not_offered: dict[Word, Word] = {}
+    details: dict[Word, _Detail] = {}
+    newcomers: _Newcomers | None = None
     engine: Word = ""
     engine_reason: Word | None = None
     stopped: _Stopped | None = None

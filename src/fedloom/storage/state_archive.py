@@ -7,6 +7,7 @@ client: where its state lies, and the sha256 of its bytes.
 from __future__ import annotations
 
 import hashlib
+import io
 import os
 import shutil
 from collections.abc import Collection, Iterator, Mapping
@@ -16,6 +17,7 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
+from fedloom.core.files import open_to_read, read_file
 from fedloom.core.records import Record, from_bytes, to_bytes
 
 INDEX = "clients.npy"
@@ -25,10 +27,17 @@ Index: TypeAlias = NDArray[Any]
 
 def read_index(folder: Path) -> Index:
     """The index of a checkpoint. Raises `ValueError` or `OSError` if it is damaged or absent."""
-    index: Index = np.load(folder / INDEX, allow_pickle=False)
-    if index.dtype != _ROW:
+    content = read_file(folder / INDEX)
+    stream = io.BytesIO(content)
+    try:
+        np.lib.format.read_magic(stream)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(stream)
+    except Exception as error:  # a header is parsed as Python, and whatever that raises comes through
+        raise ValueError(f"{INDEX} is no index ({type(error).__name__})") from None
+    if dtype != _ROW or len(shape) != 1 or shape[0] * dtype.itemsize != len(content) - stream.tell():
         raise ValueError(f"{INDEX} is no index")
-    if index.ndim != 1 or not np.all(np.diff(index["client"]) > 0) or np.any(index["client"] < 0):
+    index: Index = np.frombuffer(content, _ROW, offset=stream.tell())
+    if not np.all(np.diff(index["client"]) > 0) or np.any(index["client"] < 0):
         raise ValueError(f"{INDEX}: need each client once, in ascending order")
     if np.any(index["offset"] < 0) or np.any(index["size"] < 0):
         raise ValueError(f"{INDEX}: places in packs below 0")
@@ -116,7 +125,7 @@ class ArchivedStates(Mapping[int, Record]):
                 raise ValueError(f"the state of client {row['client']} does not match its checksum")
 
     def _bytes(self, row: Any) -> bytes:
-        with (self._folder / archive_name(int(row["pack"]))).open("rb") as stream:
+        with open_to_read(self._folder / archive_name(int(row["pack"]))) as stream:
             if int(row["offset"]) + int(row["size"]) > os.fstat(stream.fileno()).st_size:
                 raise ValueError(
                     f"the state of client {row['client']} does not match its checksum: its pack ends before"
