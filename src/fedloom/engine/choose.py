@@ -24,6 +24,7 @@ from fedloom.engine.serial import Engine, Serial
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched, obstacle
 from fedloom.engine.threads import Threads
+from fedloom.evaluation.metric_checks import metric_of_one_process
 
 DEFAULT_STACK = 32  # clients in a stack
 _MIN_REPLAYED = 0.5  # share of steps that threads must replay to be chosen without a comparison
@@ -184,8 +185,8 @@ def choose_engine(
         note(_COMPILING)
     uses_processes = choice.name not in ("serial", "ray", "threads")
     process_warning = None
-    if uses_processes and workers > 1 and not may_start_processes():
-        process_warning, workers = _DAEMONIC_PROCESS, 1
+    if uses_processes and workers > 1 and (process_obstacle := _process_obstacle(worker)):
+        process_warning, workers = process_obstacle, 1
         if choice.name == "processes":
             choice = choice.model_copy(update={"name": "serial", "client_seconds": None})
         start = functools.partial(start, choice=choice, workers=workers)
@@ -205,6 +206,16 @@ def choose_engine(
 def engine_name(engine: Engine, choice: EngineChoice) -> str:
     """Return the engine's name in results."""
     return engine.name + (", own kernels" if choice.kernels == "own" else "")
+
+
+def _process_obstacle(worker: Worker) -> str | None:
+    """Why clients cannot run in other processes; None if they can."""
+    if not may_start_processes():
+        return _DAEMONIC_PROCESS
+    kinds = [getattr(evaluator, "kinds", {}) for evaluator in worker.evaluators.values()]
+    names = {name: None for by_name in kinds for name in by_name}
+    local = metric_of_one_process(names)
+    return None if local is None else f"{local}: other processes cannot send its state, so clients run in this one"
 
 
 def _shared_memory_warning() -> str | None:

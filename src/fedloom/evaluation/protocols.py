@@ -115,8 +115,12 @@ class Evaluator:
                     "samples, so there are no others' data; take personal/local"
                 )
         self._by_domain = DomainAccuracy in self.kinds.values()
-        if self._by_domain and scenario.test_set.domain is None:
-            raise ConfigError(f"evaluation.metrics = {list(metrics)}: {scenario.name} has no domains; leave it out")
+        tested = [scenario.test_set, *([scenario.train_set] if len(scenario.val.order) else [])]
+        if self._by_domain and any(data.domain is None for data in tested):
+            raise ConfigError(
+                f"evaluation.metrics = {list(metrics)}: {scenario.name} has no domains, or only those of its test "
+                "samples and not of its validation samples; leave domain_accuracy out"
+            )
         self._scores_bytes = int(scores_mib * 2**20)
         self._of_scores = [name for name in metrics if self.kinds[name].needs_scores]
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)

@@ -79,7 +79,8 @@ class Scores:
             values |= {f"{name}_clients": count for name, count in defined.items() if count != values["clients"]}
         honest = self._honest()
         if self.bad and any(states.total for states in honest.values()):
-            honest_scores = Scores(self.split, self.pooled, honest, self.kinds)
+            merged = MetricStates.merged(states.poolable() for states in honest.values())
+            honest_scores = Scores(self.split, merged, honest, self.kinds)
             values |= self._measured({name: honest_scores.value(name) for name in detailed}, "_honest")
         others = {name: self.value(name) for name in self.kinds if name not in usual}
         values |= {name: value for name, value in others.items() if not math.isnan(value)}

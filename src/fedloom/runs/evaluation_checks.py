@@ -9,10 +9,13 @@ from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.evaluation.majority import Majority
+from fedloom.evaluation.metrics.of_function import own_sources
 from fedloom.evaluation.protocols import no_model_error
 from fedloom.methods import Method
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
+from fedloom.results.text import listed
+from fedloom.runs.callbacks import Callback
 from fedloom.storage.curves import accuracies, value_at_selected_round
 from fedloom.storage.run_folder import Row
 
@@ -91,3 +94,19 @@ def not_above_majority(
     if evaluation.protocols:
         code, text = f"{code}/{protocol}", f"{protocol}: {text}"
     return [Diagnostic(code, text[:2000], accuracy - to_beat)]
+
+
+def note_metrics_by_name(config: RunConfig, callbacks: Sequence[Callback]) -> None:
+    """Tell callbacks which metrics a finished run, which is returned as it is, may have had in another definition.
+
+    Args:
+        config: of the run.
+        callbacks: are told.
+    """
+    if names := list(own_sources(config.evaluation.metrics)):
+        text = (
+            f"this run has finished, and is returned as it is: a config knows {listed(names)} by name alone, so if you "
+            "have changed the code, train again with --fresh"
+        )
+        for callback in callbacks:
+            callback.on_note(config, text)

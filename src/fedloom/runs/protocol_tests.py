@@ -11,6 +11,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.engine import Federation, Worker
 from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.evaluation.majority import Majority, majority
+from fedloom.evaluation.metric_checks import check_own_metrics
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
 from fedloom.results.text import listed
@@ -49,7 +50,7 @@ class ProtocolTests:
         for evaluator in self.evaluators.values():
             check_evaluation(config, evaluator, offered_by_kind[evaluator.kind], federation.method)
             if isinstance(evaluator, Evaluator):
-                evaluator.example_states()  # a metric that cannot be computed is refused before training
+                check_own_metrics(config.evaluation.metrics, evaluator.example_states())
 
     @property
     def main(self) -> str:

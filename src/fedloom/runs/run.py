@@ -27,6 +27,7 @@ from fedloom.runs.callbacks import Callback
 from fedloom.runs.client_models import client_model_keeper
 from fedloom.runs.drift.measured import RunDrift
 from fedloom.runs.early_stopping import EarlyStopping
+from fedloom.runs.evaluation_checks import note_metrics_by_name
 from fedloom.runs.newcomers import SPLIT, NewcomerTests, newcomer_notes
 from fedloom.runs.protocol_tests import ProtocolTests
 from fedloom.runs.rows import system_row, training_rows
@@ -102,6 +103,7 @@ def _in_folder(
             )
         finished = Result.read(folder.path)
         if finished is not None:
+            note_metrics_by_name(config, callbacks)
             return dataclasses.replace(finished, memory=Memory(config, scenario))
         if existing == "refuse":
             raise RunFolderError(
