@@ -9,7 +9,9 @@ import numpy as np
 import pytest
 import torch
 
+import fedloom as fl
 from fedloom.core.errors import ConfigError
+from fedloom.data import from_arrays
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
@@ -121,3 +123,15 @@ def test_states_merge_and_impossible_ones_are_refused():
         with pytest.raises(ValueError, match="samples cannot have"):
             wrong.check(2)
     assert math.isnan(DomainAccuracy(torch.tensor([0]), torch.tensor([0])).compute())
+
+
+def test_domains_of_test_samples_alone_do_not_serve_validation_samples():
+    x, y = np.random.default_rng(0).normal(size=(60, 4)).astype("float32"), np.arange(60) % 2
+    domains = {"domain_test": np.arange(20) % 2, "domains": ["a", "b"]}
+    made = from_arrays(x[:40], y[:40], x[40:], y[40:], **domains)
+    keys = {"rounds": 1, "model": "mlp", "evaluation": {"metrics": ["domain_accuracy"]}, "progress": False}
+    scenario = {"partition": "iid", "clients": 2}
+    with pytest.raises(ConfigError, match="has no domains, or only those of its test samples and not of its valid"):
+        fl.run("fedavg", scenario=fl.scenario(made, **scenario, val=0.2), **keys)
+    result = fl.run("fedavg", scenario=fl.scenario(made, **scenario, val=0.0), **keys)
+    assert "domain_accuracy" in result.numbers["metrics"]

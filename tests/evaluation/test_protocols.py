@@ -4,6 +4,7 @@ Two classes; x is 0 or 1. A tree {"answer": [a0, a1]} predicts class a0 for x = 
 (ln 3, 0) or (0, ln 3): probability 3/4 for the predicted class, so a hit costs ln 4/3 and a miss ln 4.
 """
 
+import dataclasses
 import math
 from dataclasses import replace
 
@@ -176,9 +177,12 @@ def test_a_metric_that_no_validation_defines_selects_no_round(scenario):
     """Each client has validation samples of one class; together they have both."""
     apart = Evaluator(scenario, "global/local", batch=4, metrics=("auroc",))
     with pytest.raises(ConfigError, match="select_by = 'auroc': not defined on each client's validation samples"):
-        apart.check_selects("auroc")
-    apart.check_selects("accuracy")
-    Evaluator(scenario, "global/global", batch=4, metrics=("auroc",)).check_selects("auroc")
+        apart.check_selects("auroc", "val")
+    apart.check_selects("accuracy", "val")
+    Evaluator(scenario, "global/global", batch=4, metrics=("auroc",)).check_selects("auroc", "val")
+    tests = dataclasses.replace(scenario, test_set=scenario.train_set, test=scenario.val)
+    with pytest.raises(ConfigError, match="select_by = 'auroc': not defined on each client's test samples"):
+        Evaluator(tests, "global/local", batch=4, metrics=("auroc",)).check_selects("auroc", "test")
 
 
 def test_normalised_samples_are_what_the_net_sees(scenario):

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Mapping, Sequence
+from typing import Literal
 
 import numpy as np
 import torch
@@ -126,21 +127,24 @@ class Evaluator:
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
         self._samples_of_all: dict[str, tuple[Tensor, Tensor]] = {}
 
-    def check_selects(self, metric: str) -> None:
+    def check_selects(self, metric: str, split: Literal["val", "test"]) -> None:
         """Check that a round can be selected by a metric: an AUROC, for example, needs two classes.
 
         Args:
             metric: name in `METRICS`.
+            split: the samples that select the round.
 
-        Raises `ConfigError` if the metric is defined on no validation samples, whatever the model is.
+        Raises `ConfigError` if the metric is defined on none of these samples, whatever the model is.
         """
         if self.scenario.remote or not self.kinds[metric].needs_scores:  # all other metrics are always defined
             return
-        views, labels = self.scenario.val, self.scenario.train_set.y.cpu()
-        tests = map(views.tensor, range(len(views))) if self.where == "local" else [self._all_indices("val")]
+        views, data = self._views(split), self.scenario.train_set if split == "val" else self.scenario.test_set
+        labels = data.y.cpu()
+        tests = map(views.tensor, range(len(views))) if self.where == "local" else [self._all_indices(split)]
         if any(self._is_defined(metric, labels[indices]) for indices in tests):
             return
-        whose = "each client's validation samples" if self.where == "local" else "the validation samples"
+        samples = "validation samples" if split == "val" else "test samples"
+        whose = f"each client's {samples}" if self.where == "local" else f"the {samples}"
         raise ConfigError(
             f"evaluation.select_by = '{metric}': not defined on {whose}, which have one class; take accuracy or loss"
         )

@@ -39,8 +39,10 @@ def check_evaluation(
     val_key = config.scenario.val_key
     if config.evaluation.select == "best_val" and "val" not in evaluator.splits:
         raise ConfigError(f"evaluation.select = 'best_val': there is no validation data; set {val_key} above 0")
-    if config.evaluation.select == "best_val" and isinstance(evaluator, Evaluator):
-        evaluator.check_selects(config.evaluation.select_by)
+    if isinstance(evaluator, Evaluator) and config.evaluation.select in ("best_val", "best_test"):
+        evaluator.check_selects(
+            config.evaluation.select_by, "val" if config.evaluation.select == "best_val" else "test"
+        )
     if config.early_stopping is not None and "val" not in evaluator.splits:
         raise ConfigError(f"early_stopping: there is no validation data; set {val_key} above 0, or leave it out")
     if config.early_stopping is not None and method.closing() is not None:
