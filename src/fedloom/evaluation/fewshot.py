@@ -74,6 +74,7 @@ def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> E
             f"few-shot episodes: {ways} ways, {shape.shots} shots, {shape.queries} queries, {shape.episodes} episodes; "
             "need at least 2 ways, 1 shot, 1 query and 2 episodes"
         )
+    labels = labels.cpu()
     held, counts = np.unique(labels.numpy(), return_counts=True)
     if len(held) < ways:
         raise DataError(f"few-shot episodes of {ways} classes: the test set holds {len(held)}; lower evaluation.ways")
@@ -101,7 +102,7 @@ def few_shot_accuracy(
     """
     parts = torch.split(torch.arange(len(data)), batch)
     with torch.no_grad():
-        z = torch.cat([features(data.gather(part)).double() for part in parts])
+        z = torch.cat([features(data.gather(part)).cpu().double() for part in parts])
     (count, ways, _), queries = drawn.support.shape, drawn.query.shape[2]
     truth = torch.arange(ways).repeat_interleave(queries)  # [ways * queries]
     rights, losses = [], []
