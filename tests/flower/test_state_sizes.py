@@ -35,7 +35,7 @@ def result_of(evaluator, samples):
     classes, generator = evaluator.scenario.num_classes, torch.Generator().manual_seed(0)
     logits = 3 * torch.randn(samples, classes, generator=generator)
     labels = torch.randint(classes, (samples,), generator=generator)
-    states = MetricStates.new(Predictions(logits, labels), evaluator.kinds).portable()
+    states = MetricStates.new(Predictions(logits, labels), evaluator.metrics).portable()
     return EvalResult(client=0, tested=dict.fromkeys(evaluator.names, states), samples=0)
 
 

@@ -212,9 +212,8 @@ def _process_obstacle(worker: Worker) -> str | None:
     """Why clients cannot run in other processes; None if they can."""
     if not may_start_processes():
         return _DAEMONIC_PROCESS
-    kinds = [getattr(evaluator, "kinds", {}) for evaluator in worker.evaluators.values()]
-    names = {name: None for by_name in kinds for name in by_name}
-    local = metric_of_one_process(names)
+    names = {name for evaluator in worker.evaluators.values() for name in evaluator.metrics}
+    local = metric_of_one_process(sorted(names))
     return None if local is None else f"{local}: other processes cannot send its state, so clients run in this one"
 
 

@@ -238,7 +238,7 @@ class Worker:
 
     def _test(self, test: EvalJob) -> EvalResult:
         evaluator, ctx, split = self.evaluator_for(test.protocol), test.ctx, test.split
-        of_server = evaluator.kind == "global"
+        of_server = evaluator.model_kind == "global"
         loaded_net = self.net_of_client(-1 if of_server else ctx.client)
         facts = ctx.task, ctx.round, loaded_net.net.functional, evaluator.scenario.public
         server_context = ServerContext(*facts, client=-1 if of_server else ctx.client)

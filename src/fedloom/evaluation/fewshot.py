@@ -148,7 +148,7 @@ class FewShotEvaluator:
     what `episodes` raises.
     """
 
-    kind = "global"
+    model_kind = "global"
     splits = ("test",)
 
     def __init__(
@@ -163,13 +163,13 @@ class FewShotEvaluator:
         """Test on "test". `predictors` yields (-1, the server's predictors)."""
         _, offered = next(predictors)
         self.check(offered)
-        self.live.load(offered[self.kind].tree)
+        self.live.load(offered[self.model_kind].tree)
         net = self.live.net.eval()
         return FewShotScores(split, few_shot_accuracy(net.features, self.data, self.episodes, batch=self.batch))
 
     def check(self, offered: dict[str, Predictor]) -> None:
         """Raise `ConfigError` unless the server's predictor is among those offered."""
-        if self.kind not in offered:
+        if self.model_kind not in offered:
             raise ConfigError(
                 "evaluation.protocol = 'few-shot': tests the server's model, and this method has none; "
                 "use personal/global or personal/local"

@@ -99,23 +99,23 @@ class Evaluator:
                 "training set; use few-shot"
             )
         self.scenario, self.batch = scenario, batch
-        self.kind, self.where = protocol.split("/")
-        self.also = tuple(name for name in dict.fromkeys(also) if name != self.kind)
-        self.names = (self.kind, *self.also)
+        self.model_kind, self.data_kind = protocol.split("/")
+        self.also = tuple(name for name in dict.fromkeys(also) if name != self.model_kind)
+        self.names = (self.model_kind, *self.also)
         attack = scenario.attack if scenario.bad else None
         targets = None if attack is None else attack.target_classes(scenario.num_classes)
         self.targets = None if targets is None else targets.to(scenario.test_set.y.device)
-        self.kinds: dict[str, type[Metric]] = {name: METRICS.get(name) for name in dict.fromkeys((*ALWAYS, *metrics))}
+        self.metrics: dict[str, type[Metric]] = {name: METRICS.get(name) for name in dict.fromkeys((*ALWAYS, *metrics))}
         self.own_metrics: tuple[str, ...] = ()
-        if self.where == "others":
-            self.kinds |= {"accuracy": OwnerAccuracy, "accuracy_by_sample": Accuracy}
+        if self.data_kind == "others":
+            self.metrics |= {"accuracy": OwnerAccuracy, "accuracy_by_sample": Accuracy}
             self.own_metrics = ("accuracy_by_sample",)
             if not scenario.remote and int((scenario.test.sizes > 0).sum()) < 2:
                 raise ConfigError(
                     f"evaluation.protocol = '{protocol}': {scenario.name} has fewer than two clients with test "
                     "samples, so there are no others' data; take personal/local"
                 )
-        self._by_domain = DomainAccuracy in self.kinds.values()
+        self._by_domain = DomainAccuracy in self.metrics.values()
         tested = [scenario.test_set, *([scenario.train_set] if len(scenario.val.order) else [])]
         if self._by_domain and any(data.domain is None for data in tested):
             raise ConfigError(
@@ -123,7 +123,7 @@ class Evaluator:
                 "samples and not of its validation samples; leave domain_accuracy out"
             )
         self._scores_bytes = int(scores_mib * 2**20)
-        self._of_scores = [name for name in metrics if self.kinds[name].needs_scores]
+        self._of_scores = [name for name in metrics if self.metrics[name].needs_scores]
         self.splits = ("test", "val") if len(scenario.val.order) else ("test",)
         self._samples_of_all: dict[str, tuple[Tensor, Tensor]] = {}
 
@@ -136,15 +136,15 @@ class Evaluator:
 
         Raises `ConfigError` if the metric is defined on none of these samples, whatever the model is.
         """
-        if self.scenario.remote or not self.kinds[metric].needs_scores:  # all other metrics are always defined
+        if self.scenario.remote or not self.metrics[metric].needs_scores:  # all other metrics are always defined
             return
         views, data = self._views(split), self.scenario.train_set if split == "val" else self.scenario.test_set
         labels = data.y.cpu()
-        tests = map(views.tensor, range(len(views))) if self.where == "local" else [self._all_indices(split)]
+        tests = map(views.tensor, range(len(views))) if self.data_kind == "local" else [self._all_indices(split)]
         if any(self._is_defined(metric, labels[indices]) for indices in tests):
             return
         samples = "validation samples" if split == "val" else "test samples"
-        whose = f"each client's {samples}" if self.where == "local" else f"the {samples}"
+        whose = f"each client's {samples}" if self.data_kind == "local" else f"the {samples}"
         raise ConfigError(
             f"evaluation.select_by = '{metric}': not defined on {whose}, which have one class; take accuracy or loss"
         )
@@ -154,11 +154,11 @@ class Evaluator:
         if not len(labels):
             return False
         guess = Predictions(torch.zeros(len(labels), self.scenario.num_classes), labels)
-        return not math.isnan(self.kinds[metric].new(guess).compute())
+        return not math.isnan(self.metrics[metric].new(guess).compute())
 
     def slices(self, split: str) -> int:
         """The number of slices in which the server's model is tested; 0 if it is tested on each client's samples."""
-        if self.where == "local":
+        if self.data_kind == "local":
             return 0
         if self.scenario.test_set.y.device.type != "cpu":
             return 1  # there is one worker, and it would copy the weights to the device for each slice
@@ -173,9 +173,9 @@ class Evaluator:
             client: whose test it is; -1, -2, ... for the first, second, ... slice of a test of the server's model.
             split: "val" or "test".
         """
-        if self.where == "local":
+        if self.data_kind == "local":
             return self._test(live, predictor, split, self._views(split).tensor(client))
-        if self.where == "others":
+        if self.data_kind == "others":
             indices, owners = self._of_others(client, split)
             return self._test(live, predictor, split, indices, owners)
         indices, slices = self._all_indices(split), self.slices(split)
@@ -189,25 +189,25 @@ class Evaluator:
         by_predictor = {
             name: {client: tested[client][name] for client in sorted(tested, key=abs)} for name in self.names
         }
-        if self.where == "global" and self.kind == "global":  # all samples together are one set
+        if self.data_kind == "global" and self.model_kind == "global":  # all samples together are one set
             by_predictor = {name: {-1: MetricStates.merged(states.values())} for name, states in by_predictor.items()}
         main, *others = (self._scores(split, by_predictor[name]) for name in self.names)
         also = dict(zip(self.also, others, strict=True))
-        return Scores(split, main.pooled, main.clients, self.kinds, also, self.scenario.bad, main.client_details)
+        return Scores(split, main.pooled, main.clients, self.metrics, also, self.scenario.bad, main.client_details)
 
     def tests_on_clients(self, split: str) -> bool:
         """Whether the tests are the clients' own: of personal models, or on samples that nobody else reads."""
-        return self.kind == "personal" or (self.scenario.remote and (self.where == "local" or split == "val"))
+        return self.model_kind == "personal" or (self.scenario.remote and (self.data_kind == "local" or split == "val"))
 
     def total(self, client: int, split: str) -> int:
         """Samples on which the personal models of a client are tested."""
-        if self.where == "global":
+        if self.data_kind == "global":
             return len(self.scenario.test_set) if split == "test" else len(self.scenario.val.order)
-        return len(self._of_others(client, split)[0]) if self.where == "others" else len(self._views(split)[client])
+        return len(self._of_others(client, split)[0]) if self.data_kind == "others" else len(self._views(split)[client])
 
     def names_in(self, offered: Collection[str]) -> list[str]:
         """The predictors that are tested, without those of `also` that only the model of another protocol offers."""
-        return [name for name in self.names if name == self.kind or name in offered]
+        return [name for name in self.names if name == self.model_kind or name in offered]
 
     def leave_to_others(self, offered: Collection[str]) -> None:
         """Leave out of `also` the predictors that are not offered here: another protocol of the run tests them."""
@@ -218,9 +218,9 @@ class Evaluator:
         """The predictor called `name`. Raises `ConfigError` if it is not among those offered."""
         if name in offered:
             return offered[name]
-        if name != self.kind:
+        if name != self.model_kind:
             raise ConfigError(f"evaluation.also = '{name}': the method offers {', '.join(sorted(offered))}")
-        raise no_model_error("the method", f"{self.kind}/{self.where}")
+        raise no_model_error("the method", f"{self.model_kind}/{self.data_kind}")
 
     def example_states(self) -> MetricStates:
         """Metric states of one made-up sample: states from other machines must have their types and shapes."""
@@ -229,17 +229,17 @@ class Evaluator:
         labels = torch.zeros(1, dtype=torch.int64, device=device)
         owners, domains = Groups(labels, self.scenario.clients), self._domains(self.scenario.test_set, labels)
         predictions = Predictions(logits, labels, self.targets, self._scores_bytes, owners, domains)
-        states = MetricStates.new(predictions, self.kinds)
-        return (states if self.kind == "global" else states.of_one_model()).portable()
+        states = MetricStates.new(predictions, self.metrics)
+        return (states if self.model_kind == "global" else states.of_one_model()).portable()
 
     def check(self, offered: dict[str, Predictor]) -> None:
         """Raise `ConfigError` unless there are test samples, and everything that is to be tested is among the
         predictors offered, with scores where a requested metric needs them."""
-        tested = len(self.scenario.test_set) if self.where == "global" else int(self.scenario.test.sizes.sum())
+        tested = len(self.scenario.test_set) if self.data_kind == "global" else int(self.scenario.test.sizes.sum())
         if not (tested or self.scenario.remote):
             raise ConfigError(
-                f"evaluation.protocol = '{self.kind}/{self.where}': {self.scenario.name} has no test samples; raise "
-                "scenario.split.test, or list test samples in the partition file"
+                f"evaluation.protocol = '{self.model_kind}/{self.data_kind}': {self.scenario.name} has no test "
+                "samples; raise scenario.split.test, or list test samples in the partition file"
             )
         for name in self.names:
             if self.pick(offered, name).labels_only and self._of_scores:
@@ -279,11 +279,11 @@ class Evaluator:
 
     def _scores(self, split: str, states: dict[int, MetricStates]) -> Scores:
         if -1 in states:
-            return Scores(split, states[-1], {}, self.kinds)
-        pooled = MetricStates.merged(s if self.kind == "global" else s.poolable() for s in states.values())
+            return Scores(split, states[-1], {}, self.metrics)
+        pooled = MetricStates.merged(s if self.model_kind == "global" else s.poolable() for s in states.values())
         kept = details_of_clients(states) if split == "test" else {}
         reduced = {client: s.reduced() for client, s in states.items()}
-        return Scores(split, pooled, reduced, self.kinds, client_details=kept)
+        return Scores(split, pooled, reduced, self.metrics, client_details=kept)
 
     @torch.no_grad()
     def _test(
@@ -300,5 +300,5 @@ class Evaluator:
             holders = None if batch_owners is None else Groups(batch_owners, self.scenario.clients)
             domains = self._domains(data, part)
             predictions = Predictions(logits, data.y[part], self.targets, self._scores_bytes, holders, domains)
-            states = MetricStates.merged([states, MetricStates.new(predictions, self.kinds)])
-        return states if self.kind == "global" else states.of_one_model()
+            states = MetricStates.merged([states, MetricStates.new(predictions, self.metrics)])
+        return states if self.model_kind == "global" else states.of_one_model()

@@ -17,7 +17,7 @@ class Scores:
     """Results on one split ("test" or "val"): of all, and of each client where the protocol tests clients.
 
     Attributes:
-        kinds: the metrics, by name.
+        metrics: their classes, by name.
         also: scores of the method's other predictors, by name, where they were asked for.
         bad: clients that misbehave in this scenario; all data here are clean.
         client_details: what a run keeps of single clients from its last test, by client and name.
@@ -26,7 +26,7 @@ class Scores:
     split: str
     pooled: MetricStates
     clients: Mapping[int, MetricStates]
-    kinds: MetricKinds
+    metrics: MetricKinds
     also: Mapping[str, Scores] = field(default_factory=dict)
     bad: tuple[int, ...] = ()
     client_details: Mapping[int, Mapping[str, list[int]]] = field(default_factory=dict)
@@ -37,7 +37,7 @@ class Scores:
 
         NaN where it is not defined, for example for no client.
         """
-        over = self.kinds[name].over
+        over = self.metrics[name].over
         if over == "honest samples":
             honest = self._honest()
             return (MetricStates.merged(honest.values()) if honest else self.pooled).value(name)
@@ -54,7 +54,7 @@ class Scores:
         return self._of_clients[name]
 
     def _is_measured(self, name: str, value: float) -> bool:
-        return self.kinds[name].may_diverge or not math.isnan(value)
+        return self.metrics[name].may_diverge or not math.isnan(value)
 
     @property
     def accuracy(self) -> float:
@@ -68,21 +68,21 @@ class Scores:
 
     def values(self) -> dict[str, float]:
         """Measures of the whole run by name; a metric that is not defined on these samples is left out."""
-        usual = [name for name, kind in self.kinds.items() if kind.over != "honest samples"]
-        detailed = [name for name in usual if self.kinds[name].detailed]
+        usual = [name for name, kind in self.metrics.items() if kind.over != "honest samples"]
+        detailed = [name for name in usual if self.metrics[name].detailed]
         values = self._measured({name: self.value(name) for name in usual})
         if self.clients:
             pooled = {name: self.pooled.value(name) for name in detailed if self._is_pooled(name)}
             values |= self._measured(pooled, "_pooled")
             values["clients"] = sum(1 for states in self.clients.values() if states.total)
-            defined = {name: len(self._defined(name)) for name in usual if self.kinds[name].over == "clients"}
+            defined = {name: len(self._defined(name)) for name in usual if self.metrics[name].over == "clients"}
             values |= {f"{name}_clients": count for name, count in defined.items() if count != values["clients"]}
         honest = self._honest()
         if self.bad and any(states.total for states in honest.values()):
             merged = MetricStates.merged(states.poolable() for states in honest.values())
-            honest_scores = Scores(self.split, merged, honest, self.kinds)
+            honest_scores = Scores(self.split, merged, honest, self.metrics)
             values |= self._measured({name: honest_scores.value(name) for name in detailed}, "_honest")
-        others = {name: self.value(name) for name in self.kinds if name not in usual}
+        others = {name: self.value(name) for name in self.metrics if name not in usual}
         values |= {name: value for name, value in others.items() if not math.isnan(value)}
         for predictor, scores in self.also.items():
             values |= self._measured({name: scores.value(name) for name in detailed}, f"/{predictor}")
@@ -95,7 +95,7 @@ class Scores:
         return {f"{name}{suffix}": values[name] for name in measured}
 
     def _is_pooled(self, name: str) -> bool:
-        return (self.kinds[name].shared or name) in self.pooled.states
+        return (self.metrics[name].shared or name) in self.pooled.states
 
     def details(self) -> dict[str, dict[str, Any]]:
         """Further values of the metrics on all samples together, as JSON values: lists by class, bounds, notes."""
@@ -104,7 +104,7 @@ class Scores:
 
     def client_values(self) -> dict[str, dict[int, float]]:
         """Each client's value of each detailed metric, by name and client, with each predictor in turn."""
-        detailed = [name for name, kind in self.kinds.items() if kind.detailed]
+        detailed = [name for name, kind in self.metrics.items() if kind.detailed]
         values = {name: self._defined(name) for name in detailed}
         also = {f"{name}/{other}": scores._defined(name) for other, scores in self.also.items() for name in detailed}
         return values | also

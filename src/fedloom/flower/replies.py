@@ -70,7 +70,7 @@ class ReplyReader:
         _, reply = self._read(message, test, reply_type(EvalResult), self.test_limit)
         result = EvalResult(**restore_fields(reply, EvalResult))
         evaluator = self._worker.evaluator_for(test.protocol)
-        client, key = test.ctx.client, (test.ctx.client, test.split, evaluator.where)
+        client, key = test.ctx.client, (test.ctx.client, test.split, evaluator.data_kind)
         total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
         samples, example = self._registry.samples_of(client), evaluator.example_states()
         tested = check_scored(result.tested, result.samples, evaluator.names, example, total, samples)

@@ -33,8 +33,8 @@ def check_evaluation(
 
     Raises `ConfigError` for a model that is not offered, and for a selection without validation data.
     """
-    if isinstance(evaluator, Evaluator) and evaluator.kind not in offered:
-        raise no_model_error(method.name(), f"{evaluator.kind}/{evaluator.where}")
+    if isinstance(evaluator, Evaluator) and evaluator.model_kind not in offered:
+        raise no_model_error(method.name(), f"{evaluator.model_kind}/{evaluator.data_kind}")
     evaluator.check(offered)
     val_key = config.scenario.val_key
     if config.evaluation.select == "best_val" and "val" not in evaluator.splits:

@@ -86,7 +86,7 @@ class NewcomerTests:
         for name, by_client in tested.items():
             pooled = MetricStates.merged(states.poolable() for states in by_client.values())
             kept = {client: states.reduced() for client, states in by_client.items()}
-            rows += score_rows(round_, Scores(SPLIT, pooled, kept, self.service.evaluator.kinds), name)
+            rows += score_rows(round_, Scores(SPLIT, pooled, kept, self.service.evaluator.metrics), name)
         self.ran = True
         return rows
 

@@ -42,13 +42,12 @@ class ProtocolTests:
         self.not_offered: dict[str, str] = {}
         self.details: dict[str, dict[str, dict[str, Any]]] = {}
         self.client_details: dict[str, dict[str, Mapping[str, list[int]]]] = {}
-        offered_by_kind = {
-            kind: next(self._predictors(kind, 0))[1] for kind in {one.kind for one in self.evaluators.values()}
-        }
+        kinds = {evaluator.model_kind for evaluator in self.evaluators.values()}
+        offered_by_kind = {kind: next(self._predictors(kind, 0))[1] for kind in kinds}
         if len(self.evaluators) > 1:
             self._leave_out_not_offered(offered_by_kind)
         for evaluator in self.evaluators.values():
-            check_evaluation(config, evaluator, offered_by_kind[evaluator.kind], federation.method)
+            check_evaluation(config, evaluator, offered_by_kind[evaluator.model_kind], federation.method)
             if isinstance(evaluator, Evaluator):
                 check_own_metrics(config.evaluation.metrics, evaluator.example_states())
 
@@ -107,8 +106,8 @@ class ProtocolTests:
         """Leave out protocols whose model the method lacks, and predictors that another protocol tests."""
         method, also = self.federation.method.name(), self.config.evaluation.also
         for protocol, evaluator in list(self.evaluators.items()):
-            if evaluator.kind not in offered_by_kind[evaluator.kind]:
-                self.not_offered[protocol] = f"{method} has no {evaluator.kind} model"
+            if evaluator.model_kind not in offered_by_kind[evaluator.model_kind]:
+                self.not_offered[protocol] = f"{method} has no {evaluator.model_kind} model"
                 del self.evaluators[protocol]
                 self.worker.evaluators.pop(protocol, None)
         if not self.evaluators:
@@ -117,21 +116,21 @@ class ProtocolTests:
             raise ConfigError(
                 f"evaluation.protocols = [{asked}]: {reasons}; `fedloom methods {method}` says what it offers"
             )
-        tested = [offered_by_kind[evaluator.kind] for evaluator in self.evaluators.values()]
+        tested = [offered_by_kind[evaluator.model_kind] for evaluator in self.evaluators.values()]
         unknown = next((name for name in also if not any(name in offered for offered in tested)), None)
         if unknown is not None:
             names = sorted({name for offered in tested for name in offered})
             raise ConfigError(f"evaluation.also = '{unknown}': the method offers {', '.join(names)}")
         for evaluator in self.evaluators.values():
             if isinstance(evaluator, Evaluator):
-                evaluator.leave_to_others(offered_by_kind[evaluator.kind])
+                evaluator.leave_to_others(offered_by_kind[evaluator.model_kind])
 
     def _rows_of_split(self, round_: int, protocol: str, split: str) -> list[Row]:
         """The rows of one split's test, which the engine runs, except few-shot tests."""
         evaluator, federation = self.evaluators[protocol], self.federation
         if not isinstance(evaluator, Evaluator):
             with federation.tasks[0].streams.isolated("test", round_, device=self.worker.device):
-                predictors = self._predictors(evaluator.kind, round_)
+                predictors = self._predictors(evaluator.model_kind, round_)
                 return score_rows(round_, evaluator.scores(split, predictors), protocol)
         if evaluator.tests_on_clients(split):
             tests = federation.tests(split, protocol)
