@@ -212,8 +212,9 @@ def _process_obstacle(worker: Worker) -> str | None:
     """Why clients cannot run in other processes; None if they can."""
     if not may_start_processes():
         return _DAEMONIC_PROCESS
-    names = {name for evaluator in worker.evaluators.values() for name in evaluator.metrics}
-    local = metric_of_one_process(sorted(names))
+    local = metric_of_one_process(
+        {name: kind for evaluator in worker.evaluators.values() for name, kind in evaluator.metrics.items()}
+    )
     return None if local is None else f"{local}: other processes cannot send its state, so clients run in this one"
 
 

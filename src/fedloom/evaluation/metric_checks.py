@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args, get_type_hints
 
 from fedloom.core.errors import ConfigError, short_repr
-from fedloom.evaluation.metric import METRICS, Metric, MetricStates
+from fedloom.evaluation.metric import METRICS, Metric, MetricKinds, MetricStates
 from fedloom.evaluation.metrics.of_function import own_sources
 from fedloom.evaluation.scores import finite
 
@@ -37,16 +37,16 @@ def check_own_metrics(names: Iterable[str], example: MetricStates) -> None:
             _check_state(name, state)
 
 
-def metric_of_one_process(names: Iterable[str]) -> str | None:
+def metric_of_one_process(metrics: MetricKinds) -> str | None:
     """Return which metric has states that cannot be sent to another process, and why; None if all can.
 
     Args:
-        names: metrics of the run, registered.
+        metrics: their classes, by name.
     """
-    for name, source in own_sources(names).items():
+    for name, kind in metrics.items():
         try:
-            if isinstance(source, type):
-                pickle.dumps(source)
+            if not hasattr(kind, "function"):  # the states of functions are sums
+                pickle.dumps(kind)
         except (pickle.PicklingError, AttributeError, TypeError):
             return f"the class of the metric {name} is not at the top of a module or script"
     return None
