@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.core.units import LOWER_IS_BETTER, is_share, unit, value_text, with_unit
+from fedloom.core.units import higher_is_better, is_share, unit, value_text, with_unit
 from fedloom.evaluation import METRICS
 
 PLAIN = {"brier"}  # the sum of squared errors over classes reaches 2
@@ -13,7 +13,7 @@ PLAIN = {"brier"}  # the sum of squared errors over classes reaches 2
 @pytest.mark.parametrize("name", METRICS.names())
 def test_every_metric_has_a_unit_and_a_direction(name: str) -> None:
     assert (unit(name) != "") == (name not in PLAIN)
-    assert (name in LOWER_IS_BETTER) == (not METRICS.get(name).higher_is_better)
+    assert higher_is_better(name) == METRICS.get(name).higher_is_better
 
 
 def test_shares_are_read_in_percent_and_others_as_they_are_stored() -> None:

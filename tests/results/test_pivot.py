@@ -98,6 +98,26 @@ def test_the_lowest_is_best_where_a_metric_says_so_and_costs_have_units(grid: Co
     assert "accuracy (share)" in grid.pivot("method", "alpha", units="share")
 
 
+@pytest.mark.parametrize(("higher", "bold"), [(False, "fedsc"), (True, "fedavg"), (None, None)])
+def test_a_metric_of_a_plugin_is_bold_in_the_direction_that_its_runs_record(
+    make_result: MakeResult, higher: bool | None, bold: str | None
+) -> None:
+    recorded = {} if higher is None else {"higher_is_better": {"mae": higher}}
+    errors = {"fedavg": 3.0, "fedsc": 0.2}
+    done = Comparison(
+        [
+            make_result(method, seed, metrics={"mae": error + seed / 100}, world=WORLD, **recorded)
+            for method, error in errors.items()
+            for seed in range(3)
+        ]
+    )
+    table = done.pivot(cells="mae", format="markdown")
+    assert [method for method, value in cells_of(table)[1:] if "**" in value] == ([bold] if bold else [])
+    assert ("Nothing is bold by mae: no run says whether the highest value is the best." in table) == (higher is None)
+    latex = done.table("latex")
+    assert (r"\textbf{0.210 $\pm$ 0.010}" in latex, r"\textbf{3.010" in latex) == (higher is False, higher is True)
+
+
 def test_intervals_and_p_values_are_of_one_family_a_setting(grid: Comparison) -> None:
     head, fedavg, fedsc, moon = cells_of(grid.pivot(format="markdown", interval=True, p_value=True))
     assert head[:4] == ["method", "alpha=0.1, accuracy (%)", "alpha=0.1, over fedavg [95 %]", "alpha=0.1, p"]

@@ -56,6 +56,14 @@ def test_a_plugin_metric_is_in_files_tables_report_and_over_flower(tmp_path):
     assert workers.numbers["metrics"] == result.numbers["metrics"]
 
 
+@pytest.mark.parametrize("higher", [True, False])
+def test_a_run_records_the_direction_of_a_plugin_metric(monkeypatch, higher):
+    monkeypatch.setattr(Brier, "higher_is_better", higher)
+    result = run(config_of("fedavg", evaluation={"metrics": ["brier_score", "brier"]}))
+    assert result.numbers["higher_is_better"] == {"brier_score": higher}
+    assert [result.higher_is_better(name) for name in ("brier_score", "brier", "auroc")] == [higher, False, True]
+
+
 ALL = [name for name in METRICS.names() if name not in ("brier_score", "domain_accuracy")]  # digits have no domains
 
 

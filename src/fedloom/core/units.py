@@ -17,6 +17,17 @@ NATS = frozenset(("loss", "nll"))
 LOWER_IS_BETTER = frozenset(("loss", "nll", "ece", "adaptive_ece", "brier", "attack_success"))
 
 
+def higher_is_better(measure: str) -> bool | None:
+    """Return whether the highest value of a measure is the best; None for one that fedloom does not bring along.
+
+    Example:
+        >>> higher_is_better("auroc"), higher_is_better("loss"), higher_is_better("own_metric")
+        (True, False, None)
+    """
+    name = measure.partition("/")[0]
+    return False if name in LOWER_IS_BETTER else True if name in SHARES else None
+
+
 def is_share(measure: str) -> bool:
     """Whether a measure, also of one predictor, such as "accuracy/online", is a share in [0, 1]."""
     return measure.partition("/")[0] in SHARES

@@ -51,6 +51,12 @@ def measures_of(groups: Sequence[Group]) -> list[str]:
     return names
 
 
+def higher_is_better(measure: str, groups: Sequence[Group]) -> bool | None:
+    """Return whether the highest value of a measure is the best; None if no run says so, or runs contradict."""
+    answers = {run.higher_is_better(measure) for group in groups for run in group.results} - {None}
+    return answers.pop() if len(answers) == 1 else None
+
+
 def check_measure(measure: str, names: Sequence[str]) -> None:
     """Raise `ConfigError` if a measure is not among the `names` that the runs have."""
     if measure not in names:

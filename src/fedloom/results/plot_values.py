@@ -11,7 +11,15 @@ from fedloom.plots.plot_data import Curve, Estimate, PlotData, PlotKind, PlotPan
 from fedloom.results.best_rows import differences_against
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
 from fedloom.results.mean_curves import mean_curve
-from fedloom.results.measured import check_measure, display_name, mean_text, measures_of, values_by_seed, words_of
+from fedloom.results.measured import (
+    check_measure,
+    display_name,
+    higher_is_better,
+    mean_text,
+    measures_of,
+    values_by_seed,
+    words_of,
+)
 from fedloom.results.ranks import MIN_TESTED, average_ranks
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
@@ -132,11 +140,14 @@ def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
         hollow = outcome.word not in ("ahead", "behind")
         text = f"{scale * outcome.mean:+.{1 if scale == 100.0 else 3}f}"
         panels[titles[index]].append(Estimate(methods[index], scale * outcome.mean, bounds, text, hollow))
+    higher = higher_is_better(metric, groups)
+    apart = "told apart" if higher is None else "ahead or behind"
     note = (
         f"Dot: mean difference from {against} over common seeds; line: its {100 * LEVEL:.0f} % t interval, not "
-        "corrected. Filled: ahead or behind by the paired t test after Holm's correction over the methods of the "
-        "panel; hollow: no difference seen, or too few seeds."
+        f"corrected. Filled: {apart} by the paired t test after Holm's correction over the methods of the panel; "
+        "hollow: no difference seen, or too few seeds."
     )
+    note += " Lower is better." if higher is False else ""
     plot = _plot("dots", rows, panels, metric, note)
     unit_words = " (points)" if scale == 100.0 else ""
     quantity = f"test {display_name(metric)} over {against}{unit_words}"

@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import Literal
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.core.units import LOWER_IS_BETTER, is_share, unit
+from fedloom.core.units import is_share, unit
 from fedloom.results.clients import selected_accuracies, worst
-from fedloom.results.measured import display_name, maybe_by_seed, measures_of
+from fedloom.results.measured import display_name, higher_is_better, maybe_by_seed, measures_of
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group
 from fedloom.results.text import seeds_share
@@ -35,6 +35,7 @@ class TableMeasure:
         scale: by what a value is multiplied to be read.
         decimals: of the number that is read.
         tested: whether it is a score, with a spread over seeds and a best row.
+        higher: whether the highest value is the best; None if that is not known, so that no row is the best.
     """
 
     name: str
@@ -43,6 +44,7 @@ class TableMeasure:
     scale: float
     decimals: int
     tested: bool = True
+    higher: bool | None = None
 
     @property
     def complete(self) -> list[list[float] | None]:
@@ -52,11 +54,16 @@ class TableMeasure:
     @property
     def lower(self) -> bool:
         """Whether the lowest value is the best."""
-        return self.name.partition("/")[0] in LOWER_IS_BETTER
+        return self.higher is False
 
     @property
     def ranked(self) -> bool:
-        """Whether a best row is marked: the accuracy of the most frequent class is a property of the data."""
+        """Whether a best row is marked."""
+        return self.is_score and self.higher is not None
+
+    @property
+    def is_score(self) -> bool:
+        """Whether it says how good a method is: the accuracy of the most frequent class is a property of the data."""
         return self.tested and not self.name.startswith("majority_")
 
     def defined(self, index: int) -> list[float]:
@@ -91,11 +98,12 @@ def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeas
         return TableMeasure(name, f"{name} ({words})", values, 1 / size, 2 if words in ("GB", "MB", "h") else 1, False)
     if name == "n":
         return TableMeasure(name, "n", values, 1.0, 0, False)
-    words = display_name(name)
+    words, higher = display_name(name), higher_is_better(name, groups)
     if is_share(name):
         scale, decimals, unit_words = (100.0, 1, "%") if units == "percent" else (1.0, 3, "share")
-        return TableMeasure(name, f"{words} ({unit_words})", values, scale, decimals)
-    return TableMeasure(name, f"{words} ({unit(name)})" if unit(name) else words, values, 1.0, 3)
+        return TableMeasure(name, f"{words} ({unit_words})", values, scale, decimals, higher=higher)
+    words += f" ({unit(name)})" if unit(name) else ""
+    return TableMeasure(name, words, values, 1.0, 3, higher=higher)
 
 
 def _values(group: Group, name: str) -> list[float | None]:

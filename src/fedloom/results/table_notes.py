@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Collection, Sequence
 
 from fedloom.results.difference import LEVEL, MIN_SEEDS
+from fedloom.results.measured import display_name
 from fedloom.results.paired import POOLED
 from fedloom.results.table import Group
 from fedloom.results.table_measures import TableMeasure
@@ -33,8 +34,11 @@ def notes_of(
             f"Bold: the best mean of its setting{' and protocol' if len(protocols) > 1 else ''}, and methods that the "
             f"paired t test with Holm's correction does not tell apart from it ({100 * (1 - LEVEL):.0f} %)."
         )
-    elif any(measure.tested for measure in measures) and len(groups) > 1:
+    elif any(measure.ranked for measure in measures) and len(groups) > 1:
         notes.append(f"Nothing is bold: a comparison needs {MIN_SEEDS} seeds of two methods in one setting.")
+    unknown = [display_name(measure.name) for measure in measures if measure.is_score and measure.higher is None]
+    if unknown:
+        notes.append(f"Nothing is bold by {listed(unknown)}: no run says whether the highest value is the best.")
     if against:
         notes.append(
             f"Differences from {against} over common seeds; the {100 * LEVEL:.0f} % t intervals are not corrected, "

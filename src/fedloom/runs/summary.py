@@ -7,9 +7,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedloom.config.run_config import RunConfig
+from fedloom.core.units import higher_is_better
 from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
+from fedloom.evaluation import METRICS
 from fedloom.evaluation.majority import Majority, majority
 from fedloom.evaluation.metrics import SHOWN
 from fedloom.methods.contract.contexts import Diagnostic
@@ -58,6 +60,7 @@ def summarise(
         "protocol": tests.main,
         **by_protocol[tests.main],
         **several,
+        **_directions(config),
         **_costs(federation, worker, rows),
         "figures": dict(federation.method.figures(federation.server, federation.server_context())),
         **_newcomers(federation, rows, zero_shot_note),
@@ -110,6 +113,13 @@ def _metrics(config: RunConfig, rows: Sequence[Row], own_metrics: Sequence[str])
     rule = evaluation.select, evaluation.last_k, evaluation.criterion()
     values = {name: value_at_selected_round(rows, name, *rule) for name in names}
     return {name: value if value is not None and math.isfinite(value) else None for name, value in values.items()}
+
+
+def _directions(config: RunConfig) -> dict[str, dict[str, bool]]:
+    """Say whether the highest value is the best, of the metrics that the readers of a folder may not know."""
+    names = dict.fromkeys((*config.evaluation.metrics, config.evaluation.select_by))
+    others = {name: METRICS.get(name).higher_is_better for name in names if higher_is_better(name) is None}
+    return {"higher_is_better": others} if others else {}
 
 
 def _baselines(baseline: Majority | None) -> dict[str, float]:

@@ -9,7 +9,7 @@ from typing import Any, Self
 
 from fedloom.core.criterion import ACCURACY, Criterion
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.units import LOWER_IS_BETTER
+from fedloom.core.units import higher_is_better
 from fedloom.storage.client_details import ClientDetails, Confusion, confusions_of, matrix_of, read_client_details
 from fedloom.storage.curves import curve, mean_over, of_protocol, selected_rounds, total_over_rounds
 from fedloom.storage.drift_log import DriftLog, DriftRound, rows_of
@@ -146,13 +146,21 @@ class RunData:
         evaluation = self.config.get("evaluation", {})
         select, last_k = self.numbers["select"], int(evaluation.get("last_k", 10))
         name = evaluation.get("select_by", ACCURACY.name)
-        sign = -1 if name in LOWER_IS_BETTER else 1
+        sign = -1 if self.higher_is_better(name) is False else 1
         rounds = selected_rounds(self.rows, select, last_k, Criterion(name, sign))
         if name == ACCURACY.name or mean_over(self.rows, "accuracy", rounds) == self.numbers["accuracy"]:
             return rounds
-        # No folder says whether the lowest value of a plug-in's metric is the best, but the run's accuracy shows it.
+        # Folders of earlier versions do not say whether the lowest value of a plug-in's metric is the best, but the
+        # run's accuracy shows it.
         others = selected_rounds(self.rows, select, last_k, Criterion(name, -sign))
         return others if mean_over(self.rows, "accuracy", others) == self.numbers["accuracy"] else rounds
+
+    def higher_is_better(self, measure: str) -> bool | None:
+        """Whether the highest value of a measure is the best; None for another metric than fedloom's own in a folder of
+        an earlier version, which does not say so."""
+        built_in = higher_is_better(measure)
+        recorded = self.numbers.get("higher_is_better", {}).get(measure.partition("/")[0])
+        return recorded if built_in is None else built_in
 
     def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
         """Rounds and values of one measure of the whole run, in its main protocol."""

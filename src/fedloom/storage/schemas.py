@@ -101,6 +101,7 @@ class _Numbers(_Scores):
     samples_per_second: Amount = 0.0
     peak_memory_mb: Amount = 0.0
     figures: dict[Word, float | None] = {}
+    higher_is_better: dict[Word, bool] = {}
     protocols: dict[Word, _Scores] = {}
     not_offered: dict[Word, Word] = {}
     details: dict[Word, _Detail] = {}
