@@ -3,15 +3,17 @@
 from __future__ import annotations
 
 import json
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from fedloom.report.charts import client_fairness
 from fedloom.results.comparison import Comparison
 from fedloom.results.fairness import client_shares, fairness, fairness_rows
 from fedloom.results.table import grouped
-from toy_results import MakeResult
+from toy_results import MakeResult, toy_scenario
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "comparisons.json").read_text())["fairness"]
 CASES = {name: case for name, case in GOLDEN.items() if isinstance(case, dict)}
@@ -117,6 +119,54 @@ def test_two_rows_of_fedavg_are_two_references(make_result: MakeResult) -> None:
         "fedavg (lr=0.1)": 0.5,
         "fedavg (lr=0.01)": 0.5,
     }
+
+
+def test_sizes_and_numbers_of_clients_are_of_all_seeds(make_result: MakeResult) -> None:
+    """The first seed has more clients, and larger test sets, than the second."""
+    accuracies = {"fedavg": ("global/local", (0.5, 0.9, 0.9)), "ditto": ("personal/local", (0.4, 0.8, 0.95))}
+    sizes = ((2000, 30, 2400), (7, 40))
+    results = [
+        replace(
+            make_result(method, seed, protocol=protocol, client_accuracies=values[: len(sizes[seed])]),
+            client_details={
+                protocol: {str(client): {"confusion": [0, 0, n]} for client, n in enumerate(sizes[seed])},
+            },
+        )
+        for method, (protocol, values) in accuracies.items()
+        for seed in (0, 1)
+    ]
+    ditto = next(row for row in fairness_rows(grouped(results)) if row.label == "ditto")
+    assert (ditto.smallest, ditto.median, ditto.fairness.clients) == (7, 40.0, 2.5)
+    (line,) = [line for line in Comparison(results).fairness_table().splitlines() if line.startswith("| ditto")]
+    assert [cell.strip() for cell in line.split("|")[-3:-1]] == ["2 of 2 to 3", "7 / 40"]
+
+
+def test_without_matrices_by_client_sizes_are_those_that_each_seed_recorded(make_result: MakeResult) -> None:
+    recorded = ((51, 87.0), (14, 96.0), (42, 90.0))
+    for protocol, expected in (("global/local", (14, 90.0)), ("personal/others", (None, None))):
+        results = [
+            make_result(
+                seed=seed,
+                protocol=protocol,
+                client_accuracies=(0.5, 0.6),
+                world=toy_scenario() | {"client_test_smallest": smallest, "client_test_median": middle},
+            )
+            for seed, (smallest, middle) in enumerate(recorded)
+        ]
+        (row,) = fairness_rows(grouped(results))
+        assert (row.smallest, row.median) == expected
+
+
+def test_counts_of_many_clients_are_plain_numbers(make_result: MakeResult) -> None:
+    """Three digits showed 1234 clients as 1.23e+03."""
+    results = [
+        make_result(method, protocol=protocol, client_accuracies=[accuracy] * 1234 + [0.9] * 766)
+        for method, protocol, accuracy in (("fedavg", "global/local", 0.5), ("ditto", "personal/local", 0.4))
+    ]
+    assert "1,234 of 2,000" in Comparison(results).fairness_table()
+    page = client_fairness(grouped(results))
+    assert page is not None
+    assert 'data-value="1234.0"' in page
 
 
 def test_clients_have_their_accuracy_of_the_selected_round(make_result: MakeResult) -> None:

@@ -147,7 +147,7 @@ def _accuracies(
 
 
 def _first_number(text: str) -> float | None:
-    return None if text == "–" else float(text.split()[0])
+    return None if text == "–" else float(text.split()[0].replace(",", ""))
 
 
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil
-from statistics import fmean, pstdev
+from statistics import fmean, mean, median, pstdev
 from typing import Any, TypeAlias
 
 from fedloom.results.clients import selected_accuracies
@@ -25,12 +25,13 @@ _PERSONAL, _GLOBAL, _FOREIGN = "personal/local", "global/local", "personal/other
 class Fairness:
     """How accuracy spreads over the clients that have test samples; shares in [0, 1].
 
+    - clients: their number; a mean over seeds where it differs between seeds.
     - std: over all clients (ddof 0), which are no sample. worst10, best10: means of the worst and best tenth, at least
       one client. gap: best minus worst client. gap10: best10 minus worst10.
     - jain: Jain's index, 1 if all are alike and 1/N if one client alone is right; None if all accuracies are zero.
     """
 
-    clients: int
+    clients: float
     mean: float
     std: float
     worst10: float
@@ -42,11 +43,16 @@ class Fairness:
 
 @dataclass(frozen=True, slots=True)
 class ClientShares:
-    """Shares of the clients that are worse, equal or better than with another method, on the same test samples."""
+    """Shares of the clients that are worse, equal or better than with another method, on the same test samples.
+
+    worse_clients: how many are worse. compared: with each seed, how many are compared. All others are means over seeds.
+    """
 
     worse: float
     equal: float
     better: float
+    worse_clients: float
+    compared: tuple[int, ...]
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,9 +60,10 @@ class FairnessRow:
     """Means over seeds of one group of runs.
 
     against: by reference, the shares over the seeds that both ran. smallest, median: test samples of a client, whose
-    accuracy moves in steps of one sample; None where the run did not record them. foreign: accuracy of personal models
-    on the other clients' data. drop: mean over clients of own minus foreign accuracy. Both are None where the run was
-    not tested in personal/others too. diverged: seeds of runs that diverged, whose accuracies mean nothing.
+    accuracy moves in steps of one sample, over the clients of all seeds; None where the runs did not record them.
+    foreign: accuracy of personal models on the other clients' data. drop: mean over clients of own minus foreign
+    accuracy. Both are None where the run was not tested in personal/others too. diverged: seeds of runs that diverged,
+    whose accuracies mean nothing.
     """
 
     label: str
@@ -100,10 +107,9 @@ def client_shares(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Cli
     common = ours.keys() & theirs.keys()
     if not common:
         return None
-    worse = sum(ours[client] < theirs[client] for client in common) / len(common)
-    better = sum(ours[client] > theirs[client] for client in common) / len(common)
-    equal = sum(ours[client] == theirs[client] for client in common) / len(common)
-    return ClientShares(worse, equal, better)
+    n, worse = len(common), sum(ours[client] < theirs[client] for client in common)
+    better = sum(ours[client] > theirs[client] for client in common)
+    return ClientShares(worse / n, (n - worse - better) / n, better / n, worse, (n,))
 
 
 def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
@@ -142,13 +148,29 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
                     against |= {} if group.row["diverged"] else {ITS_GLOBAL: shares}
                 if other.row["protocol"] == _FOREIGN:
                     foreign = _foreign(accuracies, other_accuracies)
-        scenario = group.results[0].scenario
-        samples = scenario.get("client_test_smallest"), scenario.get("client_test_median")
-        row = group.row
-        mean = mean_fairness(measured)
+        row, sizes = group.row, _test_sizes(group)
         texts = row["label"], row["protocol"], len(measured)
-        rows.append(FairnessRow(*texts, mean, against, *samples, *foreign, row["diverged"]))
+        rows.append(FairnessRow(*texts, mean_fairness(measured), against, *sizes, *foreign, row["diverged"]))
     return rows
+
+
+def _test_sizes(group: Group) -> tuple[int | None, float | None]:
+    """The smallest and the median number of test samples of a client, over the clients of all seeds.
+
+    Runs with too many classes for matrices by client keep both for each seed alone, of the clients' own test samples:
+    then the median is that of the seeds' medians.
+    """
+    by_run = [[sum(n for *_, n in pairs) for pairs in run.confusions().values() if pairs] for run in group.results]
+    if all(by_run):
+        sizes = [size for sizes_of_run in by_run for size in sizes_of_run]
+        return min(sizes), float(median(sizes))
+    scenarios = [run.scenario for run in group.results]
+    if not group.row["protocol"].endswith("/local") or any(
+        "client_test_median" not in scenario for scenario in scenarios
+    ):
+        return None, None
+    smallest = min(scenario["client_test_smallest"] for scenario in scenarios)
+    return smallest, float(median(scenario["client_test_median"] for scenario in scenarios))
 
 
 def _comparable(group: Group, other: Group) -> bool:
@@ -184,7 +206,7 @@ def mean_fairness(measured: Sequence[Fairness]) -> Fairness:
         return fmean(getattr(found, name) for found in measured)
 
     return Fairness(
-        measured[0].clients,
+        mean([found.clients for found in measured]),
         mean_of("mean"),
         mean_of("std"),
         mean_of("worst10"),
@@ -200,7 +222,12 @@ def _mean_shares(ours: _BySeed, theirs: _BySeed) -> ClientShares | None:
     shares = [found for found in by_seed if found is not None]
     if not shares:
         return None
-    return ClientShares(*(fmean(getattr(found, name) for found in shares) for name in ("worse", "equal", "better")))
+    compared = tuple(n for found in shares for n in found.compared)
+
+    def mean_of(name: str) -> float:
+        return fmean(getattr(found, name) for found in shares)
+
+    return ClientShares(mean_of("worse"), mean_of("equal"), mean_of("better"), mean_of("worse_clients"), compared)
 
 
 def fairness_numbers(row: FairnessRow) -> dict[str, Any]:
@@ -251,11 +278,22 @@ def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[
             cells += ["–" if value is None else percent(value) for value in (row.foreign, row.drop)]
         for name in references:
             shares = row.against.get(name)
-            cells.append("–" if shares is None else f"{shares.worse * found.clients:.3g} of {found.clients}")
+            cells.append("–" if shares is None else _worse_text(shares))
         if sized:
-            cells.append("–" if row.smallest is None else f"{row.smallest} / {row.median:g}")
+            cells.append("–" if row.smallest is None else f"{row.smallest:,} / {_number_text(row.median or 0.0)}")
         texts.append(cells)
     return names, texts
+
+
+def _worse_text(shares: ClientShares) -> str:
+    """Return how many clients are worse, of how many: "1.3 of 18", or "2.5 of 17 to 18" where seeds differ."""
+    least, most = min(shares.compared), max(shares.compared)
+    every = f"{least:,}" if least == most else f"{least:,} to {most:,}"
+    return f"{_number_text(shares.worse_clients)} of {every}"
+
+
+def _number_text(value: float) -> str:
+    return f"{value:,.1f}".removesuffix(".0")
 
 
 def formatted_fairness(groups: Sequence[Group], format: str) -> str:
