@@ -84,6 +84,24 @@ def test_long_names_and_values_below_zero_still_fit(kind: Any, width: float) -> 
     assert figure.get_figwidth() == width
 
 
+@pytest.mark.parametrize("kind", ["curves", "dots", "bars", "critical-difference"])
+def test_methods_that_differ_at_the_end_of_their_names_have_different_ones(kind: Any) -> None:
+    methods = [f"fedprox, proximal weight mu = {mu}" for mu in (0.1, 1.0, 10)]
+    series = {
+        "curves": [Curve(method, [1, 2], [50.0, 60.0], None) for method in methods],
+        "critical-difference": [Ranking(dict.fromkeys(methods, 1.0), 3.0, [])],
+    }.get(kind, [Estimate(method, 50.0, (40.0, 60.0), "") for method in methods])
+    figure = Figure()
+    plot = PlotData(kind, [PlotPanel("", series)], methods, None, "test accuracy (%)", "")
+    (axes,) = draw_figure(plot, figure, COLUMN / 2 if kind == "curves" else COLUMN)
+    legends = [text for legend in figure.legends for text in legend.get_texts()]
+    names = {
+        text.get_text().removesuffix(" 1.00").removeprefix("1.00 ") for text in (*axes.get_yticklabels(), *legends)
+    }
+    names |= {text.get_text().removesuffix(" 1.00").removeprefix("1.00 ") for text in axes.texts}
+    assert len({name for name in names if name.startswith("fedprox, ") or "…" in name}) == 3
+
+
 def test_a_scale_ends_where_the_measure_does() -> None:
     wide = [Estimate("fedavg", 30.0, (-60.0, 120.0), "30.0")]
     plot = PlotData("dots", [PlotPanel("", wide)], METHODS, "fedavg", "test accuracy (%)", "", (0.0, 100.0))

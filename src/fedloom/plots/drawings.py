@@ -8,6 +8,7 @@ from typing import Any, TypeVar
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from fedloom.plots.names import shortened_names
 from fedloom.plots.palette import LIGHT, dash, tone_name
 from fedloom.plots.plot_data import Curve, Estimate, PlotData, PlotPanel, Ranking, Series
 
@@ -140,7 +141,7 @@ def draw_ranks(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> No
     for tick in range(1, count + 1):
         axes.plot((tick, tick), (0, 0.2), color=ink, linewidth=0.8)
         axes.text(tick, 0.35, str(tick), ha="center", va="bottom", fontsize=_SMALL, color=muted)
-    for position, method in enumerate(methods):
+    for position, (method, name) in enumerate(zip(methods, shortened_names(methods, letters), strict=True)):
         on_left = position < half
         row = position if on_left else count - 1 - position
         depth, rank = -below - _RANK_ROW * row, ranking.ranks[method]
@@ -148,7 +149,6 @@ def draw_ranks(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> No
         axes.plot((rank, rank, edge), (0, depth, depth), color=LIGHT[tone_name(tones[method])], linewidth=0.9)
         gap = -0.06 if on_left else 0.06
         side = "right" if on_left else "left"
-        name = shortened(method, letters)
         label = f"{name} {rank:.2f}" if on_left else f"{rank:.2f} {name}"
         axes.text(edge + gap, depth, label, ha=side, va="center", fontsize=_LABEL, color=ink)
     for number, (low, high) in enumerate(ranking.bars):
@@ -166,16 +166,6 @@ _DRAWINGS: dict[str, Callable[[Axes, PlotPanel, PlotData, Tones], None]] = {
     "bars": draw_bars,
     "critical-difference": draw_ranks,
 }
-
-
-def shortened(name: str, letters: int) -> str:
-    """Return as much of a name as fits into so many letters.
-
-    Example:
-        >>> shortened("fedprox (mu=0.01)", 10)
-        'fedprox (…'
-    """
-    return name if len(name) <= letters else f"{name[: max(letters, 2) - 1]}…"
 
 
 def _only(series: Sequence[Series], kind: type[_Kind]) -> list[_Kind]:
@@ -196,7 +186,7 @@ def _figure_width(axes: Axes) -> float:
 
 def _name_rows(axes: Axes, plot: PlotData) -> None:
     letters = max(_FEWEST_LETTERS, int(0.4 * _figure_width(axes) / LETTER))
-    axes.set_yticks(range(len(plot.drawn)), [shortened(method, letters) for method in plot.drawn])
+    axes.set_yticks(range(len(plot.drawn)), shortened_names(plot.drawn, letters))
     axes.set_ylim(len(plot.drawn) - 0.4, -0.6)
     axes.set_xlabel(plot.quantity)
     _dress(axes, "x")

@@ -15,7 +15,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from fedloom.core.files import write_atomic
-from fedloom.plots.drawings import LETTER, draw_panel, shortened
+from fedloom.plots.drawings import LETTER, draw_panel
+from fedloom.plots.names import shortened_names
 from fedloom.plots.palette import LIGHT, tones_of
 from fedloom.plots.plot_data import PlotData, Ranking
 
@@ -132,7 +133,7 @@ def _draw_legend(figure: Figure, grid: list[Axes], plot: PlotData, columns: int)
     methods = [method for column in range(columns) for method in methods[column::columns]]  # in order row by row
     figure.legend(
         [handles[method] for method in methods],
-        [shortened(method, _legend_letters(figure.get_figwidth())) for method in methods],
+        shortened_names(methods, _legend_letters(figure.get_figwidth())),
         loc="outside upper left",
         ncols=columns,
         frameon=False,

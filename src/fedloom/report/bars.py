@@ -10,8 +10,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from fedloom.plots.names import shortened_names
 from fedloom.plots.palette import tone_name
-from fedloom.report.curves import CHARACTER, TEXT, elided, place
+from fedloom.report.curves import CHARACTER, TEXT, place
 from fedloom.report.measures import Bar, Dots
 from fedloom.report.svg import color, new_figure
 
@@ -30,9 +31,10 @@ def draw_bars(bars: Sequence[Bar]) -> Figure:
     axes.set_xlim(0, WIDTH)
     axes.set_ylim(height, 0)
     largest = max((sum(bar.parts) for bar in bars), default=0.0) or 1.0
-    for row, bar in enumerate(bars):
+    letters = WIDTH / CHARACTER - 1 - max((len(bar.total) for bar in bars), default=0)
+    names = shortened_names([bar.label for bar in bars], letters)
+    for row, (bar, name) in enumerate(zip(bars, names, strict=True)):
         top = row * _ROW
-        name = elided(bar.label, WIDTH / CHARACTER - len(bar.total) - 1)
         axes.text(0, top + 18, name, color=color("ink"), fontsize=TEXT, va="baseline")
         axes.text(WIDTH, top + 18, bar.total, color=color("ink"), fontsize=TEXT, va="baseline", ha="right")
         start = 0.0
@@ -55,7 +57,10 @@ def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
     axes.xaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))
     axes.xaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g} %"))
     axes.set_yticks([])
-    for row, dots in enumerate(rows):
+    summaries = [f"median {100 * median(dots.values):.1f} · lowest {100 * min(dots.values):.1f}" for dots in rows]
+    letters = (width - 30) / CHARACTER - 1 - max(map(len, summaries))
+    names = shortened_names([dots.label for dots in rows], letters)
+    for row, (dots, name, summary) in enumerate(zip(rows, names, summaries, strict=True)):
         top, tone = row * _DOT_ROW, color(tone_name(dots.tone))
         values = [100 * value for value in _thinned(sorted(dots.values))]
         heights = [top + 28 + _DOT_BAND * (1 - k / max(1, len(values) - 1)) for k in range(len(values))]
@@ -68,8 +73,6 @@ def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
             dashes: Any = (0, (3, 2))
             line = [100 * dots.majority] * 2
             axes.plot(line, [top + 24, top + 58], color=color("warn"), linewidth=1.8, linestyle=dashes)
-        summary = f"median {middle:.1f} · lowest {100 * min(dots.values):.1f}"
-        name = elided(dots.label, (width - 30) / CHARACTER - len(summary) - 1)
         axes.text(0, top + 16, name, color=color("ink"), fontsize=TEXT, va="baseline")
         axes.text(100, top + 16, summary, color=color("muted"), fontsize=TEXT, va="baseline", ha="right")
     return figure

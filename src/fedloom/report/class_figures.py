@@ -11,8 +11,9 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
+from fedloom.plots.names import shortened_names
 from fedloom.report.class_results import CalibrationCurve
-from fedloom.report.curves import CHARACTER, TEXT, elided, place, shortened
+from fedloom.report.curves import CHARACTER, TEXT, place
 from fedloom.report.svg import color, new_figure
 
 HALF = 390.0  # CSS pixels at natural size
@@ -32,7 +33,8 @@ def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], w
         classes: names of the C classes.
         width: width of the figure in CSS pixels.
     """
-    room = 40 + CHARACTER * min(max(map(len, classes)), _LABEL)
+    names = shortened_names(classes, _LABEL)
+    room = 40 + CHARACTER * max(map(len, names))
     cell = (width - room - 4) / len(classes)
     height = min(cell, 44.0) * len(classes)
     figure = new_figure(width, height + room + 4)
@@ -47,9 +49,8 @@ def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], w
     axes.xaxis.set_label_position("top")
     step = ceil(_TICK_STEP / min(cell, height / len(classes)))
     shown = range(0, len(classes), step)
-    names = [shortened(classes[k], _LABEL) for k in shown]
-    axes.set_xticks(shown, names, rotation=90, ha="center")
-    axes.set_yticks(shown, names)
+    axes.set_xticks(shown, names[::step], rotation=90, ha="center")
+    axes.set_yticks(shown, names[::step])
     axes.set_xlabel("predicted class", color=color("muted"), fontsize=TEXT, labelpad=4)
     axes.set_ylabel("true class", color=color("muted"), fontsize=TEXT, labelpad=4)
     for k in range(len(classes)) if len(classes) <= WITH_COUNTS else ():
@@ -71,13 +72,14 @@ def draw_recall(
         tone: the custom property of the bars' colour.
     """
     pitch = 24.0 if len(rows) <= 20 else 17.0
-    left = 10 + CHARACTER * min(max(len(name) for name, *_ in rows), 16)
+    names = shortened_names([name for name, *_ in rows], 16)
+    left = 10 + CHARACTER * max(map(len, names))
     right = 110.0
     figure = new_figure(HALF, pitch * len(rows) + 46)
     axes = place(figure, left, 4, right, 42)
     axes.set_xlim(0, 100)
     axes.set_ylim(len(rows) - 0.5, -0.5)
-    axes.set_yticks(range(len(rows)), [shortened(name, 16) for name, *_ in rows])
+    axes.set_yticks(range(len(rows)), names)
     _percent_ticks(axes)
     axes.set_xlabel("recall", color=color("muted"), fontsize=TEXT, labelpad=5)
     for k, (_, recall, support) in enumerate(rows):
@@ -138,8 +140,9 @@ def draw_recalls(rows: Sequence[tuple[str, Sequence[float | None]]], classes: Se
         classes: names of the C classes.
         width: width of the figure in CSS pixels.
     """
-    left = 10 + CHARACTER * min(max(len(label) for label, _ in rows), width / 30)
-    top = 26 + CHARACTER * min(max(map(len, classes)), _LABEL)
+    labels, names = shortened_names([label for label, _ in rows], width / 30), shortened_names(classes, _LABEL)
+    left = 10 + CHARACTER * max(map(len, labels))
+    top = 26 + CHARACTER * max(map(len, names))
     pitch = 22.0
     figure = new_figure(width, top + pitch * len(rows) + 4)
     axes = place(figure, left, top, 4, 4)
@@ -149,11 +152,11 @@ def draw_recalls(rows: Sequence[tuple[str, Sequence[float | None]]], classes: Se
             pixels[k, j] = (*(_WRONG if recall == 0 else _CORRECT), _DARKEST * (0.6 if recall == 0 else recall or 0.0))
     axes.imshow(pixels, aspect="auto", interpolation="none")
     cell = (width - left - 4) / len(classes)
-    shown = range(0, len(classes), ceil(_TICK_STEP / cell))
+    step = ceil(_TICK_STEP / cell)
     axes.xaxis.tick_top()
     axes.xaxis.set_label_position("top")
-    axes.set_xticks(shown, [shortened(classes[k], _LABEL) for k in shown], rotation=90, ha="center")
-    axes.set_yticks(range(len(rows)), [elided(label, width / 30) for label, _ in rows])
+    axes.set_xticks(range(0, len(classes), step), names[::step], rotation=90, ha="center")
+    axes.set_yticks(range(len(rows)), labels)
     axes.set_xlabel("class", color=color("muted"), fontsize=TEXT, labelpad=4)
     for k, (_, recalls) in enumerate(rows if cell >= 20 else ()):
         for j, recall in enumerate(recalls):

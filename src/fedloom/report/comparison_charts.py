@@ -10,9 +10,10 @@ from markupsafe import Markup
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
+from fedloom.plots.names import shortened_names
 from fedloom.plots.palette import tone_name
 from fedloom.report.chart_rows import ChartRow
-from fedloom.report.curves import CHARACTER, TEXT, elided, place
+from fedloom.report.curves import CHARACTER, TEXT, place
 from fedloom.report.markup import chart, grid, paragraph
 from fedloom.report.svg import color, inline, new_figure
 from fedloom.results.paired import Paired, all_paired
@@ -114,15 +115,16 @@ def _draw_differences(rows: Sequence[DifferenceRow], width: float, limits: tuple
     left, right = limits[0] - margin, limits[1] + margin
     axes.set_xlim(left, right)
     axes.xaxis.set_major_locator(MaxNLocator(nbins=max(4, int(width // 90))))
-    for index, row in enumerate(rows):
+    summaries = [f"{100 * row.pair.outcome.mean:+.1f} · {row.pair.outcome.word}" for row in rows]
+    letters = (width - 30) / CHARACTER - 1 - max(map(len, summaries))
+    names = shortened_names([row.method for row in rows], letters)
+    for index, (row, name, summary) in enumerate(zip(rows, names, summaries, strict=True)):
         top, outcome = index * _ROW, row.pair.outcome
         tint = color(tone_name(row.tone))
         axes.plot([0, 0], [top + _ZERO[0], top + _ZERO[1]], color=color("muted"), linewidth=1, zorder=0)
         axes.plot(_bounds(row), [top + _DOT] * 2, color=tint, linewidth=2.5)
         face = "none" if outcome.word == "too few seeds" else tint
         axes.plot(100 * outcome.mean, top + _DOT, "o", color=tint, markerfacecolor=face, markersize=8)
-        summary = f"{100 * outcome.mean:+.1f} · {outcome.word}"
-        name = elided(row.method, (width - 30) / CHARACTER - len(summary) - 1)
         axes.text(left, top + _NAME, name, color=color("ink"), fontsize=TEXT, va="baseline")
         axes.text(right, top + _NAME, summary, color=color("muted"), fontsize=TEXT, va="baseline", ha="right")
     return figure
@@ -138,14 +140,14 @@ def _draw_ranks(average: AverageRanks) -> Figure:
     axes.set_yticks([])
     axes.set_xlabel("mean rank", color=color("muted"), fontsize=TEXT)
     middle = (len(methods) + 1) / 2
-    for row, (method, rank) in enumerate(methods):
+    names = shortened_names(list(average.ranks), _NARROW / CHARACTER / 2 - len(" 10.0"))
+    for row, (name, rank) in enumerate(zip(names, average.ranks.values(), strict=True)):
         y = 12 + _RANK_ROW * row
         axes.plot([rank, rank], [0, y], color=color("line"), linewidth=1, zorder=0)
         axes.plot(rank, y, "o", color=color("ink"), markersize=5.5)
-        name = elided(f"{method} {rank:.1f}", _NARROW / CHARACTER / 2)
         beside = 0.02 * len(methods) if rank <= middle else -0.02 * len(methods)
         side = "left" if rank <= middle else "right"
-        axes.text(rank + beside, y, name, color=color("ink"), fontsize=TEXT, va="center", ha=side)
+        axes.text(rank + beside, y, f"{name} {rank:.1f}", color=color("ink"), fontsize=TEXT, va="center", ha=side)
     for k, (low, high) in enumerate(bars):
         y = _RANK_ROW * len(methods) + 12 * k + 8
         axes.plot([low, high], [y, y], color=color("muted"), linewidth=4, solid_capstyle="butt")

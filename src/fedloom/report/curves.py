@@ -10,6 +10,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
+from fedloom.plots.names import shortened_names
 from fedloom.plots.palette import dash, tone_name
 from fedloom.report.measures import Line
 from fedloom.report.svg import color, new_figure
@@ -52,7 +53,7 @@ def draw_lines(
     """
     figure = new_figure(size.width, size.height)
     strong = [line for line in lines if not line.faint]
-    names = [elided(line.label, size.characters) for line in strong]
+    names = shortened_names([line.label for line in strong], size.characters)
     if marked:
         names = [f"{_MARKS[k % len(_MARKS)][1]} {name}" for k, name in enumerate(names)]
     room = 14 + CHARACTER * max(len(name) for name in names) if size.characters else 10
@@ -107,23 +108,6 @@ def _draw_line(axes: Axes, line: Line, last: int, mark: str | None, *, singly: b
         axes.plot(line.rounds[::step], line.mean[::step], mark, zorder=4, clip_on=False, **dot)
     if end < last:  # leads to the name, which stands at the right edge
         axes.plot([end, last], [value, value], color=tone, linewidth=1, linestyle=(0, (1, 3)))
-
-
-def elided(name: str, characters: float) -> str:
-    """As much of a name as fits into so many characters."""
-    room = max(int(characters), 2)
-    return name if len(name) <= room else f"{name[: room - 1]}…"
-
-
-def shortened(name: str, characters: float) -> str:
-    """Return the two ends of a name, because names of classes often differ at their end alone.
-
-    Args:
-        name: the name.
-        characters: how many there may be.
-    """
-    room = max(int(characters), 3)
-    return name if len(name) <= room else f"{name[: room // 2]}…{name[len(name) - (room - 1 - room // 2) :]}"
 
 
 def place(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:

@@ -10,7 +10,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedloom.report.curves import CHARACTER, TEXT, elided, place
+from fedloom.plots.names import shortened
+from fedloom.report.curves import CHARACTER, TEXT, place
 from fedloom.report.svg import color, new_figure
 
 WIDTH = 390.0  # CSS pixels at natural size
@@ -51,8 +52,8 @@ def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owner
     axes.xaxis.tick_top()
     largest = max(max(row) for row in counts) or 1
     if bubbles:
-        axes.set_xticks(range(len(classes)), [elided(c, width / CHARACTER) for c in classes])
-        beside = [f"{elided(owner, _OWNER)} {k}" for k, owner in enumerate(owners)] or list(map(str, range(clients)))
+        axes.set_xticks(range(len(classes)), [shortened(name, width / CHARACTER) for name in classes])
+        beside = [f"{shortened(owner, _OWNER)} {k}" for k, owner in enumerate(owners)] or list(map(str, range(clients)))
         axes.set_yticks(range(clients), beside)
         _bubbles(axes, counts, largest, 0.94 * min(width, pitch))
     else:
