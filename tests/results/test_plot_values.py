@@ -122,6 +122,39 @@ def test_protocols_are_panels_of_their_own_and_diverged_runs_are_named(make_resu
     assert plot.note.endswith("Left out, because a run diverged: fedsc.")
 
 
+def test_curves_that_diverged_are_missing_or_end_early_are_named(make_result: MakeResult) -> None:
+    stopped = {"round": 2, "reason": "no gain"}
+    runs = [
+        make_result("fedavg", 0),
+        make_result("fedsc", 0, test_loss=None),
+        make_result("moon", 0, (0.5, 0.7), stopped=stopped, config={"rounds": 3}),
+        make_result("moon", 1),
+        make_result("ditto", 0),
+        make_result("ditto", 1, (0.1, 0.2), config={"rounds": 3}),
+    ]
+    assert plot_values(runs, "curves").note == (
+        "Line: mean over 1 to 2 seeds; band: ± 1 sample standard deviation. Only the rounds in which every seed has a "
+        "finite value: moon and ditto. Ended early: moon. A run diverged: fedsc."
+    )
+    for row in runs[1].rows:
+        row["value"] = float("nan") if row["name"] == "loss" else row["value"]
+    plot = plot_values(runs[:2], "curves", "loss")
+    assert plot.drawn == ["fedavg"]
+    assert plot.note.endswith("Left out, because no round has a finite value of every seed: fedsc.")
+
+
+def test_rows_without_a_difference_are_named(make_result: MakeResult) -> None:
+    runs = [make_result(method, seed) for method in ("fedavg", "fedsc", "central") for seed in range(3)]
+    runs += [make_result("moon", 0, test_loss=None), make_result("ditto", 9)]
+    note = plot_values(runs, "dots", against="fedavg").note
+    assert note.endswith(
+        "Left out, because a run diverged: moon. Left out, because it is trained on pooled data: central. Left out, "
+        "because no seed has both its value and one of fedavg: ditto."
+    )
+    with pytest.raises(ConfigError, match="--against 'moon': it diverged with seed 0, so nothing is compared with it"):
+        plot_values(runs, "dots", against="moon")
+
+
 def test_a_critical_difference_diagram_needs_five_settings(make_result: MakeResult, grid: list[Result]) -> None:
     with pytest.raises(ConfigError, match="5 settings or more have, got 3 methods and 2 settings; draw dots"):
         plot_values(grid, "critical-difference")

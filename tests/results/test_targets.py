@@ -47,6 +47,17 @@ def test_a_mean_over_seeds_says_how_many_got_there(make_result: MakeResult) -> N
     assert reached_mean(runs, 0.9).round is None
 
 
+def test_a_table_of_targets_marks_diverged_runs_and_shows_targets_as_they_are(make_result: MakeResult) -> None:
+    done = Comparison([make_result(), make_result("fedsc", test_loss=None)])
+    lines = done.target_table([0.9999, 0.05]).splitlines()
+    cells = [[cell.strip() for cell in line.split("|")[1:3]] for line in lines[2:]]
+    assert cells == [
+        *(["fedavg", "99.99"], ["fedavg", "5"]),
+        *(["fedsc (diverged with seed 0)", "99.99"], ["fedsc (diverged with seed 0)", "5"]),
+    ]
+    assert done.target_table(0.05, "csv").splitlines()[0].endswith(",diverged")
+
+
 @pytest.mark.parametrize("target", [0, 80, float("nan"), -0.1])
 def test_targets_are_shares(make_result: MakeResult, target: float) -> None:
     with pytest.raises(ConfigError, match="need an accuracy above 0 and up to 1"):
@@ -161,11 +172,11 @@ def test_the_table_of_a_target_in_all_formats(make_result: MakeResult) -> None:
         with_costs(make_result(seed=k, accuracies=a), 1000, 500, 10) for k, a in enumerate([(0.5, 0.8), (0.1, 0.2)])
     ]
     done = Comparison(runs)
-    assert "| fedavg   |       80.0 |        1 of 2 |       2 | 3.00 kB |   2e+07 |" in done.target_table(0.8)
+    assert "| fedavg   |         80 |        1 of 2 |       2 | 3.00 kB |   2e+07 |" in done.target_table(0.8)
     convergence = [line.split("|")[2:5] for line in done.target_table([0.2, 0.8]).splitlines()[2:]]
     assert [[cell.strip() for cell in cells] for cells in convergence] == [
-        ["20.0", "2 of 2", "2"],
-        ["80.0", "1 of 2", "2"],
+        ["20", "2 of 2", "2"],
+        ["80", "1 of 2", "2"],
     ]
     assert "fedavg,0.8,1,2,2" in done.target_table(0.8, "csv")
     assert "--" in done.target_table(0.99, "latex")

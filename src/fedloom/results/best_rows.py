@@ -12,7 +12,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.results.difference import MIN_SEEDS, STEP, Difference, compare_family, paired_differences
 from fedloom.results.paired import POOLED
 from fedloom.results.table import Group
-from fedloom.results.text import listed
+from fedloom.results.text import listed, seeds_text
 
 
 def best_rows(
@@ -89,14 +89,12 @@ def differences_against(
         values: of each group, one value for each of its seeds; None where it has none.
 
     Raises:
-        ConfigError: if no group is of that method, or several groups of one context are.
+        ConfigError: if no group is of that method, all of these diverged, or several groups of one context are.
     """
     usable = [index for index, group in enumerate(groups) if not group.row["diverged"]]
     references = [index for index in usable if against in (methods[index], groups[index].row["method"])]
     if not references:
-        raise ConfigError(
-            f"--against {short_repr(against)}: no finished row of it; {suggest_name(against, set(methods))}"
-        )
+        raise ConfigError(f"--against {short_repr(against)}: {_why_no_reference(against, groups, methods)}")
     differences: dict[int, Difference] = {}
     for context in dict.fromkeys(contexts[reference] for reference in references):
         names = [methods[reference] for reference in references if contexts[reference] == context]
@@ -107,6 +105,16 @@ def differences_against(
         others = [index for index in alike if groups[index].row["method"] != POOLED]
         differences |= differences_from(groups, values, reference, others)
     return differences
+
+
+def _why_no_reference(against: str, groups: Sequence[Group], methods: Sequence[str]) -> str:
+    rows = [
+        group.row for group, method in zip(groups, methods, strict=True) if against in (method, group.row["method"])
+    ]
+    if not rows:
+        return f"no finished row of it; {suggest_name(against, set(methods))}"
+    seeds = sorted({seed for row in rows for seed in row["diverged"]})
+    return f"it diverged with {seeds_text(seeds)}, so nothing is compared with it; name another method"
 
 
 def _takes_part(group: Group) -> bool:

@@ -120,16 +120,19 @@ def formatted_targets(results: Sequence[RunData], targets: Sequence[float], form
     if format == "csv":
         return as_csv(
             [
-                {"label": row["label"], "target": target} | asdict(reached) | {"protocol": row["protocol"]}
+                {"label": row["label"], "target": target}
+                | asdict(reached)
+                | {"protocol": row["protocol"]}
+                | diverged_field(row["diverged"])
                 for row, target, reached in reached_targets
             ]
         )
     names = ["method", *(["protocol"] if several else []), "target %", "seeds there", "round", "bytes", "FLOPs"]
     cells = [
         [
-            row["label"],
+            label_with_notes(row["label"], None, row["diverged"]),
             *([row["protocol"]] if several else []),
-            percent(target),
+            f"{100 * target:g}",
             f"{reached.n} of {reached.of}",
             _or_dash(reached.round, lambda value: f"{value:.0f}"),
             _or_dash(reached.bytes, bytes_text),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from fedloom.core.errors import ConfigError, short_repr
@@ -20,22 +20,34 @@ from fedloom.results.measured import (
     values_by_seed,
     words_of,
 )
+from fedloom.results.paired import POOLED
 from fedloom.results.ranks import MIN_TESTED, average_ranks
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group, grouped
 from fedloom.results.text import counted, listed, seed_counts_text
 from fedloom.results.verdict import BASELINE
+from fedloom.storage.curves import curve
 from fedloom.storage.run_data import RunData
 
 
 @dataclass(frozen=True, slots=True)
 class _Row:
-    """A group of runs with its method and the title of its panel."""
+    """A group of runs with its method, as the rows of its table name it, and the title of its panel."""
 
     group: Group
     method: str
     title: str
+
+    @property
+    def name(self) -> str:
+        """The registered name of the method."""
+        return self.group.row["method"]
+
+    @property
+    def words(self) -> str:
+        """The method and its setting."""
+        return f"{self.method} {self.title}".rstrip()
 
 
 def plot_values(
@@ -77,15 +89,30 @@ def _curves(rows: Sequence[_Row], metric: str) -> PlotData:
     check_measure(metric, _measures_by_round(rows))
     scale = 100.0 if is_share(metric) else 1.0
     panels: dict[str, list[Series]] = {row.title: [] for row in rows}
+    missing, shortened = [], []
     for row in rows:
         mean = mean_curve(row.group.results, metric, "test")
-        if mean is not None:
-            std = None if mean.std is None else [scale * value for value in mean.std]
-            values = [scale * value for value in mean.mean]
-            panels[row.title].append(Curve(row.method, mean.rounds, values, std))
+        if mean is None:
+            missing.append(row.words)
+            continue
+        std = None if mean.std is None else [scale * value for value in mean.std]
+        values = [scale * value for value in mean.mean]
+        panels[row.title].append(Curve(row.method, mean.rounds, values, std))
+        if any(set(curve(run.rows, metric, "test")[0]) - set(mean.rounds) for run in row.group.results):
+            shortened.append(row.words)
     seeds = _seeds(rows)
     band = "" if seeds == "1 seed" else "; band: ± 1 sample standard deviation"
-    return _plot("curves", rows, panels, metric, f"Line: mean over {seeds}{band}.")
+    note = f"Line: mean over {seeds}{band}."
+    note += _about("Left out, because no round has a finite value of every seed", missing)
+    note += _about("Only the rounds in which every seed has a finite value", shortened)
+    note += _about("Ended early", [row.words for row in rows if row.group.row["stopped"] and row.words not in missing])
+    diverged = [row.words for row in rows if row.group.row["diverged"] and row.words not in missing]
+    return _plot("curves", rows, panels, metric, note + _about("A run diverged", diverged))
+
+
+def _about(remark: str, rows: Sequence[str]) -> str:
+    """Return a sentence for a note that names the rows of which a remark holds; empty without any."""
+    return f" {remark}: {listed(rows)}." if rows else ""
 
 
 def _measures_by_round(rows: Sequence[_Row]) -> list[str]:
@@ -110,7 +137,7 @@ def _estimates(
     for row in rows:
         values = values_by_seed(row.group, metric)
         if row.group.row["diverged"]:
-            diverged.append(f"{row.method} {row.title}".rstrip())
+            diverged.append(row.words)
         elif values is not None:
             scaled = [scale * value for value in values]
             mean, _ = mean_std(scaled)
@@ -118,12 +145,10 @@ def _estimates(
             bounds = bounds_of(scaled, scale * row.group.row["step"])
             panels[row.title].append(Estimate(row.method, mean, bounds, text, bounds is None))
         else:
-            undefined.append(f"{row.method} {row.title}".rstrip())
+            undefined.append(row.words)
     note = _NOTES[kind].format(seeds=_seeds(rows))
-    if diverged:
-        note += f" Left out, because a run diverged: {listed(diverged)}."
-    if undefined:
-        note += f" Left out, because the measure is not defined for every seed: {listed(undefined)}."
+    note += _about(_DIVERGED, diverged)
+    note += _about("Left out, because the measure is not defined for every seed", undefined)
     return _plot(kind, rows, panels, metric, note)
 
 
@@ -134,7 +159,8 @@ def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
     values = [values_by_seed(group, metric) for group in groups]
     methods, titles = [row.method for row in rows], [row.title for row in rows]
     panels: dict[str, list[Series]] = {title: [] for title in titles}
-    for index, outcome in differences_against(against, groups, methods, titles, values).items():
+    differences = differences_against(against, groups, methods, titles, values)
+    for index, outcome in differences.items():
         low, high = outcome.low, outcome.high
         bounds = None if low is None or high is None or outcome.n < MIN_SEEDS else (scale * low, scale * high)
         hollow = outcome.word not in ("ahead", "behind")
@@ -148,12 +174,28 @@ def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
         "hollow: no difference seen, or too few seeds."
     )
     note += " Lower is better." if higher is False else ""
+    note += _left_out(rows, differences, against)
     plot = _plot("dots", rows, panels, metric, note)
     unit_words = " (points)" if scale == 100.0 else ""
     quantity = f"test {display_name(metric)} over {against}{unit_words}"
     return replace(plot, quantity=quantity, bounded=None, line_at=0.0)
 
 
+def _left_out(rows: Sequence[_Row], drawn: Collection[int], against: str) -> str:
+    """Return the sentences on the rows that have no difference from one method, though they are not of that."""
+    others = [row for index, row in enumerate(rows) if index not in drawn]
+    diverged = [row.words for row in others if row.group.row["diverged"]]
+    others = [row for row in others if not row.group.row["diverged"] and against not in (row.method, row.name)]
+    pooled = [row.words for row in others if row.name == POOLED]
+    unpaired = [row.words for row in others if row.name != POOLED]
+    return (
+        _about(_DIVERGED, diverged)
+        + _about("Left out, because it is trained on pooled data", pooled)
+        + _about(f"Left out, because no seed has both its value and one of {against}", unpaired)
+    )
+
+
+_DIVERGED = "Left out, because a run diverged"
 _NOTES = {
     "dots": f"Dot: mean over {{seeds}}; line: {100 * LEVEL:.0f} % t interval of the mean, from {MIN_SEEDS} seeds on "
     "(hollow: fewer). Methods share seeds, so overlapping intervals decide nothing.",
