@@ -96,6 +96,17 @@ def test_cells_that_are_not_finished_are_counted_on_stderr(capsys: Any, finished
     assert "1" in err
 
 
+def test_runs_of_a_repeated_seed_are_counted_on_stderr(capsys: Any, finished: Path) -> None:
+    single = [folder for folder in finished.iterdir() if "seed0" in folder.name]
+    for folder in single:
+        shutil.copytree(folder, Path("again") / folder.name)
+    for words in (["table"], ["table", "--target", "0.5"], ["figure", "dots"]):
+        command, *more = words
+        code, _, err = call(capsys, command, str(finished), "again", *more)
+        assert code == 0
+        assert err.count("1 run left out, whose seed is already counted.") == len(single) == 4
+
+
 def test_a_study_becomes_a_pivot_in_every_format(capsys: Any, finished: Path) -> None:
     words = ("table", str(finished), "--rows", "method", "--columns", "alpha", "--cells", "accuracy,balanced_accuracy")
     code, out, err = call(capsys, *words)

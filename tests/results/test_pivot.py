@@ -190,6 +190,23 @@ def test_two_rows_of_the_baseline_are_one_family_and_a_table_names_one(make_resu
     assert table[-1][-1] == f"{holm:.3f}"
 
 
+def test_runs_that_ended_early_are_named_below_a_table(make_result: MakeResult) -> None:
+    early = {"stopped": {"round": 2, "reason": "no gain"}}
+    runs = [make_result("fedavg", seed) for seed in range(3)]
+    runs += [make_result("moon", seed, **(early if seed else {})) for seed in range(3)]
+    done = Comparison(runs)
+    for text in (done.pivot(format="markdown"), done.pivot(format="latex"), done.table("latex")):
+        assert "Ended early: moon (seeds 1 and 2)." in text
+    assert done.run_notes() == [f"moon: seed {seed} stopped after round 2 of 3: no gain." for seed in (1, 2)]
+
+
+def test_ways_of_selecting_a_round_are_columns_unless_keys_are_named(make_result: MakeResult) -> None:
+    runs = [make_result("fedavg"), make_result("fedprox", select="best_val")]
+    head, fedavg, _ = cells_of(Comparison(runs).pivot(format="markdown"))
+    assert head == ["method", "last, accuracy (%)", "best_val, accuracy (%)"]
+    assert fedavg == ["fedavg", "90.0", "–"]
+
+
 def test_a_protocol_without_a_majority_leaves_that_of_the_others(make_result: MakeResult) -> None:
     runs = [
         make_result("fedrep", 0, protocol=protocol, metrics=metrics)

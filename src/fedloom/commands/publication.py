@@ -48,7 +48,8 @@ def figure(
 
     from fedloom.report import check_picture
     from fedloom.results.plot_values import plot_values
-    from fedloom.results.table import not_offered_notes
+    from fedloom.results.table import grouped, not_offered_notes
+    from fedloom.results.table_notes import run_notes
     from fedloom.studies.collect import collect
 
     check_kind(kind)
@@ -71,7 +72,7 @@ def figure(
         return
     say_left_out(collected.left_out)
     say_limits(runs, collected.results, allow_mixed)
-    for line in not_offered_notes(collected.results):
+    for line in (*not_offered_notes(collected.results), *run_notes(grouped(collected.results))):
         say(line)
     console = console_of(as_json)
     console.print(f"figure: {path}", markup=False, soft_wrap=True)
@@ -164,7 +165,7 @@ def table(
     say_left_out(collected.left_out)
     say_limits(runs, collected.results, allow_mixed)
     print(printable(text, keep_lines=True))
-    for note in (*done.not_offered(), *done.tuned()):
+    for note in (*done.not_offered(), *done.run_notes(), *done.tuned()):
         say(note)
 
 

@@ -27,7 +27,8 @@ from fedloom.results.page_sections import PageSection
 from fedloom.results.paired import all_paired
 from fedloom.results.ranks import average_ranks
 from fedloom.results.table import Group, attack_words, grouped, not_offered_notes
-from fedloom.results.text import counted, listed
+from fedloom.results.table_notes import run_notes
+from fedloom.results.text import listed
 from fedloom.results.tuning_record import tuning_choices
 from fedloom.results.verdict import BASELINE, scenario_words, verdicts
 from fedloom.storage.run_data import RunData
@@ -177,11 +178,9 @@ def _notes(groups: Sequence[Group], not_offered: Sequence[str]) -> list[str]:
         notes += [f"{row['label']}: {note}" for note in row["degenerate"] if _MAJORITY not in note]
         if group.is_further:
             continue
-        notes += [f"{row['label']}: {reason}." for reason in row["stopped"]]
+        notes += run_notes([group])
         for name, first in diverged(group.results).items():
             notes.append(f"{row['label']}: {name} is not finite from round {first} on; these rounds are not drawn.")
-        if row["repeats"]:
-            notes.append(f"{row['label']}: {counted(row['repeats'], 'run')} left out, whose seed is already counted.")
     if len({(group.row["protocol"], group.row["select"]) for group in groups}) > 1:
         notes.append("Protocols or ways of selecting a round differ: such accuracies answer different questions.")
     if any(group.row["select"] == "best_test" for group in groups):

@@ -20,6 +20,7 @@ from fedloom.results.paired import Paired, all_paired
 from fedloom.results.result import Result
 from fedloom.results.summary_table import Summary, comparison_summary
 from fedloom.results.table import ResultRow, grouped, not_offered_notes, result_table
+from fedloom.results.table_notes import run_notes
 from fedloom.results.tabular import Tabular, frame
 from fedloom.results.text import counted
 from fedloom.results.tuning_record import tuned_notes
@@ -94,6 +95,10 @@ class Comparison(Tabular):
     def not_offered(self) -> list[str]:
         """Return a sentence for each method that lacks a model which some protocol of its runs tests."""
         return not_offered_notes(self.results)
+
+    def run_notes(self) -> list[str]:
+        """Return a sentence for each run that ended early, and for the runs of a seed that another run has."""
+        return run_notes(grouped(self.results))
 
     def tuned(self) -> list[str]:
         """Return a sentence for each study that tuned values on validation data before these runs."""

@@ -87,12 +87,13 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
 
 
 def default_columns(results: Sequence[RunData]) -> tuple[str, ...]:
-    """Return the keys that tell apart settings and protocols, if there are several; nothing otherwise."""
+    """Return the keys that tell apart settings, protocols and ways of selecting a round, where there are several."""
     groups = grouped(results)
     names = row_names([group.row for group in groups])
     settings = ("setting",) if len({name.setting for name in names}) > 1 else ()
     protocols = ("protocol",) if len(protocols_of(groups)) > 1 or len(set(names)) < len(groups) else ()
-    return settings + protocols
+    selections = ("select",) if len({group.row["select"] for group in groups}) > 1 else ()
+    return settings + protocols + selections
 
 
 def split_names(names: str | Sequence[str]) -> tuple[str, ...]:

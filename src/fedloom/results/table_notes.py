@@ -9,7 +9,7 @@ from fedloom.results.measured import display_name
 from fedloom.results.paired import POOLED
 from fedloom.results.table import Group
 from fedloom.results.table_measures import TableMeasure
-from fedloom.results.text import listed, percent, seed_counts_text
+from fedloom.results.text import counted, listed, percent, seed_counts_text, seeds_text
 
 
 def notes_of(
@@ -48,7 +48,31 @@ def notes_of(
     pooled = dict.fromkeys(group.row["label"] for group in groups if group.row["method"] == POOLED)
     if pooled:
         notes.append(f"{listed(pooled)}: trained on pooled data, not ranked.")
+    notes += _ended_early(groups)
     return notes
+
+
+def run_notes(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence for each run that ended early, and for the runs that a row leaves out."""
+    notes: list[str] = []
+    for group in groups:
+        row = group.row
+        if not group.is_further:
+            notes += [f"{row['label']}: {reason}." for reason in row["stopped"]]
+        if not group.is_further and row["repeats"]:
+            notes.append(f"{row['label']}: {counted(row['repeats'], 'run')} left out, whose seed is already counted.")
+    return notes
+
+
+def _ended_early(groups: Sequence[Group]) -> list[str]:
+    """Return a sentence that names the rows and seeds of runs that ended early; empty without any."""
+    seeds_by_row = {
+        group.row["label"]: [run.numbers["seed"] for run in group.results if run.numbers.get("stopped")]
+        for group in groups
+        if not group.is_further
+    }
+    named = [f"{label} ({seeds_text(seeds)})" for label, seeds in seeds_by_row.items() if seeds]
+    return [f"Ended early: {listed(named)}."] if named else []
 
 
 def _named(noun: str, names: Collection[str]) -> str:
