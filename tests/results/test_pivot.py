@@ -13,7 +13,7 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.results.comparison import Comparison
-from fedloom.results.latex import escaped
+from fedloom.results.latex import escaped, table_row
 from fedloom.results.result import Result
 from toy_results import MakeResult, toy_scenario
 
@@ -343,11 +343,22 @@ def test_latex_has_rules_caption_label_and_two_lines_of_headings(grid: Compariso
     assert r"$-$" in grid.pivot(format="latex", interval=True, against="fedsc")
 
 
+def test_latex_rows_that_begin_with_a_bracket_or_a_star_are_no_option_of_the_line_above() -> None:
+    assert [table_row([name, "1"]) for name in ("[12] Ditto", "* FedAvg", "FedAvg [1]", "")] == [
+        *(r"{}[12] Ditto & 1 \\", r"{}* FedAvg & 1 \\", r"FedAvg [1] & 1 \\", r" & 1 \\")
+    ]
+
+
 @pytest.mark.skipif(not shutil.which("pdflatex"), reason="pdflatex is not installed")
 def test_latex_compiles_with_every_sign_in_the_names(grid: Comparison, make_result: MakeResult, tmp_path: Path) -> None:
     odd = make_result(r"a_b%&#$~^{}\<>|", 0, (0.5,), world=WORLD)
+    cited = [make_result("ditto", 0, (0.5,), world=WORLD), make_result("fedavg", 0, (0.5,), world=WORLD)]
+    cited = [replace(run, cell=("", name)) for run, name in zip(cited, ("[12] Ditto", "* FedAvg"), strict=True)]
     tables = [
         grid.pivot("method", "alpha", "accuracy,auroc,brier", "latex", interval=True, p_value=True),
+        Comparison(cited).table("latex"),
+        Comparison(cited[::-1]).pivot(format="latex"),
+        Comparison(cited).cost_table("latex"),
         Comparison([*runs_of(make_result), odd]).table("latex"),
         grid.cost_table("latex"),
         grid.target_table(0.5, "latex"),

@@ -46,7 +46,8 @@ def bold(text: str) -> str:
 
 def table_row(texts: Sequence[str]) -> str:
     """Return escaped texts as a line of a tabular."""
-    return f"{' & '.join(texts)} \\\\"
+    line = f"{' & '.join(texts)} \\\\"
+    return f"{{}}{line}" if line[0] in "[*" else line  # the rule or line break above would take these as its option
 
 
 def latex_float(
