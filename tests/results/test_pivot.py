@@ -233,6 +233,30 @@ def test_csv_has_plain_numbers_with_spread_seeds_and_bold(grid: Comparison) -> N
     )
 
 
+def test_keys_that_end_alike_keep_their_whole_names(make_result: MakeResult) -> None:
+    runs = [make_result(method, config={method: {"mu": mu}}) for method in ("fedprox", "moon") for mu in (1, 2)]
+    done = Comparison(runs)
+    lines = list(csv.DictReader(done.pivot("method,fedprox.mu,moon.mu", format="csv").splitlines()))
+    assert [(line["fedprox.mu"], line["moon.mu"]) for line in lines] == [("1", "–"), ("2", "–"), ("–", "1"), ("–", "2")]
+    head = cells_of(done.pivot("method,fedprox.mu", "moon.mu", format="markdown"))[0]
+    assert head[:3] == ["method", "fedprox.mu", "moon.mu = –, accuracy (%)"]
+
+
+def test_a_diverged_cell_names_its_seeds_for_programs(make_result: MakeResult) -> None:
+    done = Comparison([make_result(), make_result("fedsc", 4, test_loss=None)])
+    sound, diverged = csv.DictReader(done.pivot(format="csv").splitlines())
+    name = "accuracy (%)"
+    assert set(sound) == {"method", name, *(f"{name} {ending}" for ending in ("std", "n", "bold", "diverged"))}
+    assert (sound[f"{name} diverged"], diverged[name], diverged[f"{name} diverged"]) == ("", "", "4")
+
+
+def test_a_bar_in_a_name_ends_no_cell_in_markdown(make_result: MakeResult) -> None:
+    done = Comparison([replace(make_result(), cell=("a|b", "Fed|Avg")), replace(make_result(), cell=("c", "Fed|Avg"))])
+    for table in (done.pivot("method", "setting", format="markdown"), done.table(), done.target_table(0.5)):
+        head, rule, *body = [line.replace(r"\|", "") for line in table.splitlines() if line.startswith("|")]
+        assert {line.count("|") for line in (head, *body)} == {rule.count("|")}
+
+
 def test_diverged_and_pooled_runs_are_never_best(make_result: MakeResult) -> None:
     runs = runs_of(make_result, alphas=(0.1,))
     runs += [make_result("central", seed, (0.99,), world=WORLD, config=runs[0].config) for seed in range(3)]

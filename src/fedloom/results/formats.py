@@ -203,15 +203,15 @@ def text_table(
         ConfigError: for another format.
     """
     align = ["right" if number else "left" for number in numeric]
-    how: dict[str, Any] = {"headers": names, "disable_numparse": True, "colalign": align if cells else None}
+    options: dict[str, Any] = {"disable_numparse": True, "colalign": align if cells else None}
     match format:
         case "markdown":
-            cells = [[cell.replace("|", r"\|") for cell in line] for line in cells]
-            return tabulate(cells, tablefmt="pipe", **how)
+            names, *cells = [[*map(escaped_bars, line)] for line in (names, *cells)]
+            return tabulate(cells, names, tablefmt="pipe", **options)
         case "text":
-            return tabulate(cells, tablefmt="simple", **how)
+            return tabulate(cells, names, tablefmt="simple", **options)
         case "html":
-            return tabulate(cells, tablefmt="html", **how)
+            return tabulate(cells, names, tablefmt="html", **options)
     check_format(format)
     body = [
         table_row([bold(escaped(cell)) if (k, c) in bold_cells else escaped(cell) for c, cell in enumerate(line)])
@@ -219,6 +219,11 @@ def text_table(
     ]
     alignment = "".join(side[0] for side in align)
     return latex_float(alignment, [table_row([*map(escaped, names)])], body, caption, "tab:results", notes)
+
+
+def escaped_bars(text: str) -> str:
+    """Return text that ends no cell of a table in markdown."""
+    return text.replace("|", r"\|")
 
 
 def check_format(format: str) -> None:

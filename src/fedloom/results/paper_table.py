@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Mapping
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
 from tabulate import tabulate
 
-from fedloom.results.formats import as_csv, check_format
+from fedloom.results.formats import as_csv, check_format, escaped_bars
 from fedloom.results.latex import bold, escaped, latex_float, table_row
 
 
@@ -18,7 +19,7 @@ class ValueCell:
     """A cell with a value: as text, and as numbers for programs, by the ending of their column's name."""
 
     text: str
-    numbers: dict[str, float | int | None]
+    numbers: Mapping[str, float | int | str | None]
     bold: bool = False
 
 
@@ -77,7 +78,7 @@ class PaperTable:
                 return self.markdown()
 
     def csv(self) -> str:
-        """Return plain numbers: mean, spread, number of seeds, whether a cell is bold."""
+        """Return plain numbers: mean, spread, number of seeds, whether a cell is bold, and which seeds diverged."""
         lines: list[dict[str, Any]] = []
         for names, cells in self.rows:
             line: dict[str, Any] = dict(zip(self.keys, names, strict=True))
@@ -113,11 +114,12 @@ class PaperTable:
 
     def _tabulated(self, style: str, emphasis: str) -> str:
         def text(cell: ValueCell | None) -> str:
-            shown = "–" if cell is None else emphasis.format(cell.text) if cell.bold else cell.text
-            return shown.replace("|", r"\|") if style == "pipe" else shown
+            return "–" if cell is None else emphasis.format(cell.text) if cell.bold else cell.text
 
         body = [[*names, *map(text, cells)] for names, cells in self.rows]
         headings = [*self.keys, *(column.words for column in self.columns)]
+        if style == "pipe":
+            headings, *body = [[*map(escaped_bars, line)] for line in (headings, *body)]
         align = ["left"] * len(self.keys) + ["right"] * len(self.columns)
         table = tabulate(body, headings, tablefmt=style, disable_numparse=True, colalign=align if body else None)
         return f"{table}\n\n{' '.join(self.notes)}"

@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 
 from fedloom.core.errors import ConfigError
 from fedloom.results.best_rows import best_rows, differences_against
 from fedloom.results.difference import LEVEL, Difference
+from fedloom.results.formats import diverged_field
 from fedloom.results.paper_table import PaperTable, ValueCell, ValueColumn
-from fedloom.results.pivot_keys import NAMED, PivotKeys, short_key
+from fedloom.results.pivot_keys import NAMED, PivotKeys, short_keys
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group, grouped, protocols_of
@@ -70,7 +72,8 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
     titles = panel_titles([group.row for group in groups], row_names([group.row for group in groups]))
     blocks = [_Block(measure, groups, titles, layout, keys) for measure in measures]
     upper, rows = _ordered(key for _, key in at), _ordered(key for key, _ in at)
-    settings = [", ".join(map(_heading, column_keys, key)) for key in upper]
+    names = short_keys((*row_keys, *column_keys))
+    settings = [", ".join(map(partial(_heading, names), column_keys, key)) for key in upper]
     columns = [ValueColumn(setting, words) for setting in settings for block in blocks for words in block.headings()]
     body: list[tuple[list[str], list[ValueCell | None]]] = []
     for row in rows:
@@ -80,10 +83,9 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
                 cells += block.cells(at.get((row, key)))
         body.append((list(row), cells))
     scores = listed(measure.words for measure in measures)
-    named = " and ".join(map(short_key, (*row_keys, *column_keys)))
-    title = caption or f"{scores[:1].upper()}{scores[1:]} by {named}"
+    title = caption or f"{scores[:1].upper()}{scores[1:]} by {' and '.join(names.values())}"
     notes = notes_of(groups, measures, [block.best for block in blocks], layout.against if _differs(layout) else "")
-    return PaperTable([short_key(key) for key in row_keys], columns, body, title, label_of(label or "results"), notes)
+    return PaperTable([names[key] for key in row_keys], columns, body, title, label_of(label or "results"), notes)
 
 
 def default_columns(results: Sequence[RunData]) -> tuple[str, ...]:
@@ -157,16 +159,16 @@ class _Block:
     def _mean(self, index: int) -> ValueCell:
         values, row = self._measure.defined(index), self._groups[index].row
         if row["diverged"] and self._measure.tested:
-            return ValueCell("diverged", {"mean": None})
+            return ValueCell("diverged", {"": None, **diverged_field(row["diverged"])})
         mean, std = mean_std([self._measure.scale * value for value in values])
-        numbers: dict[str, float | int | None] = {"": mean}
+        numbers: dict[str, float | int | str | None] = {"": mean}
         if self._measure.tested:
             numbers |= {"std": std, "n": len(values), "bold": int(index in self.best)}
         return ValueCell(self._measure.text(index), numbers, index in self.best)
 
     def _interval(self, outcome: Difference) -> ValueCell:
         scale, decimals = self._measure.scale, self._measure.decimals
-        numbers: dict[str, float | int | None] = {"": scale * outcome.mean}
+        numbers: dict[str, float | int | str | None] = {"": scale * outcome.mean}
         for ending, bound in (("low", outcome.low), ("high", outcome.high)):
             numbers[ending] = None if bound is None else scale * bound
         mean = f"{scale * outcome.mean:+.{decimals}f}"
@@ -183,9 +185,9 @@ def _p_text(p: float) -> str:
     return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
-def _heading(key: str, value: str) -> str:
+def _heading(names: Mapping[str, str], key: str, value: str) -> str:
     """Return the words above a column; names of methods and settings need no key."""
-    return value if key in NAMED else f"{short_key(key)} = {value}"
+    return value if key in NAMED else f"{names[key]} = {value}"
 
 
 def _ordered(keys: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:

@@ -12,9 +12,15 @@ NAMED = ("method", "setting", "preset", "protocol", "select")
 _SEED = ("seed", "seeds")
 
 
-def short_key(key: str) -> str:
-    """Return the last word of a key: "alpha" of "scenario.alpha"."""
-    return key.rpartition(".")[2]
+def short_keys(keys: Sequence[str]) -> dict[str, str]:
+    """Return the last word of each key, "alpha" of "scenario.alpha"; the whole key where another one ends alike.
+
+    Example:
+        >>> short_keys(["scenario.alpha", "fedprox.mu", "moon.mu"])
+        {'scenario.alpha': 'alpha', 'fedprox.mu': 'fedprox.mu', 'moon.mu': 'moon.mu'}
+    """
+    last = {key: key.rpartition(".")[2] for key in keys}
+    return {key: key if list(last.values()).count(word) > 1 else word for key, word in last.items()}
 
 
 class PivotKeys:
@@ -59,7 +65,8 @@ class PivotKeys:
             pair = tuple(values.get(key, "–") for key in rows), tuple(values.get(key, "–") for key in columns)
             first = at.setdefault(pair, index)
             if first != index:
-                where = ", ".join(f"{short_key(key)} {values.get(key, '–')}" for key in (*rows, *columns))
+                named = short_keys((*rows, *columns))
+                where = ", ".join(f"{name} {values.get(key, '–')}" for key, name in named.items())
                 key = self._varying(first, index)
                 both = f"{self.values[first].get(key, '–')} and {values.get(key, '–')}"
                 raise ConfigError(
