@@ -62,11 +62,28 @@ def test_a_class_that_one_seed_finds_is_no_warning(hospital):
     (group,) = grouped(runs)
     results = class_results(group)
     assert results.confusion == [[28, 0, 0], [4, 4, 0], [2, 0, 2]]
-    assert (results.support, results.recall) == ([28, 8, 4], [1.0, 0.5, 0.5])
+    assert (results.support, results.recall) == ([[14, 14], [4, 4], [2, 2]], [1.0, 0.5, 0.5])
     assert results.precision == [28 / 34, 1.0, 1.0]
     assert results.largest_confusions(1) == [(4, 1, 0)]
     assert "pneumonia taken for healthy: 4" in text
     assert "All 2 seeds together." in text
+    assert "Recall and precision: all 2 seeds together. Test samples: of one seed." in text
+
+
+def test_sizes_of_classes_are_those_of_one_seed(hospital):
+    matrices = (
+        ((14, 0, 0), (4, 0, 0), (2, 0, 0)),
+        ((14, 0, 0), (5, 0, 0), (2, 0, 0)),
+        ((14, 0, 0), (3, 0, 0), (2, 0, 0)),
+    )
+    runs = [hospital(seed=seed, matrix=matrix) for seed, matrix in enumerate(matrices)]
+    (group,) = grouped(runs)
+    assert class_results(group).support_texts() == ["14", "3 to 5", "2"]
+    text = page(runs)
+    assert (
+        "no case of the classes pneumonia (3 to 5 samples) and &lt;script&gt;alert(1)&lt;/script&gt; (2 samples)"
+        in text
+    )
 
 
 def test_rows_with_equal_faults_share_a_sentence_and_many_are_counted(hospital, monkeypatch):
@@ -87,8 +104,21 @@ def test_calibration_adds_bins_over_seeds(hospital):
     assert [n for n, *_ in curve.bins[1:]] == [8.0, 24.0]
     assert curve.error() == pytest.approx((8 * 0.25 + 24 * 0.1) / 32)
     text = page(group.results)
-    assert f"ECE {curve.error():.3f}" in text
+    error = f"{100 * curve.error():.1f} %"
+    assert f"ECE {error} of the bins of all 2 seeds together, {error} as a mean over seeds. Dotted" in text
+    assert f"ECE {error}. Dotted: perfect calibration." in page([hospital()])
     assert "confidence 90.0 %, correct 100.0 %, 24 samples" in text
+
+
+def test_errors_of_calibration_that_cancel_are_in_the_mean_over_seeds(hospital):
+    """One seed is too sure of itself and the other one too little: their bins together are calibrated."""
+    runs = [hospital(), hospital(seed=1)]
+    for run, correct in zip(runs, (0.4, 0.6), strict=True):
+        run.numbers["details"]["ece"] = {"bins": [None, [10.0, 0.5, correct]]}
+    (group,) = grouped(runs)
+    curve = calibration(group)
+    assert (curve.error(), curve.errors) == (pytest.approx(0.0), pytest.approx([0.1, 0.1]))
+    assert "ECE 0.0 % of the bins of all 2 seeds together, 10.0 % as a mean over seeds." in page(runs)
 
 
 def test_the_baseline_is_that_of_the_protocol(hospital):

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from fedloom.report.class_results import class_results, majority_accuracy
 from fedloom.results.table import Group
-from fedloom.results.text import counted, listed, percent
+from fedloom.results.text import listed, percent
 
 _NAMED = 5
 
@@ -24,9 +24,9 @@ def missed_sentences(groups: Sequence[Group]) -> list[str]:
         missed = [] if results is None else results.never_found()
         if results is None or not missed:
             continue
-        support = results.support
-        sizes = [""] * len(results.classes) if support is None else [f" ({counted(n, 'sample')})" for n in support]
-        named = [f"{results.classes[k]}{sizes[k]}" for k in missed[:_NAMED]]
+        sizes = results.support_texts()
+        samples = ["" if size is None else f" ({size} {'sample' if size == '1' else 'samples'})" for size in sizes]
+        named = [f"{results.classes[k]}{samples[k]}" for k in missed[:_NAMED]]
         more = len(missed) - len(named)
         noun = "class" if len(missed) == 1 else "the classes"
         classes = f"{noun} {listed(named)}{f', and of {more} more' if more else ''}"

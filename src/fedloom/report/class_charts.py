@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from functools import partial
+from statistics import fmean, mean
 
 from markupsafe import Markup
 
@@ -109,8 +110,7 @@ def _confusion(name: str, results: ClassResults) -> Markup:
 
 
 def _recall(name: str, group: Group, results: ClassResults, tone: str) -> Markup:
-    support: Sequence[int | None] = results.support or [None] * len(results.classes)
-    rows = list(zip(results.classes, results.recall, support, strict=True))
+    rows = list(zip(results.classes, results.recall, results.support_texts(), strict=True))
     caption = "Share of each class that is predicted as it"
     caption += ", of its test samples." if results.support else "."
     if len(rows) > _MOST_BARS:
@@ -143,7 +143,11 @@ def _calibration(name: str, group: Group, tone: str) -> Markup | None:
     if curve is None:
         return None
     majority = majority_accuracy(group)
-    caption = f"ECE {curve.error():.3f}. Dotted: perfect calibration."
+    caption = f"ECE {percent(curve.error())} %"
+    if len(curve.errors) > 1:
+        seeds = f"all {len(group.results)} seeds"
+        caption += f" of the bins of {seeds} together, {percent(fmean(curve.errors))} % as a mean over seeds"
+    caption += ". Dotted: perfect calibration."
     caption += "" if majority is None else f" Dashed: majority baseline, {percent(majority)} %."
     words = "; ".join(
         f"confidence {percent(one[1])} %, correct {percent(one[2])} %, {one[0]:,.0f} samples"
@@ -186,11 +190,11 @@ def _lowest(recalls: Sequence[float | None]) -> str:
 
 def _table(name: str, results: ClassResults) -> Markup:
     columns = ("class", "test samples", "recall %", "precision %")
-    support: Sequence[int | None] = results.support or [None] * len(results.classes)
-    values = list(zip(results.classes, support, results.recall, results.precision, strict=True))
+    sizes = [None] * len(results.classes) if results.support is None else [mean(of) for of in results.support]
+    values = list(zip(results.classes, sizes, results.recall, results.precision, strict=True))
     rows: list[list[Cell]] = [
-        [name_cell(label), ("–" if samples is None else f"{samples:,}", samples), _share(recall), _share(precision)]
-        for label, samples, recall, precision in values
+        [name_cell(label), (text or "–", samples), _share(recall), _share(precision)]
+        for text, (label, samples, recall, precision) in zip(results.support_texts(), values, strict=True)
     ]
     plain = [
         {"class": label, "test_samples": samples, "recall": recall, "precision": precision}
@@ -200,7 +204,9 @@ def _table(name: str, results: ClassResults) -> Markup:
     numeric = (False, True, True, True)
     saved = {end: text_table(texts, columns, numeric, form) for end, form in _FORMATS.items()}
     headings = [f"{column[:1].upper()}{column[1:]}" for column in columns]
-    caption = f"Test data after the last round.{_seeds_note(results)}"
+    caption = "Test data after the last round."
+    if results.seeds > 1:
+        caption += f" Recall and precision: all {results.seeds} seeds together. Test samples: of one seed."
     return table(f"{name}-note", caption, headings, set(headings[1:]), rows, {"csv": as_csv(plain)} | saved)
 
 

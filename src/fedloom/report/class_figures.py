@@ -61,12 +61,12 @@ def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], w
 
 
 def draw_recall(
-    rows: Sequence[tuple[str, float | None, int | None]], accuracy: float, majority: float | None, tone: str
+    rows: Sequence[tuple[str, float | None, str | None]], accuracy: float, majority: float | None, tone: str
 ) -> Figure:
     """Recall of each class as a bar, with its test samples; lines at the accuracy and at the majority baseline.
 
     Args:
-        rows: name, recall in [0, 1] and test samples of a class.
+        rows: name, recall in [0, 1] and test samples of a class, as text.
         accuracy: accuracy of the run in [0, 1], drawn as a line.
         majority: accuracy of the majority baseline in [0, 1]; None draws no line.
         tone: the custom property of the bars' colour.
@@ -85,7 +85,7 @@ def draw_recall(
     for k, (_, recall, support) in enumerate(rows):
         axes.add_patch(Rectangle((0, k - 0.3), 100 * (recall or 0.0), 0.6, color=color(tone), linewidth=0))
         words = "no sample" if recall is None else f"{100 * recall:.0f} %"
-        words += "" if recall is None or support is None else f" of {support:,}"
+        words += "" if recall is None or support is None else f" of {support}"
         ink = color("warn" if recall == 0 else "muted")
         axes.text(103, k, words, color=ink, fontsize=TEXT, va="center_baseline", clip_on=False)
     axes.axvline(100 * accuracy, color=color("ink"), linewidth=1.4)

@@ -11,27 +11,34 @@ from pydantic import TypeAdapter, ValidationError
 
 from fedloom.core.errors import RunFolderError, short_repr
 from fedloom.results.table import Group
+from fedloom.results.text import counts_text
 from fedloom.storage.run_data import RunData
 
 # Samples, confidence and share of correct predictions; None for a bin without samples.
 _Bin = tuple[float, float | None, float | None] | None
+_AddedBin = tuple[float, float, float] | None
 
 
 @dataclass(frozen=True, slots=True)
 class ClassResults:
     """The last test of a row by class, over all its seeds.
 
-    recall, precision: shares in [0, 1], None where one is not defined. support: test samples of each class, and
-    confusion: test samples by true and predicted class, both summed over seeds; None where no matrix was recorded.
+    recall, precision: shares in [0, 1], None where one is not defined. support: of each class, the test samples with
+    each seed. confusion: test samples by true and predicted class, summed over seeds. Both are None where no matrix was
+    recorded.
     """
 
     label: str
     classes: list[str]
     recall: list[float | None]
     precision: list[float | None]
-    support: list[int] | None
+    support: list[list[int]] | None
     confusion: list[list[int]] | None
     seeds: int
+
+    def support_texts(self) -> list[str | None]:
+        """Return the test samples of each class with one seed, "36" or "34 to 38"; None where they are not known."""
+        return [None] * len(self.classes) if self.support is None else [counts_text(sizes) for sizes in self.support]
 
     def never_found(self) -> list[int]:
         """Return the classes of which no test sample is predicted as its class, in no seed."""
@@ -52,16 +59,17 @@ class ClassResults:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationCurve:
-    """Bins of equal width by confidence, lowest first: samples, mean confidence and share of correct predictions; None
-    for a bin without samples."""
+    """Bins of equal width by confidence, lowest first: samples of all seeds, mean confidence and share of correct
+    predictions; None for a bin without samples. errors: the expected calibration error with each seed, whose mean is
+    not that of the bins of all seeds together."""
 
     label: str
-    bins: list[tuple[float, float, float] | None]
+    bins: list[_AddedBin]
+    errors: list[float]
 
     def error(self) -> float:
-        """Return the expected calibration error."""
-        used = [one for one in self.bins if one is not None]
-        return sum(n * abs(confidence - correct) for n, confidence, correct in used) / sum(n for n, *_ in used)
+        """Return the expected calibration error of the bins of all seeds together."""
+        return _calibration_error(self.bins)
 
 
 def class_results(group: Group) -> ClassResults | None:
@@ -76,14 +84,13 @@ def class_results(group: Group) -> ClassResults | None:
         return ClassResults(group.row["label"], names, recall, precision, None, None, len(group.results))
     indices = range(len(names))
     confusion = [[sum(matrix[true][predicted] for matrix in matrices) for predicted in indices] for true in indices]
-    support = [sum(row) for row in confusion]
     predicted_sums = [sum(row[k] for row in confusion) for k in indices]
     return ClassResults(
         group.row["label"],
         names,
-        [_share(confusion[k][k], support[k]) for k in indices],
+        [_share(confusion[k][k], sum(confusion[k])) for k in indices],
         [_share(confusion[k][k], predicted_sums[k]) for k in indices],
-        support,
+        [[sum(matrix[true]) for matrix in matrices] for true in indices],
         confusion,
         len(group.results),
     )
@@ -94,13 +101,26 @@ def calibration(group: Group) -> CalibrationCurve | None:
     recorded = [_recorded(result, "ece", "bins", list[_Bin]) for result in group.results]
     if any(not bins or len(bins) != len(recorded[0]) for bins in recorded):
         return None
-    added: list[tuple[float, float, float] | None] = []
+    added, by_seed = _added(recorded), [_added([bins]) for bins in recorded]
+    if not any(added):
+        return None
+    return CalibrationCurve(group.row["label"], added, [_calibration_error(bins) for bins in by_seed if any(bins)])
+
+
+def _added(recorded: Sequence[Sequence[_Bin]]) -> list[_AddedBin]:
+    """Add the bins of several runs."""
+    added: list[_AddedBin] = []
     for parts in zip(*recorded, strict=True):
         used = [part for part in parts if part is not None and None not in part]
         samples = sum(n for n, *_ in used)
         confidence, correct = (sum(part[0] * part[k] for part in used) for k in (1, 2))
         added.append((samples, confidence / samples, correct / samples) if samples else None)
-    return CalibrationCurve(group.row["label"], added) if any(added) else None
+    return added
+
+
+def _calibration_error(bins: Sequence[_AddedBin]) -> float:
+    used = [filled for filled in bins if filled is not None]
+    return sum(n * abs(confidence - correct) for n, confidence, correct in used) / sum(n for n, *_ in used)
 
 
 def majority_class(result: RunData) -> int | None:

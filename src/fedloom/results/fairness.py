@@ -12,7 +12,7 @@ from fedloom.results.clients import selected_accuracies
 from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
 from fedloom.results.paired import same_setting
 from fedloom.results.table import Group
-from fedloom.results.text import percent
+from fedloom.results.text import counts_text, percent
 
 _BySeed: TypeAlias = Mapping[int, Mapping[int, float]]  # accuracy by seed and client
 _EDGE = 0.1  # share of the clients that are the worst, or the best
@@ -287,9 +287,7 @@ def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[
 
 def _worse_text(shares: ClientShares) -> str:
     """Return how many clients are worse, of how many: "1.3 of 18", or "2.5 of 17 to 18" where seeds differ."""
-    least, most = min(shares.compared), max(shares.compared)
-    every = f"{least:,}" if least == most else f"{least:,} to {most:,}"
-    return f"{_number_text(shares.worse_clients)} of {every}"
+    return f"{_number_text(shares.worse_clients)} of {counts_text(shares.compared)}"
 
 
 def _number_text(value: float) -> str:

@@ -60,10 +60,16 @@ def counted(n: int, noun: str) -> str:
     return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
 
 
+def counts_text(counts: Iterable[int]) -> str:
+    """Return whole numbers as one or as their range: "36", "34 to 38"."""
+    ordered = sorted(set(counts))
+    return f"{ordered[0]:,}" if len(ordered) == 1 else f"{ordered[0]:,} to {ordered[-1]:,}"
+
+
 def seed_counts_text(counts: Iterable[int]) -> str:
     """Return how many seeds several means are over: "3 seeds", "3 to 5 seeds"."""
-    ordered = sorted(set(counts))
-    return counted(ordered[0], "seed") if len(ordered) == 1 else f"{ordered[0]} to {ordered[-1]} seeds"
+    text = counts_text(counts)
+    return f"{text} {'seed' if text == '1' else 'seeds'}"
 
 
 def seeds_text(seeds: Sequence[int]) -> str:
