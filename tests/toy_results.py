@@ -117,6 +117,15 @@ def make_result() -> MakeResult:
     return make
 
 
+def with_test_samples(make_result: MakeResult, samples: int) -> MakeResult:
+    """Make results of a test set of this size, as those of the papers have 10,000 images."""
+
+    def make(*arguments: Any, world: dict[str, Any] | None = None, **keys: Any) -> Result:
+        return make_result(*arguments, world=(world or toy_scenario()) | {"test_samples": samples}, **keys)
+
+    return make
+
+
 @pytest.fixture
 def two_methods(make_result: MakeResult) -> list[Result]:
     """FedAvg 0.96 ± 0.01 and FedSC 0.98 ± 0.01 over seeds 0, 1, 2; FedSC logs two loss terms."""

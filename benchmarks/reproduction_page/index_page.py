@@ -38,7 +38,8 @@ _TEXT = """## What the verdicts mean
 The margin is one point, or one round to a target, and is part of the recipe. The interval has our spread over seeds,
 and the printed one too where the paper says over how many runs it is. Noise widens the interval, so it leads to
 "undecided". Verdicts are not corrected for the number of values. Where the paper's own gain in a column is below
-twice the margin, the reason says that the margin is as wide as the claim.
+twice the margin, the reason says that the margin is as wide as the claim. Equal values are no certainty: the spread
+counts as at least 0.29 of a step, which is one test sample, or one round.
 
 An order is judged by its pairs of rows that are printed at least one margin apart. Each pair is compared by the rule
 below, as one family, so it agrees, contradicts or is undecided. Up to eight rows all orders are counted. Fewer than

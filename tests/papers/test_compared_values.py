@@ -11,13 +11,19 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.papers.compared_values import compare_orders, compare_values, limitations
+from fedloom.papers.gains import gains
 from fedloom.papers.measurements import CellResults, Measurement, measure, measurements_csv, merge, read_measurements
 from fedloom.papers.recipe import Recipe, find_recipe
 from fedloom.papers.table_section import as_markdown
 from fedloom.results.result import Result
 from fedloom.storage.curves import main_protocol
 from fedloom.storage.log import Row
-from toy_results import MakeResult, toy_scenario
+from toy_results import MakeResult, toy_scenario, with_test_samples
+
+
+@pytest.fixture
+def make_result(make_result: MakeResult) -> MakeResult:
+    return with_test_samples(make_result, 10_000)
 
 
 def one(found: Sequence[Any], row: str, **keys: Any) -> Any:
@@ -234,6 +240,60 @@ def test_rounds_gains_domains_and_predictors(make_result: MakeResult) -> None:
     assert one(online, "Online Model", domain="Real").ours == pytest.approx([60.0])
     assert one(online, "Online Model", domain="Sketch").verdict.why == "no run gives test_accuracy_pct of Sketch"
     assert one(online, "Online Model", domain="Painting").seeds == []  # a source without this domain
+
+
+def test_few_test_samples_prove_less(make_result: MakeResult) -> None:
+    """One of 32 images more on each of three seeds is no certainty, and a domain has its own client's test samples."""
+    office = [
+        replace(
+            make_result(
+                *(method, seed, [0.9]),
+                client_accuracies=(0.5, 0.5, dslr, 0.5),
+                protocol="global/local",
+                world=toy_scenario() | {"domains": ["amazon", "caltech", "dslr", "webcam"]},
+            ),
+            client_details={"global/local": {"2": {"confusion": [0, 0, 30, 0, 1, 2]}}},
+        )
+        for method, dslr in (("fedavg", 30 / 32), ("fedbn", 31 / 32))
+        for seed in range(3)
+    ]
+    recipe = find_recipe("fedco2/table1")
+    measurements = measure(recipe, {("office", "FedAvg"): office[:3], ("office", "FedBN"): office[3:]}, {})
+    assert {(m.domain, m.test_samples) for m in measurements} == {
+        *(("Avg", 10_000), ("DSLR", 32), ("Amazon", None), ("Caltech", None), ("WebCam", None))
+    }
+    values = compare_values(recipe, measurements)
+    assert one(values, "FedBN", domain="DSLR").step == pytest.approx(100 / 32)
+    (gain,) = [gain for gain in gains(recipe, values) if gain.row == "FedBN" and gain.domain == "DSLR"]
+    half = 4.302653 * 100 / 32 / 12**0.5 / 3**0.5  # t of two degrees, and the spread that equal values count as
+    assert (gain.ours.mean, gain.ours.low) == pytest.approx((3.125, 3.125 - half), rel=1e-5)
+    assert one(values, "FedBN", domain="Avg").step == 0.01
+    earlier = [replace(measurement, test_samples=None) for measurement in measurements]
+    assert {value.step for value in compare_values(recipe, earlier)} == {0.01}
+
+
+def test_orders_of_rounds_have_the_step_of_one_round(make_result: MakeResult) -> None:
+    """One round less on each of three seeds does not decide a pair: with steps of 0.01 rounds it did."""
+    curves = {"FedAvg": (0.1, 0.45), "FedSC": (0.1, 0.1, 0.45), "MOON": (0.1, 0.1, 0.1, 0.45)}
+    done = {
+        ("cifar10", row): [make_result(row.lower(), seed, curve) for seed in range(3)] for row, curve in curves.items()
+    }
+    recipe = find_recipe("fedsc/table3")
+    values = compare_values(recipe, measure(recipe, done, {}))
+    assert one(values, "FedSC", column="cifar10", metric="rounds_to_40").step == 1.0
+    (order,) = [
+        order for order in compare_orders(recipe, values) if (order.column, order.metric) == ("cifar10", "rounds_to_40")
+    ]
+    assert order.verdict.why.startswith("3 pairs: 0 agree, 1 contradict, 2 undecided")
+
+
+def test_files_of_earlier_versions_lack_the_test_samples(make_result: MakeResult, tmp_path: Path) -> None:
+    done = {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.99])]}
+    values = measure(find_recipe("feddw/table1"), done, {})
+    assert [value.test_samples for value in values] == [10_000]
+    lines = measurements_csv(values).splitlines()
+    (tmp_path / "t.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
+    assert read_measurements(tmp_path / "t.csv") == [replace(values[0], test_samples=None)]
 
 
 def test_pooled_accuracy_is_of_the_rounds_that_the_run_selects(make_result: MakeResult) -> None:

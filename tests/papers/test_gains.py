@@ -10,7 +10,12 @@ from fedloom.papers.measurements import measure
 from fedloom.papers.recipe import find_recipe
 from fedloom.papers.table_section import as_markdown
 from fedloom.results.result import Result
-from toy_results import MakeResult
+from toy_results import MakeResult, with_test_samples
+
+
+@pytest.fixture
+def make_result(make_result: MakeResult) -> MakeResult:
+    return with_test_samples(make_result, 10_000)
 
 
 def runs(make_result: MakeResult, method: str, *accuracies: float, first: int = 0) -> list[Result]:

@@ -38,6 +38,7 @@ class ComparedValue:
         theirs_std: the printed standard deviation; None where there is none.
         seconds: of one core, a run on average.
         estimated: the seconds that were foreseen.
+        step: the smallest step of one value, in its unit.
     """
 
     column: str
@@ -52,6 +53,7 @@ class ComparedValue:
     seconds: float | None
     estimated: float | None
     verdict: Verdict
+    step: float = STEP
 
     @property
     def was_run(self) -> bool:
@@ -137,7 +139,7 @@ def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Comp
             for value in group
             if value.was_run and value.theirs is not None
         }
-        pairs = judge_pairs(rows, recipe.table.margin, STEP)
+        pairs = judge_pairs(rows, recipe.table.margin, largest_step(group))
         verdict = judge_order(agreement, list(pairs.values()), None if ranks else NOT_RUN)
         compared.append(ComparedOrder(column, metric, domain, agreement, verdict))
     return compared
@@ -214,11 +216,12 @@ def _compare(
     if reason is None and measurements and not numbers and not to_target:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
     seeds, ours = list(by_seed if to_target else numbers), list(numbers.values())
+    step = 1.0 if to_target else _step(measurements)
     verdict = judge_value(
         ours,
         value.value,
         margin=recipe.table.margin,
-        step=1.0 if to_target else STEP,
+        step=step,
         theirs_std=value.std,
         theirs_runs=recipe.table.printed_runs,
         missed=len(seeds) - len(ours),
@@ -243,7 +246,19 @@ def _compare(
         fmean(seconds) if seconds else None,
         fmean(estimates) if estimates else None,
         verdict,
+        step,
     )
+
+
+def largest_step(values: Iterable[ComparedValue]) -> float:
+    """Return the step of a family of values: the largest one, as few test samples prove the least."""
+    return max(value.step for value in values)
+
+
+def _step(measurements: Sequence[Measurement]) -> float:
+    """Return the points of one test sample more; those of 10,000 samples where their number was not recorded."""
+    samples = [measurement.test_samples for measurement in measurements if measurement.test_samples is not None]
+    return 100 / min(samples) if samples else STEP
 
 
 def _setting_reason(recipe: Recipe, measurements: Sequence[Measurement]) -> str | None:

@@ -6,10 +6,9 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
-from fedloom.papers.compared_values import ComparedValue
+from fedloom.papers.compared_values import ComparedValue, largest_step
 from fedloom.papers.measurements import ACCURACY, VARIANT
 from fedloom.papers.recipe import Recipe
-from fedloom.papers.verdicts import STEP
 from fedloom.results.difference import Difference, compare_family, paired_differences
 
 GainGroup = Literal["own", "baselines", "variants"]
@@ -91,7 +90,8 @@ def gains(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Gain]:
                 families.setdefault(family, []).append((value, baseline, list(by_seed.values())))
     computed = []
     for compared in families.values():
-        outcomes = compare_family([differences for _, _, differences in compared], STEP)
+        step = largest_step(value for value, *_ in compared)
+        outcomes = compare_family([differences for _, _, differences in compared], step)
         for (value, baseline, _), outcome in zip(compared, outcomes, strict=True):
             printed = None
             group = _group(recipe, value.row)

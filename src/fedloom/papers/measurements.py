@@ -37,6 +37,7 @@ class Measurement:
     - row: the row of the study. ours: in the unit of `metric`; None where the run does not have it.
     - seconds: of one core, training and tests; None for a run on several cores. estimated: seconds foreseen.
     - changed: what differs from the recipe, in words. comparable: it is within what the paper itself ran.
+    - test_samples: those of which an accuracy is the share; None for other values, and where they were not recorded.
     """
 
     column: str
@@ -50,6 +51,7 @@ class Measurement:
     machine: str
     changed: str
     comparable: bool
+    test_samples: int | None = None
 
     @property
     def key(self) -> tuple[str, str, str, str | None, int]:
@@ -98,6 +100,7 @@ def measure(
                     _machine(result),
                     changed,
                     comparable,
+                    _test_samples(value, result),
                 )
             )
     return measurements
@@ -122,9 +125,12 @@ def measurements_csv(measurements: Sequence[Measurement]) -> str:
 
 
 def read_measurements(path: Path) -> list[Measurement]:
-    """Raises `OSError` for a file that cannot be read, `ValueError` for one with other columns."""
+    """Read measurements; files of earlier versions lack the test samples.
+
+    Raises `OSError` for a file that cannot be read, `ValueError` for one with other columns.
+    """
     reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
-    if reader.fieldnames is None or list(reader.fieldnames) != _columns():
+    if reader.fieldnames is None or list(reader.fieldnames) not in (_columns(), _columns()[:-1]):
         raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_columns())}")
     return [
         Measurement(
@@ -139,6 +145,7 @@ def read_measurements(path: Path) -> list[Measurement]:
             row["machine"],
             row["changed"],
             row["comparable"] == "True",
+            int(row["test_samples"]) if row.get("test_samples") else None,
         )
         for row in reader
     ]
@@ -241,10 +248,26 @@ def _value_of(
         return 100 * (result.numbers["accuracy"] - equal_seed[0]) if equal_seed else None
     if metric not in ACCURACY:
         return None
-    if value.domain not in (None, "Avg"):
-        domains = [name.casefold() for name in result.scenario["domains"]]
-        domain = value.domain.casefold()
-        if domain not in domains:  # another source has other domains
-            return None
-        return client_accuracy(domains.index(domain), result, f"accuracy/{predictor}" if predictor else "accuracy")
-    return accuracy(recipe, result, predictor)
+    if value.domain in (None, "Avg"):
+        return accuracy(recipe, result, predictor)
+    client = _client_of(value.domain, result)
+    if client is None:
+        return None
+    return client_accuracy(client, result, f"accuracy/{predictor}" if predictor else "accuracy")
+
+
+def _client_of(domain: str, result: Result) -> int | None:
+    """The client that holds a domain; None in a run of another source, which has other domains."""
+    domains = [name.casefold() for name in result.scenario["domains"]]
+    return domains.index(domain.casefold()) if domain.casefold() in domains else None
+
+
+def _test_samples(value: PrintedValue, result: Result) -> int | None:
+    """The test samples of which our value is the share: of all clients, or of the one that holds the domain."""
+    if value.metric != GAIN and value.metric not in ACCURACY:
+        return None
+    if value.domain in (None, "Avg"):
+        return result.scenario.get("test_samples") or None
+    client = _client_of(value.domain, result)
+    confusion = [] if client is None else result.confusions().get(client, [])
+    return sum(samples for *_, samples in confusion) or None

@@ -5,14 +5,21 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import pytest
+
 from fedloom.papers.measurements import measure, measurements_csv
 from fedloom.papers.recipe import find_recipe, recipes
 from fedloom.results.result import Result
 from reproduction_page.pages import pages
 from reproduction_page.setting import with_other_images
-from toy_results import MakeResult
+from toy_results import MakeResult, with_test_samples
 
 ROOT = Path(__file__).parents[3]
+
+
+@pytest.fixture
+def make_result(make_result: MakeResult) -> MakeResult:
+    return with_test_samples(make_result, 10_000)
 
 
 def text_of(folder: Path) -> str:
