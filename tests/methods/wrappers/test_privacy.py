@@ -118,6 +118,26 @@ def test_counters_and_private_statistics_stay_where_they_are():
     assert toy.federation.states[0]["model"]["norm.num_batches_tracked"] > 0
 
 
+@pytest.mark.parametrize("name", ["fedavg+dp", "scaffold+dp"])
+def test_frozen_parameters_get_no_noise_and_take_none_of_that_of_the_others(name):
+    def frozen_body():
+        net = Tiny()
+        net.fc.requires_grad_(False)
+        return net
+
+    toy = after(world(configured(name, dp_clip=0.05), LABELS, net=frozen_body), 2)
+    trees = {key: value for key, value in toy.federation.server.items() if isinstance(value, dict)}
+    frozen = {"fc.weight", "fc.bias"}
+    assert toy.task.frozen == frozen
+    assert all(torch.equal(trees["model"][entry], toy.task.init[entry]) for entry in frozen)
+    free = toy.task.init.keys() - frozen
+    assert all(not (tree[entry] == toy.task.init[entry]).any() for tree in trees.values() for entry in free)
+    noise = noise_of(toy.task, "model", [toy.task.init[entry].shape for entry in ("head.weight", "head.bias")])
+    first = after(world(configured(name, dp_clip=1e-9, dp_noise=1e9), LABELS, net=frozen_body), 1)
+    moved = [first.federation.server["model"][entry] - toy.task.init[entry] for entry in ("head.weight", "head.bias")]
+    assert np.allclose(flat(dict(enumerate(moved))), noise / 5, rtol=0, atol=1e-5)
+
+
 def test_noise_is_of_the_round_and_the_seed_alone():
     servers = [after(world(configured("fedavg+dp"), LABELS, seed=seed), 2).federation.server for seed in (3, 3, 4)]
     assert same_bits(servers[0], servers[1])

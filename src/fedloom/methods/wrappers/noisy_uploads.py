@@ -129,9 +129,9 @@ class NoisyUploads(Mapping[int, Record]):
     # -- trees -----------------------------------------------------------------------------------------------
     def _mean_tree(self, key: str, like: Tree, rng: np.random.Generator) -> Tree:
         """Return the server's tree, plus (sum of cut changes + noise) / m. Counters stay as they were, because they
-        would have no noise."""
+        would have no noise, and so do frozen parameters, which no client changes."""
         reference = self._had(key, like)
-        sums = {name: torch.zeros(value.shape, dtype=torch.float64) for name, value in reference.items()}
+        sums = {name: torch.zeros(reference[name].shape, dtype=torch.float64) for name in self._noised(like)}
         for client in self._counted:
             scale = self._tree_scale(client)
             uploaded = _as_tree(self._uploads[client][key])
@@ -139,9 +139,8 @@ class NoisyUploads(Mapping[int, Record]):
                 sums[name] += scale * (uploaded[name].double() - reference[name].double())
         std, noisy = self._options.noise * self._options.clip, dict(reference)
         for name, total in sums.items():
-            if like[name].is_floating_point():
-                change = (total + std * _normal(total.shape, rng)) / self._among
-                noisy[name] = (reference[name].double() + change).to(like[name].dtype)
+            change = (total + std * _normal(total.shape, rng)) / self._among
+            noisy[name] = (reference[name].double() + change).to(like[name].dtype)
         return noisy
 
     def _tree_scale(self, client: int) -> float:
@@ -152,10 +151,16 @@ class NoisyUploads(Mapping[int, Record]):
                 uploaded = _as_tree(upload[key])
                 reference = self._had(key, uploaded)
                 square += sum(
-                    float((uploaded[n].double() - reference[n].double()).square().sum()) for n in _floating(uploaded)
+                    float((uploaded[name].double() - reference[name].double()).square().sum())
+                    for name in self._noised(uploaded)
                 )
             self._scales[client] = _cut(self._options.clip, square)
         return self._scales[client]
+
+    def _noised(self, tree: Tree) -> list[str]:
+        """Return the names of the entries whose changes count, and whose mean gets noise."""
+        frozen = self._ctx.task.frozen
+        return [name for name, value in tree.items() if value.is_floating_point() and name not in frozen]
 
     def _had(self, key: str, like: Tree) -> Tree:
         """The entries that changes are counted from: the server's, or zero for what is a change itself."""
@@ -227,10 +232,6 @@ def _zeros(like: Tensor) -> Tensor:
 
 def _as_tree(value: Value) -> Tree:
     return value if isinstance(value, dict) else {"": cast(Tensor, value)}
-
-
-def _floating(tree: Tree) -> list[str]:
-    return [name for name, value in tree.items() if value.is_floating_point()]
 
 
 def _normal(shape: torch.Size, rng: np.random.Generator) -> Tensor:
