@@ -12,7 +12,7 @@ import json
 import math
 import re
 import struct
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
@@ -103,6 +103,24 @@ def wire_size(record: Record) -> int:
 def map_tensors(record: Record, function: Callable[[Tensor], Tensor]) -> Record:
     """Return the record with `function`, which keeps shapes, applied to every tensor."""
     return {name: _map_value(value, function) for name, value in record.items()}
+
+
+def is_finite(record: Record) -> bool:
+    """Whether all floating-point values of a record are finite."""
+    return all(bool(torch.isfinite(tensor).all()) for _, tensor in floats_of(record))
+
+
+def floats_of(record: Record) -> Iterator[tuple[str, Tensor]]:
+    """Yield the floating-point tensors of a record with the names of their entries."""
+    for name, value in record.items():
+        if isinstance(value, dict):
+            yield from ((name, tensor) for tensor in value.values() if tensor.is_floating_point())
+        elif isinstance(value, ClassTable):
+            yield name, value.values[value.held]
+        elif isinstance(value, Tensor) and value.is_floating_point():
+            yield name, value
+        elif isinstance(value, float):
+            yield name, torch.tensor(value, dtype=torch.float64)
 
 
 def _map_value(value: Value, function: Callable[[Tensor], Tensor]) -> Value:

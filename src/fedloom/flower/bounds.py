@@ -14,7 +14,6 @@ import statistics
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-import torch
 from torch import Tensor
 
 from fedloom.core.records import Record
@@ -136,21 +135,3 @@ class NormBounds:
                     if norm.key == key and ratio / limit > worst:
                         excesses[client] = Excess(norm, ratio, limit)
         return excesses
-
-
-def finite(record: Record) -> bool:
-    """Whether all floating-point values of a record are finite."""
-    return all(bool(torch.isfinite(tensor).all()) for _, tensor in floats_of(record))
-
-
-def floats_of(record: Record) -> Iterator[tuple[str, Tensor]]:
-    """Yield the floating-point tensors of a record with the names of their entries."""
-    for name, value in record.items():
-        if isinstance(value, dict):
-            yield from ((name, tensor) for tensor in value.values() if tensor.is_floating_point())
-        elif isinstance(value, ClassTable):
-            yield name, value.values[value.held]
-        elif isinstance(value, Tensor) and value.is_floating_point():
-            yield name, value
-        elif isinstance(value, float):
-            yield name, torch.tensor(value, dtype=torch.float64)

@@ -16,8 +16,8 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import read_file, write_atomic
-from fedloom.core.records import Record
-from fedloom.flower.bounds import UploadNorm, floats_of
+from fedloom.core.records import Record, floats_of
+from fedloom.flower.bounds import UploadNorm
 
 FILE = "flower-references.json"
 LARGEST = 1e9  # value of the server's state: beyond it, clients' losses overflow

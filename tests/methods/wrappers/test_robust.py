@@ -1,5 +1,7 @@
 """Robust means: golden numbers, class by class, around any method with a mean, and refusals."""
 
+import math
+
 import numpy as np
 import pytest
 import torch
@@ -23,6 +25,7 @@ OPTIONS = {
     "multikrum": {"multikrum_faulty": 2, "multikrum_kept": 3},
     "geomedian": {"geomedian_steps": 2000},
 }
+WORDS = [*OPTIONS, "bulyan", "normbound"]
 BULYAN = SHARED_BASELINES["bulyan"]
 WANTED = {
     "median": "median",
@@ -228,12 +231,101 @@ def test_refusals():
         world(wrapped("fedavg", "bulyan"), LABELS)
 
 
-@pytest.mark.parametrize("name", ["fedprox+dw+krum", "fedprox+krum+dw", "fedavg+dw+median", "fedavg+median+dw"])
-def test_wrappers_nest_in_any_order(name):
+@pytest.mark.parametrize("name", ["fedprox+dw+krum", "fedavg+dw+median", "fedavg+dw+normbound"])
+def test_it_goes_around_a_wrapper_that_sends_something(name):
     toy = world(METHODS.get(name).configured("sound", {"dw_mu": 0.5}), LABELS)
     toy.federation.step()
     toy.federation.step()
     assert "dw.soft_labels" in toy.federation.server
+
+
+@pytest.mark.parametrize("word", WORDS)
+def test_what_an_outer_wrapper_sends_must_not_pass_it_by(word):
+    message = rf"dw.soft_labels would reach the server past {word}; name {word} after the wrapper that sends it"
+    with pytest.raises(ConfigError, match=message):
+        world(METHODS.get(f"fedavg+{word}+dw").configured("sound", {}), [[0, 1]] * 9)
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize(
+    ("base", "which"),
+    [
+        ("fed3r", "after the last"),
+        ("fedncm", "after the last"),
+        ("ccvr", "after the last"),
+        ("feddbe", "before the first"),
+    ],
+)
+def test_rounds_of_their_own_are_refused(word, base, which):
+    """Their heads and goals would be plain sums and means, which one bad client decides."""
+    with pytest.raises(ConfigError, match=rf"{word} does not act on the round {which} one, in which clients send \w+"):
+        world(wrapped(base, word), [[0, 1]] * 9)
+
+
+def test_feddbe_without_its_opening_round_has_a_robust_mean():
+    toy = world(wrapped("feddbe", "median", kappa=0.0), LABELS)
+    assert toy.federation.step().participants == (0, 1, 2, 3, 4)
+
+
+NOT_FINITE = {"nan": math.nan, "inf": math.inf, "-inf": -math.inf}
+
+
+def broken(name, bad, clients, **options):
+    """The method; some clients send a model in which one number is `bad`."""
+
+    class Broken(METHODS.get(name)):
+        def end(self, work, state, ctx):
+            upload, state = super().end(work, state, ctx)
+            if ctx.client in clients:
+                upload["model"] = {n: v.clone() for n, v in upload["model"].items()}
+                upload["model"]["fc.weight"].view(-1)[3] = bad
+            return upload, state
+
+    return Broken(Broken.configured("sound", options).options)
+
+
+@pytest.mark.parametrize("word", WORDS)
+@pytest.mark.parametrize("bad", NOT_FINITE)
+def test_an_upload_that_is_not_finite_is_left_out_and_reported(word, bad):
+    labels = [[0, 1, 2, 3], [1, 1, 2], [0, 3], [2, 3, 2, 1], [0, 0], [1, 2, 3], [3, 0], [1, 2]]
+    toy = world(broken(f"fedavg+{word}", NOT_FINITE[bad], {3}), labels)
+    report = toy.federation.step()
+    absent = world(wrapped("fedavg", word), labels)
+    absent.method.select = lambda server, count, ctx: [0, 1, 2, 4, 5, 6, 7]
+    absent.federation.step()
+    assert same_bits(toy.federation.server, absent.federation.server)
+    told = [d for d in report.diagnostics if d.code == f"{word}.not_finite"]
+    assert [d.message for d in told] == [
+        f"in round 1, 1 of 8 uploads have numbers that are not finite: {word} leaves them out"
+    ]
+    assert [d.figure for d in told] == [1.0]
+
+
+def test_a_run_in_which_everything_diverged_goes_on_as_ever():
+    toy = world(broken("fedavg+median", math.nan, set(range(5))), LABELS)
+    report = toy.federation.step()
+    assert toy.federation.server["model"]["fc.weight"].isnan().any()
+    assert not any("not_finite" in d.code for d in report.diagnostics)
+
+
+def test_numbers_that_only_a_broken_client_holds_stay_the_servers():
+    kind = WRAPPERS.get("median")(Narrow)
+    uploads = {0: {"model": {"w": torch.tensor([9.0, 1.0, math.nan])}}, **{k: SLICES[k] for k in (1, 2)}}
+    assert kind(kind.Options()).aggregate(SERVER, uploads, None)["model"]["w"].tolist() == [3.0, 4.0, 0.0, 7.0]
+
+
+@pytest.mark.parametrize(("share", "is_reported"), [(0.2, True), (0.25, False), (0.0, False)])
+def test_a_trimmed_mean_that_trims_nobody_says_so(share, is_reported):
+    """A share of 0 asks for the plain mean."""
+    diagnostics = world(wrapped("fedavg", "trimmed", trimmed_share=share), LABELS[:4]).federation.initial_diagnostics
+    message = "trimmed_share = 0.2 of 4 participants leaves nobody out: the mean is plain; the two must multiply to 1"
+    assert [d.message for d in diagnostics] == ([f"{message} or more"] if is_reported else [])
+
+
+def test_multi_krum_keeps_no_faulty_upload():
+    with pytest.raises(ConfigError, match=r"multikrum_kept = 5 of 5 participants .*; take at most 4"):
+        world(wrapped("fedavg", "multikrum", multikrum_kept=5), LABELS)
+    world(wrapped("fedavg", "multikrum", multikrum_kept=4), LABELS)
 
 
 def test_on_equal_uploads_every_rule_is_the_mean():

@@ -30,8 +30,18 @@ def trimmed_mean(rows: Tensor, share: float) -> Tensor:
         >>> trimmed_mean(torch.tensor([[1.0], [2.0], [3.0], [90.0]]), share=0.25)
         tensor([2.5000])
     """
-    dropped = int(share * len(rows) + 1e-9)
+    dropped = trimmed_rows(len(rows), share)
     return rows.sort(0).values[dropped : len(rows) - dropped].mean(0)
+
+
+def trimmed_rows(count: int, share: float) -> int:
+    """Return how many of `count` rows a trimmed mean leaves out at each end.
+
+    Args:
+        count: number of rows.
+        share: share of them that is meant to be left out at each end.
+    """
+    return int(share * count + 1e-9)
 
 
 def krum_scores(rows: Tensor, faulty: int) -> Tensor:

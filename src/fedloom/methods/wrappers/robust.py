@@ -17,7 +17,7 @@ from pydantic import BaseModel, Field
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, Value
+from fedloom.core.records import Record, Value, is_finite
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract import method
@@ -25,8 +25,16 @@ from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
 from fedloom.methods.contract.means import ByNumber
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads
 from fedloom.methods.contract.spec import Spec
-from fedloom.methods.parts.robust_rules import bulyan, geometric_median, krum, median, multi_krum, trimmed_mean
-from fedloom.methods.wrappers.uploads import Changed
+from fedloom.methods.parts.robust_rules import (
+    bulyan,
+    geometric_median,
+    krum,
+    median,
+    multi_krum,
+    trimmed_mean,
+    trimmed_rows,
+)
+from fedloom.methods.wrappers.uploads import Changed, Selected
 from fedloom.methods.wrappers.wrapping import alone, averaged, names_of, wrapped
 
 MEANS = ("median", "trimmed", "krum", "multikrum", "bulyan", "geomedian", "normbound")  # all wrappers of this file
@@ -76,24 +84,62 @@ class Bound(method.Options):
     )
 
 
-class Robust(Method):
-    """Base of robust means: `rule` in the place of the mean. Refuses methods without a mean."""
+class OverMeans(Method):
+    """Base of all wrappers of this file, which change how the server averages. An upload that is not finite is left
+    out whole, as if its client were absent."""
 
     word: ClassVar[str]
-    by_coordinate: ClassVar[bool] = False  # each coordinate of the result depends on that coordinate alone
     RuleOptions: ClassVar[type[method.Options]] = method.Options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
         self.robust: Any = names_of(self, self.word).options(self.RuleOptions, self.options)
         self.replaced = averaged(self, self.word)
+        self.spec = each_needed(self.spec, self.replaced)
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        outside = sorted(n for n, sent in self.spec.sends.items() if not sent.per_client and n not in self.replaced)
+        if outside:
+            raise ConfigError(
+                f"{self.name()}: {', '.join(outside)} would reach the server past {self.word}; name {self.word} after "
+                "the wrapper that sends it"
+            )
+        for when, stage in (("before the first", super().opening()), ("after the last", super().closing())):
+            if stage is not None and stage.spec.sends:
+                raise ConfigError(
+                    f"{self.name()}: {self.word} does not act on the round {when} one, in which clients send "
+                    f"{', '.join(stage.spec.sends)}; take a method without such a round, as fedavg"
+                )
+        return super().examine(tasks, participants)
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        return super().aggregate(server, finite_uploads(uploads), ctx)
+
+    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+        finite = finite_uploads(uploads)
+        diagnostics, left_out = super().diagnostics(server, finite, ctx), len(uploads) - len(finite)
+        if left_out:
+            message = (
+                f"in round {ctx.round}, {left_out} of {len(uploads)} uploads have numbers that are not finite: "
+                f"{self.word} leaves them out"
+            )
+            diagnostics.append(Diagnostic(f"{self.word}.not_finite", message, float(left_out)))
+        return diagnostics
+
+
+class Robust(OverMeans):
+    """Base of robust means: `rule` in the place of the mean. Refuses methods without a mean."""
+
+    by_coordinate: ClassVar[bool] = False  # each coordinate of the result depends on that coordinate alone
+
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
         sliced = [name for name in self.replaced if self.spec.sends[name].sliced]
         if sliced and not self.by_coordinate:
             raise ConfigError(
                 f"{self.name()}: {self.word} compares whole uploads, and each client sends other entries of "
                 f"{', '.join(sliced)}; take median or trimmed, which look at each number by itself"
             )
-        self.spec = each_needed(self.spec, self.replaced)
 
     @abstractmethod
     def rule(self, rows: Tensor) -> Tensor:
@@ -119,6 +165,12 @@ class Robust(Method):
             pairs = list(zip(values, weights.trees, strict=True))
             return applied_by_number(self.rule, [value for value, _ in pairs], [weight for _, weight in pairs])  # type: ignore[misc]
         return applied(self.rule, list(values))
+
+
+def finite_uploads(uploads: Uploads) -> Uploads:
+    """Return the uploads whose numbers are all finite; all of them if none is, because then the run has diverged."""
+    finite = [client for client, upload in uploads.items() if is_finite(upload)]
+    return uploads if len(finite) in (0, len(uploads)) else Selected(uploads, finite)
 
 
 def each_needed(spec: Spec, names: set[str]) -> Spec:
@@ -178,15 +230,11 @@ def flat(tree: Tree, names: Sequence[str]) -> Tensor:
     return torch.cat([tree[name].flatten().double() for name in names])
 
 
-class NormBound(Method):
+class NormBound(OverMeans):
     """Changes of the server's trees longer than `length` are scaled down to it, then averaged as ever. Sun et al.,
     2019, 1911.07963. What is no tree of the server's goes through as it is."""
 
-    def __init__(self, options: BaseModel | None = None) -> None:
-        super().__init__(options)
-        self.bound = names_of(self, "normbound").options(Bound, self.options)
-        self.bounded = averaged(self, "normbound")
-        self.spec = each_needed(self.spec, self.bounded)
+    word, RuleOptions = "normbound", Bound
 
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
         def one(client: int, upload: Record) -> Record:
@@ -196,13 +244,13 @@ class NormBound(Method):
 
     def _bounded(self, key: str, value: Value, server: Record) -> Value:
         old = server.get(key)
-        if key not in self.bounded or not isinstance(value, dict) or not isinstance(old, dict):
+        if key not in self.replaced or not isinstance(value, dict) or not isinstance(old, dict):
             return value
         if self.spec.sends[key].form == "change":
             old = {name: torch.zeros_like(entry) for name, entry in value.items()}
         if self.spec.sends[key].sliced:
             old = {n: old[n][tuple(map(slice, entry.shape))] for n, entry in value.items() if n in old}
-        return bounded(old, value, self.bound.length)
+        return bounded(old, value, self.robust.length)
 
 
 def bounded(old: Tree, new: Tree, length: float) -> Tree:
@@ -228,6 +276,16 @@ class Trimmed(Robust):
 
     word, by_coordinate, RuleOptions = "trimmed", True, TrimmedShare
 
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        share, diagnostics = self.robust.share, super().examine(tasks, participants)
+        if share and not trimmed_rows(participants, share):
+            message = (
+                f"{self.word}_share = {share:g} of {participants} participants leaves nobody out: the mean is plain; "
+                "the two must multiply to 1 or more"
+            )
+            diagnostics.append(Diagnostic(f"{self.word}.nobody", message, share * participants))
+        return diagnostics
+
     def rule(self, rows: Tensor) -> Tensor:
         return trimmed_mean(rows, self.robust.share)
 
@@ -245,6 +303,16 @@ class MultiKrum(Robust):
     """The mean of the uploads nearest to their neighbours."""
 
     word, RuleOptions = "multikrum", Kept
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        kept, most = self.robust.kept, participants - self.robust.faulty
+        diagnostics = super().examine(tasks, participants)
+        if kept is not None and kept > most:
+            raise ConfigError(
+                f"{self.name()}: {self.word}_kept = {kept} of {participants} participants would average faulty "
+                f"uploads, too; take at most {most}, all but the faulty ones"
+            )
+        return diagnostics
 
     def rule(self, rows: Tensor) -> Tensor:
         return multi_krum(rows, self.robust.faulty, self.robust.kept)
