@@ -9,7 +9,7 @@ from hypothesis import HealthCheck, example, given, settings
 from hypothesis import strategies as st
 from safetensors.torch import save
 
-from fedloom.core.records import RecordError, from_bytes, to_bytes, wire_size
+from fedloom.core.records import RecordError, from_bytes, is_finite, to_bytes, wire_size
 from fedloom.core.tables import ClassTable
 
 PROPERTY = settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -311,3 +311,13 @@ def test_headers_that_contradict_the_tensors_are_refused(entries, stored):
 def test_deeply_nested_headers_are_refused():
     with pytest.raises(RecordError):
         from_bytes(save({"w": torch.ones(1)}, metadata={"fedloom": "[" * 200_000}))
+
+
+def test_a_record_is_finite_by_its_floats_and_the_rows_that_are_held():
+    table = ClassTable(torch.tensor([[1.0], [math.nan]]), torch.tensor([True, False]))
+    record = {"tree": {"w": torch.ones(2), "count": torch.tensor(3)}, "table": table, "loss": 0.5, "name": "a", "n": 3}
+    assert is_finite(record)
+    wrong = [("loss", math.inf), ("tree", {"w": torch.tensor([1.0, math.nan])}), ("row", torch.tensor(-math.inf))]
+    held = ClassTable(table.values, torch.tensor([True, True]))
+    for name, value in [*wrong, ("table", held)]:
+        assert not is_finite({**record, name: value})

@@ -122,6 +122,21 @@ def test_each_term_moves_its_own_net():
         assert ("extra" in touched) is (term == "z_mentee")
 
 
+@pytest.mark.parametrize("apart", [0.0, 1.0])
+def test_a_client_of_one_class_that_both_nets_are_certain_of_stays_finite(apart):
+    """Where its nets are alike, as at the start, a term would be 0 / 0."""
+    toy = world(configured("fedkd"), [[0, 0, 0, 0]])
+    with torch.no_grad():
+        for net in (toy.net["mentor"], toy.net["mentee"]):
+            net.head.bias[0] = 1000.0
+        toy.net["mentor"].fc.bias.add_(apart)
+    objective = toy.method.loss(toy.net, Batch(toy.data.x, toy.data.y), {})
+    assert objective.terms["ce_mentor"] == objective.terms["ce_mentee"] == 0
+    objective.total.backward()
+    assert objective.total.isfinite()
+    assert all(value.grad.isfinite().all() for value in toy.net.parameters())
+
+
 @pytest.mark.parametrize("engine", ["processes", "batched"])
 def test_engines_agree(engine):
     toys = [world(configured("fedkd"), LABELS, net=TinyBN, epochs=2, rounds=3) for _ in range(2)]

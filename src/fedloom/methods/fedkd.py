@@ -26,6 +26,7 @@ from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
 
 MENTOR, MENTEE = "mentor", "mentee"
+_LEAST_DOUBT = 1e-6  # of a client with one class it becomes 0, and the terms over it 0 / 0
 
 
 class Options(method.Options):
@@ -72,6 +73,8 @@ class FedKD(Method):
         {"X": 1},
         {"P": 1, "Q": 2},
         compared_in=("fedssa",),
+        departures="D is at least 1e-6: where both nets are certain, as on a client with one class, the terms over it "
+        "would be 0 / 0.",
     )
 
     def __init__(self, options: BaseModel | None = None) -> None:
@@ -133,7 +136,7 @@ class FedKD(Method):
         logits_of = {student: member.head(z[student]) for student, member in nets.items()}
         ce = {student: batch.mean(cross_entropy(logits, batch.y)) for student, logits in logits_of.items()}
         terms = {f"ce_{student}": value for student, value in ce.items()}
-        doubt = (ce[MENTOR] + ce[MENTEE]).detach()
+        doubt = (ce[MENTOR] + ce[MENTEE]).detach().clamp(min=_LEAST_DOUBT)
         aligned = net.extra(z[MENTEE])
         for student, teacher in ((MENTOR, MENTEE), (MENTEE, MENTOR)):
             terms[f"kl_{student}"] = batch.mean(kl_divergence(logits_of[teacher].detach(), logits_of[student])) / doubt
