@@ -87,6 +87,20 @@ class TinyBN(Net):
         return self.norm(self.fc(x)).relu()
 
 
+class TinyInstance(Net):
+    """As `Tiny`, with an instance norm whose running statistics are buffers."""
+
+    def __init__(self, num_classes: int = CLASSES) -> None:
+        super().__init__()
+        self.fc = nn.Linear(WIDTH, 6)
+        self.norm = nn.InstanceNorm1d(1, affine=True, track_running_stats=True)
+        self.head = nn.Linear(6, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        z: Tensor = self.norm(self.fc(x).unsqueeze(1))
+        return z.squeeze(1).relu()
+
+
 class TinyDropout(Net):
     """As `Tiny`, with dropout behind the ReLU."""
 

@@ -10,7 +10,7 @@ from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, Train
 from fedloom.methods.contract.sample_statistics import SampleMean
 from fedloom.nets.roles import BN_ROLES, Role
-from support import ENGINES, Backwards, Tiny, TinyBN, TinyDropout, after, alike, same_tree, world
+from support import ENGINES, Backwards, Tiny, TinyBN, TinyDropout, TinyInstance, after, alike, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0, 1, 1, 2, 3], [1, 1, 0, 2]]
 EVERY = frozenset(Role)
@@ -184,6 +184,7 @@ def test_what_is_collected_is_of_the_pass_that_was_the_last():
         (TinyBN, frozenset({Role.BODY}), {"fc"}),
         (TinyBN, frozenset({Role.BN_STAT}), set()),  # a module follows if all its entries do
         (TinyBN, EVERY, {"fc", "norm", "head"}),
+        (TinyInstance, frozenset({Role.BODY}), {"fc", "norm"}),  # buffers follow the parameters of their module
         (TinyDropout, frozenset({Role.BODY}), {"fc", "drop"}),
         (TinyDropout, frozenset({Role.HEAD}), {"head"}),
     ],

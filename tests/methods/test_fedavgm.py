@@ -6,7 +6,7 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.methods.fedavgm import FedAvgM
 from golden_world import GOLDEN, golden_run, matches, probe
-from support import TinyBN, after, alike, configured, furthest, same_bits, world
+from support import TinyBN, TinyInstance, after, alike, configured, furthest, same_bits, world
 
 GOLD = GOLDEN["fedavgm"]
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
@@ -30,8 +30,9 @@ def test_without_momentum_it_is_fedavg():
     assert furthest(*(toy.federation.server["model"] for toy in toys)) < 1e-6
 
 
-def test_buffers_are_averaged():
-    toys = [after(world(configured(n), LABELS, net=TinyBN), 1) for n in ("fedavg", "fedavgm")]
+@pytest.mark.parametrize("net", [TinyBN, TinyInstance])
+def test_buffers_are_averaged(net):
+    toys = [after(world(configured(n), LABELS, net=net), 1) for n in ("fedavg", "fedavgm")]
     models = [toy.federation.server["model"] for toy in toys]
     assert all(torch.equal(*(m[n] for m in models)) for n in models[0] if n.startswith("norm.r"))
     assert not [n for n in toys[1].federation.server["velocity"] if "running" in n or "num_batches" in n]

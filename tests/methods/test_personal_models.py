@@ -6,7 +6,7 @@ import torch
 from fedloom.methods import METHODS
 from fedloom.methods.contract.phases import Train
 from golden_world import GOLDEN, WORLD, golden_run, matches, personal, probe, refuted
-from support import TinyBN, configured, same_bits, world
+from support import TinyBN, TinyInstance, configured, same_bits, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1], [2, 2]]
 BODY = ("fc.weight", "fc.bias")
@@ -172,7 +172,8 @@ def test_pfedme_as_its_authors_run_it():
     assert abs(probe(servers[-1]["model"], [f"shared.{n}" for n in ENTRIES]) - GOLDEN["pfedme"]["authors_probe"]) < 1e-7
 
 
-def test_pfedme_gives_the_shared_net_the_statistics_of_the_own_one():
-    toy = world(configured("pfedme"), LABELS, net=TinyBN)
+@pytest.mark.parametrize("net", [TinyBN, TinyInstance])
+def test_pfedme_gives_the_shared_net_the_statistics_of_the_own_one(net):
+    toy = world(configured("pfedme"), LABELS, net=net)
     toy.federation.step()
-    assert not torch.equal(toy.federation.server["model"]["shared.norm.running_mean"], torch.zeros(6))
+    assert toy.federation.server["model"]["shared.norm.running_mean"].all()

@@ -5,6 +5,7 @@ import torch
 from torch import nn
 
 from fedloom.core.streams import Streams
+from fedloom.nets.frozen_parameters import freeze_as_buffers
 from fedloom.nets.net import build
 from fedloom.nets.roles import ALL_ROLES, BN_ROLES, Role, has_batch_norm, tag_roles
 
@@ -73,12 +74,12 @@ def test_batch_norm_without_affine_or_statistics_has_what_it_has():
     assert tag_roles(plain, "absent") == {"0.weight": Role.BN_AFFINE, "0.bias": Role.BN_AFFINE}
 
 
-def test_own_parameters_and_buffers_of_a_user_net_are_body_and_hidden_buffers_have_no_role():
+def test_buffers_of_a_user_net_are_no_body_and_hidden_ones_have_no_role():
     net = nn.Module()
     net.scale = nn.Parameter(torch.ones(1))
     net.register_buffer("steps", torch.tensor(0))
     net.register_buffer("cache", torch.zeros(1), persistent=False)
-    assert tag_roles(net, "head") == {"scale": Role.BODY, "steps": Role.BODY}
+    assert tag_roles(net, "head") == {"scale": Role.BODY, "steps": Role.BUFFER}
 
 
 def test_a_module_used_under_two_names_has_a_role_under_both():
@@ -108,5 +109,19 @@ def test_counters_and_nothing_else_are_integers_in_lenet():
         assert (roles[name] == Role.COUNTER) == (not value.is_floating_point())
 
 
-def test_the_words_are_six():
-    assert {str(role) for role in ALL_ROLES} == {"body", "head", "bn_affine", "bn_stat", "counter", "extra"}
+def test_running_statistics_of_other_norms_are_buffers_and_frozen_parameters_are_not():
+    norm = nn.InstanceNorm1d(2, affine=True, track_running_stats=True)
+    norm.weight.requires_grad_(False)
+    net = nn.ModuleDict(
+        {"norm": norm, "head": nn.Sequential(nn.Linear(2, 2), nn.InstanceNorm1d(2, track_running_stats=True))}
+    )
+    freeze_as_buffers(net, persistent=True)
+    roles = tag_roles(net, "head")
+    assert roles["norm.weight"] == roles["norm.bias"] == Role.BODY
+    statistics = ("running_mean", "running_var", "num_batches_tracked")
+    assert {roles[f"{norm}.{name}"] for norm in ("norm", "head.1") for name in statistics} == {Role.BUFFER}
+    assert roles["head.0.weight"] == Role.HEAD
+
+
+def test_the_words_are_seven():
+    assert {str(role) for role in ALL_ROLES} == {"body", "head", "bn_affine", "bn_stat", "counter", "buffer", "extra"}

@@ -12,7 +12,7 @@ from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import Role
 
-_UNTOUCHED = frozenset({Role.BN_STAT, Role.COUNTER})  # roles of entries that attacks leave alone
+_UNTOUCHED = frozenset({Role.BN_STAT, Role.COUNTER, Role.BUFFER})  # roles of entries that attacks leave alone
 
 
 def with_forged(

@@ -356,8 +356,8 @@ class Worker:
             self._mixed_modes.add(id(net))
         for path, module in net.named_modules() if phase.evaluates else ():
             entries = [f"{path}.{name}".lstrip(".") for name in _entry_names(module)]
-            default_role = Role.EXTRA if path.split(".")[0] == EXTRA else Role.BODY  # of modules without entries
-            module_roles = {roles[name] for name in entries} if entries else {default_role}
+            default_role = Role.EXTRA if path.split(".")[0] == EXTRA else Role.BODY  # of modules without parameters
+            module_roles = {roles[name] for name in entries} - {Role.BUFFER} or {default_role}
             if module_roles <= phase.evaluates and (entries or not list(module.children())):
                 module.training = False
 

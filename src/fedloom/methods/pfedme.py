@@ -106,7 +106,7 @@ class PFedMe(Method):
         return Objective(ce.detach() + moved, {"ce": ce})
 
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        still = (Role.BN_STAT, Role.COUNTER)  # the shared net is never run: its statistics are those of the own one
+        still = (Role.BN_STAT, Role.COUNTER, Role.BUFFER)  # the shared net is never run, the own one is
         moved = {
             name: work.tree[f"own.{name.removeprefix('shared.')}"]
             for name in work.tree

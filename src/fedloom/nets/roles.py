@@ -17,6 +17,7 @@ class Role(StrEnum):
     BN_AFFINE = "bn_affine"
     BN_STAT = "bn_stat"
     COUNTER = "counter"
+    BUFFER = "buffer"  # of any other module: running statistics of instance norm, say
     EXTRA = "extra"  # of the module that a method adds (`Method.extra`)
 
 
@@ -41,6 +42,8 @@ def tag_roles(module: nn.Module, head: str) -> dict[str, Role]:
                 role = Role.COUNTER if name == "num_batches_tracked" else role
             elif prefix == EXTRA or prefix.startswith(f"{EXTRA}."):
                 role = Role.EXTRA
+            elif name in child._buffers and not isinstance(tensor, nn.Parameter):  # as above
+                role = Role.BUFFER
             else:
                 role = Role.HEAD if inside_head else Role.BODY
             roles[path] = role

@@ -14,7 +14,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods import ServerContext
 from fedloom.methods.wrappers import accountant
 from fedloom.methods.wrappers.privacy import DP, Options
-from support import Recording, Tiny, TinyBN, after, alike, configured, same_bits, world
+from support import Recording, Tiny, TinyBN, TinyInstance, after, alike, configured, same_bits, world
 
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 PROTO = {"weights": "uniform"}  # FedProto's server then needs nothing but means
@@ -302,6 +302,10 @@ def test_refused_before_the_run():
         world(configured("fedavg+dp+dw"), LABELS)
     with pytest.raises(ConfigError, match=r"batch norm's statistics are shared \(norm\.running_mean, .* as fedbn"):
         world(configured("fedavg+dp"), LABELS, net=TinyBN)
+    with pytest.raises(
+        ConfigError, match=r"buffers are shared \(norm\.running_mean, .* constants with persistent=False"
+    ):
+        world(configured("fedavg+dp"), LABELS, net=TinyInstance)
     with pytest.raises(ConfigError, match=r"delta = 1 / clients = 1 promises nothing; set dp_delta"):
         world(configured("fedavg+dp"), [[0, 1]])
 

@@ -91,11 +91,7 @@ class DP(Method):
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
         self._refuse_own_uploads()  # of wrappers around this one, too
         for task in tasks:
-            if statistics := sorted(task.names(frozenset({Role.BN_STAT})) - self.private_names(task)):
-                raise ConfigError(
-                    f"{self.name()}: batch norm's statistics are shared ({statistics[0]}, ...), and noise would make "
-                    "variances negative; take a net without batch norm, or a method that keeps it private, as fedbn"
-                )
+            self._refuse_shared_buffers(task)
         for word, unnoised in (("before the first", super().opening()), ("after the last", super().closing())):
             if unnoised is not None:
                 raise ConfigError(f"{self.name()}: the round {word} one would send a mean without noise")
@@ -108,6 +104,20 @@ class DP(Method):
         diagnostics = [*super().examine(tasks, self._shown(tasks, participants)), *self._large_delta(tasks[0].clients)]
         require_accountant(self.name())  # last: what the method refuses, it refuses in every environment
         return diagnostics
+
+    def _refuse_shared_buffers(self, task: Task) -> None:
+        private_names = self.private_names(task)
+        if statistics := sorted(task.names(frozenset({Role.BN_STAT})) - private_names):
+            raise ConfigError(
+                f"{self.name()}: batch norm's statistics are shared ({statistics[0]}, ...), and noise would make "
+                "variances negative; take a net without batch norm, or a method that keeps it private, as fedbn"
+            )
+        shared_buffers = sorted(task.names(frozenset({Role.BUFFER})) - private_names)
+        if buffers := [name for name in shared_buffers if task.init[name].is_floating_point()]:
+            raise ConfigError(
+                f"{self.name()}: buffers are shared ({buffers[0]}, ...), and noise would ruin them; take a net whose "
+                "modules keep no statistics, and register constants with persistent=False"
+            )
 
     def _shown(self, tasks: Sequence[Task], participants: int) -> int:
         """The number of uploads that the method inside sees in a round: of all clients where their tables get noise."""

@@ -13,13 +13,13 @@ from fedloom.methods.contract.contexts import Task
 from fedloom.nets.roles import Role
 
 _BLOCK = 1 << 22  # float64 numbers of a block
-_NO_WEIGHTS = frozenset({Role.BN_STAT, Role.COUNTER})
+_NO_WEIGHTS = frozenset({Role.BN_STAT, Role.COUNTER, Role.BUFFER})
 Move = tuple[Tree, Tree | None]
 """Weights after and before; None where the first tree is a difference already."""
 
 
 def weight_names(tree: Tree, task: Task, without: Collection[str] = ()) -> list[str]:
-    """Name the entries of a tree that are trained weights: no statistics of batch norm, and no counters.
+    """Name the entries of a tree that are trained weights: no buffers, such as statistics and counters of batch norm.
 
     Args:
         tree: weights, or a part of them.
