@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 import torch
 
+from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
 from fedloom.methods.cfl import bipartition, cluster_of
 from fedloom.methods.parts.several_models import models_in
@@ -21,6 +22,11 @@ EAGER = {"eps1": 1e9, "eps2": 0.0, "first_split": 1}
 def fingerprint(federation):
     """Client k's model counts k + 1 times."""
     return sum((k + 1) * probe(personal(federation, k)) for k in range(3))
+
+
+def test_momentum_of_one_model_is_refused():
+    with pytest.raises(ConfigError, match=r"cfl\+servermomentum: .* moves one model, and every cluster has its own"):
+        world(configured("cfl+servermomentum"), [[0, 1]] * 4)
 
 
 def test_golden_rounds():

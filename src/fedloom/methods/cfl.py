@@ -9,6 +9,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
+from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_number, get_tensor, get_tree
 from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
@@ -75,6 +76,11 @@ class CFL(Method):
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        if "servermomentum" in self.wrappers:
+            raise ConfigError(
+                f"{self.name()}: servermomentum moves one model, and every cluster has its own; take cfl alone, or "
+                "fedavg+servermomentum"
+            )
         diagnostics = super().examine(tasks, participants)
         if participants < tasks[0].clients:
             message = (
