@@ -139,6 +139,20 @@ def test_two_widths_with_batch_norm_and_newcomers():
         assert len(done.upload["model"]["fc.bias"]) == (6, 3)[done.client % 2]
 
 
+@pytest.mark.parametrize("wrapper", ["finetune", "lpft"])
+def test_clients_tune_the_slice_of_their_own_width(wrapper):
+    federation = two_widths(f"heterofl+{wrapper}", Tiny)
+    federation.step()
+    worker = federation.engine.worker
+    for client, width in ((0, 6), (1, 3)):
+        predictor = federation.method.predictors(federation.server, {}, federation.server_context(client))["personal"]
+        assert torch.equal(predictor.tree["fc.weight"], federation.server["model"]["fc.weight"][:width])
+        loaded_net, ctx = worker.net_of_client(client), federation.client_context(client, 1)
+        worker.adapt(loaded_net, predictor, ctx, federation.scenario.train.tensor(client))
+        assert loaded_net.tree["fc.weight"].shape == predictor.tree["fc.weight"].shape
+        assert not torch.equal(loaded_net.tree["fc.weight"], predictor.tree["fc.weight"])
+
+
 @pytest.mark.parametrize("wrapper", ["median", "trimmed", "normbound", "int8", "topk"])
 def test_wrappers_that_act_on_slices(wrapper):
     federation = two_widths(f"heterofl+{wrapper}", Tiny)

@@ -18,7 +18,7 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
@@ -95,8 +95,7 @@ class HeteroFL(Method):
         return super().server_init(ctx) | {"width": ctx.task.feature_dim}
 
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        model = get_tree(server, "model")
-        part = {name: model[name][tuple(map(slice, value.shape))] for name, value in ctx.task.init.items()}
+        part = leading_slice(get_tree(server, "model"), ctx.task)
         return {"model": part, "rate": ctx.task.feature_dim / get_number(server, "width")}
 
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
@@ -119,6 +118,10 @@ class HeteroFL(Method):
         model = self.mean(uploads, weights=weights, within=get_tree(server, "model"))
         return {"model": model, "width": server["width"]}
 
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        """ "global" is the model at the width of the context: the widest net at the server, a client's own slice."""
+        return super().predictors({**server, "model": leading_slice(get_tree(server, "model"), ctx.task)}, state, ctx)
+
     def _weights(self, upload: Record, task: Task) -> Tree:
         """Return the weight of each entry of an upload; of the head, one for each row."""
         factor = get_number(upload, "samples") if self.options.weights == "samples" else 1.0
@@ -129,6 +132,16 @@ class HeteroFL(Method):
             rows = held.view(-1, *(1,) * (value.dim() - 1)) if of_rows else held.new_ones(())
             weights[name] = factor * rows
         return weights
+
+
+def leading_slice(model: Tree, task: Task) -> Tree:
+    """Return the part of the widest net that a client trains.
+
+    Args:
+        model: the weights of the widest net.
+        task: of the client, with the shapes of its net.
+    """
+    return {name: model[name][tuple(map(slice, value.shape))] for name, value in task.init.items()}
 
 
 def scaled_logits(net: Net, x: Tensor, rate: float) -> Tensor:

@@ -9,11 +9,12 @@ import torch
 
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
-from fedloom.methods.contract.method import METHODS
+from fedloom.methods.contract.method import METHODS, WRAPPERS, Method
 from fedloom.methods.contract.phases import Train
+from fedloom.methods.contract.spec import Spec
 from fedloom.runs.run import run
 from golden_world import SHARED_BASELINES, golden_run, matches, probe
-from support import Tiny, TinyBN, configured, same_bits, same_tree, world
+from support import Tiny, TinyBN, configured, mixed, same_bits, same_tree, world
 
 GOLD = SHARED_BASELINES["finetuned"]
 LABELS = [[0, 1, 2, 0, 1, 1], [1, 1, 2, 2, 0, 1], [2, 3, 0, 1, 3]]
@@ -130,3 +131,16 @@ def test_a_test_of_the_global_model_says_that_nothing_is_tuned(method, protocol)
     notes = run(parse({**keys, "scenario": scenario})).numbers["degenerate"]
     expected = f"evaluation.protocol = '{protocol}' tests the global model, which {method} does not tune"
     assert any(note.startswith(expected) for note in notes) == ("+" in method and protocol != "personal/local")
+
+
+def test_a_global_model_that_does_not_fit_every_net_is_refused_before_training():
+    class OneForAll(Method):
+        spec = Spec(architectures="any")
+
+    torch.manual_seed(0)
+    kind = WRAPPERS.get("finetune")(OneForAll)
+    message = (
+        r"finetune tunes the global model, whose head\.(weight|bias) \(.* of model 2; use one model for all clients"
+    )
+    with pytest.raises(ConfigError, match=message):
+        mixed(kind(kind.Options()), [Tiny(), Tiny(3)], LABELS)

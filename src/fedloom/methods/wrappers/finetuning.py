@@ -57,14 +57,23 @@ class FineTuned(Method):
 
     def examine(self, tasks: Any, participants: int) -> list[Diagnostic]:
         diagnostics = super().examine(tasks, participants)
+        server = self.server_init(ServerContext(tasks[0], 0))
         for task in tasks:
-            self._global_predictor(task)
+            tree = self._global_predictor(task, server).tree
+            for name in tree.keys() & task.init.keys():
+                if tree[name].shape != task.init[name].shape:
+                    raise ConfigError(
+                        f"{self.name()}: {self.tuning_word} tunes the global model, whose {name} "
+                        f"{tuple(tree[name].shape)} is no {tuple(task.init[name].shape)} of model {task.group + 1}; "
+                        "use one model for all clients"
+                    )
         return diagnostics
 
     def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
         rate = ctx.lr if self.tuning_options.lr is None else self.tuning_options.lr
         optimizer = replace(ctx.task.optimizer, lr=rate, decay=1.0)
-        options, predictor = self.tuning_options, self._global_predictor(ctx.task)
+        options, server = self.tuning_options, self.server_init(ServerContext(ctx.task, 0))
+        predictor = self._global_predictor(ctx.task, server)
         probe_epochs = getattr(options, "probe_epochs", None)
         return tuning_phases(self.tuned, predictor, optimizer, options.epochs, probe_epochs)
 
@@ -77,10 +86,10 @@ class FineTuned(Method):
             return predictors
         return {"personal": Predictor(predictors["global"].tree, predictors["global"].logits)}
 
-    def _global_predictor(self, task: Task) -> Predictor:
-        """Return the base's global model before the first round. Raises `ConfigError` if it has none."""
-        ctx = ServerContext(task, 0)
-        predictors = super().predictors(self.server_init(ctx), None, ctx)
+    def _global_predictor(self, task: Task, server: Record) -> Predictor:
+        """Return the base's global model before the first round, as a client of `task` gets it. Raises `ConfigError` if
+        it has none."""
+        predictors = super().predictors(server, None, ServerContext(task, 0))
         if "global" not in predictors:
             raise ConfigError(
                 f"{self.name()}: {self.tuning_word} tunes the global model, and this method has none; take a method "
