@@ -46,10 +46,22 @@ def test_it_visits_as_many_samples_as_the_federated_run(participation, expected)
 
 def test_how_the_samples_were_dealt_makes_no_difference_to_their_number_or_classes():
     toy = world(configured("central"), LABELS)
-    ctx = toy.federation.client_context(0, 1)
+    ctx = toy.federation.job(0, 1).ctx
     assert ctx.samples == 22
     assert ctx.class_counts.tolist() == [4, 8, 7, 3]
     assert sorted(toy.federation.job(0, 1).indices.tolist()) == list(range(22))
+
+
+@pytest.mark.parametrize("word", ["finetune", "lpft"])
+def test_each_client_tunes_the_model_on_its_own_samples(word):
+    keys = {"scenario": fl.scenario("digits", partition="dirichlet", alpha=0.3, clients=4), "model": "mlp", "rounds": 1}
+    protocols = {"protocols": ["personal/local", "personal/global"]}
+    options = {f"central+{word}": {f"{word}_epochs": 1}}
+    result = fl.run(f"central+{word}", **keys, evaluation=protocols, engine="serial", progress=False, **options)
+    assert result.numbers["accuracy"] > 0.5
+    toy = world(configured(f"central+{word}"), LABELS)
+    assert [job.ctx.samples for job in toy.federation.tests("test")] == [6, 7, 9]
+    assert next(job.ctx.class_counts.tolist() for job in toy.federation.tests("test")) == [2, 3, 1, 0]
 
 
 def test_engines_and_a_resume_have_the_same_bits(tmp_path):

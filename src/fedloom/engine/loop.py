@@ -88,7 +88,7 @@ class Federation:
         self.states = ClientStates() if states is None else states
         # a partial of a function: a cached bound method would hold the federation, and that would hold the cache
         self._class_counts = functools.lru_cache(_CACHED_CLIENTS)(
-            functools.partial(_class_counts, scenario, self.train)
+            functools.partial(_class_counts, scenario, scenario.train)
         )
 
     def task_of(self, client: int) -> Task:
@@ -117,9 +117,9 @@ class Federation:
         return [k for k in selected if len(self.train[k])]
 
     def client_context(self, client: int, round_: int) -> ClientContext:
-        """Return the context of one client in a round."""
+        """Return the context of one client in a round, with its own samples, even if another one trains on them."""
         counts = self._class_counts(client)
-        return ClientContext(self.task_of(client), round_, client, len(self.train[client]), counts)
+        return ClientContext(self.task_of(client), round_, client, len(self.scenario.train[client]), counts)
 
     def state_of(self, ctx: ClientContext) -> Record:
         """Return the client's state, or `client_init` for a client that has none here: it is new, or keeps its own."""
@@ -152,6 +152,9 @@ class Federation:
             measured: also measure gradients of terms.
         """
         ctx = self.client_context(client, round_)
+        if self.method.spec.pooled:
+            counts = _class_counts(self.scenario, self.train, client)
+            ctx = replace(ctx, samples=len(self.train[client]), class_counts=counts)
         stage: Stage = "opening" if round_ == 0 else "closing" if round_ > ctx.task.rounds else "round"
         stage = stage if stage in self.methods else "round"
         payload = self.methods[stage].down(self.server, client, self._context(round_, client))
