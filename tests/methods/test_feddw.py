@@ -18,7 +18,7 @@ from fedloom.methods import METHODS
 from fedloom.methods.contract.contexts import ServerContext, Start, Task
 from fedloom.methods.contract.phases import Batch, OptimizerSpec, Train
 from fedloom.methods.contract.spec import Spec
-from fedloom.methods.feddw import with_dw
+from fedloom.methods.feddw import decayed, with_dw
 from fedloom.methods.fedprox import FedProx
 from fedloom.methods.parts.consistency import class_relations, inconsistency, next_soft_labels
 from fedloom.nets.blueprint import Blueprint
@@ -532,6 +532,16 @@ def test_what_dw_refuses(base, net, message):
     assert "\n" not in str(caught.value)
 
 
+def test_mu_is_0_once_its_divisor_is_larger_than_any_float():
+    assert [decayed(0.1, 10.0, times) for times in (0, 3)] == [0.1, 0.1 / 10.0**3]
+    assert 0 < decayed(0.1, 10.0, 308) < 1e-308
+    assert [decayed(0.1, 10.0, times) for times in (309, 100_000)] == [0.0, 0.0]
+    method = configured("feddw", mu_decay=(1, 1e200))
+    toy = world(method, SKEWED)
+    job = toy.job(0, round_=2)
+    assert method.begin(job.payload, job.state, job.ctx).consts["mu"] == 0.0
+
+
 def test_more_that_dw_refuses():
     with pytest.raises(ConfigError, match="already"):
         METHODS.get("feddw+dw")
@@ -548,6 +558,7 @@ def test_more_that_dw_refuses():
         ("mu", -1),
         ("mu_decay", (0, 10)),
         ("mu_decay", (9, 0)),
+        ("mu_decay", (9, 0.5)),
         ("sl_ema", 0),
         ("sl_ema", 1.5),
         ("relin_every", -1),

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import replace
-from typing import ClassVar, Literal, TypeGuard
+from typing import Annotated, ClassVar, Literal, TypeGuard
 
 import torch
-from pydantic import BaseModel, Field, PositiveFloat, PositiveInt
+from pydantic import BaseModel, Field, PositiveInt
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
@@ -44,7 +44,7 @@ class Options(method.Options):
     """Options of FedDW."""
 
     mu: float = Field(0.1, ge=0, description="Weight of the regulariser.")
-    mu_decay: tuple[PositiveInt, PositiveFloat] | None = Field(
+    mu_decay: tuple[PositiveInt, Annotated[float, Field(ge=1)]] | None = Field(
         None,
         description="(every, by): mu is divided by `by` at the start of rounds every, 2 every, and so on. Null keeps "
         "mu.",
@@ -144,7 +144,7 @@ class DW(Method):
         constants = {
             "soft_labels": table.values,
             "soft_label_rows": None if table.held.all() else table.held,
-            "mu": self.dw.mu / divisor ** (ctx.round // interval),
+            "mu": decayed(self.dw.mu, divisor, ctx.round // interval),
         }
         if self.dw.linearised != "off":
             constants["reference"] = start.tree["head.weight"].clone()
@@ -217,6 +217,20 @@ class DW(Method):
             )
             diagnostics.append(Diagnostic("dw.unseen_rows", message, float(len(unseen))))
         return diagnostics
+
+
+def decayed(value: float, divisor: float, times: int) -> float:
+    """Return value / divisor^times; 0 where the power is larger than any float.
+
+    Args:
+        value: what is divided.
+        divisor: 1 or more.
+        times: how many times it is divided.
+    """
+    try:
+        return value / divisor**times
+    except OverflowError:
+        return 0.0
 
 
 @register
