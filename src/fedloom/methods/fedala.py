@@ -20,7 +20,7 @@ from fedloom.methods.contract.heads import require_trained_head
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.phases import TRAINABLE, Batch, Choose, Consts, OptimizerSpec, Phase, Predictor, Train
-from fedloom.methods.contract.spec import Spec
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.nets.net import Net
 from fedloom.nets.roles import EXTRA, Role
 
@@ -50,7 +50,7 @@ class FedALA(Method):
     A client is tested with the net that it kept: as trained, before it is mixed again. Only drawn clients mix.
     """
 
-    spec = Spec(private=frozenset({Role.EXTRA}))
+    spec = Spec(private=frozenset({Role.EXTRA}), sends={"model": Sent(no_feedback=frozenset({Role.HEAD}))})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {},

@@ -68,7 +68,7 @@ class FedAMP(Method):
     Tested: personal, by w_k.
     """
 
-    spec = Spec(private=ALL_ROLES, sends={"weights": Sent(per_client=True)})
+    spec = Spec(private=ALL_ROLES, sends={"weights": Sent(per_client=True, no_feedback=ALL_ROLES)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {"weight": 1.0, "alpha": 1e4, "kernel": "exponential", "sigma": 1e6},

@@ -66,7 +66,7 @@ class FedAS(Method):
 
     spec = Spec(
         features=True,
-        sends={"model": Sent(), "trace": Sent(per_client=True, spread=10.0)},
+        sends={"model": Sent(no_feedback=HEAD), "trace": Sent(per_client=True, spread=10.0)},
         unstackable="its last pass takes gradients inside the loss",
     )
     Options = Options

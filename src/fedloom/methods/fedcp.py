@@ -21,7 +21,7 @@ from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.nets.roles import ALL_ROLES, Role
 
 W = "head.weight"
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels, as in released code, whatever the number of features
@@ -53,7 +53,7 @@ class FedCP(Method):
     spec = Spec(
         private=frozenset({Role.HEAD}),
         features=True,
-        sends={"model": Sent(spread=2.0), "head": Sent()},
+        sends={"model": Sent(spread=2.0), "head": Sent(no_feedback=ALL_ROLES)},
         unstackable="its gate draws random numbers",
     )
     Options = Options

@@ -19,7 +19,7 @@ from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerC
 from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.contract.spec import Spec
+from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.gradients import clipped
 from fedloom.methods.parts.pairs import require_same_net
 from fedloom.nets.bundle import Bundle
@@ -102,6 +102,7 @@ class FedMRL(Method):
             private_nets=frozenset({OWN}),
             architectures="any",
             features=True,
+            sends={"model": Sent(no_feedback=frozenset({Role.HEAD} if self.options.tied_heads else ()))},
         )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:

@@ -26,7 +26,7 @@ from fedloom.methods.parts.several_models import (
     named_models,
     noisy_starts,
 )
-from fedloom.nets.roles import Role
+from fedloom.nets.roles import ALL_ROLES, Role
 
 
 class Options(method.Options):
@@ -52,7 +52,7 @@ class IFCA(Method):
     Tested with the model that has the least CE on the client's training data at the time.
     """
 
-    spec = Spec(sends={"model": Sent(form="change"), "cluster": Sent(per_client=True)})
+    spec = Spec(sends={"model": Sent(form="change", no_feedback=ALL_ROLES), "cluster": Sent(per_client=True)})
     Options = Options
     presets = {  # noqa: RUF012
         "paper": {"weights": "uniform"},

@@ -10,6 +10,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import from_bytes, to_bytes, wire_size
 from fedloom.methods import METHODS, wrapped
 from fedloom.methods.wrappers import compression
+from fedloom.nets.roles import ALL_ROLES, Role
 from support import (
     FEDERATED,
     PLAIN_SGD,
@@ -106,6 +107,31 @@ def changes_of(toy, round_=0):
         had, new = job.payload["model"], done.upload["model"]
         found.append(torch.cat([(new[n].double() - had[n].double()).flatten() for n in had]))
     return found
+
+
+@pytest.mark.parametrize("word", ["topk", "sign"])
+@pytest.mark.parametrize(
+    ("base", "key", "roles"),
+    [
+        ("fedamp", "weights", ALL_ROLES),
+        ("fedas", "model", {Role.HEAD}),
+        ("fedala", "model", {Role.HEAD}),
+        ("fedcp", "head", ALL_ROLES),
+        ("ifca", "model", ALL_ROLES),
+        ("fedprox", "model", set()),
+    ],
+)
+def test_nothing_is_added_to_what_goes_on_from_the_clients_own(base, key, roles, word):
+    """A client that keeps such an entry sends what was left out with its next change anyway."""
+    toy = federation(f"{base}+{word}", rounds=2)
+    for job, done in zip(toy.federation.engine.jobs, toy.federation.engine.done, strict=True):
+        entry, like = f"{word}.{key}", job.payload["model" if base == "ifca" else key]
+        if all(toy.task.roles[name] in roles for name in like):
+            assert entry not in done.state
+            continue
+        parts = torch.split(done.state[entry], [value.numel() for value in like.values()])
+        for name, part in zip(like, parts, strict=True):
+            assert part.any() == (toy.task.roles[name] not in roles), name
 
 
 @pytest.mark.parametrize("word", ["topk", "sign"])

@@ -27,6 +27,9 @@ class Sent:
         dp: what `+dp` does with an entry that is read client by client. "noise": it is a class table, of which the
             server can read every client's rows with noise, all classes held. "ones": it counts samples by class, and
             the server can do with ones, which weigh all clients the same. "refuse": neither would do.
+        no_feedback: roles of a tree's entries to whose next change compression must not add what it left out of this
+            one: the client goes on from its own and not from what it receives, so that the next change has it anyway,
+            or it may train another of several models next time.
     """
 
     per_client: bool = False
@@ -35,6 +38,7 @@ class Sent:
     sliced: bool = False
     spread: float = 1.0
     dp: Literal["refuse", "noise", "ones"] = "refuse"
+    no_feedback: frozenset[Role] = frozenset()
 
 
 refuse_old_arguments("fedloom.methods.Sent", Sent)

@@ -4,7 +4,8 @@ A client sends the change of the trained entries of a tree since it received the
 arrives to what it had sent, before it does anything else. All else travels as it is: buffers, of which a changed sign
 or a left out step would make variances negative, class tables, whose rows are means and no changes, and numbers.
 
-Where the compressed change is biased, the client keeps what it did not send, and adds it to its next change.
+Where the compressed change is biased, the client keeps what it did not send, and adds it to its next change; but for
+entries that go on from the client's own (`Sent.no_feedback`).
 """
 
 from __future__ import annotations
@@ -96,8 +97,12 @@ class Packed(Method):
             others = {name: value for name, value in tree.items() if name not in names}
             remaining = {name: value for name, value in upload.items() if name != key}
             upload = remaining | ({key: others} if others else {}) | {entry: sent}
-            if self.feedback:  # a client with nothing but this would not begin from `client_init` again
-                state = (state or self.client_init(ctx)) | {entry: residual}
+            roles = ctx.task.roles
+            added_later = [roles[name] not in self.spec.sends[key].no_feedback for name in names]
+            if self.feedback and any(added_later):  # with nothing but this it would not begin from `client_init` again
+                sizes = torch.tensor([tree[name].numel() for name in names])
+                counts = torch.tensor(added_later).repeat_interleave(sizes)
+                state = (state or self.client_init(ctx)) | {entry: torch.where(counts, residual, 0.0)}
         return upload, state
 
     def _change_since(self, key: str, tree: Tree, reference: Tree) -> Tensor:
