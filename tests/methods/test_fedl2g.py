@@ -7,7 +7,7 @@ from fedloom.core.records import get_table
 from fedloom.methods import METHODS, OptimizerSpec
 from fedloom.methods.fedl2g import GUIDING
 from golden_world import CLASS_KNOWLEDGE, golden_run, matches, noting_uploads, personal, probe, refuted
-from support import Tiny, TinyBN, after, configured, same_tree, world
+from support import ENGINES, Tiny, TinyBN, after, configured, same_tree, world
 
 FEDL2G = METHODS.get("fedl2g")
 GOLDEN = CLASS_KNOWLEDGE["fedl2g"]
@@ -61,6 +61,15 @@ def test_while_it_warms_up_only_the_vectors_learn():
         private = {name: value for name, value in toy.task.init.items() if name != GUIDING}
         assert same_tree(toy.federation.states[client]["model"], private)
     assert not torch.equal(toy.federation.server["guiding"], toy.task.init[GUIDING])
+
+
+@pytest.mark.parametrize("engine", ENGINES)
+def test_a_client_with_one_sample_waits_for_the_end_of_the_warm_up(engine):
+    toy = after(world(configured("fedl2g", warm_up=1), LABELS, net=Tiny), 1, engine)
+    state = toy.federation.states[3]["model"]
+    assert all(torch.equal(value, toy.task.init[name]) for name, value in state.items())
+    later = after(world(configured("fedl2g", warm_up=1), LABELS, net=Tiny), 2, engine).federation.states[3]["model"]
+    assert not any(torch.equal(value, toy.task.init[name]) for name, value in later.items())
 
 
 def test_quiz_samples_never_train():

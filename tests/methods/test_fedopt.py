@@ -102,7 +102,9 @@ def test_presets():
     assert [configured(name, "paper").options.v0 for name in NAMES] == [None] * 3
 
 
-@pytest.mark.parametrize(("key", "value"), [("tau", 0.0), ("server_lr", -0.1), ("beta1", 1.0), ("v0", -1.0)])
+@pytest.mark.parametrize(
+    ("key", "value"), [("tau", 0.0), ("tau", 2e6), ("server_lr", -0.1), ("beta1", 1.0), ("v0", -1.0)]
+)
 @pytest.mark.parametrize("name", NAMES)
 def test_values_out_of_range(name, key, value):
     with pytest.raises(ConfigError, match=rf"{name}\.{key} = {value}"):

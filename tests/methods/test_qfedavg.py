@@ -100,9 +100,22 @@ def test_what_is_not_plain_sgd_is_refused(optimizer, found):
         world(configured("qfedavg"), LABELS, optimizer=optimizer)
 
 
-def test_values_out_of_range():
-    with pytest.raises(ConfigError, match=r"qfedavg\.q = -1"):
-        configured("qfedavg", q=-1.0)
+def test_a_rate_whose_inverse_overflows_is_refused():
+    decaying = OptimizerSpec(lr=0.1, decay=1e-60)
+    with pytest.raises(ConfigError, match=r"optimizer\.decay = 1e-60: the rate of the last round is .*; need 1e-100"):
+        world(configured("qfedavg"), LABELS, optimizer=decaying, rounds=3)
+    after(world(configured("qfedavg"), LABELS, optimizer=decaying, rounds=2), 2)
+
+
+def test_a_large_q_stays_finite():
+    toy = after(world(configured("qfedavg", q=60.0), LABELS, net=TinyBN), 2)
+    assert all(value.isfinite().all() for value in toy.federation.server["model"].values())
+
+
+@pytest.mark.parametrize("q", [-1.0, 60.5])
+def test_values_out_of_range(q):
+    with pytest.raises(ConfigError, match=rf"qfedavg\.q = {q}"):
+        configured("qfedavg", q=q)
 
 
 @pytest.mark.parametrize(("q", "spread"), [(0.0, 1), (0.5, 2), (1.0, 4), (3.0, 64)])

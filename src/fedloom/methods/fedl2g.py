@@ -140,8 +140,9 @@ class FedL2G(Method):
         quiz = Part("quiz", options.quiz or ctx.task.batch_size, options.drawn_quiz)
         nets = TRAINABLE - VECTORS
         guided = Train(self.loss, ctx.task.local_epochs, trains=nets, part=quiz.others)
+        guides = ctx.round > options.warm_up
         if ctx.samples < 2:  # nothing is left for a quiz
-            return [replace(guided, part=None)]
+            return [replace(guided, part=None)] if guides else []
         judged = Collect({"quiz": Rows(inputs)}, part=quiz)
         learned = Train(
             self.loss_of_quiz,
@@ -152,7 +153,7 @@ class FedL2G(Method):
             evaluates=ALL_ROLES,
             part=quiz.others,
         )
-        return [*([guided] if ctx.round > options.warm_up else []), judged, learned]
+        return [*([guided] if guides else []), judged, learned]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
         z = net.features(batch.x)

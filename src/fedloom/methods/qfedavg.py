@@ -25,13 +25,17 @@ from fedloom.nets.net import Net
 
 _LOSSES_APART = 4.0  # how many times the median client's loss an honest one may be: uploads carry its power q
 _LEAST_LOSS = 1e-10  # added to a client's loss, as in the released code
+_LEAST_RATE = 1e-100  # its inverse is squared
 
 
 class Options(method.Options):
     """Options of q-FedAvg."""
 
     q: float = Field(
-        1.0, ge=0, description="How much more a client with a high loss counts. With 0 all participants count alike."
+        1.0,
+        ge=0,
+        le=60,
+        description="How much more a client with a high loss counts. With 0 all participants count alike.",
     )
 
 
@@ -74,6 +78,12 @@ class QFedAvg(Method):
             raise ConfigError(
                 f"optimizer.{found}: qfedavg takes 1 / rate for the curvature of the loss, which holds for plain SGD; "
                 "use sgd with momentum 0"
+            )
+        last_rate = optimizer.lr_in(tasks[0].rounds)
+        if last_rate < _LEAST_RATE:
+            raise ConfigError(
+                f"optimizer.decay = {optimizer.decay:g}: the rate of the last round is {last_rate:g}, and qfedavg "
+                f"takes 1 / rate; need {_LEAST_RATE:g} or more"
             )
         return super().examine(tasks, participants)
 

@@ -33,7 +33,7 @@ class Options(method.Options):
 
     server_lr: float = Field(0.01, gt=0, description="eta, the server's step.")
     beta1: float = Field(0.9, ge=0, lt=1, description="Share of the last direction in m.")
-    tau: float = Field(1e-3, gt=0, description="Degree of adaptivity, added to sqrt(v).")
+    tau: float = Field(1e-3, gt=0, le=1e6, description="Degree of adaptivity, added to sqrt(v).")
     v0: float | None = Field(None, ge=0, description="First v. Null is tau squared.")
 
 
