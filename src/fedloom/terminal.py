@@ -20,6 +20,7 @@ from fedloom.results.formats import ATTACK_NOTE, optional_columns
 from fedloom.results.result import Result
 from fedloom.results.table import figure_names, figure_text, metric_text
 from fedloom.results.text import counted
+from fedloom.storage.curves import curve, of_protocol
 from fedloom.storage.run_data import SECONDS
 
 # Metrics of every run, printed below the table of a comparison, which a terminal would cut otherwise.
@@ -96,12 +97,15 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
     n = result.numbers
     console.print(
         f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
-        f"({n['protocol']}, {n['select']}), {counted(n['rounds'], 'round')}, seed {n['seed']}",
+        f"({_protocol_text(result)}, {n['select']}), {counted(n['rounds'], 'round')}, seed {n['seed']}",
         soft_wrap=True,
     )
     for protocol in result.protocols[1:]:
-        further = result.in_protocol(protocol).numbers
-        console.print(f"  accuracy [bold]{100 * further['accuracy']:.2f} %[/] ({protocol}, {further['select']})")
+        further = result.in_protocol(protocol)
+        console.print(
+            f"  accuracy [bold]{100 * further.numbers['accuracy']:.2f} %[/] ({_protocol_text(further)}, "
+            f"{further.numbers['select']})"
+        )
     if brief:
         return
     console.print(
@@ -140,6 +144,13 @@ def print_result(console: Console, result: Result, brief: bool = False) -> None:
         console.print(f"  [yellow]degenerate:[/] {escape(note)}", soft_wrap=True)
     if n["run_dir"]:
         console.print(f"  {n['run_dir']}", markup=False, soft_wrap=True)
+
+
+def _protocol_text(result: Result) -> str:
+    """The protocol of a run, and over how many clients its means are where some have no test."""
+    protocol, clients = result.numbers["protocol"], result.numbers["clients"]
+    tested = curve(of_protocol(result.rows, protocol), "clients", "test")[1]
+    return f"{protocol} over {tested[-1]:.0f} of {clients} clients" if tested and tested[-1] < clients else protocol
 
 
 def _in_ascii(console: Console, text: str) -> str:

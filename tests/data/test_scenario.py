@@ -2,6 +2,7 @@
 
 import itertools
 import time
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -19,6 +20,7 @@ from fedloom.data.partitions import labels_only
 from fedloom.data.partitions.dirichlet import Dirichlet
 from fedloom.data.partitions.domains import Domains
 from fedloom.data.partitions.iid import IID
+from fedloom.data.partitions.natural import Natural
 from fedloom.data.sources.source import Splits
 from fedloom.data.statistics import label_skew
 from fedloom.data.views import Views
@@ -252,3 +254,21 @@ def test_a_hundred_thousand_clients_are_cheap(partition):
     for client in range(1000):
         made.train.tensor(client)
     assert time.perf_counter() - began < 1  # 1 ms each allowed, 2 us measured
+
+
+def test_owners_without_training_samples_are_told_where_the_dealt_tests_count():
+    data, owners = splits(60, 20), torch.arange(20) % 3
+    owned = Splits(
+        replace(data.train, domain=torch.arange(60) % 2, domains=("ann", "bob", "eve")),
+        replace(data.test, domain=owners, domains=("ann", "bob", "eve")),
+    )
+
+    def notes(**more):
+        return scenario(owned, clients=2, partition=Natural(), **more).notes
+
+    assert notes() == (
+        "test samples of owners without training samples, which are in no client's test: 6 of 20 (6 of eve)",
+    )
+    assert notes(split=own_split(pool="all")) == notes()
+    assert notes(split=own_split()) == ()  # the official test set is unused
+    assert notes(tests="matched") == ()  # whose samples may be anybody's

@@ -8,11 +8,15 @@ from collections import Counter
 import numpy as np
 import pytest
 import torch
+from rich.console import Console
 from torch import nn
 
 from fedloom.config.model_key import UserModelConfig
 from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
+from fedloom.data import from_arrays, make_scenario
+from fedloom.data.partitions.natural import Natural
 from fedloom.evaluation import METRICS, PROTOCOLS, MetricStates, Predictions
 from fedloom.evaluation.protocols import offered_protocols
 from fedloom.evaluation.scores import details_of_clients
@@ -31,6 +35,7 @@ from fedloom.storage.curves import curve
 from fedloom.studies.plan import parse_study
 from fedloom.studies.run_study import run_study
 from fedloom.studies.study_folder import StudyFolder
+from fedloom.terminal import print_result
 from fedloom.trackers.tracker import measures
 from flower_world import DEALT, settings_of
 
@@ -354,3 +359,23 @@ def test_what_a_method_offers_is_true(method):
             assert f"{method} has no {protocol.partition('/')[0]} model" == result.numbers["not_offered"][protocol]
             with pytest.raises(ConfigError, match=f"{method} has no"):
                 run(config(method, **{**settings, "evaluation": {"protocol": protocol}}))
+
+
+def test_clients_without_test_samples_are_counted_where_clients_are_tested(capsys):
+    x, y = np.random.default_rng(0).normal(size=(41, 3)), np.arange(41) % 2
+    data = from_arrays(x, y, owners=np.repeat(["ann", "bob", "eve"], [20, 20, 1]))
+    owned = make_scenario("owned", data, Natural(), clients=3, val=0.0, streams=Streams(0))
+    notes = _Notes()
+    for protocol in ("global/local", "global/global"):
+        told = {"source": "given", "partition": "iid", "digest": owned.digest(), "clients": 3}
+        result = run(
+            config(model="logistic", rounds=1, scenario=told, evaluation={"protocol": protocol}),
+            scenario=owned,
+            callbacks=[notes],
+        )
+        print_result(Console(width=200), result)
+    about_tests = [text for text in notes.texts if "without test samples" in text]
+    assert about_tests == ["clients without test samples: 1 of 3; means over clients leave them out"]
+    printed = capsys.readouterr().out
+    assert "(global/local over 2 of 3 clients, last)" in printed
+    assert "(global/global, last)" in printed

@@ -162,9 +162,10 @@ def make_scenario(
     if public:
         public_set = train.take(torch.from_numpy(np.sort(public_rows))) if isinstance(public, float) else public
         scenario = replace(scenario, public=public_set)
+    takes_dealt_tests = tests == "shares" and (split is None or split.pool == "all")
     scenario = replace(
         scenario,
-        notes=splits.notes + scenario.notes,
+        notes=splits.notes + (dealt.notes if takes_dealt_tests else ()) + scenario.notes,
         source_digest=sets_digest([train, test]),
         by_owners=isinstance(partition, Natural),
     )

@@ -62,11 +62,21 @@ class ProtocolTests:
         return not self.details and any(isinstance(evaluator, Evaluator) for evaluator in self.evaluators.values())
 
     def notes(self) -> list[str]:
-        """Say once in which protocols the method is not tested."""
+        """Say once in which protocols the method is not tested, and how many clients have no test samples."""
         reasons: dict[str, list[str]] = {}
         for protocol, reason in self.not_offered.items():
             reasons.setdefault(reason, []).append(protocol)
-        return [f"{reason}, so it is not tested in {listed(protocols)}" for reason, protocols in reasons.items()]
+        notes = [f"{reason}, so it is not tested in {listed(protocols)}" for reason, protocols in reasons.items()]
+        return notes + self._untested_clients()
+
+    def _untested_clients(self) -> list[str]:
+        """A sentence on clients that are left out of the means over clients, or nothing."""
+        scenario, where = self.federation.scenario, {protocol.partition("/")[2] for protocol in self.evaluators}
+        without_tests = 0 if scenario.remote else int((scenario.test.sizes == 0).sum())
+        if "local" not in where or not without_tests:
+            return []
+        count = f"{without_tests:,} of {scenario.clients:,}"
+        return [f"clients without test samples: {count}; means over clients leave them out"]
 
     def rows(self, round_: int) -> list[Row]:
         """Return the rows of the tests after a round, in all protocols and on all splits."""

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,8 @@ from fedloom.data.partitions.dealing import deal_alike
 from fedloom.data.partitions.domains import domains_of
 from fedloom.data.partitions.partition import Dealt, Partition, partition
 from fedloom.data.views import Indices, Views
+
+_SHOWN_OWNERS = 5  # in a note
 
 
 @partition("natural")
@@ -60,16 +63,11 @@ class Natural(Partition):
         if self.test_owners is not None and self.owners is None:
             raise ConfigError("partition natural: test_owners without owners; name the file with the training ids too")
         if self.owners is None:
-            owner_ids, test_owner_ids = (
-                domains_of("natural", train),
-                None if test.domain is None else test.domain.numpy(),
-            )
-            present = np.unique(owner_ids)
+            ids, test_ids = domains_of("natural", train), None if test.domain is None else test.domain.numpy()
         else:
             ids = _read(self.owners, len(train), "training")
             test_ids = None if self.test_owners is None else _read(self.test_owners, len(test), "test")
-            names, owner_ids = np.unique(ids, return_inverse=True)
-            present, test_owner_ids = np.arange(len(names)), None if test_ids is None else _positions(names, test_ids)
+        present = np.unique(ids)
         if clients > len(present) or (clients < len(present) and not self.sample_ids):
             fewer = "" if clients > len(present) else ", or sample_ids=true to leave the other ids out"
             raise ConfigError(
@@ -77,10 +75,25 @@ class Natural(Partition):
                 f"{len(present)}; need clients={len(present)}{fewer}"
             )
         chosen = np.sort(rng.choice(present, clients, replace=False)) if self.sample_ids else present
-        views = Views.from_owners(_positions(chosen, owner_ids), clients)
-        if test_owner_ids is not None:
-            return Dealt(views, Views.from_owners(_positions(chosen, test_owner_ids), clients))
-        return Dealt(views, deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng))
+        views = Views.from_owners(_positions(chosen, ids), clients)
+        if test_ids is None:
+            return Dealt(views, deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng))
+        names = train.domains if self.owners is None else None
+        notes = _untrained_owners(test_ids[_positions(present, test_ids) < 0], len(test_ids), names)
+        return Dealt(views, Views.from_owners(_positions(chosen, test_ids), clients), notes=notes)
+
+
+def _untrained_owners(ids: np.ndarray, test_samples: int, names: Sequence[str] | None) -> tuple[str, ...]:
+    """A note on the test samples [n] of owners without training samples, or nothing; names: of the ids, if not they."""
+    if not len(ids):
+        return ()
+    counts = Counter(ids.tolist() if names is None else [names[owner] for owner in ids.tolist()])
+    listed = ", ".join(f"{count:,} of {owner}" for owner, count in counts.most_common(_SHOWN_OWNERS))
+    more = f", and those of {len(counts) - _SHOWN_OWNERS:,} more" if len(counts) > _SHOWN_OWNERS else ""
+    return (
+        f"test samples of owners without training samples, which are in no client's test: {len(ids):,} of "
+        f"{test_samples:,} ({listed}{more})",
+    )
 
 
 def _positions(names: np.ndarray, ids: np.ndarray) -> Indices:

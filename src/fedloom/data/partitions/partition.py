@@ -33,6 +33,7 @@ class Dealt:
         val: only from a partition that fixes the validation views too.
         test_rows: what the test views of such a partition count in: the official test set, or the clients' own pool
             (see `fedloom.data.assemble.OwnSplit`).
+        notes: sentences on samples that are in no view though a reader would expect them there.
     """
 
     train: Views
@@ -41,6 +42,7 @@ class Dealt:
     accepted: int = 1
     val: Views | None = None
     test_rows: TestRows = "official"
+    notes: tuple[str, ...] = ()
 
 
 class Partition(BaseModel):
