@@ -355,6 +355,18 @@ def test_a_node_joins_once_its_data_are_mended(tmp_path, monkeypatch):
     assert result.numbers["degenerate"] == []
 
 
+def test_a_node_counts_its_test_samples_that_are_training_samples_in_its_log(written, tmp_path, caplog):
+    folder, own = written
+    shutil.copy(folder / "node-000001.yaml", tmp_path)
+    arrays = dict(np.load(folder / "node-000001.npz"))
+    copied = {"x_test": arrays["x_train"][:3], "y_test": arrays["y_train"][:3]}
+    np.savez(tmp_path / "node-000001.npz", **arrays | copied)
+    node_scenario(own, tmp_path / "node-000001.yaml", 1)
+    assert [
+        text for text in caplog.messages if "equal a training sample in all values and in the label: 3 of 3" in text
+    ]
+
+
 def test_fewer_nodes_with_data_than_min_clients_end_the_run(tmp_path):
     _, own = digits_of_nodes("fedavg", tmp_path, flower={"join_timeout": 0.1, "min_clients": 4})
     node_file(tmp_path, 3).unlink()

@@ -22,6 +22,7 @@ from fedloom.data.left_out_domain import LeftOutDomain
 from fedloom.data.newcomers import HeldOut, without_newcomers
 from fedloom.data.partitions.natural import Natural
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
+from fedloom.data.repeated_samples import repeated_samples_note
 from fedloom.data.scenario import Scenario, TestRows
 from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
@@ -140,6 +141,8 @@ def make_scenario(
     else:
         of_others = splits if left_out is None else replace(splits, test=left_out.test_set_of_others(test))
         scenario = _official(name, of_others, dealt, val, rng)
+    dealt_rows = np.concatenate([scenario.train.order, scenario.val.order])
+    repeated = repeated_samples_note(scenario.train_set, dealt_rows, scenario.test_set)
     if tests == "matched":
         if split is not None:
             raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
@@ -165,7 +168,7 @@ def make_scenario(
     takes_dealt_tests = tests == "shares" and (split is None or split.pool == "all")
     scenario = replace(
         scenario,
-        notes=splits.notes + (dealt.notes if takes_dealt_tests else ()) + scenario.notes,
+        notes=splits.notes + (dealt.notes if takes_dealt_tests else ()) + repeated + scenario.notes,
         source_digest=sets_digest([train, test]),
         by_owners=isinstance(partition, Natural),
     )

@@ -6,6 +6,7 @@ The file is YAML beside the data: a source with its keys, and the split of its s
 from __future__ import annotations
 
 import logging
+from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path
 
@@ -53,6 +54,7 @@ def node_scenario(config: RunConfig, file: Path, client: int) -> Scenario:
     described, splits = _read(config, file)
     seed = Streams(config.seed).key("own data", client=client)
     own, newcomers = described.build(seed, splits), config.scenario.last_newcomers()
+    _log_notes(file, own.notes[len(splits.notes) :])
     training = config.scenario.clients - newcomers
     scenario = _with_only_client(own, client, training)
     if not newcomers:
@@ -163,12 +165,16 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
         datasets = {"train": splits.train, "test": splits.test}
         notes = [note for name, data in datasets.items() for note in nodes.notes(data, f"{file} ({name})")]
         train, test = (nodes.as_agreed(data, f"{file} ({name})") for name, data in datasets.items())
-        for note in (*splits.notes, *notes):
-            log("note", {"file": str(file)}, note, logging.WARNING)
+        _log_notes(file, (*splits.notes, *notes))
         return described, Splits(train, test, notes=(*splits.notes, *notes))
     except FedloomError as error:
         names_file = str(file.absolute().parent) in str(error)
         raise DataError(str(error) if names_file else f"{file}: {error}") from None
+
+
+def _log_notes(file: Path, notes: Sequence[str]) -> None:
+    for note in notes:
+        log("note", {"file": str(file)}, note, logging.WARNING)
 
 
 def _no_samples(clients: int) -> Views:
