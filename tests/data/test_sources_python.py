@@ -11,7 +11,7 @@ from PIL import Image
 
 from fedloom.core.errors import DataError
 from fedloom.core.streams import Streams
-from fedloom.data import PARTITIONS, SOURCES, from_arrays, from_torch, make_scenario
+from fedloom.data import PARTITIONS, SOURCES, from_arrays, from_huggingface, from_torch, make_scenario
 from source_files import pixels
 
 X = np.stack([pixels(seed) for seed in range(10)])
@@ -80,6 +80,38 @@ def test_splits_go_into_a_scenario():
 def test_arrays_that_do_not_fit_are_refused(arguments, message):
     with pytest.raises(DataError, match=message):
         from_arrays(*arguments)
+
+
+@pytest.mark.parametrize(
+    ("words", "note"),
+    [
+        (["Yes", "yes"], "from_arrays: classes look alike and count as different: 'Yes' (5) and 'yes' (5)"),
+        (["a", " a"], "from_arrays: classes look alike and count as different: ' a' (5) and 'a' (5)"),
+        (["a", "a"], "from_arrays: all samples are of one class, 'a'"),
+    ],
+)
+def test_unusual_classes_are_told_once(words, note):
+    (told,) = from_arrays(X, np.array(words)[Y]).notes
+    assert told.startswith(note)
+
+
+def test_a_class_that_a_part_lacks_is_told():
+    labels = np.array([0, 0, 0, 0, 0, 0, 0, 0, 0, 1])
+    assert from_arrays(X, labels).notes == ("from_arrays (test): classes without a sample here (1): 1",)
+    assert from_arrays(X, Y, X[:2], [0, 0]).notes == ("from_arrays (test): classes without a sample here (1): 1",)
+
+
+@pytest.mark.parametrize("mark", ["nan", "NA", "?", "null"])
+def test_words_for_a_missing_value_are_refused_as_labels_unless_they_are_named(mark):
+    with pytest.raises(DataError, match=f"label '{mark}' of 5 samples stands for a missing value".replace("?", r"\?")):
+        from_arrays(X, np.array(["a", mark])[Y])
+    assert from_arrays(X, np.array(["a", mark])[Y], classes=["a", mark]).train.classes == ("a", mark)
+
+
+@pytest.mark.parametrize(("train", "test"), [(X, X / 255), (X / 255, X)], ids=["train", "test"])
+def test_bytes_and_real_numbers_are_not_mixed(train, test):
+    with pytest.raises(DataError, match="need not be on one scale"):
+        from_arrays(train, Y, test, Y)
 
 
 @pytest.mark.parametrize(
@@ -192,6 +224,16 @@ def test_hub_images(hub):
     assert (splits.train.x.numpy() == X.transpose(0, 3, 1, 2)).all()
     assert splits.test.y.tolist() == Y.tolist()
     assert [call[2] for call in hub] == ["train", "test"]
+
+
+def test_unusual_words_as_labels_of_hub_sets():
+    pictures = [Image.fromarray(x) for x in X]
+    twins = FakeSet({"label": ["a", "A"] * 5, "image": pictures}, None)
+    (note,) = from_huggingface(twins, size=8).notes
+    assert note.startswith("hf data: classes look alike and count as different: 'A' (5) and 'a' (5)")
+    with pytest.raises(DataError, match="label 'NA' of 5 samples stands for a missing value"):
+        from_huggingface(FakeSet({"label": ["a", "NA"] * 5, "image": pictures}, None), size=8)
+    assert from_huggingface(FakeSet({"label": Y.tolist(), "image": pictures}, ["a", "NA"]), size=8).notes == ()
 
 
 def test_hub_texts_and_a_test_set_of_their_own(hub):

@@ -131,6 +131,12 @@ def add_twice(path: Path) -> None:
         packed.writestr("train/cat/0.png", PICTURE)
 
 
+def add_empty_folder(path: Path) -> None:
+    with zipfile.ZipFile(path, "a") as packed:
+        packed.mkdir("train/eel")
+        packed.mkdir("train/cat")
+
+
 def encrypt(path: Path) -> None:
     """Sets the flag of encryption in both headers of each member."""
     raw = path.read_bytes()
@@ -199,6 +205,65 @@ DOORS = [
         ("no test pictures of eel", "1 of 3 classes"),
         train=6,
         classes=("cat", "dog", "eel"),
+    ),
+    reads(
+        "an empty class folder",
+        tree(PAIR, lambda path: (path / "train/eel/sub").mkdir(parents=True)),
+        ("folders without a file: 1 (train/eel/sub)",),
+    ),
+    reads(
+        "an empty class folder in a zip",
+        archive("set.zip", PAIR, add_empty_folder),
+        ("folders without a file: 1 (train/eel)",),
+    ),
+    reads(
+        "class folders that look alike",
+        tree(files(*names(["*"], ("Cat", "cat", "dog"), 5))),
+        ("classes look alike", "'Cat' (5) and 'cat' (5)"),
+        train=12,
+        test=3,
+        classes=("Cat", "cat", "dog"),
+    ),
+    reads(
+        "a class folder that is called as missing values are",
+        tree(files(*names(["*"], ("NA", "cat", "dog"), 5))),
+        ("are called as missing values are: NA (5 pictures)",),
+        train=12,
+        test=3,
+        classes=("NA", "cat", "dog"),
+    ),
+    reads(
+        "folders of different names in the classes",
+        tree(
+            files(
+                *(
+                    f"{name}/{place}/{n}.png"
+                    for name in ("cat", "dog")
+                    for place in ("all", name + "s")
+                    for n in (1, 2, 3)
+                )
+            )
+        ),
+        train=9,
+        test=3,
+    ),
+    refuses(
+        "classes in each hospital",
+        tree(files(*names(["north/*", "south/*"]))),
+        "north/, south/ hold the same folders (cat, dog)",
+        "give the path of one",
+        "source domains",
+        "directly",
+    ),
+    refuses(
+        "classes in each hospital and part",
+        tree(files(*names(["train/a/*", "train/b/*", "test/a/*"]))),
+        "train/a/, train/b/ hold the same folders (cat, dog)",
+    ),
+    refuses(
+        "classes of each patient, not all of whom have both",
+        tree(files(*names(["1/*", "2/*", "3/*"], ["0", "1"]), "4/1/0.png")),
+        "1/, 2/, 3/, 4/ hold the same folders (0, 1)",
     ),
     reads("a pipe", tree(PAIR, lambda path: os.mkfifo(path / "train/cat/pipe.png")), ("pipes or devices", "1")),
     reads("a file name that is not UTF-8", tree(PAIR, latin_file)),

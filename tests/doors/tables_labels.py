@@ -59,6 +59,15 @@ DOORS = [
     Door("label infinite", labels(["1", "inf"]), refused=("label 'ill'", "measurement")),
     Door("label dates", labels(["2024-01-01", "2024-01-02"]), refused=("column 'ill' holds date32",)),
     Door("one class", labels(["yes"]), {"classes": ("yes",)}, notes=(("all samples are of one class, 'yes'",),)),
+    Door(
+        "a class without held-out rows",
+        raw(
+            "age,ill\n"
+            + "".join(f"{row % 7},{'rare' if row == 3 else 'no' if row % 2 else 'yes'}\n" for row in range(40))
+        ),
+        {"test": 8},
+        notes=(("set.csv (test): classes without a sample here (1): rare",),),
+    ),
     Door("100,000 labels", raw(_many(100_000)), refused=("100000 different values in 100000 samples",)),
     Door("1,500 labels", raw(_many(1_500)), refused=("label 'ill' has 1,500 different values", "measurement")),
     # a file of test rows: columns and classes are matched by name

@@ -21,7 +21,7 @@ from fedloom._version import __version__
 from fedloom.core.errors import DataError
 from fedloom.core.files import cache_dir, parse_json
 
-_FORMAT = 3  # raise it also when a source parses the same files differently, so that old entries are not used
+_FORMAT = 4  # raise it also when a source parses the same files differently, so that old entries are not used
 _WAIT_SECONDS = 1800.0
 _BLOCK = 2**20
 _CHECKED_BLOCKS = 256

@@ -40,6 +40,9 @@ MISSING_MARKS = frozenset(
 )
 """Words that people and programs write for a missing value."""
 
+PARTS = ("train", "test")
+"""The parts of a set, as messages call them."""
+
 _LARGEST, _MANY = 2**31 - 1, 1000
 
 
@@ -51,7 +54,8 @@ def class_ids(
     Whole numbers from 0 on are ids already, holes included, as long as at least half of 0 .. C-1 occur. Other whole
     numbers, from 1 on or -1 and 1, get ids in their order, and are the names; with `classes`, as many numbers as there
     are names. Words: see `named_ids`. Labels of other kinds come back as they are, for
-    `fedloom.data.dataset.checked` to refuse. Raises `DataError` for labels that are no classes: too many, too large.
+    `fedloom.data.dataset.checked` to refuse. Raises `DataError` for labels that are no classes: too many, too large, or
+    marks of a missing value that `classes` does not name.
 
     Args:
         parts: labels [n] of each part, numbers or words.
@@ -67,6 +71,8 @@ def class_ids(
             f"{origin}: {len(classes):,} class names for {sum(map(len, labels)):,} samples; name classes, not samples"
         )
     if all(part.dtype.kind == "U" for part in labels):
+        if classes is None:
+            refuse_missing_labels(labels[0], f"{origin} (train)")
         return named_ids(labels, [f"{origin} (train)", f"{origin} (test)"], classes)
     numeric_parts = [part for part in labels if part.dtype.kind in "iu"]
     numbers = sorted({int(value) for part in numeric_parts for value in np.unique(part)})
@@ -119,20 +125,40 @@ def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[
     """Return notes on unusual classes: similar names, a single class, and classes that only one part has.
 
     Args:
-        origins: names of the training and the test part, or of both in one.
+        origins: names of the training and the test part; the same name twice for parts that were split from one.
         classes: names of the C classes.
         train: training samples of each class [C].
         test: test samples of each class [C].
     """
-    notes = twins_note(origins[0], "classes", dict(zip(classes, train, strict=True)))
-    if sum(count > 0 for count in train) == 1:
-        notes.append(f"{origins[0]}: all samples are of one class, '{classes[int(np.argmax(train))]}'")
-    if len(origins) > 1:
-        for origin, counts, elsewhere in ((origins[1], test, train), (origins[0], train, test)):
-            absent = [name for name, n, m in zip(classes, counts, elsewhere, strict=True) if m and not n]
-            if absent:
-                notes.append(f"{origin}: classes without a sample here ({len(absent)}): {', '.join(absent)[:200]}")
+    split_from_one = origins[0] == origins[1]
+    counts = np.add(train, test).tolist() if split_from_one else train
+    parts = [f"{origin} ({part})" if split_from_one else origin for origin, part in zip(origins, PARTS, strict=True)]
+    notes = twins_note(origins[0], "classes", dict(zip(classes, counts, strict=True)))
+    if sum(count > 0 for count in counts) == 1:
+        notes.append(f"{origins[0]}: all samples are of one class, '{classes[int(np.argmax(counts))]}'")
+    for part, present, elsewhere in ((parts[1], test, train), (parts[0], train, test)):
+        absent = [name for name, n, m in zip(classes, present, elsewhere, strict=True) if m and not n]
+        if absent:
+            notes.append(f"{part}: classes without a sample here ({len(absent)}): {', '.join(absent)[:200]}")
     return notes
+
+
+def refuse_missing_labels(labels: np.ndarray, origin: str, noun: str = "samples") -> None:
+    """Raise `DataError` for labels that are written as missing values are.
+
+    Args:
+        labels: words [n].
+        origin: name of the set in messages.
+        noun: what the labels are of, in the plural.
+    """
+    words, counts = np.unique(labels, return_counts=True)
+    marks = missing_marks(words.tolist())
+    if marks:
+        count = int(counts[words == marks[0]][0])
+        raise DataError(
+            f"{origin}: label '{marks[0]}' of {count:,} {noun} stands for a missing value as a rule; leave these "
+            f"{noun} out, or give the class another name"
+        )
 
 
 def missing_marks(names: Collection[str]) -> list[str]:

@@ -16,6 +16,7 @@ from fedloom._renamed import refuse_old_hooks, tell_new_names
 from fedloom.core.errors import DataError
 from fedloom.data.cache import CacheEntry, CacheWriter, cached
 from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inputs
+from fedloom.data.labels import PARTS, class_notes
 from fedloom.data.sources.source import Source, Splits
 
 Allocator = Callable[[str, tuple[int, ...], DTypeLike], np.ndarray]
@@ -49,6 +50,9 @@ class ParsedSplits:
         tokens: whether x holds token ids, of the vocabulary `words`.
         white: pixel value of white, as in `Dataset`.
         notes: as in `Splits`.
+        part_origins: names of both parts in notes on their classes, the same one twice for parts that were split from
+            one; None takes the origin with "(train)" and "(test)".
+        has_class_notes: whether `notes` say already what is unusual about the classes.
     """
 
     origin: str
@@ -60,6 +64,8 @@ class ParsedSplits:
     words: tuple[str, ...] = ()
     white: float | None = None
     notes: tuple[str, ...] = ()
+    part_origins: tuple[str, str] | None = None
+    has_class_notes: bool = False
 
     def with_notes(self, *notes: str) -> ParsedSplits:
         """Append notes."""
@@ -67,7 +73,10 @@ class ParsedSplits:
 
 
 def checked_splits(parsed: ParsedSplits) -> Splits:
-    """Check both parts. Raises `DataError` as `checked` does, and for parts with different sample shapes."""
+    """Check both parts, and note what is unusual about them.
+
+    Raises `DataError` as `checked` does, and for parts that differ in sample shape, or of which one alone is bytes.
+    """
     train, test = (
         replace(
             checked(
@@ -82,13 +91,27 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
             words=parsed.words,
             white=parsed.white,
         )
-        for name, samples in (("train", parsed.train), ("test", parsed.test))
+        for name, samples in zip(PARTS, (parsed.train, parsed.test), strict=True)
     )
     if train.input_shape != test.input_shape:
         raise DataError(
             f"{parsed.origin}: train {train.input_shape} and test {test.input_shape} differ in sample shape"
         )
-    return Splits(train, test, notes=(*parsed.notes, *constant_inputs(train)))
+    kinds = ["bytes (uint8)" if part.x.dtype == torch.uint8 else "real numbers" for part in (train, test)]
+    if kinds[0] != kinds[1]:
+        raise DataError(
+            f"{parsed.origin}: train holds {kinds[0]} and test {kinds[1]}, which need not be on one scale; give both "
+            "as bytes, or both as real numbers of one scale"
+        )
+    return Splits(train, test, notes=(*parsed.notes, *_class_notes(parsed, train, test), *constant_inputs(train)))
+
+
+def _class_notes(parsed: ParsedSplits, train: Dataset, test: Dataset) -> list[str]:
+    if parsed.has_class_notes:
+        return []
+    counts = [np.bincount(part.y.numpy(), minlength=part.num_classes).tolist() for part in (train, test)]
+    origins = parsed.part_origins or [f"{parsed.origin} ({part})" for part in PARTS]
+    return class_notes(origins, parsed.classes, *counts)
 
 
 @tell_new_names("fedloom.data.sources.cached.CachedSource")

@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from pathlib import PurePosixPath
 
 from fedloom.core.errors import DataError, printable
+from fedloom.data.labels import missing_marks
+from fedloom.data.near_twins import twins_note
 from fedloom.data.sources.folder_parts import (
     BARE_PARTS,
     find_parts,
@@ -46,7 +48,8 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
         classes: allowed names of class folders, in the order of their labels; None takes all folders, sorted.
         origin: name of the set in messages.
 
-    Raises `DataError` for a single class, for a class that only the test part has, and for unclear parts.
+    Raises `DataError` for a single class, for a class that only the test part has, for unclear parts, and for folders
+    that all hold class folders of the same names.
     """
     pictures = [name for name in names if is_image(name)]
     top = _common_folders(pictures)
@@ -60,6 +63,7 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
         train_folder = f"{top}{part_folders['train']}"
         test_folder = f"{top}{_choose_test_folder(part_folders, list(below.values()))}"
         train, class_names, train_root = _classes_below(pictures, train_folder, classes, origin, wrapped=True)
+        _refuse_nested_classes([name for name, _ in train], train_root, classes, origin)
         test, _, test_root = _classes_below(pictures, test_folder, class_names, origin, wrapped=True)
         roots = [train_root, test_root]
     else:
@@ -67,7 +71,9 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
         parts = find_parts_below_classes(list(below.values()), top, origin)
         train, class_names, root = _classes_below(pictures, top.rstrip("/"), classes, origin, wrapped=False)
         roots = [root]
-        if parts:
+        if not parts:
+            _refuse_nested_classes([name for name, _ in train], root, classes, origin)
+        else:
             test_part = "test" if "test" in parts.values() else "val"
             part_by_name = {name: parts[below[name].split("/")[1]] for name, _ in train}
             train, test = (
@@ -149,6 +155,48 @@ def missing_classes(
         if absent:
             notes.append(f"no {part} pictures{suffix} of {_shortened(absent)}: {len(absent)} of {len(classes)} classes")
     return tuple(notes)
+
+
+def class_name_notes(train: LabelledFiles, test: LabelledFiles, classes: Sequence[str], origin: str) -> tuple[str, ...]:
+    """Return notes on class folders that look alike, or that are called as missing values are.
+
+    Args:
+        train: names and labels of the training pictures.
+        test: names and labels of the test pictures.
+        classes: names of the C classes.
+        origin: name of the set in messages.
+    """
+    of_label = Counter(label for _, label in (*train, *test))
+    counts = {name: of_label[label] for label, name in enumerate(classes)}
+    marks = missing_marks(counts)
+    notes = twins_note(origin, "classes", counts)
+    if marks:
+        pictures = sum(counts[mark] for mark in marks)
+        notes.append(
+            f"{origin}: class folders that are called as missing values are: {_shortened(marks)} ({pictures:,} "
+            "pictures); leave them out if these have no class"
+        )
+    return tuple(notes)
+
+
+def _refuse_nested_classes(pictures: Sequence[str], root: str, classes: Sequence[str] | None, origin: str) -> None:
+    """Raise `DataError` if the folders below `root` hold no pictures themselves, but folders of the same names.
+
+    These may be hospitals that hold the classes, or classes that hold hospitals. `classes` says which ones they are.
+    """
+    paths = [name[len(root) :].split("/") for name in pictures]
+    if classes is not None or any(len(path) < 3 for path in paths):
+        return
+    tops = sorted({path[0] for path in paths})
+    holders = Counter(inner for _, inner in {(path[0], path[1]) for path in paths})
+    shared = sorted(inner for inner, count in holders.items() if 2 * count > len(tops))
+    if len(tops) > 1 and len(shared) > 1:
+        outer, inner = _shortened([f"{root}{top}/" for top in tops]), _shortened(shared)
+        raise DataError(
+            f"{origin}: {outer} hold the same folders ({inner}); if these are the classes, give the path of one of the "
+            f"outer folders, or name each as a part of the source domains; if the outer folders are the classes, put "
+            "the pictures directly into them"
+        )
 
 
 def _has_subfolder(name: str, prefix: str) -> bool:

@@ -75,6 +75,7 @@ class _DomainFolders(PublishedImages):
         split = [self._split(files, names, number) for number in range(len(self.domain_names))]
         train, test = ([sample for parts in split for sample in parts[side]] for side in (0, 1))
         parsed = decode_parts(files, train, test, self.class_names, self.size, 3, allocate)
+        parsed = replace(parsed, has_class_notes=True)  # those of each domain, below
         missing = [
             note
             for domain, parts in zip(self.domain_names, split, strict=True)

@@ -129,7 +129,9 @@ class JoinedSources(ImageSource):
                 labels.append(np.array([classes.index(name) for name in splits.train.classes])[ids])
             parts.append(ParsedSamples(x, np.concatenate(labels), np.repeat(np.arange(len(counts)), counts)))
         notes = tuple(f"domain {name}: {note}" for name, splits in loaded.items() for note in splits.notes)
-        return ParsedSplits("domains", parts[0], parts[1], classes, tuple(loaded), white=WHITE, notes=notes)
+        return ParsedSplits(
+            "domains", parts[0], parts[1], classes, tuple(loaded), white=WHITE, notes=notes, has_class_notes=True
+        )
 
     def _common_classes(self, loaded: Mapping[str, Splits]) -> tuple[str, ...]:
         (first, reference), *others = loaded.items()

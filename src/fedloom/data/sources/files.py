@@ -30,6 +30,7 @@ _READ_ERRORS = (
 )
 ENCRYPTED = 1
 """Flag bit of encrypted members of a .zip."""
+_SHOWN_FOLDERS = 5  # in a note
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
 
@@ -53,9 +54,10 @@ class Files:
         return sorted(self._walk()[0])
 
     def notes(self) -> tuple[str, ...]:
-        """Return a sentence that counts the pipes and devices, which `names` does not list; () if there are none."""
-        skipped = self._walk()[1]
-        return (f"pipes or devices that are not read: {skipped}",) if skipped else ()
+        """Return sentences that count what `names` does not list: pipes and devices, and empty folders."""
+        _, empty, skipped = self._walk()
+        pipes = (f"pipes or devices that are not read: {skipped}",) if skipped else ()
+        return pipes + _empty_folders_note(empty)
 
     def has(self, name: str) -> bool:
         """Tell whether there is a file of this name."""
@@ -78,9 +80,10 @@ class Files:
         """Return the paths whose sizes and times show whether `names` (None for all) have changed."""
         return [self.path / name for name in (self.names() if names is None else names)]
 
-    def _walk(self) -> tuple[list[str], int]:
-        """Names of files, and the number of entries that are neither files nor folders."""
+    def _walk(self) -> tuple[list[str], list[str], int]:
+        """Names of files, names of empty folders, and the number of entries that are neither files nor folders."""
         names: list[str] = []
+        empty: list[str] = []
         skipped = 0
         pending: list[tuple[str, tuple[tuple[int, int], ...]]] = [("", ())]  # folders, and ids of the folders above
         while pending:
@@ -92,18 +95,19 @@ class Files:
                 if identity in ancestors:
                     raise DataError(f"{self.display_name(prefix)}: a link back to a folder around it; remove it")
                 with os.scandir(folder) as entries:
-                    for entry in entries:
-                        if _is_hidden(entry.name):
-                            continue
-                        if entry.is_dir():
-                            pending.append((f"{prefix}{entry.name}/", (*ancestors, identity)))
-                        elif entry.is_file() or entry.is_symlink():  # a broken link is refused when it is read
-                            names.append(f"{prefix}{entry.name}")
-                        else:
-                            skipped += 1
+                    shown = [entry for entry in entries if not _is_hidden(entry.name)]
+                if not shown:
+                    empty.append(prefix.rstrip("/"))
+                for entry in shown:
+                    if entry.is_dir():
+                        pending.append((f"{prefix}{entry.name}/", (*ancestors, identity)))
+                    elif entry.is_file() or entry.is_symlink():  # a broken link is refused when it is read
+                        names.append(f"{prefix}{entry.name}")
+                    else:
+                        skipped += 1
             except OSError as error:
                 raise DataError(f"{self.display_name(prefix)}: cannot be read ({error.strerror})") from None
-        return names, skipped
+        return names, empty, skipped
 
 
 class _Archive(Files):
@@ -113,6 +117,7 @@ class _Archive(Files):
         super().__init__(path)
         require_regular(path)
         self._skipped = 0
+        self._folders: list[str] = []
         try:
             stored_names = [name for name in self._list() if not _is_hidden(_refuse_outside(path, name))]
         except _READ_ERRORS as error:
@@ -128,7 +133,11 @@ class _Archive(Files):
         return sorted(self._members)
 
     def notes(self) -> tuple[str, ...]:
-        return (f"links or devices in the archive that are not read: {self._skipped}",) if self._skipped else ()
+        links = (f"links or devices in the archive that are not read: {self._skipped}",) if self._skipped else ()
+        holders = {
+            str(parent) for name in (*self._members.values(), *self._folders) for parent in PurePosixPath(name).parents
+        }
+        return links + _empty_folders_note([name for name in self._folders if name not in holders])
 
     def has(self, name: str) -> bool:
         return name in self._members
@@ -161,7 +170,9 @@ class _Archive(Files):
 class _Zip(_Archive):
     def _list(self) -> list[str]:
         with zipfile.ZipFile(self.path) as archive:
-            members = [member for member in archive.infolist() if not member.is_dir()]
+            stored = archive.infolist()
+        members = [member for member in stored if not member.is_dir()]
+        self._folders = [member.filename.rstrip("/") for member in stored if member.is_dir()]
         if any(member.flag_bits & ENCRYPTED for member in members):
             raise DataError(f"{self.path}: is encrypted; unpack it, and give the folder")
         plain = [member for member in members if not stat.S_ISLNK(member.external_attr >> 16)]
@@ -178,7 +189,9 @@ class _Zip(_Archive):
 class _Tar(_Archive):
     def _list(self) -> list[str]:
         with tarfile.open(self.path) as archive:
-            members = [member for member in archive if not member.isdir()]
+            stored = list(archive)
+        members = [member for member in stored if not member.isdir()]
+        self._folders = [member.name.removeprefix("./") for member in stored if member.isdir()]
         plain = [member for member in members if member.isfile()]
         self._skipped = len(members) - len(plain)
         return [member.name.removeprefix("./") for member in plain]
@@ -232,6 +245,13 @@ def _refuse_outside(archive: Path, name: str) -> str:
     if not parts or parts[0] == "/" or parts[0].endswith(":") or ".." in parts:
         raise DataError(f"{archive}: member '{printable(name)}' leads outside its folder; do not trust this archive")
     return name
+
+
+def _empty_folders_note(names: Sequence[str]) -> tuple[str, ...]:
+    listed = sorted(name for name in names if not _is_hidden(name))
+    shown = ", ".join(printable(name) for name in listed[:_SHOWN_FOLDERS])
+    more = f", and {len(listed) - _SHOWN_FOLDERS} more" if len(listed) > _SHOWN_FOLDERS else ""
+    return (f"folders without a file: {len(listed)} ({shown}{more})",) if listed else ()
 
 
 def _is_hidden(name: str) -> bool:

@@ -11,7 +11,7 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.labels import named_ids
+from fedloom.data.labels import named_ids, refuse_missing_labels
 from fedloom.data.sources.cached import (
     Allocator,
     ImageSource,
@@ -145,6 +145,7 @@ class HuggingFace(ImageSource):
             words=words,
             white=WHITE if self.text is None else None,
             notes=tuple(notes),
+            part_origins=(f"hf {self.dataset}",) * 2 if test is None else None,
         )
 
     def _fetch(self, split: str) -> Any:
@@ -189,6 +190,7 @@ class HuggingFace(ImageSource):
         origins = [f"source hf: {self.dataset} ({part}: {self.label})" for part in ("train", "test")]
         stated = [getattr(part.features[self.label], "names", None) for part in data]
         if all(names is None for names in stated):
+            refuse_missing_labels(np.asarray(columns[0], np.str_), origins[0])
             return named_ids(columns, origins)
         classes = stated[0]
         if classes is None:

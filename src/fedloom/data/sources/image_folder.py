@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Literal
 
@@ -11,7 +12,7 @@ from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
-from fedloom.data.sources.class_folders import LabelledFiles, find_class_folders, missing_classes
+from fedloom.data.sources.class_folders import LabelledFiles, class_name_notes, find_class_folders, missing_classes
 from fedloom.data.sources.files import Files, open_files
 from fedloom.data.sources.images import decode_into
 from fedloom.data.sources.pixels import WHITE
@@ -84,7 +85,10 @@ def parse_class_folders(
         rows = stratified_split(np.array([label for _, label in listed.train]), test_share, rng, origin)
         train, test = ([listed.train[row] for row in part] for part in rows)
     parsed = decode_parts(files, train, test, listed.classes, size, channels, allocate)
-    return parsed.with_notes(*listed.notes, *files.notes(), *missing_classes(train, test, listed.classes))
+    about_classes = missing_classes(train, test, listed.classes)
+    if classes is None:
+        about_classes += class_name_notes(train, test, listed.classes, origin)
+    return replace(parsed.with_notes(*listed.notes, *files.notes(), *about_classes), has_class_notes=True)
 
 
 @source("image-folder")

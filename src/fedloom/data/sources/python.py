@@ -125,12 +125,23 @@ def _splits(
     if owners is not None:
         where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
     parts = [ParsedSamples(*split_arrays) for split_arrays in zip(x, ids, where, strict=False)]
+    part_origins = (origin, origin) if len(parts) == 1 else None
     if len(parts) == 1:
         parts = held_out(parts[0], test_share, len(names), owners is not None, origin)
     notes += pictures.sentences()
     white = WHITE if pictures.total else None
     splits = checked_splits(
-        ParsedSplits(origin, parts[0], parts[1], names, tuple(domains), tokens, white=white, notes=tuple(notes))
+        ParsedSplits(
+            origin,
+            parts[0],
+            parts[1],
+            names,
+            tuple(domains),
+            tokens,
+            white=white,
+            notes=tuple(notes),
+            part_origins=part_origins,
+        )
     )
     measured = _all_features(splits, tokens) if standardise else ()
     scaled = configure_source(ImageSource, normalise=normalise).normalised(splits, training_moments(splits.train))

@@ -164,23 +164,12 @@ class TextSource(CachedSource):
         """Origin for messages, training texts, test texts, classes."""
         raise TypeError(f"{type(self).__name__} defines no read_texts()")
 
-    def notes(self, origin: str, parts: Sequence[Texts], classes: Sequence[str]) -> list[str]:
-        """Return sentences on labels that are unusual.
-
-        Args:
-            origin: name of the set in messages.
-            parts: the training and the test texts.
-            classes: names of the C classes.
-        """
-        return []
-
     def parse(self, allocate: Allocator) -> ParsedSplits:
         origin, train, test, classes = self.read_texts()
         if self.tokens is None:
             refuse_unspaced(train.texts, origin)
         ids_of = vocabulary(train.texts, self.vocabulary, self.tokens)
         ids = [encode(part.texts, ids_of, self.length, self.tokens) for part in (train, test)]
-        notes = self.notes(origin, (train, test), classes)
-        notes += token_notes(ids[0], f"{origin} (train)") + token_notes(ids[1], f"{origin} (test)")
+        notes = token_notes(ids[0], f"{origin} (train)") + token_notes(ids[1], f"{origin} (test)")
         parts = [ParsedSamples(x, part.labels) for x, part in zip(ids, (train, test), strict=True)]
         return ParsedSplits(origin, parts[0], parts[1], classes, tokens=True, words=tuple(ids_of), notes=tuple(notes))

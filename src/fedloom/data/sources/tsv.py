@@ -10,7 +10,7 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.labels import class_notes, missing_marks, named_ids, require_few
+from fedloom.data.labels import named_ids, refuse_missing_labels, require_few
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.source import source
 from fedloom.data.sources.text import Texts, TextSource, utf8
@@ -105,15 +105,5 @@ class Tsv(TextSource):
     def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
         train, test, classes = read_tsv(Files(self.path), self.train_file, self.test_file, separator=self.separator)
         require_few(len(classes), len(train.labels), f"{self.path / self.train_file}: labels")
-        marks = missing_marks(classes)
-        if marks:
-            count = int((train.labels == classes.index(marks[0])).sum())
-            raise DataError(
-                f"{self.path / self.train_file}: label '{marks[0]}' of {count:,} texts stands for a missing value as a "
-                "rule; leave these lines out, or give the class another name"
-            )
+        refuse_missing_labels(np.array(classes)[train.labels], str(self.path / self.train_file), "texts")
         return str(self.path), train, test, classes
-
-    def notes(self, origin: str, parts: Sequence[Texts], classes: Sequence[str]) -> list[str]:
-        train, test = (np.bincount(part.labels, minlength=len(classes)).tolist() for part in parts)
-        return class_notes([f"{origin} (train)", f"{origin} (test)"], classes, train, test)

@@ -101,7 +101,7 @@ class TableSource(Source):
             tables.append(columns)
             notes += left_out + (about_words if file is files[0] else [])
         labels = [table.pop(self.label) for table in tables]
-        ids, classes, about_labels = label_ids(labels, paths)
+        ids, classes = label_ids(labels, paths)
         holders: list[np.ndarray | None] = [None for _ in tables]
         owners: list[str] = []
         if self.owner is not None:
@@ -109,7 +109,6 @@ class TableSource(Source):
             holders, owners = owner_ids(held, [len(of) for of in held], origin)
             counts = np.bincount(np.concatenate([of for of in holders if of is not None]), minlength=len(owners))
             notes += twins_note(origin, f"owners ('{self.owner}')", dict(zip(owners, counts.tolist(), strict=True)))
-        notes += about_labels
         notes += suspicious_features(tables[0], ids[0], holders[0], origin)
         parts = [
             ParsedSamples(np.arange(len(y)), y, of) for y, of in zip(ids, holders, strict=True)
@@ -122,7 +121,12 @@ class TableSource(Source):
             x, unknown = encoded(table, part.x, words, path, origin, other_file=path != paths[0])
             rows.append(replace(part, x=x))
             notes += unknown
-        splits = checked_splits(ParsedSplits(origin, rows[0], rows[1], classes, tuple(owners)))
+        part_origins = str(paths[0]), str(paths[-1])
+        splits = checked_splits(
+            ParsedSplits(
+                origin, rows[0], rows[1], classes, tuple(owners), notes=tuple(notes), part_origins=part_origins
+            )
+        )
         pairs = [(name, word) for name in names for word in words[name] or [""]]
         titles = tuple(f"{name}={word}" if word else name for name, word in pairs)
         return Splits(
@@ -130,7 +134,7 @@ class TableSource(Source):
             replace(splits.test, features=titles),
             domains_are_owners=bool(owners),
             numeric_features=tuple(position for position, (_, word) in enumerate(pairs) if not word),
-            notes=tuple(notes),
+            notes=splits.notes,
         )
 
     def column(self, file: TableFile, name: str) -> Column:
