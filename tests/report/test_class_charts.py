@@ -172,6 +172,9 @@ def test_every_client_is_in_a_table_that_folds(make_result):
     text = page([make_result("local", protocol="personal/local", client_accuracies=(0.25, 0.5, 1.0))])
     assert "<summary>local: each of 3 clients</summary>" in text
     assert re.search(r'client 1</span></th><td[^>]*data-value="24">24</td>', "".join(text.splitlines()))
+    assert "Clients that were not tested" not in text
+    of_two = page([make_result("local", protocol="personal/local", client_accuracies=(0.25, 0.5), clients=3)])
+    assert "Seed 0, last test. Clients that were not tested: 1." in of_two
     many = [make_result(f"method{k}", client_accuracies=(0.25, 0.5)) for k in range(5)]
     assert "each of 2 clients" not in page(many)
 

@@ -40,7 +40,8 @@ def _client_table(number: int, row: ChartRow) -> Markup:
         cells += [("–" if share is None else percent(share), share) for share in shares.values()]
         body.append(cells)
         plain.append({"client": client, **held, **shares})
-    caption = f"Seed {run.numbers['seed']}, last test."
+    caption, untested = f"Seed {run.numbers['seed']}, last test.", run.numbers["clients"] - len(body)
+    caption += f" Clients that were not tested: {untested:,}." if untested > 0 else ""
     name = f"client-table-{number}"
     sheet = table(f"{name}-note", caption, columns, set(columns[1:]), body, {"csv": as_csv(plain)})
     return fold(f"{row.row['label']}: each of {counted(len(body), 'client')}", [sheet])
