@@ -40,6 +40,7 @@ from fedloom.commands.shared import (
     config_path,
     expand_home_in,
     make_printable,
+    note_unused_options,
     output_folder,
     overrides_with_options,
     print_json,
@@ -139,6 +140,7 @@ def run(
     from fedloom.terminal import print_result
 
     parsed = parse(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)))
+    note_unused_options(overrides, {parsed.method})
     folder = out or Path("runs") / folder_name(parsed)
     existing = _existing(resume or from_round is not None, fresh)
     if from_round is not None:

@@ -7,7 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.commands.shared import make_printable, output_folder, overrides_with_options
+from command_line import call
+from fedloom.commands.shared import make_printable, note_unused_options, output_folder, overrides_with_options
 from fedloom.core.errors import ConfigError, RunFolderError
 
 
@@ -16,6 +17,46 @@ def test_options_are_overrides_given_once() -> None:
     assert overrides_with_options(None, rounds=3) == ["rounds=3"]
     with pytest.raises(ConfigError, match="--rounds 3 and rounds=4: give one of them"):
         overrides_with_options(["rounds=4"], rounds=3)
+
+
+def test_options_of_methods_that_do_not_run_are_named(capsys: pytest.CaptureFixture[str]) -> None:
+    typed = [
+        "rounds=1",
+        "fedprox.mu=0.5",
+        "options.fedsc.tau=2",
+        "fedsc.tau=null",
+        "scenario.alpha=1",
+        "local_epochs=1",
+    ]
+    note_unused_options(typed, {"fedavg", "fedprox+dw"})
+    assert capsys.readouterr().err == (
+        "note: without effect, since their method does not run: fedprox.mu, options.fedsc.tau; methods that run: "
+        "fedavg, fedprox+dw\n"
+    )
+    note_unused_options(typed, {"fedprox", "fedsc"})
+    note_unused_options(None, {"fedavg"})
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("words", "is_noted"),
+    [
+        (("run", "c.yaml"), True),
+        (("run", "c.yaml", "method=fedprox"), False),
+        (("compare", "c.yaml", "--seeds", "1", "--methods", "fedavg,fedprox"), False),
+        (("compare", "c.yaml", "--seeds", "1", "--methods", "fedavg"), True),
+        (("study", "c.yaml"), True),
+    ],
+    ids=str,
+)
+def test_commands_that_train_name_them(words, is_noted, tmp_path, monkeypatch, capsys) -> None:
+    monkeypatch.chdir(tmp_path)
+    Path("c.yaml").write_text(
+        "model: logistic\nrounds: 1\nengine: serial\nscenario: {source: digits, partition: iid, clients: 2}\n"
+    )
+    code, _, err = call(capsys, *words, "fedprox.mu=0.5", "--out", "out", "--quiet")
+    assert code == 0
+    assert ("note: without effect, since their method does not run: fedprox.mu; " in err) == is_noted
 
 
 def test_folders_that_stay_empty_go_and_others_stay(tmp_path: Path) -> None:

@@ -52,6 +52,8 @@ def changed(*words: str) -> dict[str, Any]:
         ("participation=1.5", "participation = 1.5: input should be less than or equal to 1"),
         ("rounds=0", "rounds = 0: "),
         ("rounds=many", "rounds = 'many': "),
+        ("rounds=1:30", "rounds = '1:30': "),  # 90 in YAML 1.1
+        ("seed=0o10", "seed = '0o10': "),
         ("evaluation.protocol=global", "evaluation.protocol = 'global': "),
         ("seed=-1", "seed = -1: "),
         ("lr=1", "unknown key 'lr': did you mean 'optimizer.lr'?"),
@@ -95,6 +97,8 @@ def test_a_missing_alpha_is_named() -> None:
     ("word", "says"),
     [
         ("rounds", "no override"),
+        ("rounds=", "'rounds=': the value is empty; write rounds=null to take the key out"),
+        ("scenario.alpha=  ", "the value is empty; write scenario.alpha=null"),
         ("rounds.x=3", "is a value"),
         ("a=[", "not YAML"),
         ("a={b: 1, b: 2}", "comes twice"),
@@ -103,6 +107,14 @@ def test_a_missing_alpha_is_named() -> None:
 def test_broken_overrides(word: str, says: str) -> None:
     with pytest.raises(ConfigError, match=says):
         load(DEMO, [word])
+
+
+def test_numbers_with_leading_zeros_are_decimal(tmp_path: Path) -> None:
+    (tmp_path / "c.yaml").write_text(
+        "seed: 010\nbatch_size: 08\nscenario: {source: digits, partition: iid, clients: 2}\n"
+    )
+    read = parse(load(tmp_path / "c.yaml", ["rounds=012"]))
+    assert (read.seed, read.batch_size, read.rounds) == (10, 8, 12)
 
 
 def test_missing_and_broken_files(tmp_path: Path) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import time
 from pathlib import Path
 
@@ -23,6 +24,31 @@ from fedloom.core.safe_yaml import parse_yaml, read_yaml
 )
 def test_plain_values(text: str, value: object) -> None:
     assert parse_yaml(text) == value
+
+
+@pytest.mark.parametrize(
+    ("word", "value"),
+    [
+        ("10", 10),
+        ("-7", -7),
+        ("0", 0),
+        ("1_000", 1000),
+        ("0x1F", 31),
+        ("1.5", 1.5),
+        (".5", 0.5),
+        ("-.inf", -math.inf),
+        *((word, word) for word in ("010", "08", "-010", "0o10", "0b11", "1:30", "1:04", "190:20:30", "1:30.5")),
+    ],
+)
+def test_numbers_are_read_as_they_are_written(word: str, value: object) -> None:
+    (read,) = parse_yaml(f"[{word}]")
+    assert (read, type(read)) == (value, type(value))
+    assert parse_yaml(word) == value
+
+
+@pytest.mark.parametrize("word", ["010", "08", "0o10", "0x1F", "1_000", "0b11", "1:30", "1:30.5", "1e3", "off", "12"])
+def test_words_that_look_like_numbers_survive_the_way_into_a_file(word: str) -> None:
+    assert parse_yaml(yaml.safe_dump({"a": word})) == {"a": word}
 
 
 def test_what_stands_behind_aliases_is_copied() -> None:

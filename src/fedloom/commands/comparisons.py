@@ -19,6 +19,7 @@ from fedloom.commands.shared import (
     Runs,
     Seed,
     config_path,
+    note_unused_options,
     output_folder,
     overrides_with_options,
     print_json,
@@ -76,6 +77,7 @@ def compare(
     names = None if methods is None else [name.strip() for name in methods.split(",")]
     make = variants_with_references if references else variants
     configs = make(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)), names, seeds)
+    note_unused_options(overrides, {config.method for config in configs})
     folder = out or Path("runs") / f"compare-{config.stem}"
     run_comparison(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
 

@@ -118,6 +118,30 @@ def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ())
             raise ConfigError(f"{override}: {key} is an option of `{context.command_path}`; write {usage}")
 
 
+def note_unused_options(overrides: Sequence[str] | None, methods: Collection[str]) -> None:
+    """Say which overrides are options of methods that do not run.
+
+    Args:
+        overrides: words as "key=value".
+        methods: names of the methods that run.
+    """
+    from fedloom.config.run_config import RunConfig
+    from fedloom.methods import METHODS
+
+    keys = [key for key, _, value in (override.partition("=") for override in overrides or ()) if value != "null"]
+    section_by_key = {key: key.removeprefix("options.").partition(".")[0] for key in keys}
+    unused = [
+        key
+        for key, section in section_by_key.items()
+        if section in METHODS and section not in {*RunConfig.model_fields, *methods}
+    ]
+    if unused:
+        say(
+            f"note: without effect, since their method does not run: {', '.join(unused)}; methods that run: "
+            f"{', '.join(sorted(methods))}"
+        )
+
+
 def expand_home_in(argument: str) -> str:
     """A word of a command line with the home directory in the place of ~, also behind --option=, where shells leave it.
 

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import typer
 
 from fedloom.commands.comparisons import show_comparison
-from fedloom.commands.shared import AsJson, Quiet, output_folder, print_json, refuse_options, say
+from fedloom.commands.shared import AsJson, Quiet, note_unused_options, output_folder, print_json, refuse_options, say
 from fedloom.commands.study_sections import sections_of_studies
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
@@ -59,6 +59,7 @@ def study(
         )
     refuse_options(overrides or (), OF_STUDIES)
     planned = read_study(file, overrides or ())
+    note_unused_options(overrides, {cell.config.method for cell in planned.cells})
     folder = out or Path("runs") / f"study-{file.stem}"
     with stopped_by_full_disk(folder):
         run_and_report(planned, folder, only or (), plan, workers, quiet, as_json, on, allow_mixed)

@@ -342,6 +342,8 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise ConfigError(
                 f"{short_repr(assignment)} is no override; write key=value, e.g. rounds=10 or scenario.alpha=0.5"
             )
+        if not text.strip():  # an empty variable of a shell, as a rule
+            raise ConfigError(f"{short_repr(assignment)}: the value is empty; write {key}=null to take the key out")
         try:
             value = parse_yaml(text)
         except yaml.YAMLError as error:

@@ -1,7 +1,8 @@
 """Read YAML that people wrote, in bounded time: plain values, no duplicate keys, limited depth and size.
 
 PyYAML's safe loader builds no objects, but it recurses as deep as its input, expands aliases without limit, keeps the
-last of two equal keys, and reads off, on, no and yes as truth values, although an option may be called `off`.
+last of two equal keys, and follows YAML 1.1: it reads off, on, no and yes as truth values, although an option may be
+called `off`, 010 as 8, and 1:30 as 90.
 """
 
 from __future__ import annotations
@@ -25,14 +26,18 @@ class _RefusedYaml(yaml.YAMLError):
     """Valid YAML that no config needs."""
 
 
-_BOOL_TAG = "tag:yaml.org,2002:bool"
+_BOOL_TAG, _INT_TAG, _FLOAT_TAG = (f"tag:yaml.org,2002:{kind}" for kind in ("bool", "int", "float"))
 
 
 class _Loader(yaml.SafeLoader):
-    """The safe loader without duplicate keys. Truth values are true and false, as in YAML 1.2."""
+    """The safe loader without duplicate keys.
+
+    Truth values are true and false, as in YAML 1.2. Numbers are written in decimal or hexadecimal digits; words such as
+    1:30 and 010 are texts, of which a key that takes a number reads 010 as ten and refuses 1:30.
+    """
 
     yaml_implicit_resolvers = {  # noqa: RUF012
-        first_character: [(tag, pattern) for tag, pattern in resolvers if tag != _BOOL_TAG]
+        first_character: [entry for entry in resolvers if entry[0] not in (_BOOL_TAG, _INT_TAG, _FLOAT_TAG)]
         for first_character, resolvers in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 
@@ -46,7 +51,24 @@ class _Loader(yaml.SafeLoader):
         return super().construct_mapping(node, deep)
 
 
+def _whole_number(loader: _Loader, node: yaml.ScalarNode) -> int:
+    digits = str(loader.construct_scalar(node)).replace("_", "")
+    return int(digits, 16 if digits.startswith("0x") else 10)
+
+
 _Loader.add_implicit_resolver(_BOOL_TAG, re.compile("^(?:true|True|TRUE|false|False|FALSE)$"), list("tTfF"))
+_Loader.add_implicit_resolver(
+    _FLOAT_TAG,
+    re.compile(
+        r"^(?:[-+]?[0-9][0-9_]*\.[0-9_]*(?:[eE][-+][0-9]+)?|\.[0-9][0-9_]*(?:[eE][-+][0-9]+)?"
+        r"|[-+]?\.(?:inf|Inf|INF)|\.(?:nan|NaN|NAN))$"
+    ),
+    list("-+0123456789."),
+)
+_Loader.add_implicit_resolver(
+    _INT_TAG, re.compile("^(?:[-+]?(?:0|[1-9][0-9_]*)|0x[0-9a-fA-F]+)$"), list("-+0123456789")
+)
+_Loader.add_constructor(_INT_TAG, _whole_number)
 
 
 def parse_yaml(text: str, max_length: int = _MAX_LENGTH) -> Any:
