@@ -10,6 +10,7 @@ import fedloom as fl
 from command_line import call
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import from_arrays
+from fedloom.evaluation import METRICS
 from fedloom.export.trained import read
 
 
@@ -115,6 +116,89 @@ def test_data_that_do_not_fit_are_refused_in_one_line(folder, data, change, says
     with pytest.raises(DataError, match=says) as refusal:
         fl.evaluate(folder, change(*data))
     assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("change", "says"),
+    [
+        (lambda x, y: [x, y], "data: of type list; need a tuple of arrays"),
+        (lambda x, y: x, "data: of type ndarray; need a tuple of arrays"),
+        (lambda x, y: {"x": x, "y": y}, "data: of type dict; need"),
+        (lambda x, y: None, "data: of type NoneType; need"),
+        (lambda x, y: 5, "data: of type int; need"),
+        (lambda x, y: torch.utils.data.TensorDataset(torch.tensor(x), torch.tensor(y)), "data: of type TensorDataset"),
+        (lambda x, y: (x,), "data: a tuple of 1; need"),
+        (lambda x, y: (x, y, y), "data: a tuple of 3; need"),
+        (lambda x, y: (x, None), "y: labels of shape"),
+        (lambda x, y: (x, [[1], [2, 3]]), "y: no array can be made of this"),
+        (lambda x, y: ([x[0], x[1, :, :4]], y[:2]), "x: no array can be made of this"),
+    ],
+)
+def test_data_of_other_types_are_refused_in_one_line(folder, data, change, says):
+    with pytest.raises(DataError, match=says) as refusal:
+        fl.evaluate(folder, change(*data))
+    assert "\n" not in str(refusal.value)
+
+
+def is_sure(predictions):
+    return predictions.probabilities.amax(1) > 0.9
+
+
+@pytest.mark.parametrize(
+    ("arguments", "says"),
+    [
+        ({"metrics": "accuracy"}, "metrics = 'accuracy': need a list of names"),
+        ({"metrics": None}, "metrics = None: need a list of names"),
+        ({"metrics": [lambda predictions: predictions.labels]}, "need a name, a function with a name"),
+        ({"metrics": [3]}, "evaluation.metrics = 3: need a name"),
+        ({"client": "0"}, "client = '0': need a client's number, or None"),
+        ({"client": True}, "client = True: need a client's number"),
+        ({"client": 1.0}, "client = 1.0: need a client's number"),
+        ({"client": 3}, "client = 3: the run has 3 clients, 0 to 2"),
+        ({"at": 1}, "at = '1': need last or best_val"),
+        ({"run": None}, "run = None: need a run folder, an exported file or a result"),
+        ({"run": 5}, "run = 5: need a run folder"),
+    ],
+    ids=str,
+)
+def test_arguments_of_other_types_are_refused_in_one_line(folder, data, arguments, says):
+    with pytest.raises(ConfigError, match=says) as refusal:
+        fl.evaluate(**{"run": folder, "data": data} | arguments)
+    assert "\n" not in str(refusal.value)
+    for path in (None, 5):
+        with pytest.raises(ConfigError, match=f"path = {path}: need the path of a run folder"):
+            fl.load(path)
+
+
+def test_metrics_may_be_functions_as_for_a_run(folder, data, monkeypatch):
+    METRICS.names()
+    monkeypatch.setattr(METRICS, "_entries", dict(METRICS._entries))
+    tested = fl.evaluate(folder, data, metrics=[is_sure, "accuracy"])
+    assert [*tested.metrics] == ["is_sure", "accuracy", "majority"]
+    assert 0 < tested.metrics["is_sure"] <= 1
+
+
+def test_numbers_that_name_classes_are_never_ids(tmp_path):
+    """A single unknown number among known names turned all others into ids: each class became its neighbour."""
+    x = np.random.default_rng(0).normal(size=(30, 4)).astype(np.float32)
+    for name, labels in (("numbers", np.arange(30) % 3 + 1), ("words", np.array(["a", "b", "c"])[np.arange(30) % 3])):
+        run = tmp_path / name
+        fl.run("fedavg", scenario=fl.scenario((x, labels), clients=2), rounds=1, model="logistic", out=run)
+    known = fl.evaluate(tmp_path / "numbers", (x[:6], np.array([1, 2, 3, 1, 2, 3])), metrics=["accuracy"])
+    assert [row["samples"] for row in known.by_class()] == [2, 2, 2]
+    with pytest.raises(DataError, match="label '0' is no class of the model, whose classes are 1, 2, 3"):
+        fl.evaluate(tmp_path / "numbers", (x[:6], np.array([0, 2, 1, 2, 1, 2])))
+    ids = fl.evaluate(tmp_path / "words", (x[:6], np.array([0, 2, 1, 2, 1, 2])), metrics=["accuracy"])
+    assert [row["samples"] for row in ids.by_class()] == [1, 2, 3]
+
+
+def test_a_column_of_labels_is_of_a_table(folder, data, tmp_path):
+    np.savez(tmp_path / "new.npz", x=data[0], y=data[1])
+    for given in (tmp_path / "new.npz", tmp_path, data):
+        with pytest.raises(
+            DataError, match=r"label = 'q': only a .csv or .parquet has a column of labels; leave label"
+        ):
+            fl.evaluate(folder, given, label="q")
 
 
 def test_other_files_and_metrics_are_refused(folder, data, tmp_path):

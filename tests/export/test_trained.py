@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import json
+import math
 import shutil
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +18,8 @@ import fedloom as fl
 from fedloom.config.run_config import parse
 from fedloom.core.errors import CheckpointError, ConfigError, DataError, FedloomError, RunFolderError
 from fedloom.data import from_arrays
+from fedloom.evaluation import METRICS
+from fedloom.evaluation.metrics.of_function import register_metric
 from fedloom.export import trained
 from fedloom.methods import METHODS, Method, Predictor, Train, register
 from fedloom.nets import MODELS, wrap
@@ -92,6 +96,52 @@ def test_without_select_the_best_round_is_not_kept(tmp_path: Path) -> None:
     result = run(config(rounds=6, optimizer={"lr": 0.7, "momentum": 0.9}, checkpoint={"seconds": 1000}), out=tmp_path)
     with pytest.raises(CheckpointError, match=r"no checkpoint of round .* evaluation.select=best_val keeps"):
         result.model(at="best_val")
+
+
+@pytest.mark.parametrize("lowest", [False, True], ids=["highest", "lowest"])
+def test_the_best_round_by_a_metric_that_this_process_does_not_know(
+    lowest: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, digits: Any
+) -> None:
+    def value(p: Any) -> torch.Tensor:
+        return (p.predicted != p.labels if lowest else p.predicted == p.labels).double()
+
+    METRICS.names()
+    with monkeypatch.context() as only_here:
+        only_here.setattr(METRICS, "_entries", dict(METRICS._entries))
+        name = register_metric(value)
+        METRICS.get(name).higher_is_better = not lowest  # type: ignore[misc]
+        evaluation = {"select": "best_val", "select_by": name, "metrics": [name]}
+        rates = {"lr": 0.7, "momentum": 0.9}
+        result = run(config(rounds=6, optimizer=rates, evaluation=evaluation), out=tmp_path)
+    assert result.numbers["accuracy"] != result.numbers["last_accuracy"]
+    assert globally(fl.load(tmp_path, at="best_val"), digits) == result.numbers["accuracy"]
+    _forget_directions(tmp_path)
+    assert globally(fl.load(tmp_path, at="best_val"), digits) == result.numbers["accuracy"]
+    last = tmp_path.parent / f"{tmp_path.name}-last"
+    with monkeypatch.context() as only_here:
+        only_here.setattr(METRICS, "_entries", dict(METRICS._entries))
+        run(config(evaluation={"select_by": register_metric(value), "metrics": [name]}), out=last)
+    _forget_directions(last)
+    with pytest.raises(ConfigError, match="unknown metric 'value'"):  # nothing shows what is best
+        fl.load(last, at="best_val")
+
+
+def _forget_directions(folder: Path) -> None:
+    """Leave out of the summary what earlier versions did not write: in which direction metrics are better."""
+    numbers = json.loads((folder / "summary.json").read_text())
+    del numbers["higher_is_better"]
+    (folder / "summary.json").write_text(json.dumps(numbers))
+
+
+def test_no_validation_data_and_no_number_on_them_are_told_apart(finished: Result) -> None:
+    of_nan = [row | {"value": math.nan} if row["split"] == "val" else row for row in finished.rows]
+    without = [row for row in finished.rows if row["split"] != "val"]
+    for rows, why in (
+        (of_nan, "accuracy on validation data is NaN in every round; take last"),
+        (without, "this run has no validation data; take last"),
+    ):
+        with pytest.raises(ConfigError, match=why):
+            replace(finished, rows=rows, folder=None).model(at="best_val")
 
 
 def test_the_best_round_is_found_again_after_a_crash(tmp_path: Path, finished: Result, digits: Any) -> None:

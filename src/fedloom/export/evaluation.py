@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
 from fedloom.core.units import value_text
-from fedloom.evaluation import METRICS, MetricStates, Predictions
+from fedloom.evaluation import METRICS, Metric, MetricStates, Predictions
+from fedloom.evaluation.metrics.of_function import PerSample, register_metric
 from fedloom.evaluation.scores import finite
 from fedloom.export.labelled import read_labelled
 from fedloom.export.modules import OwnModel
@@ -64,7 +65,7 @@ def evaluate(
     client: int | None = None,
     at: RoundSelection = "last",
     *,
-    metrics: Sequence[str] = (),
+    metrics: Iterable[str | PerSample | type[Metric]] = (),
     label: str | None = None,
     model: OwnModel | None = None,
     note: Note = lambda _: None,
@@ -76,22 +77,27 @@ def evaluate(
         data: arrays (x, y), a folder with a folder of files for each class, an .npz with x and y, a .csv or .parquet.
         client: number of the client whose personal model is tested; None for the server's.
         at: after the last round, or "best_val" for the best one on validation data.
-        metrics: names of metrics; all if empty.
-        label: the column with the labels, for a table.
+        metrics: names of metrics, functions, or classes; all registered ones if empty.
+        label: the column with the labels of a table; for other data it is refused.
         model: your module or its factory, if the run was given one.
         note: called with a sentence on unusual files and unfinished runs.
 
     Raises as `fedloom.load`, and `DataError` for data that cannot be read or do not fit the model.
     """
-    names = [*dict.fromkeys(metrics)] or [name for name in METRICS.names() if name not in _NOT_OF_NEW_DATA]
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
+        raise ConfigError(f"metrics = {short_repr(metrics)}: need a list of names; leave it out for all metrics")
+    asked = dict.fromkeys(metric if isinstance(metric, str) else register_metric(metric) for metric in metrics)
+    names = [*asked] or [name for name in METRICS.names() if name not in _NOT_OF_NEW_DATA]
     for name in names:
         if name in _NOT_OF_NEW_DATA:
             raise ConfigError(f"metric {name}: {_NOT_OF_NEW_DATA[name]}; leave it out")
     kinds = {name: METRICS.get(name) for name in names}
     if isinstance(run, Path | str):
         trained = read(run, client, at, model=model, note=note)
-    else:
+    elif isinstance(run, FinishedRun):
         trained = of_result(run, client, at)
+    else:
+        raise ConfigError(f"run = {short_repr(run)}: need a run folder, an exported file or a result")
     x, y = read_labelled(expand_home(data) if isinstance(data, Path | str) else data, trained.metadata, label, note)
     logits = trained.scores(x)
     if logits.shape[1] != len(trained.metadata.classes):

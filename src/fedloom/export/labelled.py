@@ -10,7 +10,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import DataError
+from fedloom.core.errors import DataError, short_repr
+from fedloom.data.sources.as_arrays import as_array
 from fedloom.data.sources.npz import read_npz
 from fedloom.data.sources.tables.new_rows import table_labels
 from fedloom.export.metadata import ExportMetadata
@@ -29,7 +30,7 @@ def read_labelled(
 
     Args:
         data: a folder with a folder of files for each class, an .npz with x and y (or x_test and y_test), a .csv or
-            .parquet, or arrays (x, y). Labels are class names or ids.
+            .parquet, or arrays (x, y). Labels are class names, or ids where no class has a number for its name.
         metadata: says what the model takes.
         label: the column with the labels of a table.
         note: called with a sentence on unusual files.
@@ -37,8 +38,15 @@ def read_labelled(
     Raises `DataError` for data that cannot be read, or do not fit the model.
     """
     classes = metadata.classes
+    if not isinstance(data, Path) and not (isinstance(data, tuple) and len(data) == 2):
+        kind = f"a tuple of {len(data)}" if isinstance(data, tuple) else f"of type {type(data).__name__}"
+        raise DataError(
+            f"data: {kind}; need a tuple of arrays (x, y), or the path of a folder of classes, .npz, .csv or .parquet"
+        )
+    if label is not None and not (isinstance(data, Path) and data.suffix in TABLES):
+        raise DataError(f"label = {short_repr(label)}: only a .csv or .parquet has a column of labels; leave label out")
     if isinstance(data, tuple):
-        x, labels = (np.asarray(part) for part in data)
+        x, labels = (as_array(part, name) for part, name in zip(data, "xy", strict=True))
         samples = _fitting(stored_samples(x, metadata.input, "x"), metadata, "x")
         return _paired(samples, class_ids_of(labels, classes, "y"), "x and y")
     if data.is_dir():
@@ -63,7 +71,7 @@ def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str) -> Ten
     """Return the class ids [n], int64, of labels.
 
     Args:
-        labels: names or ids [n].
+        labels: names [n], or ids where no class has a whole number for its name.
         classes: names of the model's C classes, in the order of its scores.
         origin: name of the labels in messages.
 
@@ -78,7 +86,8 @@ def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str) -> Ten
     words = [str(value.decode() if isinstance(value, bytes) else value) for value in labels.tolist()]
     ids = {name: number for number, name in enumerate(classes)}
     unknown = sorted({*words} - ids.keys())
-    if unknown and labels.dtype.kind in "iu" and int(labels.min()) >= 0 and int(labels.max()) < len(classes):
+    names_are_words = not any(name.removeprefix("-").isdecimal() for name in classes)  # else 2 is the class "2"
+    if unknown and names_are_words and labels.dtype.kind in "iu" and 0 <= labels.min() <= labels.max() < len(classes):
         return torch.from_numpy(labels.astype(np.int64))
     if unknown:
         known = ", ".join(classes[:10]) + (", ..." if len(classes) > 10 else "")

@@ -13,7 +13,7 @@ from torch import nn
 from fedloom.config.model_key import UserModelConfig
 from fedloom.config.run_config import RunConfig
 from fedloom.config.setup import Setup
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError, short_repr
 from fedloom.core.records import RecordError
 from fedloom.data import Scenario
 from fedloom.engine import LocalTraining, Worker
@@ -81,6 +81,8 @@ class RunAtCheckpoint:
 
     def model(self, client: int | None, at: RoundSelection) -> tuple[nn.Module, ExportMetadata, ModelSource | None]:
         """Return the server's or a client's model with its metadata. Raises `ConfigError` if it does not exist."""
+        if client is not None and (isinstance(client, bool) or not hasattr(client, "__index__")):
+            raise ConfigError(f"client = {short_repr(client)}: need a client's number, or None for the server's model")
         if client is not None and not 0 <= client < self.clients:
             raise ConfigError(f"client = {client}: the run has {self.clients} clients, 0 to {self.clients - 1}")
         group = 0 if client is None else group_of(client, self.setup.tasks)

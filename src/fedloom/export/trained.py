@@ -6,7 +6,7 @@ import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol, get_args
+from typing import Any, Protocol, get_args, runtime_checkable
 
 import torch
 from safetensors.torch import save as safetensors_bytes
@@ -14,13 +14,15 @@ from torch import Tensor, nn
 
 from fedloom._renamed import tell_new_names
 from fedloom.config.run_config import RunConfig
-from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError
+from fedloom.core.criterion import Criterion
+from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError, short_repr
 from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import RecordError
 from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
 from fedloom.engine import PASS_BATCH
+from fedloom.evaluation import METRICS
 from fedloom.export import metadata as metadata_file
 from fedloom.export.graphs import graph_bytes
 from fedloom.export.metadata import ExportMetadata
@@ -29,7 +31,8 @@ from fedloom.export.run_at_checkpoint import Memory, RunAtCheckpoint
 from fedloom.nets.user_model import ModelSource
 from fedloom.storage import checkpoint as checkpoints
 from fedloom.storage.checkpoint import Checkpoint
-from fedloom.storage.curves import RoundSelection, best_val
+from fedloom.storage.curves import RoundSelection, best_val, curve
+from fedloom.storage.run_data import known_direction, shown_criterion
 from fedloom.storage.run_folder import Row, RunFolder
 
 Note = Callable[[str], None]
@@ -107,6 +110,7 @@ class Trained:
             )
 
 
+@runtime_checkable
 class FinishedRun(Protocol):
     """The parts of a `Result` from which its model is made."""
 
@@ -171,6 +175,8 @@ def read(
         scenario: your scenario, if the method adapts personal models to data.
         note: called with a sentence on unfinished runs and damaged checkpoints; warns by default.
     """
+    if not isinstance(path, Path | str):
+        raise ConfigError(f"path = {short_repr(path)}: need the path of a run folder or of an exported file")
     path = expand_home(path)
     if path.suffix == metadata_file.SUFFIX and not path.is_dir():
         if client is not None or at != "last":
@@ -204,7 +210,7 @@ def of_result(result: FinishedRun, client: int | None = None, at: RoundSelection
     if result.folder is not None:
         checkpoint = _in_folder(memory.config, RunFolder(result.folder), at, _warn)
     else:
-        kept_checkpoint = memory.weights.get(_round(result.rows, at, memory.config))
+        kept_checkpoint = memory.weights.get(_round(result.rows, at, memory.config, {}))
         if kept_checkpoint is None:
             raise ConfigError(
                 f"at = '{at}': this run kept no weights of that round; "
@@ -216,16 +222,30 @@ def of_result(result: FinishedRun, client: int | None = None, at: RoundSelection
 
 
 # -- which round -------------------------------------------------------------------------------------------------------
-def _round(rows: Sequence[Row], at: RoundSelection, config: RunConfig) -> int:
-    """Return the round that `at` names."""
+def _round(rows: Sequence[Row], at: RoundSelection, config: RunConfig, numbers: Mapping[str, Any]) -> int:
+    """Return the round that `at` names. numbers: the contents of summary.json, empty if there is none."""
     if at not in get_args(RoundSelection):
         raise ConfigError(f"at = '{at}': need last or best_val")
     if not rows:
         raise RunFolderError("metrics.jsonl: missing or empty, and the run is finished; run again with --fresh")
-    best = best_val(rows, config.evaluation.criterion()) if at == "best_val" else (rows[-1]["round"], 0.0)
+    if at == "last":
+        return rows[-1]["round"]
+    criterion = _criterion(rows, config, numbers)
+    best = best_val(rows, criterion)
+    if best is None and curve(rows, criterion.name, "val")[0]:
+        raise ConfigError(f"at = 'best_val': {criterion.name} on validation data is NaN in every round; take last")
     if best is None:
         raise ConfigError("at = 'best_val': this run has no validation data; take last, or set scenario.val above 0")
     return best[0]
+
+
+def _criterion(rows: Sequence[Row], config: RunConfig, numbers: Mapping[str, Any]) -> Criterion:
+    """Return what selects a round, which may be a function of a script that this process has not run."""
+    evaluation, name = config.evaluation, config.evaluation.select_by
+    is_shown = numbers.get("select") == "best_val" or known_direction(numbers, name) is not None
+    if name in METRICS or not is_shown:
+        return evaluation.criterion()
+    return shown_criterion(rows, numbers, name, evaluation.last_k)
 
 
 def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: Note) -> Checkpoint:
@@ -237,7 +257,7 @@ def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: N
             raise RunFolderError(f"{folder.path}: unfinished, and without a checkpoint yet; go on with --resume")
         note(f"{folder.path} is unfinished: this is the model after round {latest.round} of {config.rounds}")
         return latest
-    round_ = _round(folder.log.rows(), at, config)
+    round_ = _round(folder.log.rows(), at, config, folder.read_json("summary.json") or {})
     round_checkpoint = checkpoints.load_round(folder.checkpoints, round_, fingerprint)
     if round_checkpoint is None:
         raise CheckpointError(

@@ -144,27 +144,52 @@ class RunData:
     def selected_rounds(self) -> list[int]:
         """The rounds whose tests count by `evaluation.select`: one, or the last ones of which the mean is taken."""
         evaluation = self.config.get("evaluation", {})
-        select, last_k = self.numbers["select"], int(evaluation.get("last_k", 10))
-        name = evaluation.get("select_by", ACCURACY.name)
-        sign = -1 if self.higher_is_better(name) is False else 1
-        rounds = selected_rounds(self.rows, select, last_k, Criterion(name, sign))
-        if name == ACCURACY.name or mean_over(self.rows, "accuracy", rounds) == self.numbers["accuracy"]:
-            return rounds
-        # Folders of earlier versions do not say whether the lowest value of a plug-in's metric is the best, but the
-        # run's accuracy shows it.
-        others = selected_rounds(self.rows, select, last_k, Criterion(name, -sign))
-        return others if mean_over(self.rows, "accuracy", others) == self.numbers["accuracy"] else rounds
+        last_k, name = int(evaluation.get("last_k", 10)), evaluation.get("select_by", ACCURACY.name)
+        criterion = shown_criterion(self.rows, self.numbers, name, last_k)
+        return selected_rounds(self.rows, self.numbers["select"], last_k, criterion)
 
     def higher_is_better(self, measure: str) -> bool | None:
         """Whether the highest value of a measure is the best; None for another metric than fedloom's own in a folder of
         an earlier version, which does not say so."""
-        built_in = higher_is_better(measure)
-        recorded = self.numbers.get("higher_is_better", {}).get(measure.partition("/")[0])
-        return recorded if built_in is None else built_in
+        return known_direction(self.numbers, measure)
 
     def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
         """Rounds and values of one measure of the whole run, in its main protocol."""
         return curve(self.rows, name, split)
+
+
+def known_direction(numbers: Mapping[str, Any], measure: str) -> bool | None:
+    """Return whether the highest value of a measure is the best, as `RunData.higher_is_better` does.
+
+    Args:
+        numbers: the contents of summary.json, empty if there is none.
+        measure: name of the measure.
+    """
+    built_in = higher_is_better(measure)
+    recorded: bool | None = numbers.get("higher_is_better", {}).get(measure.partition("/")[0])
+    return recorded if built_in is None else built_in
+
+
+def shown_criterion(rows: Sequence[Row], numbers: Mapping[str, Any], name: str, last_k: int) -> Criterion:
+    """Return the criterion by which a finished run selected its rounds.
+
+    Folders of earlier versions do not say whether the lowest value of a plug-in's metric is the best, but the run's
+    accuracy shows it.
+
+    Args:
+        rows: measures of the run.
+        numbers: the contents of summary.json.
+        name: the metric that selects.
+        last_k: evaluated rounds that `mean_last_k` selects.
+    """
+    sign = -1 if known_direction(numbers, name) is False else 1
+    usual, opposite = Criterion(name, sign), Criterion(name, -sign)
+
+    def is_shown(criterion: Criterion) -> bool:
+        rounds = selected_rounds(rows, numbers["select"], last_k, criterion)
+        return bool(mean_over(rows, "accuracy", rounds) == numbers["accuracy"])
+
+    return opposite if name != ACCURACY.name and not is_shown(usual) and is_shown(opposite) else usual
 
 
 def says_diverged(note: str) -> bool:
