@@ -166,7 +166,7 @@ def test_natural_ids_of_a_file(tmp_path):
     assert [dealt.train[k].tolist() for k in range(3)] == [[0, 3], [2], [1]]
     assert [dealt.test[k].tolist() for k in range(3)] == [[2], [0], []]  # dan has no training samples: nobody's
     assert dealt.notes == (
-        "test samples of owners without training samples, which are in no client's test: 1 of 3 (1 of dan)",
+        "test samples of owners without training samples, which are in no client's test: 1 of 3 (1 of 'dan')",
     )
 
 
@@ -174,7 +174,7 @@ def test_test_samples_of_owners_without_training_samples_are_counted():
     of_photo_alone = TRAIN.take(torch.from_numpy(np.flatnonzero(TRAIN.domain == 0)))
     dealt = deal(Natural(), 1, train=of_photo_alone)
     assert dealt.test[0].tolist() == np.flatnonzero(TEST.domain == 0).tolist()
-    assert "350 of 450 (200 of real, 150 of sketch)" in dealt.notes[0]
+    assert "350 of 450 (200 of 'real', 150 of 'sketch')" in dealt.notes[0]
     assert deal(Natural(), 3).notes == ()
     assert deal(Natural(sample_ids=True), 2).notes == ()  # the others are left out as the key says
 

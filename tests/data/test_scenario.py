@@ -268,7 +268,7 @@ def test_owners_without_training_samples_are_told_where_the_dealt_tests_count():
         return [note for note in told if "owners" in note]
 
     assert notes() == [
-        "test samples of owners without training samples, which are in no client's test: 6 of 20 (6 of eve)"
+        "test samples of owners without training samples, which are in no client's test: 6 of 20 (6 of 'eve')"
     ]
     assert notes(split=own_split(pool="all")) == notes()
     assert notes(split=own_split()) == []  # the official test set is unused

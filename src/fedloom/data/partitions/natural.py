@@ -88,7 +88,7 @@ def _untrained_owners(ids: np.ndarray, test_samples: int, names: Sequence[str] |
     if not len(ids):
         return ()
     counts = Counter(ids.tolist() if names is None else [names[owner] for owner in ids.tolist()])
-    listed = ", ".join(f"{count:,} of {owner}" for owner, count in counts.most_common(_SHOWN_OWNERS))
+    listed = ", ".join(f"{count:,} of '{owner}'" for owner, count in counts.most_common(_SHOWN_OWNERS))
     more = f", and those of {len(counts) - _SHOWN_OWNERS:,} more" if len(counts) > _SHOWN_OWNERS else ""
     return (
         f"test samples of owners without training samples, which are in no client's test: {len(ids):,} of "
