@@ -140,7 +140,7 @@ def test_data_of_other_types_are_refused_in_one_line(folder, data, change, says)
     assert "\n" not in str(refusal.value)
 
 
-def is_sure(predictions):
+def is_confident(predictions):
     return predictions.probabilities.amax(1) > 0.9
 
 
@@ -173,9 +173,9 @@ def test_arguments_of_other_types_are_refused_in_one_line(folder, data, argument
 def test_metrics_may_be_functions_as_for_a_run(folder, data, monkeypatch):
     METRICS.names()
     monkeypatch.setattr(METRICS, "_entries", dict(METRICS._entries))
-    tested = fl.evaluate(folder, data, metrics=[is_sure, "accuracy"])
-    assert [*tested.metrics] == ["is_sure", "accuracy", "majority"]
-    assert 0 < tested.metrics["is_sure"] <= 1
+    tested = fl.evaluate(folder, data, metrics=[is_confident, "accuracy"])
+    assert [*tested.metrics] == ["is_confident", "accuracy", "majority"]
+    assert 0 < tested.metrics["is_confident"] <= 1
 
 
 def test_numbers_that_name_classes_are_never_ids(tmp_path):

@@ -50,10 +50,10 @@ def register_metric(source: object) -> str:
     Raises `ConfigError` for other objects, for a function without a name, and for the name of another metric.
 
     Example:
-        >>> def is_sure(predictions):
+        >>> def is_certain(predictions):
         ...     return predictions.probabilities.amax(1) > 0.9
-        >>> register_metric(is_sure)
-        'is_sure'
+        >>> register_metric(is_certain)
+        'is_certain'
     """
     METRICS.names()  # built-in metrics and plug-ins first, so that none is replaced
     if isinstance(source, type) and issubclass(source, Metric):
