@@ -69,5 +69,5 @@ def _run(cell: Mapping[str, Any], seed: int, setting: str, label: str) -> RunDat
         "degenerate": cell["warnings"],
         "seconds": {"total": cell["train_seconds"]},
     }
-    config = {"setting": setting, "row": label}
+    config = {"setting": setting, cell["method"]: {"row": label}}
     return RunData(numbers, [], config, {"test_samples": _TEST_SAMPLES}, cell=(setting, display_name(label, cell)))

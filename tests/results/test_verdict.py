@@ -50,7 +50,20 @@ def test_fewer_than_three_seeds_say_nothing(say, seeds):
 
 
 def test_only_common_seeds_are_compared(say):
-    assert "(95.0 against 90.0 ± 0.0) over 1 common seed" in say(fedavg=(0.90, 0.90), fedsc=(0.95,))
+    assert "(95.0 against 90.0) over 1 common seed" in say(fedavg=(0.90, 0.80), fedsc=(0.95,))
+
+
+def test_the_highest_mean_is_named_only_over_equal_seeds_and_without_equals(say):
+    tied = say(fedavg=(0.8, 0.8, 0.8), fedsc=(0.8, 0.8, 0.8), moon=(0.8, 0.8, 0.8))
+    assert tied.startswith("fedsc and fedavg: no difference seen, +0.0 points (80.0 ± 0.0 against 80.0 ± 0.0)")
+    assert "highest" not in say(fedavg=(0.8, 0.81, 0.82), fedsc=(0.82, 0.82, 0.83), moon=(0.7, 0.71))
+    assert "moon has the highest mean of 3" in say(fedavg=(0.7, 0.7), fedsc=(0.6, 0.6), moon=(0.8, 0.8))
+
+
+def test_a_method_with_too_few_seeds_does_not_lead(say):
+    told = say(fedavg=(0.60, 0.61, 0.62), fedprox=(0.99,), moon=(0.62, 0.63, 0.64))
+    assert told.startswith("moon is ahead of fedavg, +2.0 points (63.0 ± 1.0 against 61.0 ± 1.0)")
+    assert told.endswith("; too few seeds: fedprox (+39.0).")
 
 
 def test_a_pair_without_a_common_seed_has_too_few(make_result):
@@ -132,16 +145,21 @@ def test_protocols_of_one_setting_of_a_study_are_told_apart(make_result):
     results = [
         make_result("fedavg"),
         make_result("local", protocol="personal/local"),
-        make_result("fedsc", config={"rounds": 9}),
+        make_result("fedsc"),
     ]
     cells = [("mild", "fedavg"), ("mild", "local"), ("mild", "fedsc")]
     told = verdicts(result_table([replace(run, cell=cell) for run, cell in zip(results, cells, strict=True)]))
     assert [one.partition(":")[0] for one in told] == ["With protocol global/global", "With protocol personal/local"]
 
 
-def test_other_settings_that_differ_are_told(make_result):
+def test_other_settings_are_told_and_not_ranked_together(make_result):
     rows = result_table([make_result("fedavg", config={"rounds": 9}), make_result("fedsc", config={"rounds": 3})])
-    assert verdict(rows).endswith("; they differ in rounds (3 against 9) too.")
+    assert verdict(rows) == (
+        "With rounds=9: fedavg reaches 90.0 % accuracy (one seed, so its spread is unknown). "
+        "With rounds=3: fedsc reaches 90.0 % accuracy (one seed, so its spread is unknown)."
+    )
+    named = [{**row, "cell": ("mild", row["method"])} for row in rows]
+    assert [sentence.partition(":")[0] for sentence in verdicts(named)] == ["mild, rounds=9", "mild, rounds=3"]
 
 
 def test_nothing_to_say_about_nothing():

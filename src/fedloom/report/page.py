@@ -22,15 +22,16 @@ from fedloom.report.provenance import configs, environments, run_list
 from fedloom.report.table_html import costs_table, numbers_table
 from fedloom.report.templates import asset, render_page
 from fedloom.report.tuned_values import tuning_blocks
+from fedloom.results.comparability import same_runs_notes
 from fedloom.results.formats import Format, formatted
 from fedloom.results.page_sections import PageSection
 from fedloom.results.paired import all_paired
 from fedloom.results.ranks import average_ranks
-from fedloom.results.table import Group, attack_words, grouped, not_offered_notes
+from fedloom.results.table import Group, ResultRow, attack_words, grouped, not_offered_notes
 from fedloom.results.table_notes import run_notes
 from fedloom.results.text import listed
 from fedloom.results.tuning_record import tuning_choices
-from fedloom.results.verdict import BASELINE, scenario_words, verdicts
+from fedloom.results.verdict import BASELINE, verdicts
 from fedloom.storage.run_data import RunData
 
 # Keys of a scenario that every scenario has, or that say little about it.
@@ -72,7 +73,8 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     sources = list(dict.fromkeys(str(r.numbers["source"]) for r in results))
     subjects = listed(methods) if len(methods) <= _TITLED else f"{len(methods)} methods"
     name = title or f"{subjects} on {listed(sources)}"
-    remarks = [*(limit for part in parts for limit in part.limits), *_notes(groups, not_offered_notes(results))]
+    limits = [*not_offered_notes(results), *same_runs_notes(rows)]
+    remarks = [*(limit for part in parts for limit in part.limits), *_notes(groups, limits)]
     script = "".join(map(asset, ("tables.js", "charts.js", "matrices.js", "page.js")))
     return render_page(
         title=name,
@@ -169,9 +171,9 @@ def _partition(config: dict[str, Any]) -> str:
     return ", ".join([str(scenario.get("partition", "own")), *extra])
 
 
-def _notes(groups: Sequence[Group], not_offered: Sequence[str]) -> list[str]:
-    """Everything that limits what the numbers mean. not_offered: sentences on protocols that methods lack."""
-    notes = [f"{note}." for note in not_offered]
+def _notes(groups: Sequence[Group], limits: Sequence[str]) -> list[str]:
+    """Everything that limits what the numbers mean. limits: sentences on the table as a whole."""
+    notes = [f"{note}." for note in limits]
     notes += _tuning_notes([result for group in groups for result in group.results])
     for group in groups:
         row = group.row
@@ -214,7 +216,7 @@ def _pictures(groups: Sequence[Group]) -> list[Markup]:
     """One picture per scenario: that of its first run, with a word on the other seeds' partitions."""
     by_scenario: dict[str, list[tuple[Group, RunData]]] = {}
     for group in groups:
-        by_scenario.setdefault(scenario_words(group.row), []).extend((group, result) for result in group.results)
+        by_scenario.setdefault(_scenario_words(group.row), []).extend((group, result) for result in group.results)
     pictures = []
     for k, (description, runs) in enumerate(by_scenario.items()):
         first = runs[0][1]
@@ -227,3 +229,9 @@ def _pictures(groups: Sequence[Group]) -> list[Markup]:
             charts.holdings(f"data-{k}", first.scenario, f"{description}. {caption}" if description else caption)
         )
     return pictures
+
+
+def _scenario_words(row: ResultRow) -> str:
+    """The scenario keys in which this row differs from others, "alpha=0.1, clients=10"; empty if none differ."""
+    settings = row["setting"].items()
+    return ", ".join(f"{key.partition('.')[2]}={value}" for key, value in settings if key.startswith("scenario."))

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_home
 from fedloom.results.clients import selected_accuracies
+from fedloom.results.comparability import same_runs_notes
 from fedloom.results.fairness import formatted_fairness
 from fedloom.results.finished_runs import STUDY_FILE, refuse_none, search_runs
 from fedloom.results.formats import formatted_costs, formatted_targets
@@ -99,6 +100,10 @@ class Comparison(Tabular):
     def run_notes(self) -> list[str]:
         """Return a sentence for each run that ended early, and for the runs of a seed that another run has."""
         return run_notes(grouped(self.results))
+
+    def same_runs(self) -> list[str]:
+        """Return a sentence that names the rows of the same runs, whose configs are equal; none without such rows."""
+        return same_runs_notes(self.rows())
 
     def tuned(self) -> list[str]:
         """Return a sentence for each study that tuned values on validation data before these runs."""

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean
 
-from fedloom.results.paired import same_setting
+from fedloom.results.comparability import same_setting
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group
 from fedloom.results.verdict import BASELINE

@@ -9,8 +9,8 @@ from statistics import fmean, mean, median, pstdev
 from typing import Any, TypeAlias
 
 from fedloom.results.clients import selected_accuracies
+from fedloom.results.comparability import same_setting
 from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
-from fedloom.results.paired import same_setting
 from fedloom.results.table import Group
 from fedloom.results.text import counts_text, percent
 

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
 
+from fedloom.results.comparability import run_identity
 from fedloom.results.difference import LEVEL
 from fedloom.results.paired import POOLED
 from fedloom.results.row_names import row_names
@@ -47,24 +48,33 @@ class AverageRanks:
 def average_ranks(rows: Sequence[ResultRow]) -> list[AverageRanks]:
     """Rank methods within each setting, and average over the settings of one protocol and selection.
 
-    Methods that some setting lacks, those that diverged somewhere, and training on pooled data are left out. So is a
-    protocol with fewer than two settings or three methods.
+    Methods that some setting lacks, those that diverged somewhere, and training on pooled data are left out. So are a
+    setting with a single method, runs that an earlier row shows under another name, and a protocol with fewer than two
+    settings or three methods.
+
+    Args:
+        rows: the rows of a table.
     """
     by_protocol: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
+    seen: set[Hashable] = set()
     for row, name in zip(rows, row_names(rows), strict=True):
-        if row["method"] == POOLED:
+        if row["method"] == POOLED or run_identity(row) in seen:
             continue
+        seen.add(run_identity(row))
         method = name.method
         accuracies = by_protocol.setdefault((row["protocol"], row["select"]), {}).setdefault(name.setting, {})
         accuracies[method] = float("nan") if row["diverged"] or method in accuracies else row["accuracy"]
     averaged = []
-    for (protocol, _), settings in by_protocol.items():
+    for (protocol, _), all_settings in by_protocol.items():
+        settings = {name: accuracies for name, accuracies in all_settings.items() if len(accuracies) > 1}
+        if len(settings) < 2:
+            continue
         common = [
             method
             for method in next(iter(settings.values()))
             if all(accuracies.get(method, float("nan")) >= 0 for accuracies in settings.values())
         ]
-        if len(settings) >= 2 and len(common) >= 3:
+        if len(common) >= 3:
             averaged.append(_averaged(protocol, common, list(settings.values())))
     return averaged
 

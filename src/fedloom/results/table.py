@@ -8,12 +8,15 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any, TypedDict
 
 from fedloom.config.execution_keys import EXECUTION
 from fedloom.core.units import number_text
+from fedloom.results.comparability import OWN_COLUMNS
 from fedloom.results.difference import STEP
+from fedloom.results.row_labels import name_by_study, settings_agree, without_settings
 from fedloom.results.statistics import mean_std
 from fedloom.results.text import listed, seeds_share
 from fedloom.results.tuning_record import tuned_keys
@@ -21,7 +24,6 @@ from fedloom.storage.run_data import SECONDS, RunData, says_diverged
 
 _NOT_COMPARED = {"seed", *EXECUTION}
 _DEALT = "scenario.seed"
-_OWN_COLUMN = {"method", "preset", "evaluation.protocol", "evaluation.select"}
 _SEVERAL = "evaluation.protocols"  # a run in several protocols compares with runs in one of them
 
 _MAIN = "main_protocol"  # in the numbers of a run's views in further protocols
@@ -85,29 +87,26 @@ def result_table(results: Sequence[RunData]) -> list[ResultRow]:
 def grouped(results: Sequence[RunData]) -> list[Group]:
     """Group runs that differ in the seed only. Repeated seeds are left out: they shrink the std without evidence.
 
-    A run that was tested in several protocols is in a group of each, protocol by protocol.
+    A run that was tested in several protocols is in a group of each, protocol by protocol; one that its study has in
+    several rows, because their configs are equal, is in each of them.
     """
     results = by_protocol(results)
-    runs_by_key: dict[_Key, list[RunData]] = {}
-    for equal, result in zip(_keys(results), results, strict=True):
-        runs_by_key.setdefault(equal, []).append(result)
-    keys = [dict(key) for key in runs_by_key]
+    told = not settings_agree(results, _keys(results))  # whether keys have to tell settings apart
+    if told:
+        results = without_settings(results)
+    runs_by_row: dict[tuple[_Key, tuple[str, str] | None], list[RunData]] = {}
+    for row_key, result in zip(_row_keys(results), results, strict=True):
+        runs_by_row.setdefault(row_key, []).append(result)
+    keys = [dict(key) for key, _ in runs_by_row]
     shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
-    cells = [_cell(runs) for runs in runs_by_key.values()]
-    several = len({cell and cell[0] for cell in cells}) > 1  # whether there are several settings
-    tested = [(cell, key["evaluation.protocol"]) for key, cell in zip(keys, cells, strict=True)]
     groups = []
-    for key, cell, runs in zip(keys, cells, runs_by_key.values(), strict=True):
-        protocol, occurrences = key["evaluation.protocol"], cells.count(cell)
-        cell = cell if tested.count((cell, protocol)) == 1 else None
+    for key, runs in zip(keys, runs_by_row.values(), strict=True):
         siblings = [sibling for sibling in keys if sibling["method"] == key["method"]]
         differing = {
-            n: v for n, v in key.items() if n not in shared | _OWN_COLUMN and _belongs_in_label(n, key, siblings)
+            n: v for n, v in key.items() if n not in shared | OWN_COLUMNS and _belongs_in_label(n, key, siblings)
         }
-        cell_name = "/".join(filter(None, cell if several else cell[1:])) if cell else ""
-        cell_name += f" ({protocol})" if cell_name and occurrences > 1 else ""
-        label = cell_name or _label(key, siblings, differing)
-        groups.append(_group(runs, label, cell, differing))
+        groups.append(_group(runs, _label(key, siblings, differing), _cell(runs), differing))
+    name_by_study(groups, told)
     return groups
 
 
@@ -121,15 +120,18 @@ def by_protocol(results: Sequence[RunData]) -> list[RunData]:
 
 def _with_costs(results: Sequence[RunData]) -> list[RunData]:
     """Let the first view of each run stand for its costs where the view in its main protocol is not among them."""
-    seen = {result.numbers.get("fingerprint") for result in results if _MAIN not in result.numbers}
+    seen = {_run_of(result) for result in results if _MAIN not in result.numbers}
     views = []
     for result in results:
-        fingerprint = result.numbers.get("fingerprint")
-        if _MAIN in result.numbers and fingerprint not in seen:
-            seen.add(fingerprint)
+        if _MAIN in result.numbers and _run_of(result) not in seen:
+            seen.add(_run_of(result))
             result = replace(result, numbers={k: v for k, v in result.numbers.items() if k != _MAIN})
         views.append(result)
     return views
+
+
+def _run_of(result: RunData) -> tuple[str | None, tuple[str, str] | None]:
+    return result.numbers.get("fingerprint"), result.cell
 
 
 def _listed_protocols(result: RunData) -> Sequence[str]:
@@ -159,6 +161,17 @@ def _cell(runs: Sequence[RunData]) -> tuple[str, str] | None:
     """Return the study cell, apart from the seed, that all runs belong to; None if there is no single one."""
     first = runs[0].cell
     return first if all(run.cell == first for run in runs) else None
+
+
+def _row_keys(results: Sequence[RunData]) -> list[tuple[_Key, tuple[str, str] | None]]:
+    """Return what defines each run's row: its settings, and its cell where one study shows these runs in several."""
+    keys = _keys(results)
+    studies = [None if result.folder is None else result.folder.parent for result in results]
+    cells: dict[tuple[_Key, Path | None], set[tuple[str, str] | None]] = {}
+    for key, study, result in zip(keys, studies, results, strict=True):
+        cells.setdefault((key, study), set()).add(result.cell)
+    repeated = {key for (key, _), names in cells.items() if len(names - {None}) > 1}
+    return [(key, result.cell if key in repeated else None) for key, result in zip(keys, results, strict=True)]
 
 
 def _keys(results: Sequence[RunData]) -> list[_Key]:

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Sequence
+from math import isclose
 
-from fedloom.results.difference import Difference
+from fedloom.results.comparability import context_numbers, different_keys, same_runs
+from fedloom.results.difference import MIN_SEEDS, Difference
 from fedloom.results.paired import POOLED, paired_family
+from fedloom.results.row_names import row_names
+from fedloom.results.statistics import mean_std
 from fedloom.results.table import ResultRow
 from fedloom.results.text import counted, listed, plus_minus
 
@@ -20,35 +24,46 @@ def verdict(rows: Sequence[ResultRow]) -> str:
 def verdicts(rows: Sequence[ResultRow]) -> list[str]:
     """Return sentences on how the methods compare with FedAvg, or the best with the next one, by `difference`'s rule.
 
-    Rows that differ in protocol, selection, scenario, or a setting with several values for one method are not ranked
-    together: each such group gets its own sentence. Rows with a diverged run, and training on pooled data, are named
-    and not ranked.
+    Rows that do not compare by the rule of `comparability` are not ranked together: each context gets its own sentence.
+    Rows with a diverged run, and training on pooled data, are named and not ranked.
+
+    Args:
+        rows: the rows of a table.
     """
-    contexts: dict[tuple[str, ...], list[ResultRow]] = {}
-    axes = _axes(rows)
-    for row in rows:
-        contexts.setdefault(_context(row, axes), []).append(row)
-    varying = [len(set(column)) > 1 for column in zip(*contexts, strict=True)]
-    names = [_setting(members) if len(contexts) > 1 else "" for members in contexts.values()]
-    named = [(name, key[0]) for name, key in zip(names, contexts, strict=True)]
+    names = [name.setting for name in row_names(rows)]
+    contexts: dict[int, list[int]] = {}
+    for index, number in enumerate(context_numbers(rows)):
+        contexts.setdefault(number, []).append(index)
+    firsts = [members[0] for members in contexts.values()]
+    headings = _headings([rows[first] for first in firsts], [names[first] for first in firsts])
     sentences = []
-    for name, (key, members) in zip(names, contexts.items(), strict=True):
-        words = ", ".join(word for word, varies in zip(key, varying, strict=True) if varies and word)
-        heading = name if name and names.count(name) == 1 else f"With {words}" if words else ""
-        if (
-            name
-            and len({*names}) > 1
-            and names.count(name) == len({protocol for setting, protocol in named if setting == name}) > 1
-        ):
-            heading = f"{name}, {key[0]}"
-        sentence = "; ".join(filter(None, (_ranked(members), _pooled(members), _diverged(members))))
+    for heading, indices in zip(headings, contexts.values(), strict=True):
+        members = [rows[index] for index in indices]
+        sentence = "; ".join(filter(None, (_ranked(members), _pooled(members), _diverged(members), _repeated(members))))
         sentences.append(f"{heading}: {sentence}." if heading else f"{sentence}.")
     return sentences
 
 
+def _headings(rows: Sequence[ResultRow], settings: Sequence[str]) -> list[str]:
+    """Return the words that tell contexts apart, from one row of each and the name of its setting."""
+    protocols, selections = ([row[key] for row in rows] for key in ("protocol", "select"))
+    headings = []
+    for row, setting in zip(rows, settings, strict=True):
+        named = len(set(settings)) > 1 and row["cell"] is not None and row["cell"][0]
+        words = [setting] if named else []
+        words += [row["protocol"] if named else f"protocol {row['protocol']}"] if len(set(protocols)) > 1 else []
+        words += [f"select {row['select']}"] if len(set(selections)) > 1 else []
+        words += [setting] if len(set(settings)) > 1 and setting and not named else []
+        headings.append(("" if named or not words else "With ") + ", ".join(words))
+    return headings
+
+
 def _ranked(rows: Sequence[ResultRow]) -> str:
     """Return the sentence about the rows that are ranked: federated ones that did not diverge; empty without any."""
-    ranked = [row for row in rows if not row["diverged"] and row["method"] != POOLED]
+    ranked: list[ResultRow] = []
+    for row in rows:
+        if not row["diverged"] and row["method"] != POOLED and not any(same_runs(row, earlier) for earlier in ranked):
+            ranked.append(row)
     return _sentence(ranked) if ranked else ""
 
 
@@ -72,32 +87,14 @@ def _diverged(rows: Sequence[ResultRow]) -> str:
     return f"{listed(names)}, and {'is' if len(names) == 1 else 'are'} not ranked" if names else ""
 
 
-def _setting(rows: Sequence[ResultRow]) -> str:
-    """Return the study's name for the setting of these rows; empty if there is none, or several."""
-    names = {row["cell"][0] if row["cell"] else "" for row in rows}
-    return names.pop() if len(names) == 1 else ""
-
-
-def _axes(rows: Sequence[ResultRow]) -> set[str]:
-    """Return the keys with several values for one method, but those of optimiser and method, and tuned ones."""
-    values: dict[tuple[str, str], set[str]] = {}
+def _repeated(rows: Sequence[ResultRow]) -> str:
+    """Return which rows show the runs of an earlier one under another name; empty if none does."""
+    texts = []
     for row in rows:
-        for key in row["setting"].keys() - row["tuned"]:
-            if not key.startswith(("scenario.", "optimizer.", f"{row['method']}.")):
-                values.setdefault((row["method"], key), set()).add(row["setting"][key])
-    return {key for (_, key), distinct in values.items() if len(distinct) > 1}
-
-
-def _context(row: ResultRow, axes: Collection[str]) -> tuple[str, ...]:
-    """Return the facts that two rows must share for their accuracies to be comparable."""
-    varied = ", ".join(f"{key}={value}" for key, value in row["setting"].items() if key in axes)
-    return f"protocol {row['protocol']}", f"select {row['select']}", varied, scenario_words(row)
-
-
-def scenario_words(row: ResultRow) -> str:
-    """Return the scenario keys in which this row differs from others, "alpha=0.1, clients=10"; empty if none differ."""
-    settings = row["setting"].items()
-    return ", ".join(f"{key.partition('.')[2]}={value}" for key, value in settings if key.startswith("scenario."))
+        first = next(earlier for earlier in rows if same_runs(row, earlier))
+        if first is not row:
+            texts.append(f"{_name(row, rows)} has the same runs as {_name(first, rows)}")
+    return "; ".join(texts)
 
 
 def _name(row: ResultRow, rows: Sequence[ResultRow]) -> str:
@@ -115,7 +112,7 @@ def _sentence(rows: Sequence[ResultRow]) -> str:
         seeds = counted(row["n"], "seed") if row["n"] > 1 else "one seed, so its spread is unknown"
         return f"{_name(row, rows)} reaches {plus_minus(row['accuracy'], row['std'])} % accuracy ({seeds})"
     baseline = next((row for row in rows if row["method"] == BASELINE), None)
-    others = sorted((row for row in rows if row is not baseline), key=lambda row: -row["accuracy"])
+    others = _best_first([row for row in rows if row is not baseline], baseline)
     leader, reference = (others[0], others[1]) if baseline is None else (others[0], baseline)
     further = [row for row in others if row is not leader and row is not reference]
     # Without the baseline the leader is the reference of the family, and its own comparison is turned round.
@@ -124,13 +121,30 @@ def _sentence(rows: Sequence[ResultRow]) -> str:
     if baseline is None:
         outcomes = [None if outcome is None else outcome.reversed() for outcome in outcomes]
     first = _compared(leader, reference, rows, outcomes[0])
-    if baseline is not None and baseline["accuracy"] > leader["accuracy"]:
-        first = f"{_name(baseline, rows)} has the highest mean of {len(rows)}; {first}" if further else first
-    elif further:
-        first = f"{_name(leader, rows)} has the highest mean of {len(rows)}; {first}"
+    if further and (highest := _highest(rows)) is not None:
+        first = f"{_name(highest, rows)} has the highest mean of {len(rows)}; {first}"
     if baseline is None:
         return first
-    return "; ".join(filter(None, (first, _others(further, outcomes[1:], rows))))
+    return "; ".join(filter(None, (first, _others(further, outcomes[1:], reference, rows))))
+
+
+def _best_first(rows: Sequence[ResultRow], baseline: ResultRow | None) -> list[ResultRow]:
+    """Sort rows by their mean; those with too few seeds for a comparison come last."""
+    needed = None if baseline is None else set(baseline["seeds"])
+
+    def key(row: ResultRow) -> tuple[bool, float]:
+        common = row["seeds"] if needed is None else needed & set(row["seeds"])
+        return len(common) < MIN_SEEDS, -row["accuracy"]
+
+    return sorted(rows, key=key)
+
+
+def _highest(rows: Sequence[ResultRow]) -> ResultRow | None:
+    """Return the row with the highest mean; None where means are over unequal seeds, or several rows share it."""
+    if len({tuple(row["seeds"]) for row in rows}) > 1:
+        return None
+    first, second = sorted(rows, key=lambda row: -row["accuracy"])[:2]
+    return None if isclose(first["accuracy"], second["accuracy"], rel_tol=1e-9) else first
 
 
 def _outcomes(family: Sequence[ResultRow], reference: ResultRow) -> list[Difference | None]:
@@ -149,7 +163,7 @@ def _compared(leader: ResultRow, reference: ResultRow, rows: Sequence[ResultRow]
             text = f"{name} is {word}{' of' if word == 'ahead' else ''} {against}"
         case _:
             text = f"{name} and {against}: {word}"
-    means = " against ".join(plus_minus(row["accuracy"], row["std"]) for row in (leader, reference))
+    means = " against ".join(plus_minus(mean, std) for mean, std in _common_means(leader, reference))
     if outcome is None:
         return f"{text} (no seed in common), {means}{_unlike(leader, reference)}"
     seeds = f" over {counted(outcome.n, 'common seed')}"
@@ -159,20 +173,38 @@ def _compared(leader: ResultRow, reference: ResultRow, rows: Sequence[ResultRow]
     return f"{text}, {figures}{addition}{_unlike(leader, reference)}"
 
 
-def _others(further: Sequence[ResultRow], outcomes: Sequence[Difference | None], rows: Sequence[ResultRow]) -> str:
-    """Return the other rows by their word, with their differences in points."""
+def _common_means(row: ResultRow, reference: ResultRow) -> list[tuple[float, float | None]]:
+    """Return mean and deviation of two rows over their common seeds; over all of their seeds if none is common."""
+    common = set(row["seeds"]) & set(reference["seeds"])
+    return [
+        mean_std(
+            [
+                accuracy
+                for seed, accuracy in zip(shown["seeds"], shown["by_seed"], strict=True)
+                if seed in common or not common
+            ]
+        )
+        for shown in (row, reference)
+    ]
+
+
+def _others(
+    further: Sequence[ResultRow],
+    outcomes: Sequence[Difference | None],
+    reference: ResultRow,
+    rows: Sequence[ResultRow],
+) -> str:
+    """Return the other rows by their word, with their differences in points and the keys that could explain them."""
     by_word: dict[str, list[str]] = {}
     for row, outcome in zip(further, outcomes, strict=True):
-        points = "" if outcome is None else f" ({100 * outcome.mean:+.1f})"
+        points = "no seed in common" if outcome is None else f"{100 * outcome.mean:+.1f}"
         by_word.setdefault("too few seeds" if outcome is None else outcome.word, []).append(
-            f"{_name(row, rows)}{points}"
+            f"{_name(row, rows)} ({points}{_unlike(row, reference, 'it differs')})"
         )
     return "; ".join(f"{word}: {listed(names)}" for word, names in by_word.items())
 
 
-def _unlike(leader: ResultRow, rival: ResultRow) -> str:
-    """Return a note on other settings that could explain the difference as well."""
-    ours, theirs = leader["setting"], rival["setting"]
-    keys = [key for key in ours if key in theirs and ours[key] != theirs[key]]
-    differences = listed(f"{key} ({ours[key]} against {theirs[key]})" for key in keys)
-    return f"; they differ in {differences} too" if keys and leader["method"] != rival["method"] else ""
+def _unlike(row: ResultRow, reference: ResultRow, differs: str = "they differ") -> str:
+    """Return a note on other keys that could explain the difference as well."""
+    differences = different_keys(row, reference) if row["method"] != reference["method"] else ""
+    return f"; {differs} in {differences} too" if differences else ""
