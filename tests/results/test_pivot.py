@@ -90,6 +90,43 @@ def test_nothing_is_bold_without_three_seeds(make_result: MakeResult) -> None:
     assert "Nothing is bold: a comparison needs 3 seeds of two methods in one setting." in table
 
 
+def with_seeds(make_result: MakeResult, **accuracies: dict[int, float]) -> Comparison:
+    return Comparison(
+        [
+            make_result(method, seed, (0.1, last), world=WORLD)
+            for method, by_seed in accuracies.items()
+            for seed, last in by_seed.items()
+        ]
+    )
+
+
+def test_the_best_is_chosen_among_rows_that_can_be_compared(make_result: MakeResult) -> None:
+    """One lucky seed left all rows plain, and the note said that none had three seeds."""
+    done = with_seeds(
+        make_result,
+        fedavg={seed: 0.8 + seed / 100 for seed in range(5)},
+        moon={seed: 0.8 + (seed + seed % 2 / 10) / 100 for seed in range(1, 5)},
+        fedprox={0: 0.7999, 1: 0.8099},
+        scaffold={4: 0.99},
+    )
+    text = done.pivot(format="markdown", interval=True)
+    _, fedavg, moon, fedprox, scaffold = cells_of(text)
+    assert (fedavg[1], moon[1]) == ("**82.0 ± 1.6 (n = 5)**", "**82.6 ± 1.3 (n = 4)**")
+    assert (fedprox[1], scaffold[1]) == ("80.5 ± 0.7 (n = 2)", "99.0 (n = 1)")
+    assert [row[2].partition("] ")[2] for row in (moon, fedprox)] == ["(n = 4)", "(n = 2)"]
+    assert scaffold[2] == "+15.0 (n = 1)"
+    assert text.endswith("Not compared, with fewer than 3 seeds in common with the best mean: fedprox and scaffold.")
+    numbers = list(csv.DictReader(done.pivot(format="csv", interval=True).splitlines()))
+    assert [line["over fedavg [95 %] n"] for line in numbers] == ["", "4", "2", "1"]
+    assert "(n = 5)" not in done.pivot(cells="accuracy,n", format="markdown")
+
+
+def test_nothing_is_bold_without_common_seeds(make_result: MakeResult) -> None:
+    done = with_seeds(make_result, fedavg={0: 0.6, 1: 0.6, 2: 0.6}, moon={5: 0.9, 6: 0.9, 7: 0.9})
+    assert "**" not in done.pivot(format="markdown")
+    assert "Nothing is bold" in done.pivot(format="markdown")
+
+
 def test_the_lowest_is_best_where_a_metric_says_so_and_costs_have_units(grid: Comparison) -> None:
     rows = cells_of(grid.pivot("alpha,method", None, "brier,up,time,n", "markdown", units="share"))
     assert rows[0] == ["alpha", "method", "brier", "up (kB)", "time (s)", "n"]

@@ -27,7 +27,7 @@ from fedloom.results.table import (
     result_table,
 )
 from fedloom.results.table_measures import table_measure
-from fedloom.results.table_notes import notes_of
+from fedloom.results.table_notes import comparison_notes, notes_of
 from fedloom.results.targets import reached_mean
 from fedloom.results.text import bytes_text, percent, plus_minus, seconds_text, seeds_text
 from fedloom.storage.run_data import RunData
@@ -100,7 +100,8 @@ def formatted(results: Sequence[RunData], format: str) -> str:
         for measure, indices in zip(measures, best, strict=True)
         for index in indices
     }
-    notes = notes_of(groups, measures, best, "")
+    places = [(row["protocol"], row["select"]) for row in rows]
+    notes = [*notes_of(groups, measures, best, ""), *comparison_notes(groups, titles, measures, best, places)]
     return text_table(cells, names, numeric, format, "Results of the finished runs", notes, bold_cells)
 
 

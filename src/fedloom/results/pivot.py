@@ -17,7 +17,7 @@ from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import Group, grouped, protocols_of
 from fedloom.results.table_measures import TableMeasure, Units, table_measure
-from fedloom.results.table_notes import notes_of
+from fedloom.results.table_notes import comparison_notes, notes_of
 from fedloom.results.text import listed
 from fedloom.storage.run_data import RunData
 
@@ -84,7 +84,9 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
         body.append((list(row), cells))
     scores = listed(measure.words for measure in measures)
     title = caption or f"{scores[:1].upper()}{scores[1:]} by {' and '.join(names.values())}"
-    notes = notes_of(groups, measures, [block.best for block in blocks], layout.against if _differs(layout) else "")
+    best = [block.best for block in blocks]
+    notes = notes_of(groups, measures, best, layout.against if _differs(layout) else "")
+    notes += comparison_notes(groups, titles, measures, best, keys.places(row_keys, column_keys))
     return PaperTable([names[key] for key in row_keys], columns, body, title, label_of(label or "results"), notes)
 
 
@@ -131,6 +133,9 @@ class _Block:
         self._differences: dict[int, Difference] = {}
         if _differs(layout) and measure.tested:
             self._differences = differences_against(layout.against, groups, keys.methods, titles, measure.complete)
+        counts = {group.row["n"] for group in groups}
+        self._counts_vary = len(counts) > 1 and "n" not in layout.cells
+        self._pairs_vary = len(counts | {outcome.n for outcome in self._differences.values()}) > 1
 
     def headings(self) -> list[str]:
         """Return the headings of the block's columns."""
@@ -164,17 +169,21 @@ class _Block:
         numbers: dict[str, float | int | str | None] = {"": mean}
         if self._measure.tested:
             numbers |= {"std": std, "n": len(values), "bold": int(index in self.best)}
-        return ValueCell(self._measure.text(index), numbers, index in self.best)
+        text = self._measure.text(index)
+        if self._measure.tested and self._counts_vary and len(values) == row["n"]:  # else the text says it
+            text += f" (n = {row['n']})"
+        return ValueCell(text, numbers, index in self.best)
 
     def _interval(self, outcome: Difference) -> ValueCell:
         scale, decimals = self._measure.scale, self._measure.decimals
         numbers: dict[str, float | int | str | None] = {"": scale * outcome.mean}
         for ending, bound in (("low", outcome.low), ("high", outcome.high)):
             numbers[ending] = None if bound is None else scale * bound
-        mean = f"{scale * outcome.mean:+.{decimals}f}"
-        if outcome.low is None:
-            return ValueCell(mean, numbers)
-        return ValueCell(f"{mean} [{outcome.interval_text(scale, decimals)}]", numbers)
+        numbers["n"] = outcome.n
+        text = f"{scale * outcome.mean:+.{decimals}f}"
+        text += "" if outcome.low is None else f" [{outcome.interval_text(scale, decimals)}]"
+        text += f" (n = {outcome.n})" if self._pairs_vary else ""
+        return ValueCell(text, numbers)
 
 
 def _differs(layout: PivotLayout) -> bool:

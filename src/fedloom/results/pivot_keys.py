@@ -75,6 +75,19 @@ class PivotKeys:
                 )
         return at
 
+    def places(self, rows: Sequence[str], columns: Sequence[str]) -> list[tuple[str, ...]]:
+        """Return for each group the part of a pivot where its methods stand: its values but those that name methods.
+
+        Args:
+            rows: whole names of the keys of the rows.
+            columns: whole names of the keys of the columns.
+        """
+        named = [
+            [key for key in (*rows, *columns) if key not in ("method", "preset") and not key.startswith(own)]
+            for own in self._own
+        ]
+        return [tuple(values.get(key, "–") for key in keys) for values, keys in zip(self.values, named, strict=True)]
+
     def _varying(self, first: int, second: int) -> str:
         """Return the key that best says how two groups differ: no option of a method, if another key differs."""
         ours, theirs = self.values[first], self.values[second]

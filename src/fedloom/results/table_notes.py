@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Hashable, Sequence
 
+from fedloom.results.best_rows import untested_rows
+from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS
 from fedloom.results.measured import display_name
 from fedloom.results.paired import POOLED
@@ -73,6 +75,47 @@ def _ended_early(groups: Sequence[Group]) -> list[str]:
     }
     named = [f"{label} ({seeds_text(seeds)})" for label, seeds in seeds_by_row.items() if seeds]
     return [f"Ended early: {listed(named)}."] if named else []
+
+
+def comparison_notes(
+    groups: Sequence[Group],
+    contexts: Sequence[str],
+    measures: Sequence[TableMeasure],
+    best: Sequence[Collection[int]],
+    places: Sequence[Hashable],
+) -> list[str]:
+    """Return sentences on what a table does not compare: rows of other settings, too few seeds, and equal runs.
+
+    Args:
+        groups: the groups of runs in the table.
+        contexts: of each group, the words for the setting and protocol in which methods compare.
+        measures: its columns.
+        best: of each measure, the indices of the groups that are bold.
+        places: of each group, the part of the table in which its reader compares methods.
+    """
+    labels = [group.row["label"] for group in groups]
+    notes = []
+    if len({*zip(places, contexts, strict=True)}) > len({*places}):
+        labels_by_context: dict[str, list[str]] = {}
+        for context, label in zip(contexts, labels, strict=True):
+            labels_by_context.setdefault(context, []).append(label)
+        told = "; ".join(
+            f"{context}: {listed(members)}" if context else listed(members)
+            for context, members in labels_by_context.items()
+        )
+        notes.append(f"Compared only among themselves: {told}.")
+    untested = {
+        index
+        for measure, indices in zip(measures, best, strict=True)
+        if indices
+        for index in untested_rows(groups, contexts, measure.complete, measure.lower)
+    }
+    if untested:
+        notes.append(
+            f"Not compared, with fewer than {MIN_SEEDS} seeds in common with the best mean: "
+            f"{listed(labels[index] for index in sorted(untested))}."
+        )
+    return notes + [f"{note}." for note in same_runs_notes([group.row for group in groups])]
 
 
 def _named(noun: str, names: Collection[str]) -> str:
