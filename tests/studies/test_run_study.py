@@ -19,9 +19,11 @@ from typing import Any
 import pytest
 import yaml
 
+from command_line import call
 from die_once import DieOnce, FullDisk
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
+from fedloom.results.table import result_table
 from fedloom.runs.callbacks import Callback
 from fedloom.studies.collect import collect
 from fedloom.studies.events import Event
@@ -68,6 +70,27 @@ def test_any_subset_first_then_the_rest_and_finished_cells_are_left_alone(tmp_pa
     before = counted.read_text()
     run_all(study, tmp_path / "s", callbacks=[Count(counted)])
     assert counted.read_text() == before
+
+
+def test_each_cell_of_equal_configs_shows_their_one_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    """A second name of a method, and a second setting of equal keys, once had no row in any table."""
+    values = TINY | {
+        "rounds": 1,
+        "settings": {"plain": {}, "spelled": {"participation": 1.0}},
+        "methods": {"fedprox": {}, "fedavg": {}, "again": {"method": "fedavg"}},
+    }
+    out = tmp_path / "s"
+    ended = run_all(parse_study(values), out)
+    assert (len(ended.done), len(ended.results)) == (12, 4)
+    rows = [(setting, name) for setting in ("plain", "spelled") for name in ("fedprox", "fedavg", "again")]
+    for results in (ended.cell_results, collect([out]).results):
+        assert [result.cell for result in results] == [row for row in rows for _ in range(2)]
+        assert [result.numbers["seed"] for result in results] == [0, 1] * 6
+        table = result_table(results)
+        assert [(row["label"], row["n"], row["repeats"]) for row in table] == [("/".join(row), 2, 0) for row in rows]
+    code, _, told = call(capsys, "table", str(out))
+    assert code == 0
+    assert "plain/fedprox and spelled/fedprox; plain/fedavg, plain/again, spelled/fedavg and spelled/again" in told
 
 
 def test_a_cell_that_fails_is_kept_and_the_rest_goes_on(tmp_path: Path) -> None:

@@ -180,7 +180,7 @@ class Study:
         return outcome(self._plan, StudyFolder(self.folder), self._plan.cells)
 
     def _comparison(self, ended: Outcome, allow_mixed: bool) -> Comparison:
-        results = list(ended.results.values())
+        results = ended.cell_results
         if not allow_mixed:
             refuse_mixed_results(results)
         counts = {"failed": len(ended.failed), "not run yet": len(ended.remaining)}

@@ -135,7 +135,7 @@ def show_comparison(console: Console, done: Comparison, page: Path) -> None:
     for caption, text in ((LEFT_OUT_CAPTION, done.domain_table()), (NEWCOMERS_CAPTION, done.newcomer_table())):
         if text:
             console.print(f"\n{caption}\n{text}\n", markup=False, soft_wrap=True)
-    for note in (*done.not_offered(), *done.tuned()):
+    for note in (*done.not_offered(), *done.same_runs(), *done.tuned()):
         console.print(note, markup=False, soft_wrap=True)
     console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
 

@@ -165,7 +165,8 @@ def table(
     say_left_out(collected.left_out)
     say_limits(runs, collected.results, allow_mixed)
     print(printable(text, keep_lines=True))
-    for note in (*done.not_offered(), *done.run_notes(), *done.tuned()):
+    same_runs = done.same_runs() if format == "csv" or not pivots else []  # other pivots say so below
+    for note in (*done.not_offered(), *same_runs, *done.run_notes(), *done.tuned()):
         say(note)
 
 

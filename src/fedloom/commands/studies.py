@@ -127,9 +127,9 @@ def run_and_report(
             )
     finally:
         after_cells()
-    done = Comparison(list(ended.results.values()))
+    done = Comparison(ended.cell_results)
     whole = read(out) or study  # which may be larger than what this call ran
-    every = list(outcome(whole, study_folder, whole.cells).results.values())
+    every = outcome(whole, study_folder, whole.cells).cell_results
     if not allow_mixed:
         refuse_mixed_results(every)  # another process may have had another version
     parts = [*sections_of_studies([out]), *drift_sections(every)]

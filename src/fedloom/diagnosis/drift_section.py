@@ -17,9 +17,12 @@ _MEASURES = ("drift", *(f"{part}_share" for part in PARTS), "diversity", "cosine
 def drift_sections(runs: Iterable[RunData]) -> list[PageSection]:
     """Return a section for each run that measured drift, the first six of them; runs without it add nothing.
 
+    A run that its study shows in several rows has one section.
+
     Raises `RunFolderError` for a damaged file.
     """
-    measured = [(run, rounds) for run in runs if (rounds := run.measured_drift())]
+    distinct = {run.folder or number: run for number, run in enumerate(runs)}.values()
+    measured = [(run, rounds) for run in distinct if (rounds := run.measured_drift())]
     sections = [_section(run, rounds, number) for number, (run, rounds) in enumerate(measured[:_MOST_RUNS], 1)]
     if len(measured) > _MOST_RUNS:
         text = f"{len(measured)} runs measured drift; the first {_MOST_RUNS} are shown, Result.drift() has the others."

@@ -34,23 +34,31 @@ def studies_of(results: Sequence[Result]) -> list[Path]:
 
 
 def _as_cells(collected: CollectedRuns) -> None:
-    """Order the runs in a study's folder as its cells, with its names; leave out those that are no cells of it."""
+    """Order the runs in a study's folder as its cells, with its names; leave out those that are no cells of it.
+
+    A run of several cells, whose configs are equal, is there once for each of their rows.
+    """
     studies = studies_of(collected.results)
     if not studies:
         return
     from fedloom.studies.outcome import rows_of  # imports torch
 
-    rows_by_study = {folder: rows_of(folder) or {} for folder in studies}
+    pairs_by_study = {folder: rows_of(folder) or [] for folder in studies}
     results_by_study: dict[Path | None, list[Result]] = {}
     for result in collected.results:
         folder = None if result.folder is None else result.folder.parent
-        rows = None if folder is None else rows_by_study.get(folder)
-        row = None if rows is None else rows.get(result.numbers.get("fingerprint", ""))
-        if rows is None or row is not None:
-            results_by_study.setdefault(folder, []).append(replace(result, cell=row))
-        elif result.folder is not None:
+        if folder not in pairs_by_study:
+            results_by_study.setdefault(folder, []).append(result)
+            continue
+        rows = [row for fingerprint, row in pairs_by_study[folder] if fingerprint == _fingerprint(result)]
+        results_by_study.setdefault(folder, []).extend(replace(result, cell=row) for row in rows)
+        if not rows and result.folder is not None:
             collected.left_out.append((result.folder, "no cell of its study has this config; --allow-mixed joins it"))
-    for folder, rows in rows_by_study.items():
-        at = {fingerprint: position for position, fingerprint in enumerate(rows)}
-        results_by_study.get(folder, []).sort(key=lambda result: at[result.numbers["fingerprint"]])
+    for folder, pairs in pairs_by_study.items():
+        at = {pair: position for position, pair in enumerate(pairs)}
+        results_by_study.get(folder, []).sort(key=lambda result: at[_fingerprint(result), result.cell or ("", "")])
     collected.results[:] = [result for results in results_by_study.values() for result in results]
+
+
+def _fingerprint(result: Result) -> str:
+    return str(result.numbers.get("fingerprint", ""))

@@ -25,12 +25,15 @@ class Outcome:
         failed: first line of the error of those that failed.
         remaining: names of the others.
         results: results by run folder.
+        cell_results: the results of the cells that have finished, each with its names; cells with equal configs share a
+            run, and each has its result.
     """
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
     remaining: list[str] = field(default_factory=list)
     results: dict[str, Result] = field(default_factory=dict, repr=False)
+    cell_results: list[Result] = field(default_factory=list, repr=False)
 
 
 def outcome(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
@@ -47,6 +50,8 @@ def outcome(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) 
         if tuned is not None:
             error = _gather(study_folder, tuned, outcome_so_far.results)
         if tuned is not None and tuned.folder in outcome_so_far.results:
+            if cell.name not in outcome_so_far.done:
+                outcome_so_far.cell_results.append(replace(outcome_so_far.results[tuned.folder], cell=cell.row))
             outcome_so_far.done[cell.name] = tuned.folder
         elif error:
             outcome_so_far.failed[cell.name] = error.partition("\n")[0]
@@ -95,15 +100,22 @@ def failed_of(study: StudyPlan, ended: Outcome) -> dict[tuple[str, str], dict[in
     return errors_by_row
 
 
-def rows_of(folder: Path) -> dict[str, tuple[str, str]] | None:
-    """Return setting and row of a study's cells by config fingerprint; None if the folder holds no study."""
+def rows_of(folder: Path) -> list[tuple[str, tuple[str, str]]] | None:
+    """Return config fingerprint, and setting and row, of a study's cells in their order, each pair once; None if the
+    folder holds no study.
+
+    Cells with equal configs share a fingerprint, and each of their rows shows its run.
+
+    Args:
+        folder: the folder of the study.
+    """
     study = read(folder)
     if study is None:
         return None
     choices = Choices(study, StudyFolder(folder))
-    names: dict[str, tuple[str, str]] = {}
+    pairs: dict[tuple[str, tuple[str, str]], None] = {}
     for cell in study.cells:
         tuned, _ = choices.of(cell)
         if tuned is not None:
-            names.setdefault(tuned.config.fingerprint(), cell.row)
-    return names
+            pairs[tuned.config.fingerprint(), cell.row] = None
+    return list(pairs)
