@@ -65,6 +65,7 @@ def test_a_row_of_another_setting_is_compared_nowhere(make_result: MakeResult, k
     assert [cell.strip() for cell in moon.strip("|").split("|")] == ["moon", "71.0 ± 1.0", "–", "–"]
     assert f"{titles[2]}: moon." in table
     assert len(plot_values(done.results, "dots").panels) == 2
+    assert plot_values(done.results, "dots", against="fedavg").note.endswith(f"one of fedavg: moon {titles[2]}.")
 
 
 def test_one_method_in_two_scenarios_of_one_setting_is_not_compared(make_result: MakeResult) -> None:

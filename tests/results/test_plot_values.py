@@ -149,7 +149,7 @@ def test_rows_without_a_difference_are_named(make_result: MakeResult) -> None:
     note = plot_values(runs, "dots", against="fedavg").note
     assert note.endswith(
         "Left out, because a run diverged: moon. Left out, because it is trained on pooled data: central. Left out, "
-        "because no seed has both its value and one of fedavg: ditto."
+        "because no seed of its setting has both its value and one of fedavg: ditto."
     )
     with pytest.raises(ConfigError, match="--against 'moon': it diverged with seed 0, so nothing is compared with it"):
         plot_values(runs, "dots", against="moon")

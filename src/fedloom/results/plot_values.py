@@ -191,7 +191,7 @@ def _left_out(rows: Sequence[_Row], drawn: Collection[int], against: str) -> str
     return (
         _about(_DIVERGED, diverged)
         + _about("Left out, because it is trained on pooled data", pooled)
-        + _about(f"Left out, because no seed has both its value and one of {against}", unpaired)
+        + _about(f"Left out, because no seed of its setting has both its value and one of {against}", unpaired)
     )
 
 
