@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import subprocess
+import sys
 import time
 
 import numpy as np
@@ -262,6 +264,22 @@ def test_damaged_files_are_one_line(tmp_path, kind, raw, message):
 def test_test_files_of_another_kind_are_one_line(write, train, test, message):
     with pytest.raises(DataError, match=message):
         load(write(**train), test_path=write(name="other", **test))
+
+
+@pytest.mark.parametrize(("kind", "most"), [("csv", 1), ("parquet", 0)])
+def test_no_threads_are_started_for_parts_of_a_file(write, kind, most):
+    """A process that exits while pyarrow's threads start is aborted, in up to every second run. CSV needs one thread,
+    which has run when the table is there."""
+    program = (
+        "import os, sys, time; import numpy, pyarrow, torch\n"
+        "from pathlib import Path; from fedloom.data import SOURCES\n"
+        "before = len(os.listdir('/proc/self/task'))\n"
+        "SOURCES.get(sys.argv[1])(path=Path(sys.argv[2]), label='ill').tables()\n"
+        "time.sleep(0.1); sys.exit(len(os.listdir('/proc/self/task')) - before)"
+    )
+    done = subprocess.run([sys.executable, "-c", program, kind, str(write(kind))], check=False, capture_output=True)
+    assert done.stderr == b""
+    assert done.returncode <= most
 
 
 def test_missing_files_and_folders(tmp_path):

