@@ -19,7 +19,7 @@ def folded(name: str) -> str:
     letters = unicodedata.normalize("NFKD", name.casefold().replace("\u2212", "-"))
     plain = " ".join("".join(letter for letter in letters if not unicodedata.combining(letter)).split()).rstrip(". ")
     try:
-        return f"{float(plain):.15g}"
+        return str(int(plain)) if plain.removeprefix("-").isdecimal() else f"{float(plain):.15g}"
     except ValueError:
         return _SHORT.get(plain, plain) or name
 

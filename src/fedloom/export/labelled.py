@@ -60,7 +60,7 @@ def read_labelled(
     elif data.suffix in TABLES:
         if label is None:
             raise DataError(f"{data}: name the column with the labels (--label)")
-        labels = table_labels(data, label, metadata.input.reading)
+        labels = table_labels(data, label, classes, metadata.input.reading)
     else:
         raise DataError(f"{data}: no folder of classes, .npz, .csv or .parquet; labels are needed beside the samples")
     _, samples = read_samples([data], metadata.input, lambda unusual: note(unusual.text))

@@ -62,17 +62,18 @@ def table_keys(
     keys |= _spelling(keys, path, names, reasons)
     reader = _reader(keys, label or "label")
     file = reader.opened(path)
-    columns = {name: column for name in names if (column := _column_or_none(reader, file, name)) is not None}
+    columns = _columns(reader, file, names)
     keys["label"] = _label(path, columns, names, label, ask, reasons)
-    if source == "csv" and "missing" not in keys and (marks := missing_marks(columns[keys["label"]].counts())):
-        keys["missing"] = sorted(marks)
-        reasons["missing"] = f"cells of {keys['label']} that stand for a missing value"
-        reader = _reader(keys, keys["label"])
-        file = reader.opened(path)
-        columns = {name: column for name in names if (column := _column_or_none(reader, file, name)) is not None}
     chosen_owner = _owner(path, columns, names, keys["label"], owner, ask, reasons)
     if chosen_owner is not None:
         keys["owner"] = chosen_owner
+    of_names = [name for name in (keys["label"], chosen_owner) if name in columns]
+    if "missing" not in keys and (with_marks := [name for name in of_names if missing_marks(columns[name].counts())]):
+        keys["missing"] = sorted({mark for name in with_marks for mark in missing_marks(columns[name].counts())})
+        reasons["missing"] = f"cells of {' and '.join(with_marks)} that stand for a missing value"
+        reader = _reader(keys, keys["label"])
+        file = reader.opened(path)
+        columns = _columns(reader, file, names)
     dropped = _teaching_nothing(reader, file, [name for name in names if name not in (keys["label"], chosen_owner)])
     if dropped:
         keys["drop"] = list(dropped)
@@ -93,6 +94,17 @@ def _reader(keys: Mapping[str, Any], label: str) -> FileTable:
     if not isinstance(reader, FileTable):
         raise TypeError(f"{keys['source']} is no table")
     return reader
+
+
+def _columns(reader: FileTable, file: TableFile, names: Sequence[str]) -> dict[str, Column]:
+    """Return the columns that can be read; those that may be labels or owners as names, so that 01 and 1 are two."""
+    columns = {name: column for name in names if (column := _column_or_none(reader, file, name)) is not None}
+    few = {
+        name: column
+        for name, column in columns.items()
+        if column.is_numeric() and (column.values % 1 == 0).all() and 2 * len(np.unique(column.values)) <= file.rows
+    }
+    return columns | reader.names([file], [few])[0]
 
 
 def _column_or_none(reader: FileTable, file: TableFile, name: str) -> Column | None:

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
 _LONGEST = 200  # characters of a word
 _LARGEST = 1e30
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")
+_INTEGER = re.compile(r"[-+]?\d{1,300}")
 _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
 _SPACES = {"\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u2212": "-", "\u2019": "'"}
 
@@ -34,14 +35,46 @@ class CellFormat:
 
     def number(self, word: str) -> float | None:
         """The value of a word that is a number in this cell_format, else None."""
+        plain = self._plain(word)
+        return None if plain is None else float(plain)
+
+    def exact(self, word: str) -> int | float | None:
+        """As `number`, but an integer of all digits where the word is one."""
+        plain = self._plain(word)
+        return None if plain is None else int(plain) if _INTEGER.fullmatch(plain) else float(plain)
+
+    def spelling(self, word: str) -> str:
+        """A number without the marks of this format, and without zeros that only a program for fractions writes: 1.0
+        and 1 are alike, 01 and 1 are not. Another word is returned unchanged."""
+        plain = self._plain(word)
+        if plain is None:
+            return word
+        short = plain.rstrip("0").rstrip(".") if "." in plain and "e" not in plain.lower() else plain
+        return "0" if short in ("-0", "-", "") else short
+
+    def stands_for_missing(self, numbers: np.ndarray) -> np.ndarray:
+        """Which of the numbers [n] are a mark of a missing value, however the mark is written; bool [n]."""
+        absent = np.zeros(len(numbers), bool)
+        for mark in self.missing or ():
+            value = self.exact(mark)
+            if value is None or not np.isfinite(float(value)):
+                continue
+            if numbers.dtype.kind == "f":
+                absent |= numbers == numbers.dtype.type(value)
+            elif numbers.dtype.kind in "iu" and value == int(value):
+                absent |= numbers == int(value)
+        return absent
+
+    def _plain(self, word: str) -> str | None:
+        """A number as Python writes it, or None for a word that is no number in this format."""
         plain = to_ascii(word)
         if self.thousands is not None:
-            groups = rf"[-+]?\d{{1,3}}(?:{re.escape(self.thousands)}\d{{3}})+(?:{re.escape(self.decimal)}\d*)?"
+            groups = rf"[-+]?[1-9]\d{{0,2}}(?:{re.escape(self.thousands)}\d{{3}})+(?:{re.escape(self.decimal)}\d*)?"
             if re.fullmatch(groups, plain):
                 plain = plain.replace(self.thousands, "")
         if self.decimal != ".":
             plain = plain.replace(".", " ").replace(self.decimal, ".")
-        return float(plain) if _NUMBER.fullmatch(plain) else None
+        return plain if _NUMBER.fullmatch(plain) else None
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,6 +122,10 @@ class Column:
             return self.values.astype(np.str_)
         return self.values.astype(np.int64) if self.is_whole() else self.values
 
+    def is_numeric(self) -> bool:
+        """Whether these are numbers, neither words nor booleans."""
+        return self.words is None and self.values.dtype.kind in "iuf"
+
     def is_whole(self) -> bool:
         """Whether these are whole numbers, also where a program has written them as floats."""
         if self.words is not None or self.values.dtype.kind in "iu":
@@ -100,8 +137,11 @@ class Column:
         """The same column, whose numbers are names."""
         if self.words is not None:
             return self
-        numbers, codes = np.unique(self.values.astype(np.float64), return_inverse=True)
-        return replace(self, values=codes, words=tuple(f"{value:.15g}" for value in numbers.tolist()))
+        numbers, codes = np.unique(self.values * 1, return_inverse=True)
+        names = [number_name(value) for value in numbers.tolist()]
+        if len(set(names)) < len(names):  # they differ in the last digit
+            names = [repr(value) for value in numbers.tolist()]
+        return replace(self, values=codes, words=tuple(names))
 
     def as_numbers(self, path: Path) -> np.ndarray:
         """Measurements float64 [n]. Raises `DataError` for one that is infinite or too large for float32."""
@@ -135,9 +175,9 @@ def read_column(values: pa.ChunkedArray, name: str, path: Path, cell_format: Cel
         if pa.types.is_null(kind):
             return Column(name, np.zeros(len(values)), None, np.ones(len(values), bool))
         if pa.types.is_integer(kind) or pa.types.is_floating(kind) or pa.types.is_boolean(kind):
-            return _numbers(values, name)
-        if pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view":
-            return _words(values.cast(pa.large_string()), name, path, cell_format)
+            return _numbers(values, name, cell_format)
+        if is_text(kind):
+            return _words(values, name, path, cell_format)
     except pa.ArrowException as error:
         raise DataError(f"{path}: column '{name}' cannot be read ({' '.join(str(error).split())[:200]})") from None
     raise DataError(
@@ -168,21 +208,20 @@ def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
     )
 
 
-def _numbers(values: pa.ChunkedArray, name: str) -> Column:
-    import pyarrow.compute as pc
+def read_texts(values: pa.ChunkedArray, name: str, path: Path, cell_format: CellFormat) -> Column:
+    """Read a column of texts as words without spaces around them, also where all of them are numbers.
 
-    missing = np.asarray(values.is_null().to_numpy()) if values.null_count else None
-    filled = pc.fill_null(values, False if str(values.type) == "bool" else 0) if values.null_count else values
-    stored = np.asarray(filled.to_numpy())
-    if stored.dtype.kind == "f" and np.isnan(stored).any():
-        absent = np.isnan(stored) if missing is None else np.isnan(stored) | missing
-        return Column(name, np.where(np.isnan(stored), 0, stored), None, absent, "nan" if missing is None else "null")
-    return Column(name, stored, None, missing)
+    Args:
+        values: the cells.
+        name: name of the column.
+        path: the file, for messages.
+        cell_format: how the file writes missing cells.
 
+    Raises `DataError` for long texts, line breaks and control characters.
+    """
+    import pyarrow as pa
 
-def _words(values: Any, name: str, path: Path, cell_format: CellFormat) -> Column:
-    """Words without spaces around them; numbers where all cells are numbers in the file's cell_format."""
-    encoded = values.combine_chunks().dictionary_encode()
+    encoded = values.cast(pa.large_string()).combine_chunks().dictionary_encode()
     texts = encoded.dictionary.to_pylist()
     longest = max(map(len, texts), default=0)
     if longest > _LONGEST:
@@ -204,24 +243,68 @@ def _words(values: Any, name: str, path: Path, cell_format: CellFormat) -> Colum
     codes = np.array([*(rank.get(word, -1) for word in words), -1], np.int64)[codes]  # the last one stands for null
     missing = codes < 0 if (codes < 0).any() else None
     absence: Literal["null", "blank"] = "blank" if "" in words and not values.null_count else "null"
-    if not cell_format.typed or cell_format.decimal != "." or cell_format.thousands is not None:
-        numbers = _all_numbers(words_present, cell_format)
-        if numbers is not None and len(numbers):
-            return Column(name, np.where(codes < 0, 0, numbers[codes]), None, missing, absence)
     return Column(name, codes, tuple(words_present), missing, absence)
+
+
+def is_text(kind: pa.DataType) -> bool:
+    """Whether a column of this type holds texts."""
+    import pyarrow as pa
+
+    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
+
+
+def _numbers(values: pa.ChunkedArray, name: str, cell_format: CellFormat) -> Column:
+    import pyarrow.compute as pc
+
+    missing = np.asarray(values.is_null().to_numpy()) if values.null_count else None
+    filled = pc.fill_null(values, False if str(values.type) == "bool" else 0) if values.null_count else values
+    stored = np.asarray(filled.to_numpy())
+    absence: Literal["null", "nan"] = "null"
+    if stored.dtype.kind == "f" and np.isnan(stored).any():
+        absence = "nan" if missing is None else "null"
+        missing = np.isnan(stored) if missing is None else np.isnan(stored) | missing
+        stored = np.where(np.isnan(stored), stored.dtype.type(0), stored)
+    return _without_marks(Column(name, stored, None, missing, absence), cell_format)
+
+
+def _words(values: Any, name: str, path: Path, cell_format: CellFormat) -> Column:
+    """Words without spaces around them; numbers where all cells are numbers in the file's cell_format."""
+    column = read_texts(values, name, path, cell_format)
+    if cell_format.typed and cell_format.decimal == "." and cell_format.thousands is None:
+        return column
+    numbers = _all_numbers(column.words or (), cell_format)
+    if numbers is None or not len(numbers):
+        return column
+    stored = numbers[column.values] if column.missing is None else np.where(column.missing, 0, numbers[column.values])
+    return _without_marks(replace(column, values=stored, words=None), cell_format)
+
+
+def _without_marks(column: Column, cell_format: CellFormat) -> Column:
+    """Numbers without those that are a mark of a missing value."""
+    absent = cell_format.stands_for_missing(column.values)
+    if not absent.any():
+        return column
+    return replace(column, missing=absent if column.missing is None else absent | column.missing, absence="null")
 
 
 def _all_numbers(words: Iterable[str], cell_format: CellFormat) -> np.ndarray | None:
     """The values of words that are all numbers, integers if all are; else None."""
     values = []
     for word in words:
-        value = cell_format.number(word)
+        value = cell_format.exact(word)
         if value is None:
             return None
         values.append(value)
-    numbers = np.array(values)
+    if all(isinstance(value, int) and abs(value) < 2**63 for value in values):
+        return np.array(values, np.int64)
+    numbers = np.array(values, np.float64)
     whole = bool((np.abs(numbers) < 2**53).all() and (numbers == np.floor(numbers)).all())
     return numbers.astype(np.int64) if whole else numbers
+
+
+def number_name(value: float) -> str:
+    """A number as the name of a category."""
+    return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
 def to_ascii(word: str) -> str:

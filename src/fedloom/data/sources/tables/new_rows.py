@@ -13,7 +13,8 @@ from fedloom.data.categories import unknown_cells
 from fedloom.data.sources.regular_files import require_file
 from fedloom.data.sources.tables.columns import refuse_missing
 from fedloom.data.sources.tables.encoding import encoded
-from fedloom.data.sources.tables.formats import Csv, Parquet
+from fedloom.data.sources.tables.formats import Csv, FileTable, Parquet
+from fedloom.data.sources.tables.names import as_known
 from fedloom.data.sources.tables.words import refuse_misread
 
 
@@ -33,45 +34,55 @@ def table_rows(
     for columns that are missing or of another kind.
     """
     require_file(path, "a table with the columns that the model learned from")
-    kind = Parquet if path.suffix == ".parquet" else Csv
-    keys = {key: value for key, value in (reading or {}).items() if key in kind.model_fields}
-    reader = kind.model_construct(path=path, label="", **keys)
+    reader = _reader(path, reading)
     file = reader.opened(path)
     words: dict[str, list[str]] = {}
     for feature in features:
         name, word = _column_of(feature, file.columns, path)
         words.setdefault(name, []).extend([word] if word else [])
+    categories = reader.texts(file, [name for name, column_words in words.items() if column_words])
     columns = {}
     for name, column_words in words.items():
-        column = reader.column(file, name)
-        refuse_missing(column, path, is_needed=True)
-        if column.words is not None and not column_words:
-            refuse_misread(column, path, reader.cell_format)
-        columns[name] = column.as_words() if column_words else column
+        if column_words:
+            columns[name] = as_known(categories[name], column_words, reader.cell_format)
+        else:
+            columns[name] = reader.column(file, name)
+        refuse_missing(columns[name], path, is_needed=True)
+        if columns[name].words is not None and not column_words:
+            refuse_misread(columns[name], path, reader.cell_format)
     x, notes = encoded(columns, np.arange(file.rows), words, path, str(path), other_file=True)
     return x, notes, sum(unknown_cells(column.counts(), words[name]) for name, column in columns.items() if words[name])
 
 
-def table_labels(path: Path, label: str, reading: Mapping[str, Any] | None = None) -> np.ndarray:
+def table_labels(
+    path: Path, label: str, classes: Sequence[str], reading: Mapping[str, Any] | None = None
+) -> np.ndarray:
     """Return the labels [n] of the rows of a CSV or Parquet file, numbers or words.
 
     Args:
         path: the file, whose suffix tells the format.
         label: name of the column with the labels.
+        classes: names of the model's classes; where all labels are among them, as they are written, they are words.
         reading: keys of the source that the model was trained on, such as `separator`; those of another format are left
             out.
 
     Raises `DataError` for a column that is missing or has gaps.
     """
-    kind = Parquet if path.suffix == ".parquet" else Csv
-    keys = {key: value for key, value in (reading or {}).items() if key in kind.model_fields}
-    reader = kind.model_construct(path=path, label=label, **keys)
+    reader = _reader(path, reading)
     file = reader.opened(path)
     if label not in file.columns:
         raise DataError(f"{path}: no column '{label}' with the labels: {', '.join(file.columns)[:300]}")
-    column = reader.column(file, label)
+    column = as_known(reader.texts(file, [label])[label], classes, reader.cell_format)
+    if not {*(column.words or ())} <= {*classes}:  # class ids, or names in another spelling
+        column = reader.column(file, label)
     refuse_missing(column, path, is_needed=True)
     return column.labels()
+
+
+def _reader(path: Path, reading: Mapping[str, Any] | None) -> FileTable:
+    kind = Parquet if path.suffix == ".parquet" else Csv
+    keys = {key: value for key, value in (reading or {}).items() if key in kind.model_fields}
+    return kind.model_construct(path=path, label="", **keys)
 
 
 def _column_of(feature: str, columns: Mapping[str, Any], path: Path) -> tuple[str, str]:

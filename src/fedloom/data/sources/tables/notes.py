@@ -1,13 +1,21 @@
-"""Features of a table that are hardly meant as such: ids, row numbers, copies of the label or the owner."""
+"""Features of a table that are hardly meant as such: ids, row numbers, copies of the label or the owner; and marks of
+missing values that no cell holds."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from typing import TYPE_CHECKING
 
 import numpy as np
 
-from fedloom.data.sources.tables.columns import Column
+from fedloom.core.errors import short_repr
+from fedloom.data.sources.tables.columns import CellFormat, Column, is_text
+from fedloom.data.sources.tables.table_files import TableFile
+
+if TYPE_CHECKING:
+    import pyarrow as pa
 
 _ID_NAME = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uid|guid|uuid|mrn|ssn))|.*[a-z](?:ID|Id)")
 _KEY_NAME = re.compile(r"(?:.*[_\s.-])?(?:index|idx|key|rownames|row|nr|no)", re.IGNORECASE)
@@ -82,3 +90,41 @@ def _determines(values: np.ndarray, groups: np.ndarray) -> bool:
         return False
     pairs = np.unique(np.stack([values.astype(np.float64), groups]), axis=1)
     return bool(1 < pairs.shape[1] == len(np.unique(pairs[0])) == len(np.unique(pairs[1])))
+
+
+def unused_marks(
+    files: Sequence[TableFile], tables: Sequence[Mapping[str, Column]], cell_format: CellFormat
+) -> list[str]:
+    """A sentence on the marks of missing values that no cell of the columns in use holds, or nothing.
+
+    Args:
+        files: the files.
+        tables: the columns of each file that are used, with all rows.
+        cell_format: how cells are written, with the marks.
+    """
+    left = set(cell_format.missing or ())
+    for file, columns in zip(files, tables, strict=True):
+        lacking = [name for name, column in columns.items() if column.missing is not None and left]
+        for name, cells in file.texts(lacking).items():
+            absent = cells.filter(np.asarray(columns[name].missing)).drop_null()
+            left -= {mark for mark in left if _holds(absent, mark, cell_format)}
+    if not left:
+        return []
+    marks = ", ".join(short_repr(mark) for mark in sorted(left))
+    which = "which no cell of the columns in use holds; look how it is written"
+    return [f"{files[0].path}: `missing` names {marks}, {which}"]
+
+
+def _holds(cells: pa.ChunkedArray, mark: str, cell_format: CellFormat) -> bool:
+    """Whether one of the cells is a mark, as a text or as a number."""
+    import pyarrow as pa
+
+    if pa.types.is_dictionary(cells.type):
+        cells = cells.cast(cells.type.value_type)
+    if pa.types.is_decimal(cells.type):
+        cells = cells.cast(pa.float64())
+    if not is_text(cells.type):
+        numeric = pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)
+        return numeric and bool(replace(cell_format, missing=(mark,)).stands_for_missing(cells.to_numpy()).any())
+    words, value = {text.strip() for text in cells.unique().to_pylist()}, cell_format.exact(mark)
+    return mark in words or (value is not None and value in {cell_format.exact(word) for word in words})

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -16,10 +16,11 @@ from fedloom.data.near_twins import twins_note
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
 from fedloom.data.sources.source import Source, Splits
-from fedloom.data.sources.tables.columns import CellFormat, Column, read_column, refuse_missing
+from fedloom.data.sources.tables.columns import CellFormat, Column, is_text, read_column, read_texts, refuse_missing
 from fedloom.data.sources.tables.encoding import encoded, vocabulary
 from fedloom.data.sources.tables.labels import label_ids
-from fedloom.data.sources.tables.notes import suspicious_features
+from fedloom.data.sources.tables.names import as_known, as_texts, merge_names
+from fedloom.data.sources.tables.notes import suspicious_features, unused_marks
 from fedloom.data.sources.tables.table_files import NO_HEADER, TableFile, looks_like_a_row
 from fedloom.data.sources.tables.words import refuse_misread, refuse_missing_marks
 
@@ -77,7 +78,11 @@ class TableSource(Source):
     @field_validator("missing", "drop", mode="before")
     @classmethod
     def _several(cls, value: Any) -> Any:
-        return (value,) if isinstance(value, str) else value
+        """One value is a list of one, and numbers are taken as they are written."""
+        values = value if isinstance(value, list | tuple) else [value]
+        if value is None or not all(type(entry) in (str, int, float) for entry in values):
+            return value
+        return tuple(map(str, values))
 
     @property
     def cell_format(self) -> CellFormat:
@@ -94,9 +99,11 @@ class TableSource(Source):
         names = self._features(files[0])
         notes = files[0].notes(files[0].columns.keys() - {*names, self.label, self.owner})
         notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
-        tables = []
-        for file in files:
-            columns, about_words = self._checked(self._columns(file, names), file.path)
+        tables: list[dict[str, Column]] = []
+        as_read = self._columns(files, names)
+        notes += unused_marks(files, as_read, self.cell_format)
+        for file, read in zip(files, as_read, strict=True):
+            columns, about_words = self._checked(read, file.path)
             columns, left_out = self._complete(columns, file)
             tables.append(columns)
             notes += left_out + (about_words if file is files[0] else [])
@@ -139,9 +146,13 @@ class TableSource(Source):
 
     def column(self, file: TableFile, name: str) -> Column:
         """One column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
+        self.require_column(file, name)
+        return read_column(file.columns[name], name, file.path, self.cell_format)
+
+    def require_column(self, file: TableFile, name: str) -> None:
+        """Raise `DataError` if a file has no such column."""
         if name not in file.columns:
             raise DataError(f"{file.path}: has no column '{name}': {suggest_name(name, file.columns)[:300]}")
-        return read_column(file.columns[name], name, file.path, self.cell_format)
 
     def _features(self, file: TableFile) -> list[str]:
         """The columns to learn from; raises `DataError` for keys that name no column of the file."""
@@ -171,10 +182,58 @@ class TableSource(Source):
             raise DataError(f"{file.path}: no column to learn from beside {' and '.join(apart)}")
         return chosen
 
-    def _columns(self, file: TableFile, names: Sequence[str]) -> dict[str, Column]:
-        """The columns that are used: features, label and owner."""
-        used = [*names, self.label] if self.owner is None else [*names, self.label, self.owner]
-        return {name: self.column(file, name) for name in used}
+    def texts(self, file: TableFile, names: Sequence[str]) -> dict[str, Column]:
+        """Columns of a file as words, also those that look like numbers."""
+        return {
+            name: read_texts(values, name, file.path, self.cell_format)
+            if is_text(values.type)
+            else as_texts(read_column(values, name, file.path, self.cell_format))
+            for name, values in file.texts(names).items()
+        }
+
+    def names(self, files: Sequence[TableFile], tables: Sequence[Mapping[str, Column]]) -> list[dict[str, Column]]:
+        """Return columns of names in each file: words in place of numbers that would merge two names, such as 01 and 1.
+
+        Args:
+            files: the files.
+            tables: the columns of each file as they were read.
+        """
+        numeric = [name for name in tables[0] if all(table[name].is_numeric() for table in tables)]
+        texts = [self.texts(file, numeric) for file in files]
+        merged = [
+            name
+            for name in numeric
+            if merge_names([table[name] for table in tables], [part[name] for part in texts], self.cell_format)
+        ]
+        return [{**table, **{name: part[name] for name in merged}} for table, part in zip(tables, texts, strict=True)]
+
+    def _columns(self, files: Sequence[TableFile], features: Sequence[str]) -> list[dict[str, Column]]:
+        """The columns that are used, in each file: features, label and owner."""
+        apart = [self.label] if self.owner is None else [self.label, self.owner]
+        first = {name: self.column(files[0], name) for name in [*features, *apart]}
+        measured = [name for name, column in first.items() if column.words is None]
+        tables = [first, *({name: self.column(file, name) for name in measured} for file in files[1:])]
+        named = [name for name in measured if name in {*apart, *self.categorical}]
+        as_names = self.names(files, [{name: table[name] for name in named} for table in tables])
+        first, *others = (table | names for table, names in zip(tables, as_names, strict=True))
+        for name in first.keys() & {*self.categorical}:
+            if first[name].words is None and name not in apart:
+                first[name].as_numbers(files[0].path)  # refuses infinite ones
+            first[name] = first[name].as_words()
+        return [first, *(table | self._like_first(file, first) for file, table in zip(files[1:], others, strict=True))]
+
+    def _like_first(self, file: TableFile, first: Mapping[str, Column]) -> dict[str, Column]:
+        """The columns of another file that are words in the first one, even if all of them look like numbers here."""
+        worded = {name: column.words for name, column in first.items() if column.words is not None}
+        for name in worded:
+            self.require_column(file, name)
+        columns = {}
+        for name, texts in self.texts(file, list(worded)).items():
+            columns[name] = as_known(texts, worded[name], self.cell_format)
+            if not {*worded[name]} & {*(columns[name].words or ())} and name not in (self.label, self.owner):
+                read = self.column(file, name)
+                columns[name] = read if read.is_numeric() and name not in self.categorical else columns[name]
+        return columns
 
     def _checked(self, columns: dict[str, Column], path: Path) -> tuple[dict[str, Column], list[str]]:
         """The columns as they are read, and notes on those that look like something else. Rows are still the file's."""
@@ -184,16 +243,12 @@ class TableSource(Source):
                 refuse_missing(column, path, name in (self.label, self.owner))
             if name == self.label and self.missing is None:
                 refuse_missing_marks(column, path)
-            if name == self.label and name in self.categorical:
-                columns[name] = column.as_words()
             if name in (self.label, self.owner):
                 continue
             if column.words is None:
                 column.as_numbers(path)  # refuses infinite ones
             elif name not in self.categorical:
                 notes += refuse_misread(column, path, self.cell_format)
-            if name in self.categorical:
-                columns[name] = column.as_words()
             notes += twins_note(str(path), f"words of '{name}'", columns[name].counts())
         return columns, notes
 

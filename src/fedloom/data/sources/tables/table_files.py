@@ -11,14 +11,14 @@ import gzip
 import json
 import re
 from collections import Counter
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fedloom.core.errors import DataError, short_repr
 from fedloom.data.memory import require_memory
-from fedloom.data.sources.tables.columns import CellFormat
+from fedloom.data.sources.tables.columns import CellFormat, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -53,6 +53,14 @@ class TableFile:
     index: tuple[str, ...] = ()
     empty: tuple[str, ...] = ()
     """Columns without a name and without a value, as separators at the end of each line make them."""
+    reread: Callable[[Sequence[str]], Mapping[str, pa.ChunkedArray]] | None = None
+    """Read columns once more, as texts; None for files whose columns have one kind."""
+
+    def texts(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
+        """The cells of some columns as they are written; those of a file with kinds as they are stored."""
+        guessed = [] if self.reread is None else [name for name in names if not is_text(self.columns[name].type)]
+        read = self.reread(guessed) if self.reread is not None and guessed else {}
+        return {name: read.get(name, self.columns[name]) for name in names}
 
     def notes(self, dropped: Collection[str]) -> list[str]:
         """Sentences about columns that were left out: row indices, those of them in `dropped`, and empty ones."""
@@ -88,19 +96,27 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
         uneven.append(row)
         return "skip"
 
+    def parsed(options: csv.ConvertOptions) -> pa.Table:
+        return csv.read_csv(
+            pa.BufferReader(raw),
+            read_options=csv.ReadOptions(  # one block: the kind of a column is inferred from all rows
+                use_threads=False,
+                block_size=min(max(len(raw) + 1, 2**20), _BLOCK),
+                encoding=encoding,
+            ),
+            parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip),
+            convert_options=options,
+        )
+
+    def texts(names: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
+        kinds = dict.fromkeys(names, pa.string())
+        table = parsed(csv.ConvertOptions(column_types=kinds, include_columns=list(names)))
+        return dict(zip(table.column_names, table.columns, strict=True))
+
     options = csv.ConvertOptions(decimal_point=decimal)
     if missing is not None:
         options.null_values = ["", *missing]
-    table = csv.read_csv(
-        pa.BufferReader(raw),
-        read_options=csv.ReadOptions(  # one block: the kind of a column is inferred from all rows
-            use_threads=False,
-            block_size=min(max(len(raw) + 1, 2**20), _BLOCK),
-            encoding=encoding,
-        ),
-        parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip),
-        convert_options=options,
-    )
+    table = parsed(options)
     if uneven:
         _refuse_uneven(uneven, raw, table.num_rows, path)
     names = table.column_names
@@ -112,7 +128,7 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
     if raw.count(b'"') % 2:
         _refuse_open_quote(columns, path)
     index = tuple(name for name in columns if not name or _WRITTEN_INDEX.fullmatch(name))
-    return TableFile(path, columns, table.num_rows, index, ("",) if is_empty.get("") else ())
+    return TableFile(path, columns, table.num_rows, index, ("",) if is_empty.get("") else (), texts)
 
 
 def read_parquet(path: Path) -> TableFile:
