@@ -99,6 +99,28 @@ def test_a_table_of_another_country() -> None:
     assert values["label"] == "diagnose"
 
 
+def test_numbers_with_marks_between_thousands() -> None:
+    lines = [f"{row * 95 + 140:,}".replace(",", ".") + f";{row % 40 + 20},5;{'kg'[row % 2]}" for row in range(80)]
+    Path("kosten.csv").write_text("\n".join(["kosten;alter;diagnose", *lines]) + "\n")
+    values = runs_unchanged("kosten.csv", label="diagnose")["scenario"]
+    assert (values["decimal"], values["thousands"]) == (",", ".")
+    assert "drop" not in values
+    assert "# numbers are written as 1.000" in Path("first.yaml").read_text()
+    lines = [f'"{row * 95 + 1140:,}",{row % 40 + 20}.5,{"kg"[row % 2]}' for row in range(80)]
+    Path("costs.csv").write_text("\n".join(["costs,age,diagnosis", *lines]) + "\n")
+    values = runs_unchanged("costs.csv")["scenario"]
+    assert (values["thousands"], "decimal" in values, "drop" in values) == (",", False, False)
+
+
+def test_owners_in_digits_stay_apart() -> None:
+    lines = [f"{RNG.normal():.2f},{['01', '1', '001'][row % 3]},{'yn'[row // 3 % 2]}" for row in range(90)]
+    Path("wards.csv").write_text("\n".join(["size,ward,ill", *lines]) + "\n")
+    first = first_config("wards.csv")
+    assert first.config.resolved()["scenario"]["owner"] == "ward"
+    assert "drop" not in first.draft.keys
+    assert first.scenario.train_set.domains == ("001", "01", "1")
+
+
 def test_a_person_is_asked_for_the_columns() -> None:
     patients()
     questions = list[tuple[str, list[str], str]]()

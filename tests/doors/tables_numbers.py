@@ -9,6 +9,7 @@ _WHOLE = [row * 777 + 1000 for row in range(ROWS)]
 _POINTS = [f"{number + 0.5:,}" for number in _WHOLE]  # 1,000.5
 _GERMAN = [text.replace(",", "x").replace(".", ",").replace("x", ".") for text in _POINTS]
 _COMMA = [text.replace(".", ",") for text in NUMBERS]
+_COSTS = [f"{row * 95 + 140:,}".replace(",", ".") for row in range(ROWS)]  # 140, ..., 995, 1.090, ...
 _SITES = [row // 2 % 3 for row in range(ROWS)]
 _BOTH = ("age", "v")
 _IDS = ("different whole number in nearly every row", "'v'", "drop")
@@ -76,6 +77,42 @@ DOORS = [
         "German numbers said",
         column(_GERMAN, separator=";", drop="age", decimal=",", thousands="."),
         {"range": (1000.5, 30526.5)},
+    ),
+    Door(
+        "points of thousands beside a decimal comma",
+        column(_COSTS, separator=";", drop="age", decimal=","),
+        refused=("'1.090'", 'say `thousands: "."`, or name'),
+    ),
+    Door(
+        "points of thousands said",
+        column(_COSTS, separator=";", drop="age", decimal=",", thousands="."),
+        {"range": (140.0, 3750.0)},
+        notes=(_IDS,),
+    ),
+    Door(
+        "thousands read as decimals",
+        column(_COSTS, separator=";", drop="age"),
+        {"features": ("v",)},
+        notes=(("'v'", "fractions of exactly three digits ('1.090')", '`decimal: ","` with `thousands: "."`'),),
+    ),
+    Door(
+        "thousands read as decimals after a comma",
+        column([text.replace(".", ",") for text in _COSTS], separator=";", drop="age", decimal=","),
+        {"features": ("v",)},
+        notes=(("'v'", "('1,090')", '`decimal: "."` with `thousands: ","`'),),
+    ),
+    Door("three decimals", by_row(lambda row: f"{row % 9 + 1}.125"), {"features": _BOTH}),
+    Door("three decimals and whole ones", by_row(lambda row: ["1.125", "2", "3"][row // 2 % 3]), {"features": _BOTH}),
+    Door(
+        "three decimals and whole ones that end in 0",
+        by_row(lambda row: ["1.250", "2", "3"][row // 2 % 3], drop="age"),
+        {"features": ("v",)},
+        notes=(("fractions of exactly three digits ('1.250')",),),
+    ),
+    Door(
+        "no thousands behind a zero",
+        column(["0.125"] * ROWS, separator=";", drop="age", decimal=",", thousands="."),
+        refused=("'0.125'", '`decimal: "."`'),
     ),
     Door("decimal is thousands", column(NUMBERS, decimal=",", thousands=","), refused=("must differ",)),
     # numbers with something around them

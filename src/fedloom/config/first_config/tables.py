@@ -12,10 +12,10 @@ import numpy as np
 from fedloom.core.errors import ConfigError, DataError, suggest_name
 from fedloom.data.labels import MISSING_MARKS, missing_marks
 from fedloom.data.sources.source import SOURCES, configure_source
-from fedloom.data.sources.tables.columns import Column
+from fedloom.data.sources.tables.columns import CellFormat, Column
 from fedloom.data.sources.tables.formats import FileTable
 from fedloom.data.sources.tables.table_files import TableFile, looks_like_a_row
-from fedloom.data.sources.tables.words import refuse_misread
+from fedloom.data.sources.tables.words import SPELLINGS, refuse_misread
 
 _SEPARATORS = (",", ";", "\t", "|")
 _LABELS = re.compile(
@@ -30,6 +30,7 @@ _OWNERS = re.compile(
 )
 _MAX_CLASSES = 100
 _MIN_ROWS_OF_OWNER = 10
+_WORDS = 1000  # of a column, in which numbers are sought
 _ID = re.compile(r"(?i:(.*[ _-])?(id|uuid|guid|index|row|number|nr|no))|.*[a-z]I[dD]")
 Ask = Callable[[str, Sequence[str], str], str]
 
@@ -140,23 +141,37 @@ def _is_utf8(raw: bytes) -> bool:
 
 
 def _spelling(keys: Mapping[str, Any], path: Path, names: Sequence[str], reasons: dict[str, str]) -> dict[str, Any]:
-    """Return the keys `decimal` and `missing` with which the fewest columns have to be left out."""
+    """Return the keys `decimal`, `thousands` and `missing` with which the fewest columns have to be left out."""
     reader = _reader(keys, "label")
     file = reader.opened(path)
-    words = [column.counts() for name in names if (column := _column_or_none(reader, file, name)) is not None]
-    marks = sorted({word for counts in words for word in counts if word in MISSING_MARKS})
-    spellings: list[dict[str, Any]] = [{}, *([{"missing": marks}] if marks else [])]
-    spellings += [{"decimal": ",", **spelling} for spelling in spellings if keys.get("separator") != ","]
+    columns = [column for name in names if (column := _column_or_none(reader, file, name)) is not None]
+    words = [word for column in columns for word in list(column.counts())[:_WORDS]]
+    marks = sorted({word for column in columns for word in column.counts()} & MISSING_MARKS)
+    spellings: list[dict[str, Any]] = []
+    has_commas = keys["source"] == "csv" and "separator" not in keys  # between cells: rarely before decimals, too
+    for cell_format in sorted(SPELLINGS, key=lambda candidate: has_commas and candidate.decimal == ","):
+        reads_more = any(cell_format.number(word) is not None and not _reads(reader, word) for word in words)
+        if reads_more or cell_format == CellFormat():
+            spelling = {key: getattr(cell_format, key) for key in ("decimal", "thousands")}
+            plain = {key: value for key, value in spelling.items() if value != getattr(reader, key)}
+            spellings += [plain, *([plain | {"missing": marks}] if marks else [])]
     unread = {}
     for number, spelling in enumerate(spellings):
         other_reader = _reader({**keys, **spelling}, "label")
         unread[number] = len(_teaching_nothing(other_reader, other_reader.opened(path), names))
     best = spellings[min(unread, key=lambda number: (unread[number], number))]
-    if "decimal" in best:
-        reasons["decimal"] = "numbers are written as 1,5"
-    if "missing" in best:
-        reasons["missing"] = "these cells stand for a missing value"
+    meanings = {
+        "decimal": "numbers are written as 1,5",
+        "thousands": f"numbers are written as 1{best.get('thousands')}000",
+        "missing": "these cells stand for a missing value",
+    }
+    reasons.update({key: meanings[key] for key in best})
     return best
+
+
+def _reads(reader: FileTable, word: str) -> bool:
+    """Return whether a word is a number for this reader."""
+    return reader.cell_format.number(word) is not None
 
 
 def _teaching_nothing(reader: FileTable, file: TableFile, names: Sequence[str]) -> dict[str, str]:

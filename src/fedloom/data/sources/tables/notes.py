@@ -1,10 +1,10 @@
 """Features of a table that are hardly meant as such: ids, row numbers, copies of the label or the owner; and marks of
-missing values that no cell holds."""
+missing values that no cell holds, and thousands that are read as decimals."""
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from typing import TYPE_CHECKING
 
@@ -23,6 +23,7 @@ _ROWS = 10  # below, everything looks like an id
 _UNIQUE = 20
 _SAMPLE = 1000
 _LISTED = 5
+_THOUSAND, _THREE_DIGITS = 1000, 100
 
 
 def suspicious_features(
@@ -90,6 +91,49 @@ def _determines(values: np.ndarray, groups: np.ndarray) -> bool:
         return False
     pairs = np.unique(np.stack([values.astype(np.float64), groups]), axis=1)
     return bool(1 < pairs.shape[1] == len(np.unique(pairs[0])) == len(np.unique(pairs[1])))
+
+
+def grouped_digits(
+    columns: Mapping[str, Column], texts: Callable[[Sequence[str]], Mapping[str, Column]], decimal: str, origin: str
+) -> list[str]:
+    """A sentence on each column whose decimal mark seems to stand between thousands: 2.893 beside 788.
+
+    Args:
+        columns: the features that were read with this decimal mark.
+        texts: gives columns by name as they are written.
+        decimal: the character before decimals, "." or ",".
+        origin: name of the file in the sentence.
+    """
+    names = [name for name, column in columns.items() if column.is_numeric() and _may_be_thousands(column)]
+    other = "," if decimal == "." else "."
+    sentences = []
+    for name, column in texts(names).items() if names else ():
+        words = column.counts()
+        grouped = [word for word in words if re.fullmatch(rf"[-+]?[1-9]\d{{0,2}}{re.escape(decimal)}\d{{3}}", word)]
+        whole = [word for word in words if re.fullmatch(r"[-+]?\d{1,3}", word)]
+        are_grouped = any(word.endswith("0") for word in grouped)  # no program writes this end of a fraction
+        if len(grouped) + len(whole) == len(words) and (are_grouped or _is_below(grouped, whole, decimal)):
+            sentences.append(
+                f"{origin}: column '{name}' holds whole numbers ('{whole[0]}') and fractions of exactly three digits "
+                f'(\'{grouped[0]}\'), read as decimals; say `decimal: "{other}"` with `thousands: "{decimal}"` if '
+                "these are thousands"
+            )
+    return sentences
+
+
+def _may_be_thousands(column: Column) -> bool:
+    """Whether numbers are whole and below 1,000, or from 1 on with three decimals, and both occur."""
+    numbers = np.abs(column.values if column.missing is None else column.values[~column.missing]).astype(np.float64)
+    whole = numbers == np.floor(numbers)
+    if whole.all() or not whole.any() or numbers.max() >= _THOUSAND or numbers[~whole].min() < 1:
+        return False
+    return bool(np.isclose(numbers * _THOUSAND, np.round(numbers * _THOUSAND), rtol=0, atol=1e-6).all())
+
+
+def _is_below(grouped: Sequence[str], whole: Sequence[str], decimal: str) -> bool:
+    """Whether the grouped numbers, read as decimals, are below most of the whole ones, and these have three digits."""
+    largest = max(abs(float(word.replace(decimal, "."))) for word in grouped)
+    return max(largest, _THREE_DIGITS - 1) < float(np.median([abs(int(word)) for word in whole]))
 
 
 def unused_marks(

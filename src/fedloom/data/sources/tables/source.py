@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -20,7 +21,7 @@ from fedloom.data.sources.tables.columns import CellFormat, Column, is_text, rea
 from fedloom.data.sources.tables.encoding import encoded, vocabulary
 from fedloom.data.sources.tables.labels import label_ids
 from fedloom.data.sources.tables.names import as_known, as_texts, merge_names
-from fedloom.data.sources.tables.notes import suspicious_features, unused_marks
+from fedloom.data.sources.tables.notes import grouped_digits, suspicious_features, unused_marks
 from fedloom.data.sources.tables.table_files import NO_HEADER, TableFile, looks_like_a_row
 from fedloom.data.sources.tables.words import refuse_misread, refuse_missing_marks
 
@@ -103,6 +104,9 @@ class TableSource(Source):
         as_read = self._columns(files, names)
         notes += unused_marks(files, as_read, self.cell_format)
         for file, read in zip(files, as_read, strict=True):
+            if not self.typed and self.cell_format.thousands is None:
+                features = {name: read[name] for name in names}
+                notes += grouped_digits(features, partial(self.texts, file), self.cell_format.decimal, str(file.path))
             columns, about_words = self._checked(read, file.path)
             columns, left_out = self._complete(columns, file)
             tables.append(columns)

@@ -27,16 +27,17 @@ _AMOUNT = re.compile(
 CATEGORIES = 1000  # different words that a column can become
 _FEW = 10  # different amounts ("5 mg", "10 mg") that can be categories
 _NAMES = 20  # different words that can be categories however few rows there are
-_SPELLINGS = {
-    '`decimal: "."`': CellFormat(),
-    '`decimal: ","`': CellFormat(decimal=","),
-    '`thousands: ","`': CellFormat(thousands=","),
-    '`thousands: "."` with `decimal: ","`': CellFormat(decimal=",", thousands="."),
-    '`thousands: " "`': CellFormat(thousands=" "),
-    '`thousands: " "` with `decimal: ","`': CellFormat(decimal=",", thousands=" "),
-    '`thousands: "\'"`': CellFormat(thousands="'"),
-    '`thousands: "_"`': CellFormat(thousands="_"),
-}
+SPELLINGS = (
+    CellFormat(),
+    CellFormat(decimal=","),
+    CellFormat(thousands=","),
+    CellFormat(decimal=",", thousands="."),
+    CellFormat(thousands=" "),
+    CellFormat(decimal=",", thousands=" "),
+    CellFormat(thousands="'"),
+    CellFormat(thousands="_"),
+)
+"""How files write numbers, the most usual first."""
 
 
 def word_kind(word: str, cell_format: CellFormat) -> str:
@@ -48,7 +49,7 @@ def word_kind(word: str, cell_format: CellFormat) -> str:
         return "number"
     if not any(letter.isdigit() for letter in word):
         return "word"
-    if any(candidate.number(word) is not None for candidate in _SPELLINGS.values()):
+    if any(candidate.number(word) is not None for candidate in SPELLINGS):
         return "spelled"
     return "date" if _DATE.fullmatch(word) else "amount" if _AMOUNT.fullmatch(word) else "word"
 
@@ -82,7 +83,7 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
         )
     if 2 * (numbers + amounts) > cells and by_kind["number"] < cells:
         odd = [word for word in counts if kinds[word] != "number"]
-        says = _says([word for word in counts if kinds[word] in ("number", "spelled")], words)
+        says = _says([word for word in counts if kinds[word] in ("number", "spelled")], words, cell_format)
         how = "but for" if by_kind["number"] else "in another spelling in"
         raise DataError(
             f"{origin} holds numbers {how} {cells - by_kind['number']:,} of {cells:,} cells, the first in row "
@@ -134,22 +135,33 @@ def _notes(
     return notes
 
 
-def _says(numbers: Sequence[str], words: Mapping[str, Sequence[str]]) -> str:
+def _says(numbers: Sequence[str], words: Mapping[str, Sequence[str]], cell_format: CellFormat) -> str:
     """Which keys would read all of `numbers` and the cells that are marks; `words`: by kind."""
     hints = []
     if "spelled" in words:
-        fitting = [say for say, cell_format in _SPELLINGS.items() if _fits(cell_format, numbers)]
-        hints += [" or ".join(fitting)] if fitting else []
+        fitting = [candidate for candidate in SPELLINGS if _fits(candidate, numbers, cell_format)]
+        of_this_decimal = [candidate for candidate in fitting if candidate.decimal == cell_format.decimal == ","]
+        says = [_keys(candidate, cell_format) for candidate in of_this_decimal or fitting]
+        hints += [" or ".join(says)] if says else []
     if "mark" in words:
         hints.append(f"`missing: {json.dumps(sorted(words['mark']))}` if they stand for missing values")
     return f"say {' and '.join(hints)}" if hints else "write plain numbers there"
 
 
-def _fits(cell_format: CellFormat, numbers: Sequence[str]) -> bool:
-    """Whether this spelling reads all `numbers`, and each mark that it adds to the usual one is in some of them."""
-    marks = [cell_format.thousands, cell_format.decimal if cell_format.decimal == "," else None]
-    is_used = all(any(mark in to_ascii(word) for word in numbers) for mark in marks if mark is not None)
-    return is_used and all(cell_format.number(word) is not None for word in numbers)
+def _fits(candidate: CellFormat, numbers: Sequence[str], cell_format: CellFormat) -> bool:
+    """Whether this spelling reads all `numbers`, and each mark that it adds to the present one is in some of them."""
+    decimal = candidate.decimal if candidate.decimal == "," != cell_format.decimal else None
+    marks = [mark for mark in (candidate.thousands, decimal) if mark is not None]
+    is_used = all(any(mark in to_ascii(word) for word in numbers) for mark in marks)
+    return is_used and all(candidate.number(word) is not None for word in numbers)
+
+
+def _keys(candidate: CellFormat, cell_format: CellFormat) -> str:
+    """The keys that make the present spelling to another one."""
+    keys = [] if candidate.thousands is None else [f'`thousands: "{candidate.thousands}"`']
+    if candidate.decimal != cell_format.decimal or not keys:
+        keys.append(f'`decimal: "{candidate.decimal}"`')
+    return " with ".join(keys)
 
 
 def _shown(column: Column, words: Sequence[str]) -> str:
