@@ -126,6 +126,28 @@ DOORS = [
         raw("".join(f"{row % 5},{row % 2}\n" for row in range(ROWS))),
         refused=("first line looks like a row",),
     ),
+    Door(
+        "no header, words",
+        raw("".join(f"{row}.5,{'fm'[row % 2]},{'ab'[row // 2 % 2]},{ILL[row]}\n" for row in range(ROWS)), label="yes"),
+        refused=("first line looks like a row", "'f', 'a', 'yes' occur in their own columns"),
+    ),
+    Door(
+        "no header, numbers and a word",
+        raw("".join(f"{row}.5,{row * 3}.25,{row * 7},{ILL[row]}\n" for row in range(ROWS)), label="yes"),
+        refused=("first line looks like a row", "'yes' occur"),
+    ),
+    Door(
+        "no header, numbers alone",
+        raw("".join(f"{row}.5,{row * 3 + 1}.25,{row % 2}\n" for row in range(ROWS)), label="0"),
+        {"features": ("0.5", "1.25")},
+        notes=(("most columns are called by numbers, such as '0.5'", "if the first line is a row"),),
+    ),
+    Door(
+        "numbered columns",
+        raw("0,1,2,ill\n" + "".join(f"{row % 5},{row % 7},{row % 3},{ILL[row]}\n" for row in range(ROWS))),
+        {"features": ("0", "1", "2")},
+    ),
+    Door("a word that is its column's name", raw(text_of(_TABLE | {"b": ["a", "b", "b", "a"] * 10})), {"train": 32}),
     Door("only a header", raw("age,ill\n"), refused=("holds no rows",)),
     Door("nothing", raw(""), refused=("cannot be read as csv",)),
     Door("rows of nothing", raw(_TEXT + ",\n,\n"), refused=("'age' lacks 2 values, the first in row 41",)),

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
@@ -26,6 +27,7 @@ if TYPE_CHECKING:
 
 _BLOCK = 2**31 - 1
 _PIECE = 2**24
+_SHOWN = 3  # names in a message
 _SEPARATORS = {";": "';'", "\t": "a tab", "|": "'|'", ",": "','"}
 _MAGIC = {
     b"\x1f\x8b": "gzip-compressed; unpack it first",
@@ -66,6 +68,12 @@ class TableFile:
         """Sentences about columns that were left out: row indices, those of them in `dropped`, and empty ones."""
         names = [f"'{name}'" if name else "the first, which has no name" for name in self.index if name in dropped]
         notes = [f"{self.path}: row index left out, it is no feature: {', '.join(names)}"] if names else []
+        if self.reread is not None and looks_like_a_row(self.columns) and not _counts_on(self.columns):
+            name = next(name for name in self.columns if CellFormat().number(name) is not None)
+            notes.append(
+                f"{self.path}: most columns are called by numbers, such as '{name}'; if the first line is a row, put a "
+                "line with the columns' names there"
+            )
         empty = f"{self.path}: a column without a name and without a value was left out; lines end with a separator"
         return [*notes, empty] if self.empty else notes
 
@@ -123,6 +131,7 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
     is_empty = {name: values.null_count == len(values) for name, values in zip(names, table.columns, strict=True)}
     columns = {name: values for name, values in zip(names, table.columns, strict=True) if name or not is_empty[name]}
     _refuse_names([name for name in names if name or not is_empty[name]], path)
+    _refuse_first_row(columns, path)
     if "" in columns and names[0]:
         raise DataError(f"{path}: column {names.index('') + 1} has no name; give it one")
     if raw.count(b'"') % 2:
@@ -214,6 +223,39 @@ def _not_utf8(raw: bytes) -> int | None:
 def looks_like_a_row(names: Collection[str]) -> bool:
     """Whether most of the names in a header are numbers."""
     return 2 * sum(CellFormat().number(name) is not None for name in names) > len(names)
+
+
+def _counts_on(names: Collection[str]) -> bool:
+    """Whether the numbers among the names are consecutive, as programs name the columns of an array."""
+    numbers = sorted(number for name in names if (number := CellFormat().number(name)) is not None)
+    return all(after == number + 1 for number, after in pairwise(numbers))
+
+
+def _refuse_first_row(columns: Mapping[str, pa.ChunkedArray], path: Path) -> None:
+    """Raises `DataError` for a header that is a row: most names are numbers, or cells of their own columns."""
+    numbers = {name for name in columns if CellFormat().number(name) is not None}
+    counted = numbers if _counts_on(numbers) else set[str]()
+    cells = [name for name, values in columns.items() if name not in counted and _holds(values, name)]
+    words = [name for name in cells if name not in numbers]
+    alike = {*cells, *(numbers - counted)} if words else cells
+    if 2 * len(alike) > len(columns):
+        shown = ", ".join(short_repr(name) for name in [*words, *cells][:_SHOWN])
+        raise DataError(f"{path}: {NO_HEADER}: {shown} occur in their own columns")
+
+
+def _holds(values: pa.ChunkedArray, name: str) -> bool:
+    """Whether a cell of the column is its name."""
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    number = CellFormat().number(name)
+    if is_text(values.type):
+        return bool(pc.index(values, name).as_py() >= 0)
+    if pa.types.is_boolean(values.type):
+        return name.lower() in ("true", "false")
+    if number is None or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
+        return False
+    return bool(pc.any(pc.equal(values, number)).as_py())
 
 
 def _refuse_names(names: list[str], path: Path) -> None:
