@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import bz2
+import gzip
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
@@ -110,6 +112,15 @@ def test_numbers_with_marks_between_thousands() -> None:
     Path("costs.csv").write_text("\n".join(["costs,age,diagnosis", *lines]) + "\n")
     values = runs_unchanged("costs.csv")["scenario"]
     assert (values["thousands"], "decimal" in values, "drop" in values) == (",", False, False)
+
+
+@pytest.mark.parametrize("pack", [gzip, bz2])
+def test_a_packed_table_is_looked_into(pack: ModuleType) -> None:
+    lines = [f"{RNG.normal():.2f};{'äb'[row % 2]}".replace(".", ",") for row in range(90)]
+    suffix = {gzip: "gz", bz2: "bz2"}[pack]
+    Path(f"sizes.csv.{suffix}").write_bytes(pack.compress("\n".join(["size;ill", *lines, ""]).encode("latin-1")))
+    values = runs_unchanged(f"sizes.csv.{suffix}")["scenario"]
+    assert (values["separator"], values["encoding"], values["decimal"]) == (";", "latin-1", ",")
 
 
 def test_owners_in_digits_stay_apart() -> None:

@@ -1,5 +1,7 @@
 """What Python hands over as arrays: tensors, pictures, frames, and what would lose something on the way."""
 
+import re
+
 import numpy as np
 import pandas as pd
 import pytest
@@ -110,3 +112,16 @@ def test_volumes_are_normalised():
     scenario = fl.scenario((x, np.arange(20) % 2), clients=2)
     gathered = scenario.train_set.gather(torch.arange(len(scenario.train_set)))
     assert (float(gathered.mean()), float(gathered.std())) == (pytest.approx(0, abs=1e-4), pytest.approx(1, abs=1e-2))
+
+
+@pytest.mark.parametrize("mark", ["", " ", "NA", "nan", "?"])
+def test_missing_owners_are_refused(mark):
+    x, y, owners = np.zeros((40, 3), np.float32), np.arange(40) % 2, np.array(["a", "b", mark, "a"] * 10)
+    says = rf"owners are '{re.escape(mark)}' for 10 of 40 samples, the first 2, which stands for a missing value"
+    with pytest.raises(DataError, match=says):
+        from_arrays(x, y, owners=owners)
+    named = np.where(owners == mark, "c", owners)
+    with pytest.raises(DataError, match=says.replace("owners", "owners_test")):
+        from_arrays(x, y, x, y, owners=named, owners_test=owners)
+    assert from_arrays(x, y, owners=named).train.domains == ("a", "b", "c")
+    assert from_arrays(x, y, owners=np.array(["+", "-"] * 20)).train.domains == ("+", "-")

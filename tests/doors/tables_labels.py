@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from doors.door import Door
-from doors.rows import AGES, ILL, ROWS, labels, raw, two
+from doors.rows import AGES, ILL, ROWS, labels, raw, text_of, two
 
 _SEX = ["fm"[row // 2 % 2] for row in range(ROWS)]
 _CODES = [row % 2 + 1 for row in range(ROWS)]
 _TABLE = {"age": AGES, "sex": _SEX, "ill": ILL}
 _COUNTS = {"age": AGES, "ill": _CODES}
+_WARDS = {"age": AGES, "ward": [("n", "s", "NA")[row % 3] for row in range(ROWS)], "ill": ILL}
 _YES_NO = {"classes": ("no", "yes")}
 
 
@@ -70,6 +71,19 @@ DOORS = [
     ),
     Door("100,000 labels", raw(_many(100_000)), refused=("100000 different values in 100000 samples",)),
     Door("1,500 labels", raw(_many(1_500)), refused=("label 'ill' has 1,500 different values", "measurement")),
+    Door(
+        "owner NA",
+        raw(text_of(_WARDS), owner="ward"),
+        refused=("owner 'ward' is 'NA' in 13 of 40 rows, the first 3", '`missing: ["NA"]`', "if it is an owner"),
+    ),
+    Door(
+        "owner NA is missing",
+        raw(text_of(_WARDS), owner="ward", missing=["NA"], incomplete="drop"),
+        {"owners": ("n", "s")},
+        notes=(("13 of 40 rows lack a value",),),
+    ),
+    Door("owner NA is Namibia", raw(text_of(_WARDS), owner="ward", missing=[]), {"owners": ("NA", "n", "s")}),
+    Door("owner blank", raw(text_of(_WARDS | {"ward": ["n", ""] * 20}), owner="ward"), refused=("'ward' is empty",)),
     # a file of test rows: columns and classes are matched by name
     Door("reordered test columns", two(_TABLE, dict(reversed(_TABLE.items()))), _YES_NO | {"test": 40}),
     Door(

@@ -14,7 +14,7 @@ from fedloom.data.labels import MISSING_MARKS, missing_marks
 from fedloom.data.sources.source import SOURCES, configure_source
 from fedloom.data.sources.tables.columns import CellFormat, Column
 from fedloom.data.sources.tables.formats import FileTable
-from fedloom.data.sources.tables.table_files import TableFile, looks_like_a_row
+from fedloom.data.sources.tables.table_files import TableFile, looks_like_a_row, start_of_text
 from fedloom.data.sources.tables.words import SPELLINGS, refuse_misread
 
 _SEPARATORS = (",", ";", "\t", "|")
@@ -118,8 +118,7 @@ def _column_or_none(reader: FileTable, file: TableFile, name: str) -> Column | N
 # -- how the file is written -------------------------------------------------------------------------------------------
 def _separator(path: Path, reasons: dict[str, str]) -> dict[str, Any]:
     """Return the keys `separator` and `encoding`, where the file needs them."""
-    with path.open("rb") as stream:
-        raw = stream.read(2**20)
+    raw = start_of_text(path, 2**20)
     header = raw.splitlines()[0].decode("latin-1") if raw.strip() else ""
     keys: dict[str, Any] = {}
     separator = max(_SEPARATORS, key=header.count)

@@ -10,7 +10,7 @@ import numpy as np
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
-from fedloom.data.labels import as_string_array, class_ids, sorted_words
+from fedloom.data.labels import as_string_array, class_ids, missing_marks, sorted_words
 from fedloom.data.sources.as_arrays import ArrayLike, as_array, index_notes
 from fedloom.data.sources.cached import (
     ImageSource,
@@ -124,6 +124,7 @@ def _splits(
     where = [None if of is None else as_array(of, origin) for of in (domain, domain_test)]
     if owners is not None:
         where, domains = owner_ids([owners, owners_test], [len(labels) for labels in y], origin)
+        _refuse_missing_owners(where, domains, origin)
     parts = [ParsedSamples(*split_arrays) for split_arrays in zip(x, ids, where, strict=False)]
     part_origins = (origin, origin) if len(parts) == 1 else None
     if len(parts) == 1:
@@ -224,6 +225,20 @@ def owner_ids(
     rank = {name: place for place, name in enumerate(owner_words)}
     ids = iter(np.array([rank[str(name)] for name in kinds], np.int64)[place] for kinds, place in present)
     return [None if part is None else next(ids) for part in words], owner_words
+
+
+def _refuse_missing_owners(ids: Sequence[np.ndarray | None], owners: Sequence[str], origin: str) -> None:
+    """Raise `DataError` for owners that are empty or written as missing values are. ids: of each part's samples [n]."""
+    marks = [number for number, name in enumerate(owners) if not name.strip() or name in missing_marks(owners)]
+    for role, part in zip(("owners", "owners_test"), ids, strict=False):
+        lacking = np.isin(np.zeros(0) if part is None else part, marks)
+        if part is not None and lacking.any():
+            row = int(np.argmax(lacking))
+            raise DataError(
+                f"{origin}: {role} are '{owners[int(part[row])]}' for {int(lacking.sum()):,} of {len(part):,} samples, "
+                f"the first {row}, which stands for a missing value as a rule; leave these samples out, or name their "
+                "owner"
+            )
 
 
 def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, origin: str) -> list[ParsedSamples]:

@@ -245,9 +245,9 @@ class TableSource(Source):
         for name, column in columns.items():
             if self.incomplete == "refuse":
                 refuse_missing(column, path, name in (self.label, self.owner))
-            if name == self.label and self.missing is None:
-                refuse_missing_marks(column, path)
             if name in (self.label, self.owner):
+                if self.missing is None:
+                    refuse_missing_marks(column, path, "label" if name == self.label else "owner")
                 continue
             if column.words is None:
                 column.as_numbers(path)  # refuses infinite ones

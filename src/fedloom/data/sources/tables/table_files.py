@@ -175,6 +175,24 @@ def _raw(path: Path) -> bytes:
     return b"".join(pieces)
 
 
+def start_of_text(path: Path, size: int) -> bytes:
+    """Return the first bytes of a file's text, unpacked if its name ends in .gz or .bz2; nothing if it is damaged.
+
+    Args:
+        path: the file.
+        size: how many bytes.
+    """
+    with path.open("rb") as stream:
+        start = stream.read(size)
+    if path.suffix not in _UNPACK or not start.startswith((b"\x1f\x8b", b"BZh")):
+        return start
+    try:
+        with _UNPACK[path.suffix](path) as unpacked:
+            return unpacked.read(size)
+    except (OSError, EOFError):
+        return b""
+
+
 def _pandas_index(metadata: Any, columns: Collection[str]) -> tuple[str, ...]:
     """The index columns that pandas states in a schema's metadata; an index that is only a range has no column."""
     try:

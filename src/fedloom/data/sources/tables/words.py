@@ -103,16 +103,22 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
     return _notes(column, origin, counts, words, cell_format)
 
 
-def refuse_missing_marks(column: Column, path: Path) -> None:
-    """Raises `DataError` for a label that is written as missing values are."""
+def refuse_missing_marks(column: Column, path: Path, role: str) -> None:
+    """Raise `DataError` for a label or an owner that is written as missing values are.
+
+    Args:
+        column: the column.
+        path: the file, for messages.
+        role: what the column is: "label" or "owner".
+    """
     counts = column.counts()
     marks = missing_marks(counts)
     if marks:
-        count = sum(counts[mark] for mark in marks)
+        count, meant = sum(counts[mark] for mark in marks), {"label": "a class", "owner": "an owner"}[role]
         raise DataError(
-            f"{path}: label '{column.name}' is '{marks[0]}' in {count:,} of {sum(counts.values()):,} rows, the first "
+            f"{path}: {role} '{column.name}' is '{marks[0]}' in {count:,} of {sum(counts.values()):,} rows, the first "
             f"{column.first(marks)}, which stands for a missing value as a rule; say `missing: {json.dumps(marks)}` "
-            "and `incomplete: drop` to leave these rows out, or `missing: []` if it is a class"
+            f"and `incomplete: drop` to leave these rows out, or `missing: []` if it is {meant}"
         )
 
 
