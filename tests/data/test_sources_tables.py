@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import subprocess
 import sys
 import time
@@ -125,6 +124,12 @@ def test_owners_hold_out_a_share_of_their_own_rows_and_become_clients(write):
     assert "hospital" not in "".join(scenario.train_set.features)
     for client in range(4):
         assert set(scenario.train_set.domain[scenario.train.tensor(client)].tolist()) == {client}
+
+
+@pytest.mark.parametrize("partition", ["natural", "domains"])
+def test_a_partition_by_owners_asks_for_their_column(write, partition):
+    with pytest.raises(ConfigError, match=r"this source has no domains; name the column of .* \(`owner: COLUMN`\)"):
+        dealt(write(), partition=partition)
 
 
 # --- standardised by what clients train on ---------------------------------------------------------------------------
@@ -311,7 +316,7 @@ def test_the_config_door_names_keys(write):
         parse({"scenario": {"source": "csv", "path": str(write()), "lable": "ill", "partition": "iid"}})
 
 
-# --- keys of later versions, wide tables, new rows -------------------------------------------------------------------
+# --- keys of later versions, wide tables -------------------------------------------------------------------
 
 
 def test_keys_at_their_default_are_no_part_of_the_fingerprint():
@@ -348,44 +353,6 @@ def test_wide_tables_take_linear_time(tmp_path, kind):
         pq.write_table(columns, path)
     start = time.perf_counter()
     splits = load(path)
-    x, notes, unknown_cells = table_rows(path, splits.train.features)
+    new = table_rows(path, splits.train.features)
     assert time.perf_counter() - start < 15  # seconds
-    assert (x.shape, notes, unknown_cells) == ((20, 10_000), [], 0)
-
-
-def test_new_rows_are_written_as_the_runs_own(tmp_path):
-    path = tmp_path / "new.csv"
-    path.write_text("age;sex\n1.000,5;f\n-;m\n")
-    reading = {"separator": ";", "decimal": ",", "thousands": ".", "missing": ("-",)}
-    with pytest.raises(DataError, match="column 'age' lacks 1 values, the first in row 2"):
-        table_rows(path, ["age", "sex=f", "sex=m"], reading)
-    path.write_text("age;sex\n1.000,5;f\n2;x\n")
-    x, notes, unknown_cells = table_rows(path, ["age", "sex=f", "sex=m"], reading)
-    assert unknown_cells == 1
-    assert x.tolist() == [[1000.5, 1, 0], [2, 0, 0]]
-    assert [note.partition(": ")[2] for note in notes] == [
-        "words that no training row holds are 0 in all features of their column; rows of 2 with such words: 'sex' (1)"
-    ]
-
-
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [
-        ("age,sex\n1,F\n", "column 'sex' holds 'F' in 1 rows, known as 'f'; write it so"),
-        ("age,sex\n" + "1,w\n" * 20, "column 'sex' holds unknown words in 20 of 20 rows"),
-        ("age,sex\n1,f\n2,f\n?,m\n", r"column 'age' holds numbers but for 1 of 3 cells, the first in row 3: '\?'"),
-        ("age,sex\n1,f\n,f\n", "column 'age' lacks 1 values, the first in row 2"),
-        ("age;sex\n1;f\n", "cells look separated by ';'"),
-    ],
-)
-def test_new_rows_that_are_written_otherwise_are_one_line(tmp_path, text, message):
-    path = tmp_path / "new.csv"
-    path.write_text(text)
-    with pytest.raises(DataError, match=message):
-        table_rows(path, ["age", "sex=f", "sex=m"])
-
-
-def test_a_pipe_of_new_rows_is_not_waited_for(tmp_path):
-    os.mkfifo(tmp_path / "new.csv")
-    with pytest.raises(DataError, match="is a pipe or a device"):
-        table_rows(tmp_path / "new.csv", ["age"])
+    assert (new.x.shape, new.notes, new.unknown_words) == ((20, 10_000), [], 0)

@@ -10,8 +10,7 @@ import pytest
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES
 from fedloom.data.sources.source import configure_source
-from fedloom.data.sources.tables import table_rows
-from fedloom.data.sources.tables.new_rows import table_labels
+from fedloom.data.sources.tables import LabelColumn, table_rows
 
 ROWS = 60
 
@@ -108,8 +107,8 @@ def test_words_are_known_in_files_whose_cells_look_like_numbers(write, trained, 
     expected = [[float(known == word.removesuffix(".0")) for known in trained] for word in new] * (ROWS // 2)
     assert splits.test.x[:, 1:].tolist() == expected
     assert splits.notes == ()
-    x, notes, unknown = table_rows(other, splits.train.features)
-    assert (x[:, 1:].tolist(), notes, unknown) == (expected, [], 0)
+    new = table_rows(other, splits.train.features)
+    assert (new.x[:, 1:].tolist(), new.notes, new.unknown_words) == (expected, [], 0)
 
 
 def test_categories_that_are_numbers_are_known_by_value(write):
@@ -117,9 +116,9 @@ def test_categories_that_are_numbers_are_known_by_value(write):
     splits = load(train, categorical=("ward", "smoker"))
     assert splits.train.features == ("age", "ward=1", "ward=2", "smoker=0", "smoker=1")
     other = write("other", rows=3, ward=["1", "02", "1A"], smoker=["True", "false", "FALSE"])
-    x, notes, unknown = table_rows(other, splits.train.features)
-    assert x[:, 1:].tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [0, 0, 1, 0]]
-    assert (unknown, len(notes)) == (1, 1)
+    new = table_rows(other, splits.train.features)
+    assert new.x[:, 1:].tolist() == [[1, 0, 0, 1], [0, 1, 1, 0], [0, 0, 1, 0]]
+    assert (new.unknown_words, len(new.notes)) == (1, 1)
     gap = write("gap", rows=3, ward=["1", "NA", "2"], smoker=["true"])
     with pytest.raises(DataError, match="column 'ward' lacks 1 values, the first in row 2"):
         table_rows(gap, splits.train.features)
@@ -128,15 +127,19 @@ def test_categories_that_are_numbers_are_known_by_value(write):
 def test_booleans_of_a_parquet_file_are_known_words(write, tmp_path):
     features = load(write(smoker=["True", "False", "Unknown"])).train.features
     pq.write_table(pa.table({"age": [0.5, 1.5], "smoker": [True, False]}), tmp_path / "new.parquet")
-    x, notes, _ = table_rows(tmp_path / "new.parquet", features)
-    assert (x[:, 1:].tolist(), notes) == ([[0, 1, 0], [1, 0, 0]], [])
+    new = table_rows(tmp_path / "new.parquet", features)
+    assert (new.x[:, 1:].tolist(), new.notes) == ([[0, 1, 0], [1, 0, 0]], [])
 
 
 def test_labels_are_known_as_they_are_written(write):
     path = write(rows=2, ill=["01", "2"])
-    assert table_labels(path, "ill", ("01", "1", "2")).tolist() == ["01", "2"]
-    assert table_labels(path, "ill", ("1", "2")).tolist() == ["1", "2"]
-    assert table_labels(path, "ill", ("no", "yes", "maybe")).tolist() == [1, 2]  # ids
+
+    def labels(*classes):
+        return table_rows(path, ["age"], None, LabelColumn("ill", classes)).labels.tolist()
+
+    assert labels("01", "1", "2") == ["01", "2"]
+    assert labels("1", "2") == ["1", "2"]
+    assert labels("no", "yes", "maybe") == [1, 2]  # ids
 
 
 # --- marks of missing values ------------------------------------------------------------------------------------------

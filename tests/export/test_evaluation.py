@@ -79,6 +79,22 @@ def test_a_table_with_a_column_of_labels(tmp_path, capsys):
         fl.evaluate(tmp_path / "run", tmp_path / "new.csv", label="status")
 
 
+def test_rows_without_a_value_or_a_label_are_left_out_as_in_the_run(tmp_path, capsys):
+    rng = np.random.default_rng(0)
+    lines = [f"{x:.3f},{'ill' if x > 0.5 else 'well'}" for x in rng.random(60)]
+    for name, rows in (("train", lines), ("new", [*lines[:8], "0.3,", ",ill"]), ("whole", lines[:8])):
+        (tmp_path / f"{name}.csv").write_text("\n".join(["pressure,state", *rows]) + "\n")
+    keys = {"label": "state", "incomplete": "drop", "partition": "iid", "clients": 2}
+    scenario = fl.scenario("csv", path=str(tmp_path / "train.csv"), **keys)
+    fl.run("fedavg", scenario=scenario, rounds=1, model="logistic", out=tmp_path / "run")
+    words = ("evaluate", str(tmp_path / "run"), str(tmp_path / "new.csv"), "--label", "state", "--json")
+    code, shown, said = call(capsys, *words)
+    assert (code, json.loads(shown)["samples"]) == (0, 8)
+    assert "2 of 10 rows lack a value and were left out, as in the run (incomplete: drop)" in said
+    whole = fl.evaluate(tmp_path / "run", tmp_path / "whole.csv", label="state")
+    assert json.loads(shown)["metrics"] == whole.metrics
+
+
 def test_a_folder_of_class_folders(tmp_path):
     from PIL import Image
 

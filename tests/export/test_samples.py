@@ -250,3 +250,18 @@ def test_a_table_is_read_as_the_runs_own_was(tmp_path: Path) -> None:
     _, x = read_samples([tmp_path / "new.csv"], expected)
     assert x.tolist() == [[1.5, 1.0, 0.0]]
     assert result.model()(x).shape == (1, 2)
+
+
+def test_rows_that_lack_a_value_are_left_out_as_in_the_run(tmp_path: Path) -> None:
+    (tmp_path / "people.csv").write_text(PEOPLE)
+    made = SOURCES.get("csv")(path=tmp_path / "people.csv", label="ill", incomplete="drop")
+    expected = Input(**describe_input(made.load().train), reading=made.reading_keys())
+    new = table(tmp_path / "new.csv", "age,sex,ward\n30,f,0\n,m,1\n31,m,2\n")
+    notes: list[SampleNote] = []
+    names, x = read_samples([new], expected, notes.append)
+    assert (names, len(x)) == (["new.csv:1", "new.csv:3"], 2)
+    (note,) = notes
+    says = f"{new}: 1 of 3 rows lack a value and were left out, as in the run (incomplete: drop)"
+    assert (note.kind, note.count, note.text) == ("incomplete", 1, says)
+    with pytest.raises(DataError, match="lacks 1 values, the first in row 2; fill them in, or take these rows out"):
+        read_samples([new], but(expected, reading={}))

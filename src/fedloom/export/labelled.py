@@ -13,9 +13,9 @@ from torch import Tensor
 from fedloom.core.errors import DataError, short_repr
 from fedloom.data.sources.as_arrays import as_array
 from fedloom.data.sources.npz import read_npz
-from fedloom.data.sources.tables.new_rows import table_labels
+from fedloom.data.sources.tables import LabelColumn
 from fedloom.export.metadata import ExportMetadata
-from fedloom.export.samples import TABLES, SampleNote, read_samples, stored_samples
+from fedloom.export.samples import TABLES, SampleNote, read_labelled_table, read_samples, stored_samples
 
 _PAIRS = (("x", "y"), ("x_test", "y_test"))
 
@@ -60,7 +60,9 @@ def read_labelled(
     elif data.suffix in TABLES:
         if label is None:
             raise DataError(f"{data}: name the column with the labels (--label)")
-        labels = table_labels(data, label, classes, metadata.input.reading)
+        column = LabelColumn(label, classes)
+        samples, labels = read_labelled_table(data, metadata.input, column, lambda unusual: note(unusual.text))
+        return _paired(samples, class_ids_of(labels, classes, str(data)), str(data))
     else:
         raise DataError(f"{data}: no folder of classes, .npz, .csv or .parquet; labels are needed beside the samples")
     _, samples = read_samples([data], metadata.input, lambda unusual: note(unusual.text))

@@ -16,7 +16,7 @@ from fedloom.data.sources.images import decode, is_image, picture_size
 from fedloom.data.sources.npz import read_npz
 from fedloom.data.sources.picture_notes import PictureNotes
 from fedloom.data.sources.regular_files import read_regular, require_regular
-from fedloom.data.sources.tables import table_rows
+from fedloom.data.sources.tables import LabelColumn, NewRows, table_rows
 from fedloom.data.sources.text import encode, infer_tokens, token_notes, utf8
 from fedloom.export.metadata import Input
 
@@ -28,8 +28,8 @@ _LISTED = 5  # columns in a sentence
 class SampleNote:
     """A kind of unusual values among new samples, and how many there are.
 
-    kind: `unknown_words` (of a table), `unknown_tokens` (of a text), `outside_training`, `resized`, or a kind of
-    `PictureNotes`. count: cells, texts, values or pictures of this kind. text: a sentence.
+    kind: `unknown_words` and `incomplete` (of a table), `unknown_tokens` (of a text), `outside_training`, `resized`, or
+    a kind of `PictureNotes`. count: cells, rows, texts, values or pictures of this kind. text: a sentence.
     """
 
     kind: str
@@ -61,18 +61,15 @@ def read_samples(
             part = _arrays(path, expected)
             names += [f"{path.name}:{row}" for row in range(len(part))]
         elif path.suffix in TABLES and expected.features:
-            x, sentences, unknown = table_rows(path, expected.features, expected.reading)
-            for sentence in sentences:
-                note(SampleNote("unknown_words", unknown, sentence))
-            part = torch.from_numpy(x)
-            names += [f"{path.name}:{row + 1}" for row in range(len(part))]
+            table = table_rows(path, expected.features, expected.reading)
+            part = _table_samples(path, table, note)
+            names += [f"{path.name}:{row + 1}" for row in table.rows.tolist()]
         else:
             part = _read_sample(path, expected, pictures)
             names.append(path.name)
             for sentence in token_notes(part.numpy(), str(path)) if expected.ids is not None else ():
                 note(SampleNote("unknown_tokens", 1, sentence))
-        if tuple(part.shape[1:]) != expected.shape:
-            raise DataError(f"{path}: samples of shape {tuple(part.shape[1:])}; the model takes {expected.shape}")
+        _require_shape(part, expected, path)
         parts.append(part)
     for kind, count, sentence in pictures.by_kind(with_depth=False):
         note(SampleNote(kind, count, sentence))
@@ -80,6 +77,44 @@ def read_samples(
     if outside := _outside_training(samples, expected):
         note(outside)
     return names, samples
+
+
+def read_labelled_table(
+    path: Path, expected: Input, label: LabelColumn, note: Callable[[SampleNote], None]
+) -> tuple[Tensor, np.ndarray]:
+    """Return the samples [n, d] of a table's rows as the source would store them, and their labels [n].
+
+    Args:
+        path: the table.
+        expected: the format of the run's samples.
+        label: the column of the labels.
+        note: called with each kind of unusual samples.
+
+    Raises `DataError` for a table that cannot be read or has other columns, and if the run has learned from no table.
+    """
+    if not expected.features:
+        raise DataError(f"{path}: the run's samples are {expected.dtype} of shape {expected.shape}; give an .npz")
+    table = table_rows(path, expected.features, expected.reading, label)
+    samples = _table_samples(path, table, note)
+    _require_shape(samples, expected, path)
+    if outside := _outside_training(samples, expected):
+        note(outside)
+    return samples, np.asarray(table.labels)
+
+
+def _table_samples(path: Path, table: NewRows, note: Callable[[SampleNote], None]) -> Tensor:
+    for sentence in table.notes:
+        note(SampleNote("unknown_words", table.unknown_words, sentence))
+    if table.left_out:
+        rows = f"{table.left_out:,} of {table.left_out + len(table.x):,} rows lack a value"
+        sentence = f"{path}: {rows} and were left out, as in the run (incomplete: drop)"
+        note(SampleNote("incomplete", table.left_out, sentence))
+    return torch.from_numpy(table.x)
+
+
+def _require_shape(samples: Tensor, expected: Input, path: Path) -> None:
+    if tuple(samples.shape[1:]) != expected.shape:
+        raise DataError(f"{path}: samples of shape {tuple(samples.shape[1:])}; the model takes {expected.shape}")
 
 
 def _outside_training(samples: Tensor, expected: Input) -> SampleNote | None:

@@ -12,7 +12,7 @@ import numpy as np
 from fedloom.core.errors import ConfigError, DataError, suggest_name
 from fedloom.data.labels import MISSING_MARKS, missing_marks
 from fedloom.data.sources.source import SOURCES, configure_source
-from fedloom.data.sources.tables.columns import CellFormat, Column
+from fedloom.data.sources.tables.columns import CellFormat, Column, incomplete_rows
 from fedloom.data.sources.tables.formats import FileTable
 from fedloom.data.sources.tables.table_files import TableFile, looks_like_a_row, start_of_text
 from fedloom.data.sources.tables.words import SPELLINGS, refuse_misread
@@ -79,10 +79,7 @@ def table_keys(
     if dropped:
         keys["drop"] = list(dropped)
         reasons["drop"] = "; ".join(f"{name}: {reason}" for name, reason in dropped.items())
-    used = [column for name, column in columns.items() if name not in dropped]
-    incomplete = np.zeros(file.rows, bool)
-    for column in used:
-        incomplete |= False if column.missing is None else column.missing
+    incomplete = incomplete_rows((column for name, column in columns.items() if name not in dropped), file.rows)
     if incomplete.any():
         keys["incomplete"] = "drop"
         reasons["incomplete"] = f"{int(incomplete.sum()):,} of {file.rows:,} rows lack a value"

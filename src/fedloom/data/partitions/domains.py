@@ -65,8 +65,8 @@ def domains_of(name: str, data: Dataset) -> Indices:
         data: the training set.
     """
     if data.domain is None or not data.domains:
-        raise ConfigError(
-            f"partition {name}: this source has no domains; use one that does, such as office-caltech10, or deal by "
-            "label"
-        )
+        instead = "use one that does, such as office-caltech10, or deal by label"
+        if data.features:
+            instead = "name the column of the rows' owner (`owner: COLUMN`), or deal by label"
+        raise ConfigError(f"partition {name}: this source has no domains; {instead}")
     return data.domain.numpy()

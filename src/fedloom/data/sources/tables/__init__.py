@@ -6,8 +6,8 @@
 """
 
 from fedloom.data.sources.tables.formats import Csv, FileTable, Parquet
-from fedloom.data.sources.tables.new_rows import table_rows
+from fedloom.data.sources.tables.new_rows import LabelColumn, NewRows, table_rows
 from fedloom.data.sources.tables.r_tables import Rdatasets
 from fedloom.data.sources.tables.source import TableSource
 
-__all__ = ["Csv", "FileTable", "Parquet", "Rdatasets", "TableSource", "table_rows"]
+__all__ = ["Csv", "FileTable", "LabelColumn", "NewRows", "Parquet", "Rdatasets", "TableSource", "table_rows"]

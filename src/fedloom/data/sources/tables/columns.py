@@ -23,6 +23,23 @@ _CONTROL = re.compile(r"[\x00-\x08\x0a-\x1f\x7f\x85\u2028\u2029]")
 _SPACES = {"\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u2212": "-", "\u2019": "'"}
 
 
+class ReadingError(DataError):
+    """A file that a key of its source reads, or leaves out.
+
+    Args:
+        problem: what is wrong, with the file.
+        advice: the keys that help.
+        without_keys: what helps where the keys are those of a finished run.
+    """
+
+    def __init__(self, problem: str, advice: str, without_keys: str = "write it as the run's own files are") -> None:
+        self.problem, self.advice, self.without_keys = problem, advice, without_keys
+        super().__init__(f"{problem}; {advice}")
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self), (self.problem, self.advice, self.without_keys)
+
+
 @dataclass(frozen=True, slots=True)
 class CellFormat:
     """How a file writes its cells: the keys of `TableSource` with the same names. `typed`: the file states the kinds of
@@ -180,9 +197,9 @@ def read_column(values: pa.ChunkedArray, name: str, path: Path, cell_format: Cel
             return _words(values, name, path, cell_format)
     except pa.ArrowException as error:
         raise DataError(f"{path}: column '{name}' cannot be read ({' '.join(str(error).split())[:200]})") from None
-    raise DataError(
-        f"{path}: column '{name}' holds {kind}; need numbers or words: make numbers of it, or leave it out "
-        f"(drop: ['{name}'])"
+    raise ReadingError(
+        f"{path}: column '{name}' holds {kind}",
+        f"need numbers or words: make numbers of it, or leave it out (drop: ['{name}'])",
     )
 
 
@@ -203,8 +220,10 @@ def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
         "nan": f"holds nan in row {row}; need finite numbers ({count:,} of {len(column.missing):,} rows lack one)",
     }[column.absence]
     also = "" if is_needed else f", or the column (drop: ['{column.name}'])"
-    raise DataError(
-        f"{path}: column '{column.name}' {problem}; fill them in, or leave out the rows (incomplete: drop){also}"
+    raise ReadingError(
+        f"{path}: column '{column.name}' {problem}",
+        f"fill them in, or leave out the rows (incomplete: drop){also}",
+        "fill them in, or take these rows out of the file",
     )
 
 
@@ -225,15 +244,16 @@ def read_texts(values: pa.ChunkedArray, name: str, path: Path, cell_format: Cell
     texts = encoded.dictionary.to_pylist()
     longest = max(map(len, texts), default=0)
     if longest > _LONGEST:
-        raise DataError(
-            f"{path}: column '{name}' holds texts of up to {longest} characters; need numbers or words: leave it out "
-            f"(drop: ['{name}'])"
+        raise ReadingError(
+            f"{path}: column '{name}' holds texts of up to {longest} characters",
+            f"need numbers or words: leave it out (drop: ['{name}'])",
         )
     odd = next((text for text in texts if _CONTROL.search(text.strip())), None)
     if odd is not None:
-        raise DataError(
-            f"{path}: column '{name}' holds line breaks or control characters in {short_repr(odd)}; is a quote "
-            f"not closed? Mend it, or leave the column out (drop: ['{name}'])"
+        raise ReadingError(
+            f"{path}: column '{name}' holds line breaks or control characters in {short_repr(odd)}",
+            f"is a quote not closed? Mend it, or leave the column out (drop: ['{name}'])",
+            "is a quote not closed? Mend it",
         )
     codes = np.asarray(encoded.indices.fill_null(-1).to_numpy(zero_copy_only=False)).astype(np.int64)
     words = [text.strip() for text in texts]
@@ -251,6 +271,19 @@ def is_text(kind: pa.DataType) -> bool:
     import pyarrow as pa
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
+
+
+def incomplete_rows(columns: Iterable[Column], rows: int) -> np.ndarray:
+    """Which of the rows lack a value in a column, bool [rows].
+
+    Args:
+        columns: the columns.
+        rows: how many rows they have.
+    """
+    incomplete = np.zeros(rows, bool)
+    for column in columns:
+        incomplete |= False if column.missing is None else column.missing
+    return incomplete
 
 
 def _numbers(values: pa.ChunkedArray, name: str, cell_format: CellFormat) -> Column:

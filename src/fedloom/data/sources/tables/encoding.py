@@ -11,7 +11,7 @@ from fedloom.core.errors import DataError
 from fedloom.data.categories import refuse_other_spelling, unknown_cells
 from fedloom.data.labels import sorted_words
 from fedloom.data.memory import require_memory
-from fedloom.data.sources.tables.columns import Column
+from fedloom.data.sources.tables.columns import Column, ReadingError
 from fedloom.data.sources.tables.words import CATEGORIES
 
 Vocabulary = Mapping[str, Sequence[str]]
@@ -66,9 +66,9 @@ def encoded(
     for name, column_words in words.items():
         column = columns[name].rows(rows)
         if bool(column_words) != (column.words is not None):
-            raise DataError(
-                f"{origin}: column '{name}' holds words in one of the two files and numbers in the other; mend the "
-                "file, or name it as categorical"
+            raise ReadingError(
+                f"{origin}: column '{name}' holds words in one of the two files and numbers in the other",
+                "mend the file, or name it as categorical",
             )
         if column.words is None:
             x[:, offset] = column.as_numbers(path)

@@ -16,7 +16,7 @@ from fedloom.data.sources.tables.columns import CellFormat
 from fedloom.data.sources.tables.source import TableSource
 from fedloom.data.sources.tables.table_files import TableFile, read_csv, read_parquet
 
-_READING_KEYS = ("missing", "decimal", "thousands", "separator", "encoding")
+_READING_KEYS = ("missing", "decimal", "thousands", "separator", "encoding", "incomplete")
 
 
 class FileTable(TableSource):

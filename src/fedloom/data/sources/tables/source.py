@@ -17,7 +17,15 @@ from fedloom.data.near_twins import twins_note
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
 from fedloom.data.sources.source import Source, Splits
-from fedloom.data.sources.tables.columns import CellFormat, Column, is_text, read_column, read_texts, refuse_missing
+from fedloom.data.sources.tables.columns import (
+    CellFormat,
+    Column,
+    incomplete_rows,
+    is_text,
+    read_column,
+    read_texts,
+    refuse_missing,
+)
 from fedloom.data.sources.tables.encoding import encoded, vocabulary
 from fedloom.data.sources.tables.labels import label_ids
 from fedloom.data.sources.tables.names import as_known, as_texts, merge_names
@@ -258,10 +266,7 @@ class TableSource(Source):
 
     def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:
         """The columns without the rows that lack a value, and how many these were."""
-        incomplete = np.zeros(file.rows, bool)
-        for column in columns.values():
-            if column.missing is not None:
-                incomplete |= column.missing
+        incomplete = incomplete_rows(columns.values(), file.rows)
         count = int(incomplete.sum())
         if not count:
             return columns, []

@@ -19,7 +19,7 @@ from typing import IO, TYPE_CHECKING, Any
 
 from fedloom.core.errors import DataError, short_repr
 from fedloom.data.memory import require_memory
-from fedloom.data.sources.tables.columns import CellFormat, is_text
+from fedloom.data.sources.tables.columns import CellFormat, ReadingError, is_text
 
 if TYPE_CHECKING:
     import pyarrow as pa
@@ -216,9 +216,10 @@ def _encoding(raw: bytes, encoding: str, path: Path) -> str:
         at = _not_utf8(raw)
         if at is not None:
             byte = f"byte {at} (0x{raw[at]:02x}, line {raw[:at].count(10) + 1})"
-            raise DataError(
-                f"{path}: {byte} is not UTF-8; convert the file to UTF-8, or say which encoding it has, e.g. "
-                "`encoding: latin-1`"
+            raise ReadingError(
+                f"{path}: {byte} is not UTF-8",
+                "convert the file to UTF-8, or say which encoding it has, e.g. `encoding: latin-1`",
+                "convert the file to UTF-8",
             )
     return encoding
 
@@ -293,9 +294,10 @@ def _refuse_other_separator(raw: bytes, separator: str, encoding: str, path: Pat
     header = raw[: 2**16].decode(encoding, errors="replace").removeprefix("\ufeff").split("\n")[0].split("\r")[0]
     candidate = max(_SEPARATORS, key=header.count)
     if separator not in header and candidate in header:
-        raise DataError(
-            f"{path}: its only column is {short_repr(header)}; cells look separated by {_SEPARATORS[candidate]}: say "
-            f"`separator: {json.dumps(candidate)}`"
+        raise ReadingError(
+            f"{path}: its only column is {short_repr(header)}; cells look separated by {_SEPARATORS[candidate]}",
+            f"say `separator: {json.dumps(candidate)}`",
+            f"need {_SEPARATORS.get(separator, separator)} between them, as in the run's own files",
         )
 
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 from fedloom.core.errors import DataError
 from fedloom.data.labels import MISSING_MARKS, missing_marks
-from fedloom.data.sources.tables.columns import CellFormat, Column, to_ascii
+from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, to_ascii
 
 _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[ap]\.?m\.?)?(?: ?(?:z|utc|[-+]\d{2}:?\d{2}))?"
@@ -76,30 +76,33 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
     numbers = by_kind["number"] + by_kind["spelled"]
     amounts = by_kind["amount"] if len(words.get("amount", ())) > _FEW else 0
     if 2 * by_kind["date"] > cells:
-        raise DataError(
+        raise ReadingError(
             f"{origin} holds dates or times ({by_kind['date']:,} of {cells:,} cells, the first in row "
-            f"{column.first(words['date'])}: '{_shown(column, words['date'])}'); make numbers of them, such as days or "
-            f"hours, or {otherwise}"
+            f"{column.first(words['date'])}: '{_shown(column, words['date'])}')",
+            f"make numbers of them, such as days or hours, or {otherwise}",
         )
     if 2 * (numbers + amounts) > cells and by_kind["number"] < cells:
         odd = [word for word in counts if kinds[word] != "number"]
         says = _says([word for word in counts if kinds[word] in ("number", "spelled")], words, cell_format)
         how = "but for" if by_kind["number"] else "in another spelling in"
-        raise DataError(
+        raise ReadingError(
             f"{origin} holds numbers {how} {cells - by_kind['number']:,} of {cells:,} cells, the first in row "
-            f"{column.first(odd)}: '{_shown(column, odd)}'; {says}, or {otherwise}"
+            f"{column.first(odd)}: '{_shown(column, odd)}'",
+            f"{says}, or {otherwise}",
         )
     if 2 * len(counts) > cells > _NAMES // 2 and (len(counts) > _NAMES or len(counts) == cells):
         if by_kind["number"] == cells:
-            raise DataError(
-                f"{origin} holds {len(counts):,} numbers stored as words; store them as numbers, or {otherwise}"
+            raise ReadingError(
+                f"{origin} holds {len(counts):,} numbers stored as words",
+                f"store them as numbers, or {otherwise}",
+                "store them as numbers",
             )
         many = (
-            f"{len(counts)} different words, more than {CATEGORIES};"
+            f"{len(counts)} different words, more than {CATEGORIES}"
             if len(counts) > CATEGORIES
-            else (f"{len(counts):,} different words in {cells:,} rows, the first '{_shown(column, list(counts))}';")
+            else f"{len(counts):,} different words in {cells:,} rows, the first '{_shown(column, list(counts))}'"
         )
-        raise DataError(f"{origin} holds {many} an id or free text teaches nothing: {otherwise}")
+        raise ReadingError(f"{origin} holds {many}", f"an id or free text teaches nothing: {otherwise}")
     return _notes(column, origin, counts, words, cell_format)
 
 
