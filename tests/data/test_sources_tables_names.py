@@ -67,6 +67,12 @@ def test_names_of_both_files_are_told_apart(write):
     assert [splits.train.domains[place] for place in splits.test.domain[:2].tolist()] == ["1", "01"]
 
 
+def test_files_that_write_names_in_one_way_each_are_matched_by_value(write):
+    splits = load(write(ill=["01", "02"]), test_path=write("other", ill=["1", "2.0"]))
+    assert splits.train.classes == ("1", "2")
+    assert splits.test.y[:2].tolist() == [0, 1]
+
+
 def test_owners_that_are_large_numbers_are_no_twins(write):
     splits = load(write(ward=["9007199254740992", "9007199254740993"]), owner="ward")
     assert splits.train.domains == ("9007199254740992", "9007199254740993")
@@ -170,6 +176,7 @@ def test_marks_that_occur_nowhere_are_named(write):
     (note, _) = load(path, missing=["-77", -999, "?", "n/a"], incomplete="drop").notes
     assert note == f"{path}: `missing` names '-77', 'n/a', {UNUSED}; look how it is written"
     assert UNUSED in load(path, missing="?", drop="job").notes[0]
+    assert load(path, missing="", drop="job").notes == ()  # an empty cell is missing anyway
     other = write("other", age=[0.5], job=["?", "cook"])
     assert UNUSED not in "".join(load(write(job=["cook"]), missing="?", test_path=other, incomplete="drop").notes)
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Collection, Iterator
 from dataclasses import replace
 
 import numpy as np
@@ -13,21 +13,20 @@ from fedloom.data.sources.tables.columns import CellFormat, Column, number_name
 _EXACT = 2**53  # a float holds all whole numbers below
 
 
-def merge_names(columns: Sequence[Column], texts: Sequence[Column], cell_format: CellFormat) -> bool:
-    """Return whether names that a table writes in several ways, as 01 and 1, would be one number.
+def merge_names(numbers: Column, texts: Column, cell_format: CellFormat) -> bool:
+    """Return whether names that a file writes in several ways, as 01 and 1, would be one number.
 
     Args:
-        columns: numbers of the same column in each file.
+        numbers: a column that was read as numbers.
         texts: the same cells as they are written.
-        cell_format: how the files write numbers.
+        cell_format: how the file writes numbers.
     """
     values: dict[str, int | float] = {}
-    for column, written in zip(columns, texts, strict=True):
-        for word, value in _value_by_word(column, written):
-            spelling = cell_format.spelling(word)
-            if isinstance(value, float) and abs(value) >= _EXACT and spelling.removeprefix("-").isdecimal():
-                return True  # its last digits are lost
-            values[spelling] = value
+    for word, value in _value_by_word(numbers, texts):
+        spelling = cell_format.spelling(word)
+        if isinstance(value, float) and abs(value) >= _EXACT and spelling.removeprefix("-").isdecimal():
+            return True  # its last digits are lost
+        values[spelling] = value
     return len(set(values.values())) < len(values)
 
 

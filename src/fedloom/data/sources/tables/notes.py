@@ -146,7 +146,7 @@ def unused_marks(
         tables: the columns of each file that are used, with all rows.
         cell_format: how cells are written, with the marks.
     """
-    left = set(cell_format.missing or ())
+    left = {mark for mark in cell_format.missing or () if mark}
     for file, columns in zip(files, tables, strict=True):
         lacking = [name for name, column in columns.items() if column.missing is not None and left]
         for name, cells in file.texts(lacking).items():

@@ -204,7 +204,7 @@ class TableSource(Source):
         }
 
     def names(self, files: Sequence[TableFile], tables: Sequence[Mapping[str, Column]]) -> list[dict[str, Column]]:
-        """Return columns of names in each file: words in place of numbers that would merge two names, such as 01 and 1.
+        """Return columns of names in each file: words in place of numbers that merge two names of a file, as 01 and 1.
 
         Args:
             files: the files.
@@ -212,11 +212,12 @@ class TableSource(Source):
         """
         numeric = [name for name in tables[0] if all(table[name].is_numeric() for table in tables)]
         texts = [self.texts(file, numeric) for file in files]
-        merged = [
+        merged = {
             name
+            for table, part in zip(tables, texts, strict=True)
             for name in numeric
-            if merge_names([table[name] for table in tables], [part[name] for part in texts], self.cell_format)
-        ]
+            if merge_names(table[name], part[name], self.cell_format)
+        }
         return [{**table, **{name: part[name] for name in merged}} for table, part in zip(tables, texts, strict=True)]
 
     def _columns(self, files: Sequence[TableFile], features: Sequence[str]) -> list[dict[str, Column]]:
