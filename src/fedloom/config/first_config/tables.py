@@ -189,7 +189,7 @@ def _teaching_nothing(reader: FileTable, file: TableFile, names: Sequence[str]) 
         if 2 * missing > file.rows:
             reasons[name] = f"{missing:,} of {file.rows:,} cells are empty"
         elif different < 2:
-            reasons[name] = "all its values are the same"
+            reasons[name] = f"all its {'values' if column.words else 'numbers'} are the same"  # 01 and 1 are one number
         elif different == len(values) and column.is_whole() and (_ID.fullmatch(name) or _counts_rows(values)):
             reasons[name] = "a number for each row"
     return reasons
