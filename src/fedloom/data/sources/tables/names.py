@@ -48,7 +48,7 @@ def as_texts(column: Column) -> Column:
     return replace(column, values=column.values.astype(np.int64), words=("False", "True"))
 
 
-def as_known(texts: Column, known: Collection[str], cell_format: CellFormat) -> Column:
+def as_known(texts: Column, vocabulary: Collection[str], cell_format: CellFormat) -> Column:
     """Return a column whose words are spelled as the known ones are; other words stay as they are.
 
     Where all known words are numbers, as of a column that was read as numbers, words are matched by value: 01 is 1.
@@ -56,15 +56,15 @@ def as_known(texts: Column, known: Collection[str], cell_format: CellFormat) -> 
 
     Args:
         texts: the cells as they are written.
-        known: the known words.
+        vocabulary: the known words.
         cell_format: how the file writes numbers.
     """
-    are_numbers = not cell_format.typed and all(_number_name(word, CellFormat()) == word for word in known)
+    are_numbers = not cell_format.typed and all(_number_name(word, CellFormat()) == word for word in vocabulary)
     words = texts.words or ()
-    names = [_known_name(word, known, are_numbers, cell_format) for word in words]
+    names = [_known_name(word, vocabulary, are_numbers, cell_format) for word in words]
     marks = set(MISSING_MARKS if cell_format.missing is None else ()) if are_numbers else set[str]()
     marks |= {_number_name(mark, cell_format) or mark for mark in cell_format.missing or ()} if are_numbers else set()
-    absent = [name not in known and (_number_name(name, cell_format) or name) in marks for name in names]
+    absent = [name not in vocabulary and (_number_name(name, cell_format) or name) in marks for name in names]
     present = sorted({name for name, is_absent in zip(names, absent, strict=True) if not is_absent})
     rank = {name: code for code, name in enumerate(present)}
     codes = np.array([-1 if lacks else rank[name] for name, lacks in zip(names, absent, strict=True)] + [-1], np.int64)
@@ -72,14 +72,14 @@ def as_known(texts: Column, known: Collection[str], cell_format: CellFormat) -> 
     return replace(texts, values=values, words=tuple(present), missing=values < 0 if (values < 0).any() else None)
 
 
-def _known_name(word: str, known: Collection[str], are_numbers: bool, cell_format: CellFormat) -> str:
+def _known_name(word: str, vocabulary: Collection[str], are_numbers: bool, cell_format: CellFormat) -> str:
     """The known word that a text stands for; the text itself if there is none."""
-    if word in known or cell_format.typed:
+    if word in vocabulary or cell_format.typed:
         return word
     names = [cell_format.spelling(word)]
     if are_numbers:
         names += [_number_name(word, cell_format) or word, {"false": "0", "true": "1"}.get(word.lower(), word)]
-    return next((name for name in names if name in known), word)
+    return next((name for name in names if name in vocabulary), word)
 
 
 def _number_name(word: str, cell_format: CellFormat) -> str | None:

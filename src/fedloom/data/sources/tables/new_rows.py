@@ -85,22 +85,31 @@ def _rows(reader: FileTable, features: Sequence[str], label: LabelColumn | None)
     if reader.incomplete == "refuse":
         for column in needed:
             refuse_missing(column, file.path, is_needed=True)
-    kept = np.flatnonzero(~incomplete_rows(needed, file.rows))
-    if not len(kept):
+    complete = np.flatnonzero(~incomplete_rows(needed, file.rows))
+    if not len(complete):
         raise DataError(f"{file.path}: every row lacks a value")
-    x, notes = encoded(columns, kept, words, file.path, str(file.path), other_file=True)
-    unknown = sum(unknown_cells(columns[name].rows(kept).counts(), known) for name, known in words.items() if known)
+    x, notes = encoded(columns, complete, words, file.path, str(file.path), other_file=True)
+    unknown = sum(
+        unknown_cells(columns[name].rows(complete).counts(), column_words)
+        for name, column_words in words.items()
+        if column_words
+    )
     return NewRows(
-        x, kept, None if labels is None else labels.rows(kept).labels(), notes, unknown, file.rows - len(kept)
+        x,
+        complete,
+        None if labels is None else labels.rows(complete).labels(),
+        notes,
+        unknown,
+        file.rows - len(complete),
     )
 
 
 def _columns(reader: FileTable, file: TableFile, words: Mapping[str, Sequence[str]]) -> dict[str, Column]:
     """The columns that the model learned from, by name; `words`: the known ones of each, none of measurements."""
-    texts = reader.texts(file, [name for name, known in words.items() if known])
+    texts = reader.texts(file, [name for name, column_words in words.items() if column_words])
     columns = {
-        name: as_known(texts[name], known, reader.cell_format) if known else reader.column(file, name)
-        for name, known in words.items()
+        name: as_known(texts[name], column_words, reader.cell_format) if column_words else reader.column(file, name)
+        for name, column_words in words.items()
     }
     for name, column in columns.items():
         if column.words is not None and not words[name]:

@@ -105,7 +105,7 @@ def grouped_digits(
         origin: name of the file in the sentence.
     """
     names = [name for name, column in columns.items() if column.is_numeric() and _may_be_thousands(column)]
-    other = "," if decimal == "." else "."
+    mark = "," if decimal == "." else "."
     sentences = []
     for name, column in texts(names).items() if names else ():
         words = column.counts()
@@ -115,7 +115,7 @@ def grouped_digits(
         if len(grouped) + len(whole) == len(words) and (are_grouped or _is_below(grouped, whole, decimal)):
             sentences.append(
                 f"{origin}: column '{name}' holds whole numbers ('{whole[0]}') and fractions of exactly three digits "
-                f'(\'{grouped[0]}\'), read as decimals; say `decimal: "{other}"` with `thousands: "{decimal}"` if '
+                f'(\'{grouped[0]}\'), read as decimals; say `decimal: "{mark}"` with `thousands: "{decimal}"` if '
                 "these are thousands"
             )
     return sentences
@@ -146,15 +146,15 @@ def unused_marks(
         tables: the columns of each file that are used, with all rows.
         cell_format: how cells are written, with the marks.
     """
-    left = {mark for mark in cell_format.missing or () if mark}
+    unused = {mark for mark in cell_format.missing or () if mark}
     for file, columns in zip(files, tables, strict=True):
-        lacking = [name for name, column in columns.items() if column.missing is not None and left]
+        lacking = [name for name, column in columns.items() if column.missing is not None and unused]
         for name, cells in file.texts(lacking).items():
             absent = cells.filter(np.asarray(columns[name].missing)).drop_null()
-            left -= {mark for mark in left if _holds(absent, mark, cell_format)}
-    if not left:
+            unused -= {mark for mark in unused if _holds(absent, mark, cell_format)}
+    if not unused:
         return []
-    marks = ", ".join(short_repr(mark) for mark in sorted(left))
+    marks = ", ".join(short_repr(mark) for mark in sorted(unused))
     which = "which no cell of the columns in use holds; look how it is written"
     return [f"{files[0].path}: `missing` names {marks}, {which}"]
 

