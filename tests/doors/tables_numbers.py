@@ -102,6 +102,7 @@ DOORS = [
         notes=(("'v'", "('1,090')", '`decimal: "."` with `thousands: ","`'),),
     ),
     Door("three decimals", by_row(lambda row: f"{row % 9 + 1}.125"), {"features": _BOTH}),
+    Door("three decimals everywhere", by_row(lambda row: ["1.000", "1.125", "2.250"][row // 2 % 3]), {"train": 32}),
     Door("three decimals and whole ones", by_row(lambda row: ["1.125", "2", "3"][row // 2 % 3]), {"features": _BOTH}),
     Door(
         "three decimals and whole ones that end in 0",

@@ -111,8 +111,9 @@ def grouped_digits(
         words = column.counts()
         grouped = [word for word in words if re.fullmatch(rf"[-+]?[1-9]\d{{0,2}}{re.escape(decimal)}\d{{3}}", word)]
         whole = [word for word in words if re.fullmatch(r"[-+]?\d{1,3}", word)]
-        are_grouped = any(word.endswith("0") for word in grouped)  # no program writes this end of a fraction
-        if len(grouped) + len(whole) == len(words) and (are_grouped or _is_below(grouped, whole, decimal)):
+        if not grouped or not whole or len(grouped) + len(whole) < len(words):
+            continue
+        if any(word.endswith("0") for word in grouped) or _is_below(grouped, whole, decimal):  # no fraction ends in 0
             sentences.append(
                 f"{origin}: column '{name}' holds whole numbers ('{whole[0]}') and fractions of exactly three digits "
                 f'(\'{grouped[0]}\'), read as decimals; say `decimal: "{mark}"` with `thousands: "{decimal}"` if '
