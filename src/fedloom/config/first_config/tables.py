@@ -97,11 +97,11 @@ def _reader(keys: Mapping[str, Any], label: str) -> FileTable:
 def _columns(reader: FileTable, file: TableFile, names: Sequence[str]) -> dict[str, Column]:
     """Return the columns that can be read; those that may be labels or owners as names, so that 01 and 1 are two."""
     columns = {name: column for name in names if (column := _column_or_none(reader, file, name)) is not None}
-    few = {
-        name: column
-        for name, column in columns.items()
-        if column.is_numeric() and (column.values % 1 == 0).all() and 2 * len(np.unique(column.values)) <= file.rows
-    }
+    few = {}
+    for name, column in columns.items():
+        is_whole = column.is_numeric() and bool((column.values == np.floor(column.values)).all())
+        if is_whole and 2 * len(np.unique(column.values)) <= file.rows:
+            few[name] = column
     return columns | reader.names([file], [few])[0]
 
 
