@@ -175,7 +175,6 @@ def is_confident(predictions):
         ({"run": None}, "run = None: need a run folder, an exported file or a result"),
         ({"run": 5}, "run = 5: need a run folder"),
     ],
-    ids=str,
 )
 def test_arguments_of_other_types_are_refused_in_one_line(folder, data, arguments, says):
     with pytest.raises(ConfigError, match=says) as refusal:

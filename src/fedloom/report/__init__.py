@@ -11,8 +11,9 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError, printable
 from fedloom.core.files import expand_home, read_file, refuse_unwritable, write_atomic
+from fedloom.results.group import ResultRow
 from fedloom.results.page_sections import PageSection
-from fedloom.results.table import ResultRow, result_table
+from fedloom.results.table import result_table
 from fedloom.results.text import bytes_text, percent, plus_minus, seconds_text
 from fedloom.results.verdict import verdict
 from fedloom.storage.run_data import RunData

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedloom.report.class_results import class_results, majority_accuracy
-from fedloom.results.table import Group
+from fedloom.results.group import Group
 from fedloom.results.text import listed, percent
 
 _NAMED = 5

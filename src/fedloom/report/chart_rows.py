@@ -6,8 +6,8 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedloom.plots.palette import dash_number, tone_name, tones_of
+from fedloom.results.group import Group, ResultRow
 from fedloom.results.row_names import panel_titles, row_names
-from fedloom.results.table import Group, ResultRow
 from fedloom.results.verdict import BASELINE
 
 

@@ -17,10 +17,10 @@ from fedloom.report.measures import Bar, Dots, all_clients
 from fedloom.report.svg import inline
 from fedloom.results.fairness import fairness_columns, fairness_rows, formatted_fairness
 from fedloom.results.formats import Format
+from fedloom.results.group import Group
 from fedloom.results.left_out_domains import LEFT_OUT_CAPTION, formatted_left_out, left_out_columns, left_out_rows
 from fedloom.results.newcomer_table import NEWCOMERS_CAPTION, formatted_newcomers, newcomer_columns, newcomer_rows
 from fedloom.results.page_sections import Cell
-from fedloom.results.table import Group
 from fedloom.results.text import bytes_text, listed, percent, seconds_text
 
 _PER_RUN = "One run, all clients and rounds; mean over seeds."

@@ -21,8 +21,8 @@ from fedloom.report.client_matrices import client_matrices
 from fedloom.report.markup import bullets, chart, choices, fold, grid, name_cell, paragraph, table
 from fedloom.report.svg import inline
 from fedloom.results.formats import Format, as_csv, text_table
+from fedloom.results.group import Group
 from fedloom.results.page_sections import Cell
-from fedloom.results.table import Group
 from fedloom.results.text import percent
 
 _MOST_ROWS = 30  # rows whose matrices are drawn; beyond them the page would be large

@@ -10,7 +10,7 @@ from typing import Any
 from pydantic import TypeAdapter, ValidationError
 
 from fedloom.core.errors import RunFolderError, short_repr
-from fedloom.results.table import Group
+from fedloom.results.group import Group
 from fedloom.results.text import counts_text
 from fedloom.storage.run_data import RunData
 

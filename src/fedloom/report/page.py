@@ -24,10 +24,11 @@ from fedloom.report.templates import asset, render_page
 from fedloom.report.tuned_values import tuning_blocks
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.formats import Format, formatted
+from fedloom.results.group import Group, ResultRow
 from fedloom.results.page_sections import PageSection
 from fedloom.results.paired import all_paired
 from fedloom.results.ranks import average_ranks
-from fedloom.results.table import Group, ResultRow, attack_words, grouped, not_offered_notes
+from fedloom.results.table import attack_words, grouped, not_offered_notes
 from fedloom.results.table_notes import run_notes
 from fedloom.results.text import listed
 from fedloom.results.tuning_record import tuning_choices

@@ -11,8 +11,8 @@ from markupsafe import Markup
 
 from fedloom.report.markup import code_cell, details, facts, name_cell, table
 from fedloom.results.formats import as_csv
+from fedloom.results.group import Group
 from fedloom.results.page_sections import Cell
-from fedloom.results.table import Group
 from fedloom.results.text import percent, seeds_text
 from fedloom.storage.run_data import RunData
 from fedloom.storage.run_folder import RunFolder

@@ -11,8 +11,8 @@ from statistics import fmean
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.results.comparability import same_runs
 from fedloom.results.difference import MIN_SEEDS, STEP, Difference, paired_differences
+from fedloom.results.group import Group
 from fedloom.results.paired import POOLED, compare_rows
-from fedloom.results.table import Group
 from fedloom.results.text import listed, seeds_text
 
 

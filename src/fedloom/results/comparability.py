@@ -8,12 +8,9 @@ that were tuned for both. Settings that a study names differently stay apart.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
-from typing import TYPE_CHECKING
 
+from fedloom.results.group import ResultRow
 from fedloom.results.text import listed
-
-if TYPE_CHECKING:
-    from fedloom.results.table import ResultRow
 
 OWN_COLUMNS = frozenset({"method", "preset", "evaluation.protocol", "evaluation.select"})
 """Config keys that a row has in columns of their own, and not among the keys of its setting."""

@@ -15,12 +15,13 @@ from fedloom.results.comparability import same_runs_notes
 from fedloom.results.fairness import formatted_fairness
 from fedloom.results.finished_runs import STUDY_FILE, refuse_none, search_runs
 from fedloom.results.formats import formatted_costs, formatted_targets
+from fedloom.results.group import ResultRow
 from fedloom.results.left_out_domains import formatted_left_out
 from fedloom.results.newcomer_table import formatted_newcomers
 from fedloom.results.paired import Paired, all_paired
 from fedloom.results.result import Result
 from fedloom.results.summary_table import Summary, comparison_summary
-from fedloom.results.table import ResultRow, grouped, not_offered_notes, result_table
+from fedloom.results.table import grouped, not_offered_notes, result_table
 from fedloom.results.table_notes import run_notes
 from fedloom.results.tabular import Tabular, frame
 from fedloom.results.text import counted

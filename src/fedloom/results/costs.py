@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from statistics import fmean
 
 from fedloom.results.comparability import same_setting
+from fedloom.results.group import Group
 from fedloom.results.statistics import mean_std
-from fedloom.results.table import Group
 from fedloom.results.verdict import BASELINE
 from fedloom.storage.curves import total_over_rounds
 from fedloom.storage.run_data import RunData

@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from fedloom.results.clients import selected_accuracies
 from fedloom.results.comparability import same_setting
 from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
-from fedloom.results.table import Group
+from fedloom.results.group import Group
 from fedloom.results.text import counts_text, percent
 
 _BySeed: TypeAlias = Mapping[int, Mapping[int, float]]  # accuracy by seed and client

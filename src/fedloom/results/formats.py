@@ -14,10 +14,10 @@ from fedloom.core.errors import ConfigError, suggest_name
 from fedloom.core.units import with_unit
 from fedloom.results.best_rows import best_rows
 from fedloom.results.costs import costs
+from fedloom.results.group import ResultRow
 from fedloom.results.latex import bold, escaped, latex_float, table_row
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.table import (
-    ResultRow,
     figure_names,
     figure_text,
     grouped,

@@ -7,8 +7,8 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.units import number_text, unit
+from fedloom.results.group import Group
 from fedloom.results.statistics import mean_std
-from fedloom.results.table import Group
 
 
 def display_name(measure: str) -> str:

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedloom.results.fairness import Fairness, fairness, mean_fairness
 from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
+from fedloom.results.group import Group
 from fedloom.results.statistics import mean_std
-from fedloom.results.table import Group
 from fedloom.results.text import percent, plus_minus
 from fedloom.storage.run_data import RunData
 

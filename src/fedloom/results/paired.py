@@ -16,7 +16,7 @@ from fedloom.results.comparability import (
     same_runs,
 )
 from fedloom.results.difference import Difference, compare_family, paired_differences
-from fedloom.results.table import ResultRow
+from fedloom.results.group import ResultRow
 from fedloom.results.text import counted
 
 POOLED = "central"  # trains on the pooled data of all clients: a reference, neither ranked nor part of a family

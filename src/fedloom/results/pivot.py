@@ -11,11 +11,12 @@ from fedloom.core.errors import ConfigError
 from fedloom.results.best_rows import best_rows, differences_against
 from fedloom.results.difference import LEVEL, Difference
 from fedloom.results.formats import diverged_field
+from fedloom.results.group import Group
 from fedloom.results.paper_table import PaperTable, ValueCell, ValueColumn
 from fedloom.results.pivot_keys import NAMED, PivotKeys, short_keys
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
-from fedloom.results.table import Group, grouped, protocols_of
+from fedloom.results.table import grouped, protocols_of
 from fedloom.results.table_measures import TableMeasure, Units, table_measure
 from fedloom.results.table_notes import comparison_notes, notes_of
 from fedloom.results.text import listed

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.results.group import Group
 from fedloom.results.row_names import row_names
-from fedloom.results.table import Group, settings_of
+from fedloom.results.table import settings_of
 
 NAMED = ("method", "setting", "preset", "protocol", "select")
 _SEED = ("seed", "seeds")

@@ -10,6 +10,7 @@ from fedloom.core.units import is_share
 from fedloom.plots.plot_data import Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series, check_kind
 from fedloom.results.best_rows import differences_against
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
+from fedloom.results.group import Group
 from fedloom.results.mean_curves import mean_curve
 from fedloom.results.measured import (
     check_measure,
@@ -24,7 +25,7 @@ from fedloom.results.paired import POOLED
 from fedloom.results.ranks import MIN_TESTED, average_ranks
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
-from fedloom.results.table import Group, grouped
+from fedloom.results.table import grouped
 from fedloom.results.text import counted, listed, seed_counts_text
 from fedloom.results.verdict import BASELINE
 from fedloom.storage.curves import curve

@@ -9,9 +9,9 @@ from statistics import fmean
 
 from fedloom.results.comparability import run_identity
 from fedloom.results.difference import LEVEL
+from fedloom.results.group import ResultRow
 from fedloom.results.paired import POOLED
 from fedloom.results.row_names import row_names
-from fedloom.results.table import ResultRow
 
 MIN_TESTED = 5  # settings from which average ranks may be tested
 

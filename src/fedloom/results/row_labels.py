@@ -4,14 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
 from fedloom.results.comparability import OWN_COLUMNS, key_words, own_prefixes, setting_keys
+from fedloom.results.group import Group
 from fedloom.results.tuning_record import tuned_keys
-
-if TYPE_CHECKING:
-    from fedloom.results.table import Group
-    from fedloom.storage.run_data import RunData
+from fedloom.storage.run_data import RunData
 
 
 def settings_agree(results: Sequence[RunData], keys: Sequence[Iterable[tuple[str, str]]]) -> bool:

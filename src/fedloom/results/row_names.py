@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from fedloom.results.comparability import is_own, key_words, setting_keys, setting_numbers
-from fedloom.results.table import ResultRow
+from fedloom.results.group import ResultRow
 
 
 @dataclass(frozen=True, slots=True)

@@ -10,7 +10,7 @@ from tabulate import tabulate
 
 from fedloom.core.errors import printable
 from fedloom.results.formats import columns_for, text_table
-from fedloom.results.table import ResultRow
+from fedloom.results.group import ResultRow
 from fedloom.results.text import percent
 from fedloom.storage.run_data import RunData
 

@@ -7,9 +7,9 @@ from collections.abc import Collection, Hashable, Sequence
 from fedloom.results.best_rows import untested_rows
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS
+from fedloom.results.group import Group
 from fedloom.results.measured import display_name
 from fedloom.results.paired import POOLED
-from fedloom.results.table import Group
 from fedloom.results.table_measures import TableMeasure
 from fedloom.results.text import counted, listed, percent, seed_counts_text, seeds_text
 

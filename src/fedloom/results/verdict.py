@@ -7,10 +7,10 @@ from math import isclose
 
 from fedloom.results.comparability import context_numbers, different_keys, same_runs
 from fedloom.results.difference import MIN_SEEDS, Difference
+from fedloom.results.group import ResultRow
 from fedloom.results.paired import POOLED, paired_family
 from fedloom.results.row_names import row_names
 from fedloom.results.statistics import mean_std
-from fedloom.results.table import ResultRow
 from fedloom.results.text import counted, listed, plus_minus
 
 BASELINE = "fedavg"
