@@ -10,7 +10,7 @@ from fedloom.core.streams import Streams
 from fedloom.data import OwnSplit, from_arrays, make_scenario, repeated_samples
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.iid import IID
-from fedloom.data.repeated_samples import repeated_samples_note
+from fedloom.data.repeated_samples import repeated_samples_notes
 
 
 def samples(count, shape, seed, dtype=torch.uint8):
@@ -19,8 +19,8 @@ def samples(count, shape, seed, dtype=torch.uint8):
 
 
 def counts(train, test, rows=None):
-    note = repeated_samples_note(train, np.arange(len(train)) if rows is None else np.asarray(rows), test)
-    return [part.rpartition(":")[2].split(" equal")[0].strip() for part in note[0].split(";")] if note else []
+    notes = repeated_samples_notes(train, np.arange(len(train)) if rows is None else np.asarray(rows), test)
+    return [text.split(" equal")[0] for text in notes]
 
 
 @pytest.mark.parametrize("shape", [(3,), (1, 8, 8), (3, 64, 64)], ids=str)
@@ -31,7 +31,7 @@ def test_samples_that_are_in_both_parts_are_counted(shape, dtype):
     for row in (1, 4, 7):
         test.x[row] = train.x[row + 3]  # of the same class
     test.x[8], train.x[20] = train.x[10], train.x[14]  # 8 and 10: two classes
-    assert counts(train, test) == ["3 of 12", "of the training samples 2 of 30"]
+    assert counts(train, test) == ["3 of 12 test samples", "2 of 30 training samples"]
 
 
 def test_large_samples_that_begin_alike_are_different():
@@ -39,12 +39,12 @@ def test_large_samples_that_begin_alike_are_different():
     train.x[:, :2] = test.x[:, :2] = 7
     assert counts(train, test) == []
     test.x[5] = train.x[2]
-    assert counts(train, test) == ["1 of 6", "of the training samples 0 of 6"]
+    assert counts(train, test) == ["1 of 6 test samples"]
 
 
 def test_only_dealt_training_samples_count():
     train = samples(9, (4,), 0)
-    assert counts(train, train, range(3)) == ["3 of 9", "of the training samples 0 of 3"]
+    assert counts(train, train, range(3)) == ["3 of 9 test samples"]
 
 
 def test_sets_that_cannot_be_alike_and_sets_without_values():
@@ -57,10 +57,10 @@ def test_sets_that_cannot_be_alike_and_sets_without_values():
 def test_sets_that_are_too_large_are_not_compared_and_that_is_said(monkeypatch):
     train = samples(10, (4,), 0)
     monkeypatch.setattr(repeated_samples, "_MOST_BYTES", 79)
-    (note,) = repeated_samples_note(train, np.arange(10), train)
+    (note,) = repeated_samples_notes(train, np.arange(10), train)
     assert note.endswith("80 bytes are more than 79")
     monkeypatch.setattr(repeated_samples, "_MOST_BYTES", 80)
-    assert counts(train, train) == ["10 of 10", "of the training samples 0 of 10"]
+    assert counts(train, train) == ["10 of 10 test samples"]
 
 
 @pytest.mark.parametrize("split", [None, OwnSplit(train=1, test=1), OwnSplit(train=1, test=1, pool="all")])
@@ -70,7 +70,8 @@ def test_scenarios_say_so_however_samples_are_split(split):
     scenario = make_scenario("twice", data, IID(), clients=2, val=0.1, streams=Streams(0), split=split)
     (note,) = [note for note in scenario.notes if "equal a training sample" in note]
     if split is None:
-        assert "label: 10 of 10; of the training samples 40 of 40 equal" in note
+        assert note == "10 of 10 test samples equal a training sample in all values and in the label"
+        assert "40 of 40 training samples equal another one" in scenario.notes
 
 
 def test_seventy_thousand_images_take_a_fraction_of_a_second():

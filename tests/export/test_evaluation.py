@@ -181,7 +181,7 @@ def test_arguments_of_other_types_are_refused_in_one_line(folder, data, argument
         fl.evaluate(**{"run": folder, "data": data} | arguments)
     assert "\n" not in str(refusal.value)
     for path in (None, 5):
-        with pytest.raises(ConfigError, match=f"path = {path}: need the path of a run folder"):
+        with pytest.raises(ConfigError, match=f"path = {path}: need a path, as a text or a Path, of a run folder"):
             fl.load(path)
 
 

@@ -22,7 +22,7 @@ from fedloom.data.left_out_domain import LeftOutDomain
 from fedloom.data.newcomers import HeldOut, without_newcomers
 from fedloom.data.partitions.natural import Natural
 from fedloom.data.partitions.partition import Dealt, Partition, labels_only
-from fedloom.data.repeated_samples import repeated_samples_note
+from fedloom.data.repeated_samples import repeated_samples_notes
 from fedloom.data.scenario import Scenario, TestRows
 from fedloom.data.skews.skew import Skew, derive_streams
 from fedloom.data.sources.source import Splits
@@ -142,7 +142,7 @@ def make_scenario(
         of_others = splits if left_out is None else replace(splits, test=left_out.test_set_of_others(test))
         scenario = _official(name, of_others, dealt, val, rng)
     dealt_rows = np.concatenate([scenario.train.order, scenario.val.order])
-    repeated = repeated_samples_note(scenario.train_set, dealt_rows, scenario.test_set)
+    repeated = repeated_samples_notes(scenario.train_set, dealt_rows, scenario.test_set)
     if tests == "matched":
         if split is not None:
             raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")

@@ -14,8 +14,9 @@ _MOST_BYTES = 2**30  # that are compared at a time, in about a second
 _OF_LABELS = 0x9E3779B97F4A7C15  # odd: labels differ in all of its multiples
 
 
-def repeated_samples_note(train: Dataset, train_rows: Indices, test: Dataset) -> tuple[str, ...]:
-    """Return a note that counts the test samples that equal a training sample; nothing if none does.
+def repeated_samples_notes(train: Dataset, train_rows: Indices, test: Dataset) -> tuple[str, ...]:
+    """Return a note that counts the test samples that equal a training sample, and beside it one that counts training
+    samples that equal each other, which tells coincidences. Nothing if no test sample does.
 
     Args:
         train: the set that holds the training samples.
@@ -43,10 +44,10 @@ def repeated_samples_note(train: Dataset, train_rows: Indices, test: Dataset) ->
     if not in_both or not width:
         return ()
     _, counts = np.unique(hashes[0], return_counts=True)
-    return (
-        f"test samples that equal a training sample in all values and in the label: {in_both:,} of {len(test):,}; of "
-        f"the training samples {int(counts[counts > 1].sum()):,} of {len(train_rows):,} equal another one",
-    )
+    repeated_in_training = int(counts[counts > 1].sum())
+    note = f"{in_both:,} of {len(test):,} test samples equal a training sample in all values and in the label"
+    also = f"{repeated_in_training:,} of {len(train_rows):,} training samples equal another one"
+    return (note, also) if repeated_in_training else (note,)
 
 
 def _hashes(data: Dataset, rows: Indices, compared: int) -> np.ndarray:

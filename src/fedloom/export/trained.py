@@ -176,7 +176,9 @@ def read(
         note: called with a sentence on unfinished runs and damaged checkpoints; warns by default.
     """
     if not isinstance(path, Path | str):
-        raise ConfigError(f"path = {short_repr(path)}: need the path of a run folder or of an exported file")
+        raise ConfigError(
+            f"path = {short_repr(path)}: need a path, as a text or a Path, of a run folder or of an exported file"
+        )
     path = expand_home(path)
     if path.suffix == metadata_file.SUFFIX and not path.is_dir():
         if client is not None or at != "last":

@@ -71,7 +71,7 @@ class _Detail(_Plain):
 
     confusion: list[list[Count]] | None = None
     by_class: list[float | None] | None = None
-    bins: list[list[float] | None] | None = None
+    bins: list[list[float | None] | None] | None = None
 
 
 class _Newcomers(_Plain):
