@@ -98,13 +98,7 @@ def read_file(path: Path) -> bytes:
 
 def open_to_read(path: Path) -> io.BufferedReader:
     """Open a regular file for reading. Raises `OSError`, also for a pipe or a device, which might never end."""
-    stream = os.fdopen(os.open(path, os.O_RDONLY | _NONBLOCK), "rb")
-    try:
-        _refuse_irregular(path, os.fstat(stream.fileno()))
-    except OSError:
-        stream.close()
-        raise
-    return stream
+    return os.fdopen(_descriptor(path, os.O_RDONLY), "rb")
 
 
 def open_to_append(path: Path) -> BinaryIO:
@@ -112,17 +106,18 @@ def open_to_append(path: Path) -> BinaryIO:
 
     Raises `OSError`, also for a symbolic link, which may point to a file of somebody else.
     """
-    flags = os.O_WRONLY | os.O_APPEND | os.O_CREAT | _NONBLOCK | getattr(os, "O_NOFOLLOW", 0)
-    stream = os.fdopen(os.open(path, flags, 0o666), "ab")
+    return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)), "ab")
+
+
+def _descriptor(path: Path, flags: int) -> int:
+    """Open a regular file, and wait for nobody."""
+    descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
     try:
-        _refuse_irregular(path, os.fstat(stream.fileno()))
+        _refuse_irregular(path, os.fstat(descriptor))
     except OSError:
-        stream.close()
+        os.close(descriptor)
         raise
-    return stream
-
-
-_NONBLOCK = getattr(os, "O_NONBLOCK", 0)
+    return descriptor
 
 
 def _refuse_irregular(path: Path, status: os.stat_result) -> None:
