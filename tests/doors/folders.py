@@ -225,9 +225,9 @@ DOORS = [
         classes=("Cat", "cat", "dog"),
     ),
     reads(
-        "a class folder that is called as missing values are",
+        "a class folder with a name that usually stands for a missing value",
         tree(files(*names(["*"], ("NA", "cat", "dog"), 5))),
-        ("are called as missing values are: NA (5 pictures)",),
+        ("usually stand for a missing value: NA (5 pictures)",),
         train=12,
         test=3,
         classes=("NA", "cat", "dog"),

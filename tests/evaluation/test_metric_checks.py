@@ -111,6 +111,13 @@ def test_a_class_within_a_function_keeps_clients_in_one_process():
     )
 
 
+def test_details_of_any_form_come_back(tmp_path):
+    details = {"of": {0: (1.0, math.nan), 10: 2, 9: 3}, "by_class": {"cat": 0.5}, "bins": 10, "confusion": [[0.5]]}
+    kind = dataclass(frozen=True)(type("Free", (Half,), {"details": lambda self: details, "__annotations__": {}}))
+    fl.run("fedavg", evaluation={"metrics": [kind]}, out=tmp_path / "run", **KEYS)
+    assert fl.Result.read(tmp_path / "run").numbers["details"]["Free"]["of"] == {"0": [1.0, None], "10": 2, "9": 3}
+
+
 def test_a_metric_over_samples_is_that_of_honest_clients_in_its_honest_value():
     kinds = {register_metric(OverSamples): OverSamples}
     scores = torch.eye(2)[torch.tensor([0, 0, 0, 1])]

@@ -217,6 +217,12 @@ def test_entries_of_free_shape_have_the_dtypes_of_honest_ones(case):
         desk.read({**desk.done.upload, name: change(desk.done.upload[name])})
 
 
+@pytest.mark.parametrize("word", ["topk", "int8", "sign"])
+def test_compressed_uploads_beside_entries_of_free_shape_are_read(word):
+    desk = Desk(f"floco+{word}")
+    assert desk.read(desk.done.upload)
+
+
 def outcome(desk, message):
     """Whether a message is accepted; anything but a refusal in one line is raised."""
     try:

@@ -174,6 +174,9 @@ def test_equal_runs_of_one_study_are_rows_of_their_own_that_count_once(make_resu
     assert done.same_runs() == same_runs_notes(table)
     assert done.same_runs()[0].endswith(": fedavg and plain; moon and again")
     assert text.count("**") == 4  # moon, under both of its names
+    note = plot_values(done.results, "dots", against="fedavg").note
+    assert same_runs_notes(table)[0] in note
+    assert "no seed of its setting" not in note
 
 
 def test_second_names_of_a_study_are_one_row_beside_another_study(make_result: MakeResult, tmp_path: Path) -> None:

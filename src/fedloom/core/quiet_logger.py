@@ -1,4 +1,4 @@
-"""A logger of another library that says errors alone for a while."""
+"""Let another library's logger report only errors for a while."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from collections.abc import Iterator
 
 @contextlib.contextmanager
 def quiet_logger(name: str) -> Iterator[None]:
-    """Keep back what the logger says below an error, such as warnings that do not concern the caller."""
+    """Keep back the logger's messages below the level of errors, such as warnings that do not concern the caller."""
     logger = logging.getLogger(name)
     level = logger.level
     logger.setLevel(logging.ERROR)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import functools
-import json
 import pickle
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, get_args, get_type_hints
 
 from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.files import json_text
 from fedloom.evaluation.metric import METRICS, Metric, MetricKinds, MetricStates
 from fedloom.evaluation.metrics.of_function import own_sources
-from fedloom.evaluation.scores import finite
 
 _TAKEN = {"clients", "episodes", "accuracy_by_sample", "accuracy_interval"}
 _TAKEN_BEGINNING, _TAKEN_ENDS = "majority", ("_pooled", "_clients", "_honest")
@@ -31,7 +30,7 @@ def check_own_metrics(names: Iterable[str], example: MetricStates) -> None:
         _refuse_taken_name(name)
         kind = METRICS.get(name)
         if kind.over not in _OVER:
-            raise ConfigError(f"metric {name}: over = {short_repr(kind.over)}; need {_listed(_OVER)}")
+            raise ConfigError(f"metric {name}: over = {short_repr(kind.over)}; need {', '.join(map(repr, _OVER))}")
         state = example.states.get(kind.shared or name)
         if state is not None:
             _check_state(name, state)
@@ -68,7 +67,7 @@ def _check_state(name: str, state: Metric) -> None:
         details = _done(name, hook, getattr(merged, hook))
         if not isinstance(details, Mapping):
             raise ConfigError(f"metric {name}: {hook} gives {type(details).__name__}; need values by name")
-        _done(name, hook, functools.partial(json.dumps, finite(dict(details)), allow_nan=False))
+        _done(name, hook, functools.partial(json_text, details))
 
 
 def _done(name: str, hook: str, action: Callable[[], Any]) -> Any:
@@ -77,7 +76,3 @@ def _done(name: str, hook: str, action: Callable[[], Any]) -> Any:
     except Exception as error:  # whatever the caller's code raises
         reason = " ".join(f"{type(error).__name__}: {error}".split())
         raise ConfigError(f"metric {name}: {hook} fails ({reason})") from error
-
-
-def _listed(words: Iterable[str]) -> str:
-    return ", ".join(map(repr, words))

@@ -80,8 +80,8 @@ def check_trained(trained: JobResult, measured: bool, samples: int, terms: Colle
             raise MessageError(
                 f"it reports the {kind} {unknown[:80]!r}, and the method's are {', '.join(sorted(terms))}"
             )
-    figures = {note.code: note.figure for note in trained.notes}
-    for name, number in {**trained.terms, **trained.norms, **figures}.items():
+    figures = [(note.code, note.figure) for note in trained.notes]
+    for name, number in (*trained.terms.items(), *trained.norms.items(), *figures):  # a name may occur twice
         if LARGEST_SUM < abs(number) < math.inf:  # sums of such values would not be finite
             raise MessageError(f"it reports {name[:80]!r} = {number:g}; numbers are {LARGEST_SUM:g} at most")
     if trained.norms and not measured:

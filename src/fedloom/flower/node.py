@@ -201,7 +201,8 @@ class Node:
         state = self._state(store, request.state_round, ctx, [])
         worker = self._worker(request.scale)
         server, fields = from_bytes(message.body), restore_fields(request, EvalJob)
-        if worker.evaluator_for(fields["protocol"]).model_kind == "global":  # of the first architecture
+        if worker.evaluator_for(fields["protocol"]).model_kind == "global":
+            # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
         job = EvalJob(ctx=ctx, server=server, state=state, indices=self.indices, **fields)
         result = worker.test(job)

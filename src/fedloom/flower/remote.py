@@ -119,9 +119,10 @@ class RemoteEngine:
                 self._status.record_round(client, requested[client].ctx.round)
             del reply
         if self._federation.scenario.remote:  # again: some joined after the jobs were sent
-            for client, reason in shares_too_large({c: samples[c] for c in results}, self._config.max_share).items():
-                self._refuse(requested[client], "the upload", MessageError(reason))
-                del results[client]
+            for client, reason in shares_too_large(samples, self._config.max_share).items():
+                if client in results:
+                    self._refuse(requested[client], "the upload", MessageError(reason))
+                    del results[client]
         self._bound_uploads(requested, results, samples)
         self._require_enough(requested, len(results))
         while results:

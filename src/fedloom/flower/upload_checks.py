@@ -40,11 +40,13 @@ class UploadError(FedloomError):
 class Rehearsal:
     """A client's round on the server, on a few samples.
 
-    upload: without its values, but for entries of a form of their own. terms: names of all loss terms and gradient
-    norms so far. passes: processed samples over training samples. round: the last rehearsed one.
+    upload: without its values, but for entries of a form of their own. unpacked: the same as the server aggregates it;
+    empty without such entries. terms: names of all loss terms and gradient norms so far. passes: processed samples over
+    training samples. round: the last rehearsed one.
     """
 
     upload: Record
+    unpacked: Record
     terms: set[str]
     passes: float
     round: int
@@ -82,7 +84,7 @@ class UploadReader:
         _check_counts(record, samples, None if self._federation.scenario.remote else job.ctx.class_counts)
         unpacked = self.unpacked(record, job)
         if variable_entries:
-            self._try_to_aggregate(unpacked, job, expected)
+            self._try_to_aggregate(unpacked, job, self._rehearsal_of(job).unpacked)
         if self._max_norm is not None:
             _check_distance(unpacked, job.payload, sends, self._max_norm)
         return record
@@ -141,7 +143,8 @@ class UploadReader:
         passes = max(result.samples, result.steps * self._worker.local_training.batch_size) / max(1, len(indices))
         kept = {name: result.upload[name] for name in _variable_entries(self.method_of(job).spec.sends)}
         upload = map_tensors(result.upload, _without_values) | kept
-        return Rehearsal(upload, names, max(1.0, passes), job.ctx.round)
+        unpacked = map_tensors(self.unpacked(result.upload, job), _without_values) | kept if kept else {}
+        return Rehearsal(upload, unpacked, names, max(1.0, passes), job.ctx.round)
 
     @functools.cached_property
     def _rehearsal_indices(self) -> Tensor:

@@ -1,4 +1,4 @@
 """Floor 6.25: figures for papers and notebooks, drawn from plain values; knows neither runs nor files of runs.
 
-Importing `names`, `palette` and `plot_data` of it loads no matplotlib; the other modules do.
+Importing its modules `names`, `palette` and `plot_data` loads no matplotlib; importing the others does.
 """

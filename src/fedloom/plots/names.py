@@ -8,6 +8,10 @@ from collections.abc import Sequence
 def shortened(name: str, letters: float) -> str:
     """Return as much of a name as fits into so many letters.
 
+    Args:
+        name: the name.
+        letters: how many it may have; at least two are used.
+
     Example:
         >>> shortened("fedprox (mu=0.01)", 10)
         'fedprox (…'

@@ -116,6 +116,9 @@ def _recall(name: str, group: Group, results: ClassResults, tone: str) -> Markup
     if len(rows) > _MOST_BARS:
         rows = sorted(rows, key=lambda row: 2.0 if row[1] is None else row[1])[:_MOST_BARS]
         caption = f"The {_MOST_BARS} classes of {len(results.classes)} with the lowest recall."
+    if results.seeds > 1:
+        sizes = "; test samples: of one seed" if results.support else ""
+        caption += f" Recall: all {results.seeds} seeds together{sizes}."
     accuracy, majority = group.row["accuracy"], majority_accuracy(group)
     caption += f" Solid line: accuracy {percent(accuracy)} %.{_majority_words(group, results, majority)}"
     words = ", ".join(f"{name} {'–' if value is None else percent(value)}" for name, value, _ in rows[:20])

@@ -74,7 +74,12 @@ def draw_recall(
     pitch = 24.0 if len(rows) <= 20 else 17.0
     names = shortened_names([name for name, *_ in rows], 16)
     left = 10 + CHARACTER * max(map(len, names))
-    right = 110.0
+    shares = ["no sample" if recall is None else f"{100 * recall:.0f} %" for _, recall, _ in rows]
+    texts = [
+        text if recall is None or support is None else f"{text} of {support}"
+        for text, (_, recall, support) in zip(shares, rows, strict=True)
+    ]
+    right = max(110.0, min(CHARACTER * max(map(len, texts)), HALF - left - 40))
     figure = new_figure(HALF, pitch * len(rows) + 46)
     axes = place(figure, left, 4, right, 42)
     axes.set_xlim(0, 100)
@@ -82,12 +87,10 @@ def draw_recall(
     axes.set_yticks(range(len(rows)), names)
     _percent_ticks(axes)
     axes.set_xlabel("recall", color=color("muted"), fontsize=TEXT, labelpad=5)
-    for k, (_, recall, support) in enumerate(rows):
+    for k, (text, (_, recall, _)) in enumerate(zip(texts, rows, strict=True)):
         axes.add_patch(Rectangle((0, k - 0.3), 100 * (recall or 0.0), 0.6, color=color(tone), linewidth=0))
-        words = "no sample" if recall is None else f"{100 * recall:.0f} %"
-        words += "" if recall is None or support is None else f" of {support}"
         ink = color("warn" if recall == 0 else "muted")
-        axes.text(103, k, words, color=ink, fontsize=TEXT, va="center_baseline", clip_on=False)
+        axes.text(103, k, text, color=ink, fontsize=TEXT, va="center_baseline", clip_on=False)
     axes.axvline(100 * accuracy, color=color("ink"), linewidth=1.4)
     if majority is not None:
         axes.axvline(100 * majority, color=color("warn"), linewidth=1.6, linestyle=(0, (4, 2.5)))

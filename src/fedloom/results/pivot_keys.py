@@ -16,6 +16,9 @@ _SEED = ("seed", "seeds")
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
     """Return the last word of each key, "alpha" of "scenario.alpha"; the whole key where another one ends alike.
 
+    Args:
+        keys: whole names of keys, such as "scenario.alpha".
+
     Example:
         >>> short_keys(["scenario.alpha", "fedprox.mu", "moon.mu"])
         {'scenario.alpha': 'alpha', 'fedprox.mu': 'fedprox.mu', 'moon.mu': 'moon.mu'}

@@ -9,6 +9,7 @@ from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.units import is_share
 from fedloom.plots.plot_data import Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series, check_kind
 from fedloom.results.best_rows import differences_against
+from fedloom.results.comparability import same_runs, same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
 from fedloom.results.group import Group
 from fedloom.results.mean_curves import mean_curve
@@ -176,6 +177,7 @@ def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
     )
     note += " Lower is better." if higher is False else ""
     note += _left_out(rows, differences, against)
+    note += "".join(f" {sentence}." for sentence in same_runs_notes([row.group.row for row in rows]))
     plot = _plot("dots", rows, panels, metric, note)
     unit_words = " (points)" if scale == 100.0 else ""
     quantity = f"test {display_name(metric)} over {against}{unit_words}"
@@ -183,10 +185,15 @@ def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
 
 
 def _left_out(rows: Sequence[_Row], drawn: Collection[int], against: str) -> str:
-    """Return the sentences on the rows that have no difference from one method, though they are not of that."""
+    """Return the sentences on the rows that have no difference from one method, though they have other runs than it."""
     others = [row for index, row in enumerate(rows) if index not in drawn]
     diverged = [row.words for row in others if row.group.row["diverged"]]
-    others = [row for row in others if not row.group.row["diverged"] and against not in (row.method, row.name)]
+    references = [row.group.row for row in rows if against in (row.method, row.name)]
+    others = [
+        row
+        for row in others
+        if not row.group.row["diverged"] and not any(same_runs(row.group.row, reference) for reference in references)
+    ]
     pooled = [row.words for row in others if row.name == POOLED]
     unpaired = [row.words for row in others if row.name != POOLED]
     return (

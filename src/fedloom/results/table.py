@@ -42,11 +42,13 @@ def grouped(results: Sequence[RunData]) -> list[Group]:
     several rows, because their configs are equal, is in each of them.
     """
     results = by_protocol(results)
-    told = not settings_agree(results, _keys(results))  # whether keys have to tell settings apart
+    run_keys = _keys(results)
+    told = not settings_agree(results, run_keys)  # whether keys have to tell settings apart
     if told:
         results = without_settings(results)
+        run_keys = _keys(results)
     runs_by_row: dict[tuple[_Key, tuple[str, str] | None], list[RunData]] = {}
-    for row_key, result in zip(_row_keys(results), results, strict=True):
+    for row_key, result in zip(_row_keys(results, run_keys), results, strict=True):
         runs_by_row.setdefault(row_key, []).append(result)
     keys = [dict(key) for key, _ in runs_by_row]
     shared = {name for name in keys[0] if all(key.get(name) == keys[0][name] for key in keys)} if keys else set()
@@ -114,9 +116,8 @@ def _cell(runs: Sequence[RunData]) -> tuple[str, str] | None:
     return first if all(run.cell == first for run in runs) else None
 
 
-def _row_keys(results: Sequence[RunData]) -> list[tuple[_Key, tuple[str, str] | None]]:
+def _row_keys(results: Sequence[RunData], keys: Sequence[_Key]) -> list[tuple[_Key, tuple[str, str] | None]]:
     """Return what defines each run's row: its settings, and its cell where one study shows these runs in several."""
-    keys = _keys(results)
     studies = [None if result.folder is None else result.folder.parent for result in results]
     cells: dict[tuple[_Key, Path | None], set[tuple[str, str] | None]] = {}
     for key, study, result in zip(keys, studies, results, strict=True):

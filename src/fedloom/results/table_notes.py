@@ -55,13 +55,18 @@ def notes_of(
 
 
 def run_notes(groups: Sequence[Group]) -> list[str]:
-    """Return a sentence for each run that ended early, and for the runs that a row leaves out."""
+    """Return a sentence for each run that ended early, and for the runs that a row leaves out.
+
+    Args:
+        groups: the groups of runs in the table.
+    """
     notes: list[str] = []
     for group in groups:
         row = group.row
-        if not group.is_further:
-            notes += [f"{row['label']}: {reason}." for reason in row["stopped"]]
-        if not group.is_further and row["repeats"]:
+        if group.is_further:  # the row of the main protocol says it
+            continue
+        notes += [f"{row['label']}: {reason}." for reason in row["stopped"]]
+        if row["repeats"]:
             notes.append(f"{row['label']}: {counted(row['repeats'], 'run')} left out, whose seed is already counted.")
     return notes
 

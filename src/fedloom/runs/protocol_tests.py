@@ -71,9 +71,9 @@ class ProtocolTests:
 
     def _untested_clients(self) -> list[str]:
         """A sentence on clients that are left out of the means over clients, or nothing."""
-        scenario, where = self.federation.scenario, {protocol.partition("/")[2] for protocol in self.evaluators}
+        scenario, data_kinds = self.federation.scenario, {protocol.partition("/")[2] for protocol in self.evaluators}
         without_tests = 0 if scenario.remote else int((scenario.test.sizes == 0).sum())
-        if "local" not in where or not without_tests:
+        if "local" not in data_kinds or not without_tests:
             return []
         count = f"{without_tests:,} of {scenario.clients:,}"
         return [f"clients without test samples: {count}; means over clients leave them out"]

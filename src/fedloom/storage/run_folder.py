@@ -193,7 +193,7 @@ class RunFolder:
         self.write_json(
             "summary.json",
             numbers,
-            numbers=json_digest(numbers),
+            numbers=json_digest(parse_json(json_text(numbers))),  # keys are words then, as they will be read
             metrics=self.log.flush().sha256,
             config=json_digest(self.read_config() or {}),
         )

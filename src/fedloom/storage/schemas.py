@@ -67,11 +67,24 @@ class _Scores(_Plain):
 
 
 class _Detail(_Plain):
-    """The details of a metric that tables and reports read; others may have more."""
+    """The details of a metric that tables and reports read; it may have more."""
 
     confusion: list[list[Count]] | None = None
     by_class: list[float | None] | None = None
     bins: list[list[float | None] | None] | None = None
+
+
+class _Details(_Plain):
+    """Details of fedloom's own metrics; those of others may have any form."""
+
+    balanced_accuracy: _Detail = _Detail()
+    recall: _Detail = _Detail()
+    precision: _Detail = _Detail()
+    macro_f1: _Detail = _Detail()
+    weighted_f1: _Detail = _Detail()
+    auroc: _Detail = _Detail()
+    average_precision: _Detail = _Detail()
+    ece: _Detail = _Detail()
 
 
 class _Newcomers(_Plain):
@@ -104,7 +117,7 @@ class _Numbers(_Scores):
     higher_is_better: dict[Word, bool] = {}
     protocols: dict[Word, _Scores] = {}
     not_offered: dict[Word, Word] = {}
-    details: dict[Word, _Detail] = {}
+    details: _Details = _Details()
     newcomers: _Newcomers | None = None
     engine: Word = ""
     engine_reason: Word | None = None

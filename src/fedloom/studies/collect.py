@@ -44,13 +44,17 @@ def _as_cells(collected: CollectedRuns) -> None:
     from fedloom.studies.outcome import rows_of  # imports torch
 
     pairs_by_study = {folder: rows_of(folder) or [] for folder in studies}
+    rows_by_run: dict[tuple[Path | None, str], list[tuple[str, str]]] = {}
+    for study, pairs in pairs_by_study.items():
+        for fingerprint, row in pairs:
+            rows_by_run.setdefault((study, fingerprint), []).append(row)
     results_by_study: dict[Path | None, list[Result]] = {}
     for result in collected.results:
         folder = None if result.folder is None else result.folder.parent
         if folder not in pairs_by_study:
             results_by_study.setdefault(folder, []).append(result)
             continue
-        rows = [row for fingerprint, row in pairs_by_study[folder] if fingerprint == _fingerprint(result)]
+        rows = rows_by_run.get((folder, _fingerprint(result)), [])
         results_by_study.setdefault(folder, []).extend(replace(result, cell=row) for row in rows)
         if not rows and result.folder is not None:
             collected.left_out.append((result.folder, "no cell of its study has this config; --allow-mixed joins it"))

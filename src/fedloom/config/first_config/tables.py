@@ -14,7 +14,7 @@ from fedloom.data.labels import MISSING_MARKS, missing_marks
 from fedloom.data.sources.source import SOURCES, configure_source
 from fedloom.data.sources.tables.columns import CellFormat, Column, incomplete_rows
 from fedloom.data.sources.tables.formats import FileTable
-from fedloom.data.sources.tables.table_files import TableFile, looks_like_a_row, start_of_text
+from fedloom.data.sources.tables.table_files import NO_HEADER, TableFile, looks_like_a_row, start_of_text
 from fedloom.data.sources.tables.words import SPELLINGS, refuse_misread
 
 _SEPARATORS = (",", ";", "\t", "|")
@@ -59,7 +59,7 @@ def table_keys(
         first = f" ('{names[0]}')" if names else ""
         raise DataError(f"{path}: has {len(names)} column{first}; need a label and at least one column to learn from")
     if source == "csv" and looks_like_a_row(names):
-        raise DataError(f"{path}: its first line looks like a row; put a line with the columns' names there")
+        raise DataError(f"{path}: {NO_HEADER}")
     keys |= _spelling(keys, path, names, reasons)
     reader = _reader(keys, label or "label")
     file = reader.opened(path)

@@ -158,7 +158,7 @@ def missing_classes(
 
 
 def class_name_notes(train: LabelledFiles, test: LabelledFiles, classes: Sequence[str], origin: str) -> tuple[str, ...]:
-    """Return notes on class folders that look alike, or that are called as missing values are.
+    """Return notes on class folders that look alike, or whose names usually stand for a missing value.
 
     Args:
         train: names and labels of the training pictures.
@@ -173,8 +173,8 @@ def class_name_notes(train: LabelledFiles, test: LabelledFiles, classes: Sequenc
     if marks:
         pictures = sum(counts[mark] for mark in marks)
         notes.append(
-            f"{origin}: class folders that are called as missing values are: {_shortened(marks)} ({pictures:,} "
-            "pictures); leave them out if these have no class"
+            f"{origin}: class folders with names that usually stand for a missing value: {_shortened(marks)} "
+            f"({pictures:,} pictures); leave them out if these pictures have no class"
         )
     return tuple(notes)
 

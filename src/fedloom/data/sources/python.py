@@ -229,7 +229,8 @@ def owner_ids(
 
 def _refuse_missing_owners(ids: Sequence[np.ndarray | None], owners: Sequence[str], origin: str) -> None:
     """Raise `DataError` for owners that are empty or written as missing values are. ids: of each part's samples [n]."""
-    marks = [number for number, name in enumerate(owners) if not name.strip() or name in missing_marks(owners)]
+    missing = {*missing_marks(owners)}
+    marks = [number for number, name in enumerate(owners) if not name.strip() or name in missing]
     for role, part in zip(("owners", "owners_test"), ids, strict=False):
         lacking = np.isin(np.zeros(0) if part is None else part, marks)
         if part is not None and lacking.any():

@@ -61,11 +61,12 @@ class CellFormat:
         return None if plain is None else int(plain) if _INTEGER.fullmatch(plain) else float(plain)
 
     def spelling(self, word: str) -> str:
-        """A number without the marks of this format, and without zeros that only a program for fractions writes: 1.0
-        and 1 are alike, 01 and 1 are not. Another word is returned unchanged."""
+        """A number without the marks of this format, without a plus sign, and without zeros that only a program for
+        fractions writes: 1.0 and 1 are alike, 01 and 1 are not. Another word is returned unchanged."""
         plain = self._plain(word)
         if plain is None:
             return word
+        plain = plain.removeprefix("+")
         short = plain.rstrip("0").rstrip(".") if "." in plain and "e" not in plain.lower() else plain
         return "0" if short in ("-0", "-", "") else short
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import codecs
+import zlib
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, ClassVar, Literal
@@ -66,7 +67,7 @@ class FileTable(TableSource):
 
         try:
             file = self.read(path)
-        except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError) as error:
+        except (pa.ArrowException, OSError, ValueError, MemoryError, EOFError, zlib.error) as error:
             why = printable(" ".join(str(error).split())[:300] or type(error).__name__)
             raise DataError(f"{path}: cannot be read as {self.kind} ({why})") from None
         if not file.rows:

@@ -62,8 +62,8 @@ def as_known(texts: Column, vocabulary: Collection[str], cell_format: CellFormat
     are_numbers = not cell_format.typed and all(_number_name(word, CellFormat()) == word for word in vocabulary)
     words = texts.words or ()
     names = [_known_name(word, vocabulary, are_numbers, cell_format) for word in words]
-    marks = set(MISSING_MARKS if cell_format.missing is None else ()) if are_numbers else set[str]()
-    marks |= {_number_name(mark, cell_format) or mark for mark in cell_format.missing or ()} if are_numbers else set()
+    missing_marks = MISSING_MARKS if cell_format.missing is None else cell_format.missing
+    marks = {_number_name(mark, cell_format) or mark for mark in missing_marks} if are_numbers else set[str]()
     absent = [name not in vocabulary and (_number_name(name, cell_format) or name) in marks for name in names]
     present = sorted({name for name, is_absent in zip(names, absent, strict=True) if not is_absent})
     rank = {name: code for code, name in enumerate(present)}

@@ -10,6 +10,7 @@ import codecs
 import gzip
 import json
 import re
+import zlib
 from collections import Counter
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
@@ -189,7 +190,7 @@ def start_of_text(path: Path, size: int) -> bytes:
     try:
         with _UNPACK[path.suffix](path) as unpacked:
             return unpacked.read(size)
-    except (OSError, EOFError):
+    except (OSError, EOFError, zlib.error):
         return b""
 
 
@@ -258,7 +259,7 @@ def _refuse_first_row(columns: Mapping[str, pa.ChunkedArray], path: Path) -> Non
     words = [name for name in cells if name not in numbers]
     alike = {*cells, *(numbers - counted)} if words else cells
     if 2 * len(alike) > len(columns):
-        shown = ", ".join(short_repr(name) for name in [*words, *cells][:_SHOWN])
+        shown = ", ".join(short_repr(name) for name in [*words, *(name for name in cells if name in numbers)][:_SHOWN])
         raise DataError(f"{path}: {NO_HEADER}: {shown} occur in their own columns")
 
 
@@ -274,7 +275,7 @@ def _holds(values: pa.ChunkedArray, name: str) -> bool:
         return name.lower() in ("true", "false")
     if number is None or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return False
-    return bool(pc.any(pc.equal(values, number)).as_py())
+    return bool(pc.any(pc.equal(values.cast(pa.float64(), safe=False), number)).as_py())
 
 
 def _refuse_names(names: list[str], path: Path) -> None:
