@@ -14,7 +14,6 @@ import pytest
 
 SOURCE = Path(__file__).parents[1] / "src" / "fedloom"
 FLOORS: dict[str, float] = {
-    "_renamed": 0,
     "_version": 0,
     "core": 1,
     "data": 2,
@@ -22,7 +21,6 @@ FLOORS: dict[str, float] = {
     "methods": 3,
     "evaluation": 4,
     "engine": 5,
-    "study": 6.0,  # says where its modules went
     "config": 6.0,
     "storage": 6.1,
     "export": 6.2,

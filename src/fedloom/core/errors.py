@@ -11,9 +11,7 @@ import difflib
 import pickle
 import traceback
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Any
-
-from fedloom._renamed import missing_attribute, tell_new_names
+from typing import Any
 
 _TYPOGRAPHIC_SPACES = "\u00a0\u2007\u2009\u202f\u3000"
 _JOINERS = "\u200c\u200d"  # Persian and Indic words need them, and some emoji
@@ -43,7 +41,6 @@ class MissingPackageError(ConfigError):
     """A setting that needs a package which is not installed; it could be used in another environment."""
 
 
-@tell_new_names("fedloom.core.errors.UnknownKeyError")
 class UnknownKeyError(ConfigError):
     """A key that its section does not have.
 
@@ -155,9 +152,3 @@ def suggest_name(name: str, known_names: Iterable[str]) -> str:
         return f"did you mean '{matches[0]}'?"
     more = f" and {len(choices) - _MAX_LISTED_NAMES} more" if len(choices) > _MAX_LISTED_NAMES else ""
     return "known: " + (", ".join(choices[:_MAX_LISTED_NAMES]) + more if choices else "none")
-
-
-if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
-
-    def __getattr__(name: str) -> object:
-        raise missing_attribute(__name__, name)

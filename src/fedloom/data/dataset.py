@@ -10,12 +10,10 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom._renamed import tell_new_names
 from fedloom.core.errors import DataError
 from fedloom.data.labels import class_ids
 
 
-@tell_new_names("fedloom.data.Dataset")
 @dataclass(frozen=True, slots=True)
 class Dataset:
     """Samples and labels. Nothing is copied per client: clients are index views into these arrays.

@@ -10,12 +10,9 @@ import torch
 from numpy.typing import NDArray
 from torch import Tensor
 
-from fedloom._renamed import tell_new_names
-
 Indices = NDArray[np.int64]
 
 
-@tell_new_names("fedloom.data.Views")
 @dataclass(frozen=True, slots=True)
 class Views:
     """Client k holds the samples `order[offsets[k] : offsets[k + 1]]`; `len(views)` clients.

@@ -5,12 +5,11 @@ from __future__ import annotations
 import functools
 import time
 from collections.abc import Callable, Generator, Hashable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import Any, TypeAlias
 
 import torch
 from torch import Tensor
 
-from fedloom._renamed import missing_attribute, tell_new_names
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
@@ -38,7 +37,6 @@ from fedloom.nets.roles import EXTRA, Role, has_batch_norm
 CPU = torch.device("cpu")
 
 
-@tell_new_names(f"{__name__}.Worker")
 class Worker:
     """Runs clients one after another on its nets, one net for each architecture. It holds no state between clients.
 
@@ -387,9 +385,3 @@ def _entry_names(module: torch.nn.Module) -> list[str]:
     buffers = [name for name, _ in module.named_buffers(recurse=False)]
     persistent = [name for name in buffers if name not in module._non_persistent_buffers_set]
     return [*(name for name, _ in module.named_parameters(recurse=False)), *persistent]
-
-
-if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
-
-    def __getattr__(name: str) -> object:
-        raise missing_attribute(__name__, name)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
-from fedloom._renamed import tell_new_names
 from fedloom.methods.contract.contexts import Diagnostic
 
 
@@ -22,7 +21,6 @@ class Seconds:
         return Seconds(self.train + seconds.train, self.aggregate + seconds.aggregate, self.move + seconds.move)
 
 
-@tell_new_names(f"{__name__}.RoundReport")
 @dataclass(frozen=True, slots=True)
 class RoundReport:
     """One finished round. An opening round is part of the report of the first round, a closing round of the last one.

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
-from fedloom._renamed import tell_new_names
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
@@ -60,7 +59,6 @@ class Engine(Protocol):
         ...
 
 
-@tell_new_names(f"{__name__}.Serial")
 class Serial:
     """Runs one client after another, so that one payload at a time is in memory.
 

@@ -7,11 +7,9 @@ import tempfile
 from collections import OrderedDict
 from collections.abc import Iterator, MutableMapping
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 from torch import Tensor
 
-from fedloom._renamed import missing_attribute
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
@@ -120,9 +118,3 @@ def _tensor_bytes(record: Record) -> int:
         elif isinstance(value, Tensor):
             total += value.numel() * value.element_size()
     return total
-
-
-if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
-
-    def __getattr__(name: str) -> object:
-        raise missing_attribute(__name__, name)

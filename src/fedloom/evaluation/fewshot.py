@@ -14,7 +14,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom._renamed import tell_new_names
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
@@ -118,7 +117,6 @@ def few_shot_accuracy(
     return FewShot(float(accuracy.mean()), interval, count, float(torch.cat(losses).mean()))
 
 
-@tell_new_names("fedloom.evaluation.fewshot.FewShotScores")
 @dataclass(frozen=True, slots=True)
 class FewShotScores:
     """The result of the protocol few-shot, with the methods of `Scores` that a run's rows need."""

@@ -31,7 +31,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom._renamed import tell_new_names
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
@@ -63,7 +62,6 @@ def no_model_error(method: str, protocol: str) -> ConfigError:
     )
 
 
-@tell_new_names("fedloom.evaluation.protocols.Evaluator")
 class Evaluator:
     """Tests predictors on a scenario; the attribute `splits` has those that can be tested, and `own_metrics` names the
     metrics that the protocol adds to those of all.

@@ -12,7 +12,6 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from fedloom._renamed import tell_new_names
 from fedloom.config.run_config import RunConfig
 from fedloom.core.criterion import Criterion
 from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError, short_repr
@@ -38,7 +37,6 @@ from fedloom.storage.run_folder import Row, RunFolder
 Note = Callable[[str], None]
 
 
-@tell_new_names("fedloom.export.trained.Trained")
 @dataclass(frozen=True, slots=True)
 class Trained:
     """A trained model.

@@ -3,9 +3,6 @@
 A plug-in finds everything that it needs here: `from fedloom.methods import Method, register, Train, ...`.
 """
 
-from typing import TYPE_CHECKING
-
-from fedloom._renamed import missing_attribute
 from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
@@ -98,8 +95,3 @@ __all__ = [
     "weighted_mean",
     "wrapped",
 ]
-
-if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
-
-    def __getattr__(name: str) -> object:
-        raise missing_attribute("fedloom.methods", name)

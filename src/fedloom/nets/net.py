@@ -10,7 +10,6 @@ from typing import Any, ClassVar, TypeVar
 import torch
 from torch import Tensor, nn
 
-from fedloom._renamed import tell_new_names
 from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree
@@ -21,7 +20,6 @@ N = TypeVar("N", bound="Net")
 MODELS: Registry[Callable[..., Net]] = Registry("model", home="fedloom.nets")
 
 
-@tell_new_names("fedloom.nets.Net")
 class Net(nn.Module):
     """A net in two parts: `features(x)` [B, d] is the input of the head, and `head(z)` gives logits [B, C].
 

@@ -7,7 +7,6 @@ from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
 
-from fedloom._renamed import tell_new_names
 from fedloom.papers.measurements import ACCURACY, GAIN, OTHER_IMAGES, VARIANT, Measurement, printed_rows
 from fedloom.papers.orders import RankAgreement, RankedRow, judge_order, judge_pairs, rank_agreement
 from fedloom.papers.recipe import Recipe
@@ -24,7 +23,6 @@ _STAND_IN = "stand-in for "
 _VARIANTS = {"authors": "released code", "sound": "our default"}
 
 
-@tell_new_names("fedloom.papers.compared_values.ComparedValue")
 @dataclass(frozen=True, slots=True)
 class ComparedValue:
     """One value: ours by seed, and theirs.

@@ -6,11 +6,10 @@ import json
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from math import ceil
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 
-from fedloom._renamed import missing_attribute
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import FedloomError
 from fedloom.papers.shapes import shape_of, stand_in
@@ -165,9 +164,3 @@ def _sizes(key: str, config: RunConfig) -> tuple[int, float, float, float]:
         train, test, val = (float(np.sum(view.sizes)) for view in (scenario.train, scenario.test, scenario.val))
         _known_sizes[key] = (scenario.clients, train, test, val)
     return _known_sizes[key]
-
-
-if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
-
-    def __getattr__(name: str) -> object:
-        raise missing_attribute(__name__, name)

@@ -7,11 +7,10 @@ from dataclasses import dataclass
 from fnmatch import fnmatchcase
 from functools import cache
 from importlib.resources import files
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 from pydantic import Field
 
-from fedloom._renamed import missing_attribute, tell_new_names
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.run_config import load
 from fedloom.config.sections import Section
@@ -56,7 +55,6 @@ class Points(Section):
     samples: int = Field(1000, ge=2)
 
 
-@tell_new_names("fedloom.papers.recipe.Table")
 class Table(Section):
     """One table, or the runs of a figure.
 
@@ -145,7 +143,6 @@ class Paper(Section):
     figures: dict[str, Table] = Field(default_factory=dict)
 
 
-@tell_new_names("fedloom.papers.recipe.Recipe")
 @dataclass(frozen=True, slots=True)
 class Recipe:
     """One table or figure of one paper."""
@@ -327,9 +324,3 @@ def find_recipe(name: str) -> Recipe:
     if name not in known_recipes:
         raise ConfigError(f"unknown table {short_repr(name)}: {suggest_name(name, known_recipes)}")
     return known_recipes[name]
-
-
-if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
-
-    def __getattr__(name: str) -> object:
-        raise missing_attribute(__name__, name)

@@ -6,9 +6,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from math import sqrt
 from statistics import fmean
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
-from fedloom._renamed import missing_attribute
 from fedloom.results.difference import LEVEL, MIN_SEEDS, spread, t_quantile
 from fedloom.results.text import counted
 
@@ -173,9 +172,3 @@ def judge_value(
     if judged is None:
         return Verdict("undecided", f"{fmean(ours) - theirs:+.2f}; fewer than {MIN_SEEDS} seeds")
     return Verdict(judged.word, judged.why + uncounted)
-
-
-if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
-
-    def __getattr__(name: str) -> object:
-        raise missing_attribute(__name__, name)

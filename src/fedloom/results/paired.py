@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from fedloom._renamed import tell_new_names
 from fedloom.core.errors import ConfigError
 from fedloom.results.comparability import (
     comparable,
@@ -22,7 +21,6 @@ from fedloom.results.text import counted
 POOLED = "central"  # trains on the pooled data of all clients: a reference, neither ranked nor part of a family
 
 
-@tell_new_names("fedloom.results.paired.Paired")
 @dataclass(frozen=True, slots=True)
 class Paired:
     """The accuracy of one row of a table minus that of another, over the seeds that both ran.

@@ -6,7 +6,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fedloom._renamed import tell_new_names
 from fedloom.core.errors import RunFolderError
 from fedloom.results.result import Result
 from fedloom.results.versions import refuse_mixed_results
@@ -15,7 +14,6 @@ from fedloom.studies.study_folder import StudyFolder, read
 from fedloom.studies.tuning import Choices
 
 
-@tell_new_names("fedloom.studies.outcome.Outcome")
 @dataclass(slots=True)
 class Outcome:
     """Outcome of cells, by name.

@@ -9,11 +9,10 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from fnmatch import fnmatchcase
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from pydantic import ValidationError
 
-from fedloom._renamed import missing_attribute
 from fedloom.config.bounds import refuse_many
 from fedloom.config.execution_keys import changes_numbers
 from fedloom.config.explain import explain_validation_error
@@ -105,12 +104,6 @@ class StudyPlan:
                 like = short_repr(self.cells[0].name)
                 raise ConfigError(f"--only {short_repr(pattern)} fits no cell of the study (such as {like}): {hint}")
         return [cell for cell in self.cells if not patterns or any(_fits(cell, pattern) for pattern in patterns)]
-
-
-if not TYPE_CHECKING:  # a type checker shall know that other names do not exist
-
-    def __getattr__(name: str) -> object:
-        raise missing_attribute(__name__, name)
 
 
 def read_study(path: Path, overrides: Sequence[str] = ()) -> StudyPlan:

@@ -14,7 +14,6 @@ from typing import Any, Literal
 import yaml
 from filelock import FileLock, Timeout
 
-from fedloom._renamed import tell_new_names
 from fedloom.config.difference import difference
 from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError, RunFolderError
@@ -35,7 +34,6 @@ _LONGEST = 1 << 20  # characters of a study with all its configs
 _WAIT = 30.0  # seconds until another process has marked the folder
 
 
-@tell_new_names("fedloom.studies.study_folder.StudyFolder")
 class StudyFolder:
     """The folder of a study."""
 

@@ -5,13 +5,12 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, ClassVar
+from typing import ClassVar
 
 import numpy as np
 from pydantic import BaseModel, ConfigDict, Field, field_validator
 from torch import Tensor
 
-from fedloom._renamed import refuse_old_hooks, tell_new_names
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.registry import Registry
 from fedloom.data.scenario import Scenario
@@ -19,7 +18,6 @@ from fedloom.data.scenario import Scenario
 ATTACKS: Registry[type[Attack]] = Registry("attack", home="fedloom.data.attacks")
 
 
-@tell_new_names("fedloom.data.attacks.Attack")
 class Attack(BaseModel):
     """Base of all attacks: its fields are its config keys."""
 
@@ -35,12 +33,6 @@ class Attack(BaseModel):
         "clients.",
         examples=[0.2],
     )
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a class that overrides a hook by its old name."""
-        super().__pydantic_init_subclass__(**kwargs)
-        refuse_old_hooks(cls)
 
     @field_validator("share")
     @classmethod

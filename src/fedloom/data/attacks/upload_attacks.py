@@ -20,13 +20,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom._renamed import tell_new_names
 from fedloom.core.records import Record, Value
 from fedloom.core.tables import ClassTable
 from fedloom.data.attacks.attack import Attack, attack
 
 
-@tell_new_names("fedloom.data.attacks.upload_attacks.AttackRound")
 @dataclass(frozen=True, slots=True)
 class AttackRound:
     """The facts of a round that a bad client knows.
@@ -46,7 +44,6 @@ class AttackRound:
     rng: np.random.Generator
 
 
-@tell_new_names("fedloom.data.attacks.UploadAttack")
 class UploadAttack(Attack):
     """Base of attacks on uploads: clients train honestly and forge the result.
 

@@ -12,7 +12,6 @@ import torch
 from numpy.typing import DTypeLike
 from pydantic import Field, model_validator
 
-from fedloom._renamed import refuse_old_hooks, tell_new_names
 from fedloom.core.errors import DataError
 from fedloom.data.cache import CacheEntry, CacheWriter, cached
 from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inputs
@@ -114,18 +113,11 @@ def _class_notes(parsed: ParsedSplits, train: Dataset, test: Dataset) -> list[st
     return class_notes(origins, parsed.classes, *counts)
 
 
-@tell_new_names("fedloom.data.sources.cached.CachedSource")
 class CachedSource(Source):
     """Base of sources that parse files once; later loads map the cached arrays into memory."""
 
     uncached_keys: ClassVar[frozenset[str]] = frozenset({"offline", "verify", "limit", "normalise"})
     """Keys that do not change the cached arrays."""
-
-    @classmethod
-    def __pydantic_init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a class that overrides a hook by its old name."""
-        super().__pydantic_init_subclass__(**kwargs)
-        refuse_old_hooks(cls)
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         """Read the files. Large arrays are created by `allocate("train.x", shape, dtype)` and filled in place."""
@@ -161,7 +153,6 @@ class CachedSource(Source):
         }
 
 
-@tell_new_names("fedloom.data.sources.cached.ImageSource")
 class ImageSource(CachedSource):
     """Base of image sources."""
 

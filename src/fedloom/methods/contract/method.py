@@ -17,7 +17,6 @@ from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
 from torch import Tensor
 
-from fedloom._renamed import refuse_old_hooks, tell_new_names
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, suggest_name
 from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
@@ -96,7 +95,6 @@ class Options(BaseModel):
         }
 
 
-@tell_new_names("fedloom.methods.Method")
 class Method(OptionalHooks):
     """Base of all methods. Its hooks, whose order is in the module's docstring, are those of FedAvg."""
 
@@ -107,11 +105,6 @@ class Method(OptionalHooks):
     settings: ClassVar[Mapping[str, Mapping[str, Any]]] = {}
     citation: ClassVar[Citation | None] = None  # its source and traffic, for tables and pages
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        """Refuse a class that overrides a hook by its old name."""
-        super().__init_subclass__(**kwargs)
-        refuse_old_hooks(cls)
 
     def __init__(self, options: BaseModel | None = None) -> None:
         self.options: Any = options if options is not None else self.Options()

@@ -6,7 +6,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedloom._renamed import refuse_old_arguments
 from fedloom.nets.roles import Role
 
 
@@ -39,9 +38,6 @@ class Sent:
     spread: float = 1.0
     dp: Literal["refuse", "noise", "ones"] = "refuse"
     no_feedback: frozenset[Role] = frozenset()
-
-
-refuse_old_arguments("fedloom.methods.Sent", Sent)
 
 
 @dataclass(frozen=True, slots=True)
