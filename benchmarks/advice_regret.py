@@ -19,12 +19,12 @@ from typing import Any
 
 from cells import FOLDER
 from fedloom.core.files import json_text, write_atomic
-from fedloom.studies.plan import read_study
+from fedloom.runs.studies.plan import read_study
 
 STUDY = Path(__file__).parent / "studies" / "advice.yaml"
 MEASURED = FOLDER / "advice.json"
 ADVISED = Path(__file__).parent / "results" / "advice.json"
-RULES = Path(__file__).parents[1] / "src" / "fedloom" / "advice" / "rules.json"
+RULES = Path(__file__).parents[1] / "src" / "fedloom" / "diagnosis" / "advice" / "rules.json"
 WAYS = {
     "advice": "the advice's first method",
     "tuned": "always the reference",

@@ -1,4 +1,4 @@
-"""The rules of `fedloom advise`, derived from committed measurements: src/fedloom/advice/rules.json.
+"""The rules of `fedloom advise`, derived from committed measurements: src/fedloom/diagnosis/advice/rules.json.
 
 python benchmarks/advice_rules.py              # the rules again, from the committed rows and profiles
 FEDLOOM_DATA=folder python benchmarks/advice_rules.py all-methods digit-domains   # first profile these studies' data
@@ -21,12 +21,12 @@ from typing import Any, Literal, NamedTuple
 
 from cells import DIVERGED, FOLDER, Measured, has_diverged, judged
 from fedloom.core.files import json_text, write_atomic
-from fedloom.studies.plan import read_study
+from fedloom.runs.studies.plan import read_study
 from marked_tables import with_tables
 
 OTHER_PROTOCOL = "another protocol"  # instead of a word of the rule, which compares within one
 ROOT = Path(__file__).parents[1]
-RULES = ROOT / "src" / "fedloom" / "advice" / "rules.json"
+RULES = ROOT / "src" / "fedloom" / "diagnosis" / "advice" / "rules.json"
 PROFILES = ROOT / "benchmarks" / "results" / "profiles.json"
 PAGE = ROOT / "docs" / "how-to" / "advise.md"
 METHODS_PAGE = ROOT / "docs" / "methods" / "README.md"

@@ -27,7 +27,7 @@ from fedloom.core.streams import Streams
 from fedloom.data import augment as module
 from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
-from fedloom.storage.environment import describe_environment
+from fedloom.runs.storage.environment import describe_environment
 
 BATCH, STORED, TURNS, REPEATS, CROP = 64, 2000, 15, 8, 4
 LIMIT_MS = 1.5

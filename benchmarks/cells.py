@@ -19,11 +19,11 @@ from fedloom.results.clients import client_accuracies, worst_of_group
 from fedloom.results.difference import Difference, compare_family, paired_differences
 from fedloom.results.result import Result
 from fedloom.results.statistics import mean_std
-from fedloom.storage.environment import describe_environment
-from fedloom.studies.outcome import done_of, outcome
-from fedloom.studies.plan import StudyPlan
-from fedloom.studies.study_folder import StudyFolder, read
-from fedloom.studies.tuning import validation_value
+from fedloom.runs.storage.environment import describe_environment
+from fedloom.runs.studies.outcome import done_of, outcome
+from fedloom.runs.studies.plan import StudyPlan
+from fedloom.runs.studies.study_folder import StudyFolder, read
+from fedloom.runs.studies.tuning import validation_value
 
 FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 BESIDE = {"fedavg": "FedAvg", "local": "Local, own models"}

@@ -46,7 +46,7 @@ from bounds import FORMER, LINEAR, METHODS, PEERS, table
 from contestants import with_fedloom, with_torch
 from contestants.workloads import SMOKE, WORKLOADS, Workload, with_clients
 from fedloom.core.files import write_atomic
-from fedloom.storage.environment import describe_environment
+from fedloom.runs.storage.environment import describe_environment
 from turns import Figures, TurnCost, command, in_turns, obstacle, rates, ratios, summary, timed_rounds
 
 RESULTS = Path(__file__).parent / "results" / "engines.json"

@@ -19,9 +19,9 @@ from pathlib import Path
 
 import torch
 
-from fedloom.config.run_config import RunConfig, parse
 from fedloom.flower.in_process import run_in_process
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import RunConfig, parse
 
 
 def config_of(clients: int, participants: int, megabytes: float, rounds: int) -> RunConfig:

@@ -42,7 +42,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.nets.loaded_net import LoadedNet
-from fedloom.storage.environment import describe_environment
+from fedloom.runs.storage.environment import describe_environment
 from turns import Figures, summary
 
 RESULTS = Path(__file__).parent / "results" / "gpu.json"

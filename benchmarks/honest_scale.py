@@ -15,7 +15,7 @@ from typing import Any
 from cells import DIVERGED, Measured, display_name, has_diverged, in_words, judged, percent
 from fedloom.results.difference import Difference
 from fedloom.results.fairness import client_shares, fairness
-from fedloom.studies.plan import read_study
+from fedloom.runs.studies.plan import read_study
 
 STUDIES = ("honest-scale", "honest-scale-rest")
 FOLDER = Path(__file__).parent / "studies"

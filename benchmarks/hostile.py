@@ -23,7 +23,6 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import write_atomic
 from fedloom.core.records import Record, from_bytes, to_bytes
@@ -37,6 +36,7 @@ from fedloom.flower.wire import EvalReply, JoinReply, Message, Request, TrainRep
 from fedloom.methods import METHODS
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import RunConfig, parse
 
 HOSTILE = 3  # the client
 INSIDE = 0.95  # of what the bounds allow

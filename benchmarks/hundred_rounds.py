@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from cells import option_text, titles
-from fedloom.config.run_config import RunConfig
 from fedloom.core.files import write_atomic
 from fedloom.methods import METHODS
 from fedloom.results.statistics import mean_std
+from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.run import run
-from fedloom.storage.environment import describe_environment
+from fedloom.runs.storage.environment import describe_environment
 
 RESULTS = Path(__file__).parent / "results" / "hundred_rounds.json"
 SEEDS = range(5)

@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).parent))
 
 from contestants import with_fedloom
 from contestants.workloads import NO_OP, SMOKE
-from fedloom.storage.environment import describe_environment
+from fedloom.runs.storage.environment import describe_environment
 
 CLIENTS = 20
 ROUNDS = 2 if SMOKE else 10

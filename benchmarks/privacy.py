@@ -22,7 +22,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_atomic
 from fedloom.core.records import Record
@@ -38,6 +37,7 @@ from fedloom.engine.serial import Serial
 from fedloom.methods import METHODS
 from fedloom.nets import MODELS
 from fedloom.nets.net import Net, tree_of
+from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.run import _Run
 from hostile import accuracy, config_of
 

@@ -8,11 +8,11 @@ from pathlib import Path
 from typing import Any
 
 from cells import display_name
-from fedloom.plots.plot_data import PAGE, PlotData
 from fedloom.results.paper_table import PaperTable
 from fedloom.results.pivot import PivotLayout, pivot
 from fedloom.results.plot_values import plot_values
-from fedloom.storage.run_data import RunData
+from fedloom.results.plots.plot_data import PAGE, PlotData
+from fedloom.runs.storage.run_data import RunData
 
 FIGURE = Path(__file__).parents[1] / "docs" / "images" / "three-settings.svg"
 NAME = "three-settings"
@@ -49,7 +49,7 @@ def plot_of(studies: Studies) -> PlotData:
 
 def draw(studies: Studies, path: Path) -> None:
     """Write the figure to a .svg, .pdf or .png."""
-    from fedloom.plots.sheet import save_figure
+    from fedloom.results.plots.sheet import save_figure
 
     save_figure(plot_of(studies), path, PAGE)
 

@@ -18,12 +18,12 @@ import time
 from pathlib import Path
 from typing import Any
 
-from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import RunFolderError
 from fedloom.flower.processes import family
 from fedloom.flower.status import Status, read_status
 from fedloom.flower.up import LocalFederation
-from fedloom.storage.log import MetricsLog
+from fedloom.runs.config.run_config import RunConfig, parse
+from fedloom.runs.storage.log import MetricsLog
 
 ALIVE, DEAD = (60.0, 300.0), (1.0, 20.0)  # seconds, at least and at most, between a start and a kill, and the other way
 AGAIN = 5.0  # seconds until a node that ended by itself starts again, as a service manager would start it

@@ -15,7 +15,7 @@ from typing import Any
 
 from cells import BESIDE, FIVE, against, option_text, shown, titles
 from fedloom.methods import METHODS
-from fedloom.studies.plan import read_study
+from fedloom.runs.studies.plan import read_study
 
 STUDY = Path(__file__).parent / "studies" / "sound.yaml"
 CHOOSE = ("digits", "fashion-0.1", "fashion-0.5", "cifar10-0.3")

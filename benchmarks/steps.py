@@ -32,7 +32,7 @@ from fedloom.methods.contract.method import ClientContext, ServerContext, Task
 from fedloom.methods.contract.phases import Batch, Train
 from fedloom.nets import build
 from fedloom.nets.blueprint import prepare_net
-from fedloom.storage.environment import describe_environment
+from fedloom.runs.storage.environment import describe_environment
 
 BATCH, CLASSES, HOLDERS = 64, 10, 10
 TURNS, WARM_UP = (2, 2) if SMOKE else (1000, 20)

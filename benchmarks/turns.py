@@ -78,7 +78,7 @@ def fedloom_run(config: Path, folder: Path) -> float:
     """Seconds of a whole command `fedloom run`, from its start to its end."""
     began, words = time.perf_counter(), ["run", str(config), "--out", str(folder), "--json"]
     if SMOKE:
-        from fedloom.cli import app
+        from fedloom.cli.app import app
 
         with contextlib.redirect_stdout(io.StringIO()):
             app(words, standalone_mode=False)

@@ -11,9 +11,9 @@ import re
 import sys
 from pathlib import Path
 
-from fedloom.commands.cached_lists import packaged_text
-from fedloom.commands.catalogue import listed_datasets, listed_models
-from fedloom.commands.methods import listed_methods
+from fedloom.cli.cached_lists import packaged_text
+from fedloom.cli.catalogue import listed_datasets, listed_models
+from fedloom.cli.methods import listed_methods
 from fedloom.methods.catalogue.descriptions import Entry, entries
 from fedloom.methods.contract.citation import SYMBOLS, formula
 
@@ -23,7 +23,7 @@ from method_needs import needs_table
 import advice_rules
 
 PAGES = Path(__file__).parent / "methods"
-LISTS = Path(__file__).parents[1] / "src" / "fedloom" / "commands" / "lists"
+LISTS = Path(__file__).parents[1] / "src" / "fedloom" / "cli" / "lists"
 _BEGIN, _END = "<!-- facts: written by `make facts` -->", "<!-- end of facts -->"
 _NEEDS = "<!-- needs: written by `make facts` -->", "<!-- end of needs -->"
 _COLUMNS = ("idea", "yields", "nets", "down", "up", "client keeps", "compared in")

@@ -12,10 +12,10 @@ from pathlib import Path
 import matplotlib
 
 from fedloom.core.files import write_atomic
-from fedloom.plots.palette import LIGHT
+from fedloom.results.plots.palette import LIGHT
 
 DOCS = Path(__file__).parent
-STYLE = DOCS.parent / "src" / "fedloom" / "report" / "assets" / "style.css"
+STYLE = DOCS.parent / "src" / "fedloom" / "results" / "report" / "assets" / "style.css"
 PICTURES = {"light": DOCS / "images" / "home.svg", "dark": DOCS / "images" / "home-dark.svg"}
 
 

@@ -17,9 +17,9 @@ from markdown.preprocessors import Preprocessor
 from mkdocs.structure.files import File
 
 if TYPE_CHECKING:
-    from fedloom.config.reference import ConfigKey
+    from fedloom.runs.config.reference import ConfigKey
 
-_TABLES = Path(__file__).parents[1] / "src" / "fedloom" / "report" / "assets" / "tables.js"
+_TABLES = Path(__file__).parents[1] / "src" / "fedloom" / "results" / "report" / "assets" / "tables.js"
 _CONFIG_KEYS = "<!-- tables of config keys: put here by docs/hooks.py -->"
 _MATH = re.compile(r'<(?P<tag>span|div) class="arithmatex">(?P<text>.*?)</(?P=tag)>', re.DOTALL)
 
@@ -36,7 +36,7 @@ def on_page_markdown(markdown: str, **_: Any) -> str:
 
 def key_tables() -> str:
     """Return a Markdown table of the keys of every run, and one for each kind of part."""
-    from fedloom.config.reference import config_keys
+    from fedloom.runs.config.reference import config_keys
 
     tables: dict[str, list[ConfigKey]] = {}
     for key in config_keys():

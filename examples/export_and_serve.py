@@ -16,7 +16,7 @@ from pathlib import Path
 import torch
 
 import fedloom as fl
-from fedloom.export.trained import Trained, of_result, read
+from fedloom.runs.export.trained import Trained, of_result, read
 
 MOST_BYTES = 2**20
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.cli import main
+from fedloom.cli.app import main
 
 
 def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str]:

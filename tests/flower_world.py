@@ -6,7 +6,6 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from fedloom.config.run_config import parse
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import nodes_of_scenario
 from fedloom.flower.transport import InProcessTransport
@@ -14,6 +13,7 @@ from fedloom.flower.wire import Message, Request, read
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import parse
 
 DEALT = {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 4, "val": 0.0}
 

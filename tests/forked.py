@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from multiprocessing.process import BaseProcess
 from pathlib import Path
 
-from fedloom.cli import main
+from fedloom.cli.app import main
 
 
 def start_command(words: Sequence[str], errors: Path) -> BaseProcess:

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.flower.node_data import node_scenario
+from fedloom.runs.config.run_config import parse
 from flower_world import DEALT, config_of, settings_of
 
 

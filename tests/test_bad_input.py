@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 import numpy as np
 import pytest
 
-from fedloom.cli import main
+from fedloom.cli.app import main
 
 # What a file holds, or makes it; for a folder, what is damaged in a copy of a finished run.
 Maker: TypeAlias = "str | bytes | Callable[[Path], object] | dict[str, str | bytes]"

@@ -13,7 +13,7 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 from contestants.workloads import SMOKE, WORKLOADS, with_clients
-from fedloom.config.run_config import RunConfig
+from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.run import run
 
 ROUNDS = 2 if SMOKE else 100

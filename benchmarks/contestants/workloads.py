@@ -14,13 +14,13 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.nets import build
 from fedloom.nets.net import Net
+from fedloom.runs.config.scenario_config import ScenarioConfig
 
 LR = 0.01
 SMOKE = "--smoke" in sys.argv or "FEDLOOM_BENCH_SMOKE" in os.environ

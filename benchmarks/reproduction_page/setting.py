@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
+from fedloom.core.text import listed
 from fedloom.papers.measurements import OTHER_IMAGES, Measurement
 from fedloom.papers.recipe import Recipe
-from fedloom.results.text import listed
 
 JPEG = (
     "The images of CIFAR were JPEG files of quality 95 in all runs of this table, not the original pixels, so these "

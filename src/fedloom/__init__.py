@@ -25,8 +25,6 @@ if TYPE_CHECKING:
     from fedloom.core.tables import ClassTable
     from fedloom.data.scenario import Scenario
     from fedloom.data.sources.source import SOURCES
-    from fedloom.export.evaluation import evaluate
-    from fedloom.export.trained import load
     from fedloom.methods.contract.method import METHODS, Method, register
     from fedloom.methods.contract.spec import Spec
     from fedloom.nets.net import MODELS, Net
@@ -35,6 +33,8 @@ if TYPE_CHECKING:
     from fedloom.results.result import Result
     from fedloom.runs.callbacks import Callback
     from fedloom.runs.early_stopping import EarlyStopping
+    from fedloom.runs.export.evaluation import evaluate
+    from fedloom.runs.export.trained import load
 
 _HOMES = {
     "compare": "fedloom.api",
@@ -60,8 +60,8 @@ _HOMES = {
     "EarlyStopping": "fedloom.runs.early_stopping",
     "wrap": "fedloom.nets.wrap",
     "Result": "fedloom.results.result",
-    "evaluate": "fedloom.export.evaluation",
-    "load": "fedloom.export.trained",
+    "evaluate": "fedloom.runs.export.evaluation",
+    "load": "fedloom.runs.export.trained",
 }
 
 __all__ = [

@@ -1,5 +1,5 @@
 """`python -m fedloom` is the command `fedloom`."""
 
-from fedloom.cli import main
+from fedloom.cli.app import main
 
 main()

@@ -8,7 +8,7 @@ from statistics import fmean
 import pytest
 
 import advice_regret
-from fedloom.studies.plan import read_study
+from fedloom.runs.studies.plan import read_study
 
 CELLS = {
     "one/fedavg": {"accuracies": [0.5, 0.7]},

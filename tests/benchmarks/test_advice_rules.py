@@ -10,7 +10,7 @@ import pytest
 
 import advice_rules
 from cells import FOLDER, has_diverged
-from fedloom.advice.evidence import rules
+from fedloom.diagnosis.advice.evidence import rules
 
 CELLS = {path.stem: json.loads(path.read_text(encoding="utf-8"))["cells"] for path in FOLDER.glob("*.json")}
 

@@ -13,7 +13,7 @@ import results
 import settings_side_by_side
 import sound
 from fedloom.methods import METHODS
-from fedloom.studies.plan import read_study
+from fedloom.runs.studies.plan import read_study
 from marked_tables import with_tables
 
 ROOT = Path(__file__).parents[2]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.core.units import higher_is_better, is_share, unit, value_text, with_unit
+from fedloom.core.text import higher_is_better, is_share, unit, value_text, with_unit
 from fedloom.evaluation import METRICS
 
 PLAIN = {"brier"}  # the sum of squared errors over classes reaches 2

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import yaml
 
-from fedloom.cli import main
+from fedloom.cli.app import main
 
 TABLE = "age,job,ward,ill\n" + "".join(f"{n % 9},{'ab'[n % 2]},{n % 4},{n // 2 % 2}\n" for n in range(40))
 OWN_ROW = "age,id,ill\n" + "".join(f"{n % 9},{n},{n % 2}\n" for n in range(40))

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 import fedloom as fl
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.data.newcomers import HeldOut, without_newcomers
+from fedloom.runs.config.run_config import parse
 
 DEALT = {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 10}
 

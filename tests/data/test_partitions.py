@@ -9,13 +9,13 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data import SKEWS, SOURCES
 from fedloom.data.partitions import PARTITIONS, deal_by_counts, deal_by_shares, labels_only
 from fedloom.data.partitions.dealing import cut, deal_alike
 from fedloom.data.partitions.iid import IID
+from fedloom.runs.config.scenario_config import ScenarioConfig
 from partition_cases import CASES
 
 PROPERTY = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])

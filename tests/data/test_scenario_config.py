@@ -7,9 +7,9 @@ from typing import Any
 import pytest
 import yaml
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.data.describe import describe_scenario
+from fedloom.runs.config.run_config import parse
 
 BASE: dict[str, Any] = {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 4}
 SKEWS = [{"name": "long-tail", "rho": 5}, {"name": "label-noise", "share": 0.2}, {"name": "transforms"}]

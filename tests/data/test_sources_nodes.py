@@ -6,10 +6,10 @@ import pytest
 import torch
 
 import fedloom as fl
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Dataset
 from fedloom.data.sources.nodes import Nodes
+from fedloom.runs.config.run_config import parse
 
 PICTURES = {"classes": ["a", "b", "c"], "shape": [1, 2, 2], "values": "bytes"}
 TABLE = {"classes": ["ill", "well"], "features": ["age", "sex=f", "sex=m"]}

@@ -10,9 +10,9 @@ import pandas as pd
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import SOURCES
+from fedloom.runs.config.run_config import parse
 
 ROWS = 60
 PUPILS = pd.DataFrame(

@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.data import SOURCES
+from fedloom.runs.config.run_config import parse
 
 
 def load(name, **keys):

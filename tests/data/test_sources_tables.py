@@ -13,10 +13,10 @@ import pytest
 import torch
 from pyarrow import csv
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import SOURCES
 from fedloom.data.sources.tables import table_rows
+from fedloom.runs.config.run_config import parse
 
 ROWS = 40
 AGE = np.arange(ROWS) % 7 + 0.5

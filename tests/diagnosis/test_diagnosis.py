@@ -12,7 +12,6 @@ import torch
 
 import fedloom as fl
 from command_line import call
-from fedloom.config.run_config import load, parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
@@ -21,6 +20,7 @@ from fedloom.data.views import Views
 from fedloom.diagnosis.diagnosis import diagnose_config, diagnose_scenario
 from fedloom.diagnosis.skew.feature_profile import profile_of_scenario
 from fedloom.nets.net import build, tree_of
+from fedloom.runs.config.run_config import load, parse
 
 IID = ("scenario.source=digits", "scenario.partition=iid", "scenario.clients=3")
 KEYS = (*IID, "model={name: mlp, hidden: [8]}", "rounds=1")

@@ -13,7 +13,7 @@ import pytest
 import yaml
 from typer.testing import CliRunner
 
-from fedloom.cli import app
+from fedloom.cli.app import app
 from fedloom.flower.processes import executable
 
 FOLDER = Path(__file__).parents[2] / "docs" / "examples"

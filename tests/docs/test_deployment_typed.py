@@ -121,7 +121,7 @@ def test_every_substitution_is_needed() -> None:
 def test_machines_are_named_and_own_programs_have_the_options_that_are_typed() -> None:
     from typer.testing import CliRunner
 
-    from fedloom.cli import app
+    from fedloom.cli.app import app
 
     assert {command.machine for command in all_commands()} == {"server", "node 0", "node 1", "node 2"}
     for words in {tuple(shlex.split(command.text)) for command in all_commands() if command.program == "fedloom"}:

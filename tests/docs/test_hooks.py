@@ -50,7 +50,7 @@ def test_doctests_become_code_blocks(hooks):
 
 
 def test_the_page_of_config_keys_lists_every_key(hooks):
-    from fedloom.config.reference import config_keys
+    from fedloom.runs.config.reference import config_keys
 
     page = (HOOKS.parent / "config.md").read_text(encoding="utf-8")
     built = hooks.on_page_markdown(page)

@@ -7,7 +7,6 @@ import pytest
 import torch
 
 import fedloom
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.augment import Augmentation
@@ -17,6 +16,7 @@ from fedloom.methods.contract.phases import Collect, Objective, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.nets.net import Net
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import PLAIN_SGD, Backwards, same_bits, same_tree, world
 

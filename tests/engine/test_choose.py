@@ -6,7 +6,6 @@ from pathlib import Path
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.engine.auto import Auto
 from fedloom.engine.choose import EngineChoice, _threads_serve, choose_engine, engine_name
@@ -19,6 +18,7 @@ from fedloom.engine.serial import Serial
 from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched
 from fedloom.engine.threads import Threads
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import ROW_METHODS, STEEP, configured, furthest, same_bits, sampled, world
 

@@ -6,7 +6,6 @@ Without an accelerator, torch's "meta" device stands in: it computes no values, 
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import map_tensors
 from fedloom.engine.choose import EngineChoice
@@ -15,6 +14,7 @@ from fedloom.engine.stacked import Batched
 from fedloom.engine.stacked.stacks import Stacks
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import FEDERATED, ROW_METHODS, TinyBN, configured, furthest, sampled, world
 

@@ -3,7 +3,6 @@
 import numpy as np
 import pytest
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ClientError
 from fedloom.data.views import Views
 from fedloom.engine import PASS_BATCH
@@ -11,6 +10,7 @@ from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.evaluation import Evaluator
 from fedloom.methods import METHODS
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import ENGINES, TinyBN, TinyDropout, after, configured, near, scores_of, world
 

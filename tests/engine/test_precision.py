@@ -3,13 +3,13 @@
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import map_tensors
 from fedloom.engine.client import Worker
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import ROW_METHODS, STEEP, TinyBN, configured, furthest, same_bits, sampled, world
 

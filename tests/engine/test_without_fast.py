@@ -22,7 +22,7 @@ RUN = """
 import importlib.util, json, sys
 from pathlib import Path
 import fedloom
-from fedloom.config.run_config import load, parse
+from fedloom.runs.config.run_config import load, parse
 from fedloom.runs.run import run
 assert fedloom.__file__.startswith(sys.argv[1]), fedloom.__file__
 replayers = []

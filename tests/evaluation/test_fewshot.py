@@ -9,13 +9,13 @@ import torch
 from scipy.stats import chi2
 
 import fedloom
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.evaluation.fewshot import Episodes, EpisodeShape, episodes, few_shot_accuracy
+from fedloom.runs.config.run_config import parse
 
 STRAY = 1e-6  # the rate at which a test of chance would fail on a fresh seed; the seeds below are fixed
 

@@ -7,11 +7,11 @@ import pytest
 import torch
 
 import fedloom as fl
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.evaluation import METRICS, Metric, Predictions
 from fedloom.evaluation.metrics import Accuracy
 from fedloom.evaluation.metrics.of_function import MeanOverSamples, pickled_sources, register_metric, register_pickled
+from fedloom.runs.config.run_config import parse
 
 SCENARIO = {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 3, "val": 0.1}
 

@@ -12,7 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from sklearn import metrics as sk
 
-from fedloom.core.plain import to_plain
+from fedloom.core.records import to_plain
 from fedloom.evaluation.metric import METRICS, MetricStates, Predictions
 from fedloom.evaluation.metrics.calibration import sums_in_bins
 

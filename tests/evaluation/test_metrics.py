@@ -8,7 +8,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.core.plain import to_plain
+from fedloom.core.records import to_plain
 from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions
 from fedloom.evaluation.metrics import ALWAYS, Accuracy, AttackSuccess, Loss
 

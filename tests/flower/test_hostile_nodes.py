@@ -13,7 +13,7 @@ from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdent
 from fedloom.flower.server import serve
 from fedloom.flower.status import StatusWriter, read_status
 from fedloom.flower.wire import MAX_FACTS, ErrorReply, JoinReply, Message, TrainReply, read
-from fedloom.report import write_report
+from fedloom.results.report import write_report
 from fedloom.runs.run import run
 from flower_world import Faulty, Notes, config_of
 from support import same_bits

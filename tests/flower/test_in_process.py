@@ -14,7 +14,7 @@ from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
 from fedloom.flower.wire import ErrorReply, JoinReply, Message, MessageError, TrainReply, read
 from fedloom.runs.run import run
-from fedloom.storage.run_folder import RunFolder
+from fedloom.runs.storage.run_folder import RunFolder
 from flower_world import DEALT, Faulty, Notes, config_of, settings_of
 from support import FEDERATED, same_bits, sampled
 

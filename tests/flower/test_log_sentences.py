@@ -57,7 +57,7 @@ def test_any_other_line_stays_as_it_is_and_is_a_note_in_json(line: str) -> None:
 
 def test_the_command_tells_people_sentences_and_programs_json(monkeypatch, capsys, tmp_path) -> None:
     import fedloom.flower.up as module
-    from fedloom.cli import main
+    from fedloom.cli.app import main
 
     def run(*_: Any, say: Any, **__: Any) -> None:
         say('{"time": 0, "event": "note", "text": "hello"}')

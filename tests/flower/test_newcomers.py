@@ -10,6 +10,7 @@ import pytest
 import torch
 from rich.console import Console
 
+from fedloom.cli.terminal import print_result
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Views
 from fedloom.flower.grid import _TYPES
@@ -20,7 +21,6 @@ from fedloom.flower.replies import ReplyReader
 from fedloom.flower.server import serve
 from fedloom.flower.wire import Message, MessageError
 from fedloom.runs.run import run
-from fedloom.terminal import print_result
 from flower_world import DEALT, Faulty, Notes, config_of
 from own_world import agreed_on_digits, of_nodes, patients_of_nodes, write_digits
 from support import same_bits, sampled

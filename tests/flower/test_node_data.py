@@ -10,7 +10,6 @@ import torch
 import yaml
 
 from command_line import call
-from fedloom.config.sections import EvaluationConfig
 from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.in_process import run_in_process
@@ -19,6 +18,7 @@ from fedloom.flower.node_data import node_file, node_scenario, server_file
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
 from fedloom.flower.wire import JoinReply, Message, Request, read
+from fedloom.runs.config.sections import EvaluationConfig
 from fedloom.runs.run import run
 from flower_world import DEALT, Faulty, Notes, config_of
 from own_world import (

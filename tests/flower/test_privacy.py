@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 import yaml
 
-from fedloom.config.run_config import parse
 from fedloom.flower.node_data import node_source
 from fedloom.flower.privacy import BODY, INDIRECTLY, REPORTED_FACTS, privacy_of
 from fedloom.flower.wire import ErrorReply, EvalReply, JoinReply, ServeReply, TrainReply
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import _Run
 from flower_world import DEALT, config_of
 from support import FEDERATED

@@ -7,7 +7,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ClientError
 from fedloom.core.records import to_bytes
 from fedloom.data.views import Views
@@ -22,6 +21,7 @@ from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Predictor, Train
 from fedloom.methods.contract.sample_statistics import Rows, SampleMean
 from fedloom.nets.roles import Role
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import Tiny, TinyBN, TinyDropout, after, dataset, world
 

@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import fedloom as fl
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods.contract.method import METHODS
+from fedloom.runs.config.run_config import parse
 from golden_world import SHARED_BASELINES, golden_run, matches, probe
 from support import configured, same_bits, world
 

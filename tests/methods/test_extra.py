@@ -5,7 +5,6 @@ import torch
 from torch import nn
 
 import fedloom
-from fedloom.config.run_config import parse
 from fedloom.core.records import wire_size
 from fedloom.methods import METHODS, register
 from fedloom.methods.contract.losses import cross_entropy
@@ -14,6 +13,7 @@ from fedloom.methods.contract.phases import OptimizerSpec, Train
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.roles import EXTRA, Role
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import CLASSES, ENGINES, TinyBN, after, alike, furthest, same_tree, world
 

@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.records import get_number, get_tensor, to_bytes, wire_size
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS, register
@@ -13,6 +12,7 @@ from fedloom.methods.contract.sample_statistics import SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.measures import features
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from flower_world import config_of
 from support import ENGINES, Recording, TinyBN, after, alike, same_bits, same_tree, world

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.records import to_bytes, wire_size
 from fedloom.core.streams import Streams
 from fedloom.data import SOURCES, make_scenario
@@ -14,6 +13,7 @@ from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Train
 from fedloom.nets.roles import Role
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import ENGINES, Recording, Tiny, TinyBN, TinyDropout, after, alike, dataset, furthest, same_bits, world
 

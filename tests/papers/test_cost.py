@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from fedloom.config.run_config import parse
 from fedloom.papers import cost as module
 from fedloom.papers.cost import run_cost, study_cost
 from fedloom.papers.recipe import find_recipe
 from fedloom.papers.speed_trial import Speed
+from fedloom.runs.config.run_config import parse
 
 
 def config(name: str, cell: str) -> Any:

@@ -9,10 +9,10 @@ import pytest
 
 from fedloom.papers.figures import figure_rows
 from fedloom.papers.recipe import find_recipe
-from fedloom.report.figures import figure
+from fedloom.results.report.figures import figure
 from fedloom.results.result import Result
-from fedloom.storage.drift_log import DriftRound, DriftValue
-from fedloom.storage.log import Row
+from fedloom.runs.storage.drift_log import DriftRound, DriftValue
+from fedloom.runs.storage.log import Row
 from toy_results import MakeResult
 
 

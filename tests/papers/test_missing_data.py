@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.papers.missing_data import missing_sources
-from fedloom.studies.plan import parse_study
+from fedloom.runs.studies.plan import parse_study
 
 
 def test_columns_of_one_source_with_other_parts_are_all_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

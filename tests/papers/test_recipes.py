@@ -12,7 +12,6 @@ from typing import Any
 
 import pytest
 
-from fedloom.config.setup import Setup
 from fedloom.core.errors import ConfigError
 from fedloom.data.sources.source import SOURCES
 from fedloom.methods import METHODS
@@ -20,7 +19,8 @@ from fedloom.papers.measurements import VARIANT
 from fedloom.papers.recipe import Recipe, Scale, find_recipe, recipes
 from fedloom.papers.shapes import shape_of, stand_in
 from fedloom.papers.values import file_names, printed_values
-from fedloom.studies.plan import Cell
+from fedloom.runs.config.setup import Setup
+from fedloom.runs.studies.plan import Cell
 
 TABLES = {
     "fedskc": [*range(1, 6)],

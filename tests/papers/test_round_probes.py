@@ -15,7 +15,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
 from fedloom.papers import round_probes
 from fedloom.papers.figures import ROUND_FIGURES
-from fedloom.report.figures import figure, save
+from fedloom.results.report.figures import figure, save
 from fedloom.results.result import Result
 
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.papers.shapes import shape_of, stand_in
+from fedloom.runs.config.run_config import parse
 
 
 def domains(*parts: Any, **more: Any) -> Any:

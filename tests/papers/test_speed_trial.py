@@ -11,11 +11,11 @@ from typing import Any
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.papers import speed_trial as module
 from fedloom.papers.recipe import find_recipe
 from fedloom.papers.shapes import shape_of
 from fedloom.papers.trial_federation import TrialFederation
+from fedloom.runs.config.run_config import parse
 
 
 @pytest.fixture(autouse=True)

@@ -7,9 +7,9 @@ from typing import Any
 
 import pytest
 
-from fedloom.config.run_config import RunConfig, parse
 from fedloom.engine.fast.torch_library import replay_library
 from fedloom.papers.trial_federation import TrialFederation
+from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.protocol_tests import ProtocolTests
 
 _KEYS = {

@@ -10,7 +10,7 @@ from fedloom.results.comparison import Comparison
 from fedloom.results.costs import costs, epoch_ms
 from fedloom.results.result import Result
 from fedloom.results.table import grouped
-from fedloom.storage.log import Row
+from fedloom.runs.storage.log import Row
 from toy_results import MakeResult
 
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedloom.report.charts import client_fairness
 from fedloom.results.comparison import Comparison
 from fedloom.results.fairness import client_shares, fairness, fairness_rows
+from fedloom.results.report.charts import client_fairness
 from fedloom.results.table import grouped
 from toy_results import MakeResult, toy_scenario
 

@@ -9,11 +9,11 @@ import pytest
 
 import fedloom as fl
 from fedloom.core.errors import ConfigError
-from fedloom.export.metadata import Architecture, ExportMetadata, Input, Training
-from fedloom.export.trained import of_result, read
 from fedloom.results.export_model import export_model
 from fedloom.results.model_card import model_card
 from fedloom.results.result import Result
+from fedloom.runs.export.metadata import Architecture, ExportMetadata, Input, Training
+from fedloom.runs.export.trained import of_result, read
 from toy_results import MakeResult
 
 CLASSES = ("plain", "a|b", "<b>bold</b>", "`code`\nline")

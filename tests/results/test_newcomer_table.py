@@ -7,9 +7,9 @@ import csv
 import pytest
 
 import command_line
-from fedloom.report import write_report
 from fedloom.results.comparison import Comparison
 from fedloom.results.newcomer_table import newcomer_rows
+from fedloom.results.report import write_report
 from fedloom.results.result import Result
 from fedloom.results.table import grouped
 from toy_results import MakeResult

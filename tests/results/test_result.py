@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import RunFolderError
 from fedloom.results.result import Result
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 
 CONFIG = parse({"scenario": {"source": "digits", "partition": "iid", "clients": 2}, "rounds": 2, "local_epochs": 1})

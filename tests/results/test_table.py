@@ -8,8 +8,8 @@ from dataclasses import replace
 
 import pytest
 
-from fedloom.report import result_table
 from fedloom.results.formats import formatted, rows_csv
+from fedloom.results.report import result_table
 from fedloom.results.table import grouped, metric_text
 
 
@@ -126,7 +126,7 @@ def test_nothing_gives_an_empty_table():
 
 
 def test_importing_the_report_brings_neither_torch_nor_matplotlib():
-    code = "import sys, fedloom.report; print({'torch', 'matplotlib'} & set(sys.modules))"
+    code = "import sys, fedloom.results.report; print({'torch', 'matplotlib'} & set(sys.modules))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "set()"
 

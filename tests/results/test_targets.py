@@ -17,7 +17,7 @@ from fedloom.results.paired import all_paired, paired
 from fedloom.results.result import Result
 from fedloom.results.table import result_table
 from fedloom.results.targets import reached, reached_mean
-from fedloom.storage.log import Row
+from fedloom.runs.storage.log import Row
 from toy_results import MakeResult
 
 

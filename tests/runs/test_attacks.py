@@ -5,10 +5,10 @@ import json
 import pytest
 
 import fedloom as fl
-from fedloom.config.run_config import load, parse
 from fedloom.core.errors import ConfigError
 from fedloom.results.formats import formatted
 from fedloom.results.result import Result
+from fedloom.runs.config.run_config import load, parse
 
 FLIP = {"name": "label-flip", "share": 0.4}
 
@@ -51,7 +51,7 @@ def test_tables_have_columns_for_attacks_where_there_are_any(results):
 
 
 def test_the_report_says_how_clients_misbehaved(results, tmp_path):
-    from fedloom.report import write_report
+    from fedloom.results.report import write_report
 
     page = write_report(list(results.values()), tmp_path / "report.html").read_text(encoding="utf-8")
     assert "label-flip 0.4" in page

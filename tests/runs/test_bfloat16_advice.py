@@ -8,11 +8,11 @@ import pytest
 import torch
 
 import fedloom.runs.bfloat16_advice as module
-from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.trees import clone
 from fedloom.methods.fedavg import FedAvg
 from fedloom.runs.bfloat16_advice import bfloat16_advice, has_bfloat16, step_seconds
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.run import run
 from support import TinyBN, world
 

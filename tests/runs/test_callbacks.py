@@ -12,20 +12,20 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.results.result import Result
 from fedloom.runs import run as run_module
 from fedloom.runs.callback_measures import CallbackMeasures
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.rows import system_row
 from fedloom.runs.run import run
-from fedloom.studies.compare import compare
-from fedloom.studies.plan import parse_study
-from fedloom.studies.run_study import run_study
-from fedloom.studies.study_folder import StudyFolder
-from fedloom.trackers.tracker import measures
+from fedloom.runs.studies.compare import compare
+from fedloom.runs.studies.plan import parse_study
+from fedloom.runs.studies.run_study import run_study
+from fedloom.runs.studies.study_folder import StudyFolder
+from fedloom.runs.trackers.tracker import measures
 from head_norm import HeadNorm
 
 

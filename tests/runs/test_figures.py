@@ -9,13 +9,13 @@ import pytest
 from rich.console import Console
 
 import fedloom as fl
+from fedloom.cli.terminal import print_comparison, print_result
 from fedloom.methods.wrappers.accountant import epsilon
-from fedloom.report.chart_rows import chart_rows
-from fedloom.report.table_html import numbers_table
 from fedloom.results.comparison import Comparison
+from fedloom.results.report.chart_rows import chart_rows
+from fedloom.results.report.table_html import numbers_table
 from fedloom.results.result import Result
 from fedloom.results.table import grouped
-from fedloom.terminal import print_comparison, print_result
 
 
 def shown(print_, *things):

@@ -12,10 +12,10 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import RunFolderError
-from fedloom.studies.compare import compare
-from fedloom.studies.events import Event
+from fedloom.runs.config.run_config import parse
+from fedloom.runs.studies.compare import compare
+from fedloom.runs.studies.events import Event
 from forked import start_command
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"

@@ -16,10 +16,10 @@ import pytest
 import torch
 
 from command_line import call
-from fedloom.config.run_config import parse
 from fedloom.engine.fast.kernels.compiling import compiler
 from fedloom.engine.fast.torch_library import replay_library
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from forked import start_command
 

@@ -9,14 +9,14 @@ import torch
 
 import fedloom as fl
 from brier import Brier
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.data import from_arrays
 from fedloom.evaluation import METRICS, Predictions
 from fedloom.flower.in_process import run_in_process
-from fedloom.report import write_report
 from fedloom.results.formats import formatted
+from fedloom.results.report import write_report
 from fedloom.results.result import Result
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from flower_world import config_of
 

@@ -13,8 +13,6 @@ import torch
 from torch import nn
 
 import fedloom as fl
-from fedloom.config.run_config import parse
-from fedloom.config.sections import EvaluationConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import to_bytes
 from fedloom.data.views import Views
@@ -23,10 +21,12 @@ from fedloom.evaluation import Evaluator
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
+from fedloom.runs.config.run_config import parse
+from fedloom.runs.config.sections import EvaluationConfig
 from fedloom.runs.newcomer_service import NewcomerService
 from fedloom.runs.newcomers import NewcomerTests
 from fedloom.runs.run import run
-from fedloom.trackers.tracker import measures
+from fedloom.runs.trackers.tracker import measures
 from golden_world import golden_run, golden_scenario, probe
 from support import sampled
 

@@ -11,8 +11,7 @@ import torch
 from rich.console import Console
 from torch import nn
 
-from fedloom.config.model_key import UserModelConfig
-from fedloom.config.run_config import parse
+from fedloom.cli.terminal import print_result
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data import from_arrays, make_scenario
@@ -23,20 +22,21 @@ from fedloom.evaluation.scores import details_of_clients
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
-from fedloom.report import write_report
 from fedloom.results.clients import client_accuracies
 from fedloom.results.comparison import Comparison
 from fedloom.results.fairness import fairness_rows
+from fedloom.results.report import write_report
 from fedloom.results.result import Result
 from fedloom.results.table import grouped
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.model_key import UserModelConfig
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from fedloom.storage.curves import curve
-from fedloom.studies.plan import parse_study
-from fedloom.studies.run_study import run_study
-from fedloom.studies.study_folder import StudyFolder
-from fedloom.terminal import print_result
-from fedloom.trackers.tracker import measures
+from fedloom.runs.storage.curves import curve
+from fedloom.runs.studies.plan import parse_study
+from fedloom.runs.studies.run_study import run_study
+from fedloom.runs.studies.study_folder import StudyFolder
+from fedloom.runs.trackers.tracker import measures
 from flower_world import DEALT, settings_of
 
 ALL = list(PROTOCOLS)

@@ -16,11 +16,11 @@ import pytest
 import torch
 from filelock import FileLock
 
-from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import CheckpointError, ClientError, ConfigError, RunFolderError
 from fedloom.methods import METHODS
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.run import run
 
 

@@ -8,12 +8,6 @@ from typing import Any, TypeAlias, Unpack, overload
 
 from torch import nn
 
-from fedloom.config.grid import variants
-from fedloom.config.keywords import CompareKeywords, RunKeywords, ScenarioKeywords
-from fedloom.config.model_key import is_python_object, with_user_models
-from fedloom.config.references import variants_with_references
-from fedloom.config.run_config import parse
-from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
@@ -23,11 +17,17 @@ from fedloom.data.sources.nodes import Nodes
 from fedloom.results.comparison import Comparison
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.grid import variants
+from fedloom.runs.config.keywords import CompareKeywords, RunKeywords, ScenarioKeywords
+from fedloom.runs.config.model_key import is_python_object, with_user_models
+from fedloom.runs.config.references import variants_with_references
+from fedloom.runs.config.run_config import parse
+from fedloom.runs.config.scenario_config import ScenarioConfig
 from fedloom.runs.run import Existing
 from fedloom.runs.run import run as run_config
-from fedloom.studies.compare import compare as compare_runs
-from fedloom.studies.events import Event, Forward
-from fedloom.studies.live_progress import progress_listener
+from fedloom.runs.studies.compare import compare as compare_runs
+from fedloom.runs.studies.events import Event, Forward
+from fedloom.runs.studies.live_progress import progress_listener
 
 Model: TypeAlias = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
 
@@ -130,6 +130,7 @@ def run(
             out=None if out is None else expand_home(out),
             existing=existing,
             callbacks=[Forward(0, listener), *callbacks],
+            result_type=Result,
         )
         listener(Event(0, config.rounds))  # also for a run that had finished before
     return result
@@ -178,12 +179,12 @@ def compare(
         jobs: processes at a time; more than one needs `out`, and, as Python's `multiprocessing` does, a script whose
             work stands below `if __name__ == "__main__":`.
         callbacks: objects that watch the runs; every run gets copies of its own.
-        references: add the rows that a gain has to beat, `REFERENCES` in `fedloom.config.references`.
+        references: add the rows that a gain has to beat, `REFERENCES` in `fedloom.runs.config.references`.
         progress: as in `run`.
         keys: those of a config. Each may be a list of values, which are compared as well, e.g. `rounds=[10, 30]`,
             `fedsc={"tau": [0.1, 0.2]}`.
 
-    Raises what `fedloom.config.grid.variants` and `fedloom.studies.compare.compare` raise.
+    Raises what `fedloom.runs.config.grid.variants` and `fedloom.runs.studies.compare.compare` raise.
     """
     user_scenario = scenario if isinstance(scenario, Scenario) else None
     scenarios = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
@@ -199,6 +200,7 @@ def compare(
     configs = make(values, [methods] if isinstance(methods, str) else methods, seeds)
     folder = None if out is None else expand_home(out)
     how: dict[str, Any] = {"existing": existing, "jobs": jobs, "scenario": user_scenario, "callbacks": callbacks}
+    how["result_type"] = Result
     with progress_listener(configs, progress) as listener:
         return Comparison(compare_runs(configs, out=folder, listener=listener, **how))
 

@@ -7,18 +7,18 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from fedloom.advice.advice import Advice, advise_scenario
-from fedloom.advice.needs import read_needs
-from fedloom.advice.trial import with_trial
 from fedloom.api import scenario as describe
 from fedloom.api import scenario_section, suited
-from fedloom.config.ready_configs import find_config
-from fedloom.config.run_config import RunConfig, load, parse
-from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data.scenario import Scenario
-from fedloom.studies.live_progress import progress_listener
+from fedloom.diagnosis.advice.advice import Advice, advise_scenario
+from fedloom.diagnosis.advice.needs import read_needs
+from fedloom.diagnosis.advice.trial import with_trial
+from fedloom.runs.config.ready_configs import find_config
+from fedloom.runs.config.run_config import RunConfig, load, parse
+from fedloom.runs.config.scenario_config import ScenarioConfig
+from fedloom.runs.studies.live_progress import progress_listener
 
 
 def advise(
@@ -40,7 +40,7 @@ def advise(
         jobs: processes of the trial at a time; more than one needs `out`, and a target that is no `Scenario`.
         progress: show that of the trial, as in `fedloom.run`.
         needs: constraints: goal, nets, traffic, stateless, newcomers, secure_sums and dp, as
-            `fedloom.advice.needs.Needs` describes them.
+            `fedloom.diagnosis.advice.needs.Needs` describes them.
 
     Raises `ConfigError` for unknown and contradictory needs, for one client and one class, and for a trial without
     validation data.

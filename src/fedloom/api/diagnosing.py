@@ -5,13 +5,13 @@ from __future__ import annotations
 from typing import Any
 
 from fedloom.api import scenario as describe
-from fedloom.config.run_config import RunConfig
-from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.diagnosis import Diagnosis, diagnose_config, diagnose_result, diagnose_scenario
 from fedloom.nets.net import Net
 from fedloom.results.result import Result
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.scenario_config import ScenarioConfig
 
 
 def diagnose(target: Any, net: Net | None = None, seed: int = 0) -> Diagnosis:

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Any
 
 from fedloom.api import scenario as describe
-from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import describe_scenario
 from fedloom.data.scenario import Scenario
-from fedloom.report.inspection import Inspection
+from fedloom.results.report.inspection import Inspection
+from fedloom.runs.config.scenario_config import ScenarioConfig
 
 
 def inspect(scenario: str | ScenarioConfig | Scenario | Any, seed: int = 0) -> Inspection:

@@ -9,9 +9,9 @@ from fedloom.api.study import Study
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_home
 from fedloom.results.comparison import Comparison
-from fedloom.results.finished_runs import STUDY_FILE, is_run, unfinished
 from fedloom.results.result import Result
-from fedloom.studies.collect import collect
+from fedloom.runs.storage.finished_runs import STUDY_FILE, is_run, unfinished
+from fedloom.runs.studies.collect import collect
 
 _log = logging.getLogger(__name__)
 

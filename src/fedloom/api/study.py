@@ -11,25 +11,25 @@ from typing import Any, Unpack, overload
 import numpy as np
 
 from fedloom.api import scenario_section
-from fedloom.config.keywords import CompareKeywords
-from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
+from fedloom.core.text import counted, seconds_text
 from fedloom.papers.cost import seconds_left
 from fedloom.results.comparison import Comparison
 from fedloom.results.summary_table import Summary
-from fedloom.results.text import counted, seconds_text
-from fedloom.results.versions import refuse_mixed_results
 from fedloom.runs.callbacks import Callback
-from fedloom.storage.resources import stopped_by_full_disk
-from fedloom.studies.job_states import job_states
-from fedloom.studies.live_progress import progress_listener
-from fedloom.studies.outcome import Outcome, outcome
-from fedloom.studies.plan import Cell, parse_study
-from fedloom.studies.run_study import run_study
-from fedloom.studies.study_folder import StudyFolder
-from fedloom.studies.study_folder import read as read_plan
-from fedloom.studies.tuning import jobs_of
+from fedloom.runs.config.keywords import CompareKeywords
+from fedloom.runs.config.scenario_config import ScenarioConfig
+from fedloom.runs.storage.resources import stopped_by_full_disk
+from fedloom.runs.storage.versions import refuse_mixed_results
+from fedloom.runs.studies.job_states import job_states
+from fedloom.runs.studies.live_progress import progress_listener
+from fedloom.runs.studies.outcome import Outcome, outcome
+from fedloom.runs.studies.plan import Cell, parse_study
+from fedloom.runs.studies.run_study import run_study
+from fedloom.runs.studies.study_folder import StudyFolder
+from fedloom.runs.studies.study_folder import read as read_plan
+from fedloom.runs.studies.tuning import jobs_of
 
 _log = logging.getLogger(__name__)
 _Described = str | ScenarioConfig
@@ -147,7 +147,7 @@ class Study:
             callbacks: every run gets copies of its own.
             allow_mixed: join cells that other versions of fedloom made.
 
-        Raises `ConfigError` and `RunFolderError` as `fedloom.studies.run_study.run_study`.
+        Raises `ConfigError` and `RunFolderError` as `fedloom.runs.studies.run_study.run_study`.
         """
         if isinstance(jobs, bool) or not isinstance(jobs, int) or jobs < 1:
             raise ConfigError(f"jobs = {short_repr(jobs)}: need the number of processes, 1 or more")

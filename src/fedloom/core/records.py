@@ -7,12 +7,13 @@ class table only the rows of held classes are written.
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import json
 import math
 import re
 import struct
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias, cast
 
 import torch
@@ -275,3 +276,16 @@ def _decode_scalar(entry: Mapping[str, str]) -> Scalar:
     if kind == "int":
         return cast(int, number)
     raise ValueError(f"a scalar of type {kind[:40]!r}")
+
+
+def to_plain(value: Any) -> Any:
+    """Return dataclasses and mappings as dicts, sequences and tensors as lists, and other values as they are."""
+    if dataclasses.is_dataclass(value):
+        return {field.name: to_plain(getattr(value, field.name)) for field in dataclasses.fields(value)}
+    if isinstance(value, Mapping):
+        return {key: to_plain(element) for key, element in value.items()}
+    if isinstance(value, Tensor):
+        return value.tolist()
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return [to_plain(element) for element in value]
+    return value

@@ -9,16 +9,17 @@ from typing import Any
 
 import numpy as np
 
-from fedloom.config.run_config import RunConfig
-from fedloom.config.setup import Setup
 from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.skew.feature_profile import FeatureProfile, profile_of_scenario
 from fedloom.diagnosis.skew.label_profile import Interval, LabelProfile, label_profile
-from fedloom.export.modules import config_of
-from fedloom.export.run_at_checkpoint import Memory
 from fedloom.nets.net import Net, tree_of
-from fedloom.results.result import Result
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.setup import Setup
+from fedloom.runs.export.modules import config_of
+from fedloom.runs.export.run_at_checkpoint import Memory
+from fedloom.runs.export.trained import of_result
+from fedloom.runs.storage.run_data import RunData
 
 COUNTS, FEATURES = "each client's class counts", "features of single samples"
 
@@ -198,7 +199,7 @@ def diagnose_config(config: RunConfig) -> Diagnosis:
     return diagnose_scenario(scenario, net, seed=config.seed, notes=notes)
 
 
-def diagnose_result(result: Result) -> Diagnosis:
+def diagnose_result(result: RunData) -> Diagnosis:
     """Diagnose the data of a finished run, with the features of its model before and after training."""
     memory = result.memory or Memory(config_of(result.config, None))
     config = memory.config
@@ -206,7 +207,7 @@ def diagnose_result(result: Result) -> Diagnosis:
     net, notes = _first_net(config, scenario)
     trained: Net | None = None
     try:
-        model = result.model()
+        model = of_result(result).module
         trained = model if isinstance(model, Net) else None
         notes += () if isinstance(model, Net) else ("the trained model is not a single net with a head: no features",)
     except ConfigError as error:

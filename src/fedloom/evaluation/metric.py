@@ -217,10 +217,10 @@ class MetricStates:
 
     @staticmethod
     def from_plain(plain: MetricStates, example: MetricStates) -> MetricStates:
-        """The states that another machine sent as plain numbers and lists (`core/plain.py`).
+        """The states that another machine sent as plain numbers and lists (`core/text.py`).
 
         Args:
-            plain: numbers and lists, as `core/plain.py` makes them.
+            plain: numbers and lists, as `core/text.py` makes them.
             example: states of any batch of the same run, whose types, dtypes and shapes the plain ones must have.
 
         Raises `ValueError` for plain values that cannot be such states, and what a metric raises that cannot use them.

@@ -9,17 +9,17 @@ import traceback
 from pathlib import Path
 from typing import Any
 
-from fedloom.config.run_config import load, parse
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, printable
 from fedloom.core.files import json_text, private_umask, write_atomic
-from fedloom.diagnosis.drift_section import drift_sections
 from fedloom.flower.grid import GridTransport, from_content, require_flower, to_content
 from fedloom.flower.logs import to_stdout
 from fedloom.flower.node import Node
 from fedloom.flower.server import serve
 from fedloom.flower.store import state_dir
 from fedloom.flower.wire import ErrorReply, Message, MessageError, read
-from fedloom.report import write_report
+from fedloom.results.report import write_report
+from fedloom.results.report.drift_section import drift_sections
+from fedloom.runs.config.run_config import load, parse
 
 FAILED = "flower-failed.json"
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from fedloom.results.text import seconds_text
+from fedloom.core.text import seconds_text
 
 AHEAD_SECONDS, BEHIND_SECONDS = 5.0, 300.0  # beyond which Flower refuses a node's signatures
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
-from fedloom.config.sections import FlowerConfig
 from fedloom.core.errors import printable
 from fedloom.engine.jobs import Job, NewcomerJob, kept_since
 from fedloom.flower.logs import LogRecord
@@ -15,6 +14,7 @@ from fedloom.flower.payloads import Payloads
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
 from fedloom.flower.wire import AnyJob, Message, request_for
+from fedloom.runs.config.sections import FlowerConfig
 
 _REPORT_SECONDS = 10.0  # between two reports on the clients that a round waits for
 _GRACE_SECONDS = 30.0  # that a request outlives its round

@@ -7,9 +7,9 @@ from pathlib import Path
 import yaml
 
 from fedloom._version import __version__
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_atomic
+from fedloom.runs.config.run_config import RunConfig
 
 PACKAGE = "fedloom_app"
 CONFIG = f"{PACKAGE}/config.yaml"  # within the app's folder

@@ -6,16 +6,16 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from fedloom.config.run_config import RunConfig
 from fedloom.data import Scenario
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import node_file, nodes_of_scenario, server_file
 from fedloom.flower.server import serve
 from fedloom.flower.transport import InProcessTransport
-from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
-from fedloom.studies.events import Forward
-from fedloom.studies.live_progress import progress_listener
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.studies.events import Forward
+from fedloom.runs.studies.live_progress import progress_listener
 
 
 def run_in_process(
@@ -27,7 +27,7 @@ def run_in_process(
     data: Path | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
-) -> Result:
+) -> RunData:
     """Run a config with one node for each client, without a network and without Flower.
 
     The result has the bits of the simulation.

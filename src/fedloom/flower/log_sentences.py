@@ -8,7 +8,7 @@ from typing import Any
 
 from fedloom.core.errors import printable
 from fedloom.core.files import json_text, parse_json
-from fedloom.results.text import bytes_text, percent, seconds_text
+from fedloom.core.text import bytes_text, percent, seconds_text
 
 
 def log_sentence(line: str, zone: tzinfo | None = None) -> str:

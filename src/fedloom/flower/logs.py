@@ -11,13 +11,13 @@ import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import printable
 from fedloom.core.files import json_text
-from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
-from fedloom.storage.curves import main_protocol, of_protocol
-from fedloom.storage.log import Row
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.storage.curves import main_protocol, of_protocol
+from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.run_data import RunData
 
 LOGGER = logging.getLogger("fedloom.flower")
 LOGGER.addHandler(logging.NullHandler())  # silent unless a handler is added
@@ -96,6 +96,6 @@ class LogCallback(Callback):
         measures = {row["name"]: row["value"] for row in summary_rows if row["name"] in _LOGGED_MEASURES}
         log("round", {"run": self._name(), "round": round_, "rounds": config.rounds, **measures})
 
-    def on_end(self, config: RunConfig, result: Result) -> None:
+    def on_end(self, config: RunConfig, result: RunData) -> None:
         numbers = result.numbers
         log("end", {"run": self._name(), "round": numbers["rounds"], "accuracy": numbers["accuracy"]})

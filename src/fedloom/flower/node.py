@@ -13,8 +13,6 @@ from pathlib import Path
 import torch
 
 from fedloom._version import __version__
-from fedloom.config.run_config import RunConfig
-from fedloom.config.setup import Setup
 from fedloom.core.errors import ClientError, ConfigError, DataError, FedloomError, short_repr
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, from_bytes, to_bytes
@@ -41,6 +39,8 @@ from fedloom.flower.wire import (
 )
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 from fedloom.nets.groups import group_of
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.setup import Setup
 from fedloom.runs.newcomer_service import NewcomerService, TrainedServer
 
 _RUN = re.compile(r"[0-9a-f-]{1,64}")

@@ -13,9 +13,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedloom.config.public_data import PublicConfig
-from fedloom.config.run_config import RunConfig, parse
-from fedloom.config.scenario_config import ScenarioConfig
 from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.core.streams import Streams
@@ -24,6 +21,9 @@ from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Views, starts
 from fedloom.flower.logs import log
+from fedloom.runs.config.public_data import PublicConfig
+from fedloom.runs.config.run_config import RunConfig, parse
+from fedloom.runs.config.scenario_config import ScenarioConfig
 
 _SPLITS = ("val", "split")
 

@@ -14,7 +14,6 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from fedloom.config.sections import FlowerConfig
 from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
 from fedloom.engine import Federation, Worker
@@ -37,6 +36,7 @@ from fedloom.flower.upload_checks import UploadError, UploadReader
 from fedloom.flower.wire import MAX_FACTS, AnyJob, MessageError
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic
 from fedloom.methods.contract.method import Uploads
+from fedloom.runs.config.sections import FlowerConfig
 from fedloom.runs.newcomer_service import Newcomer
 from fedloom.runs.newcomers import NewcomerTests
 

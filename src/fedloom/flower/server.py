@@ -9,8 +9,6 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from fedloom.config.run_config import RunConfig
-from fedloom.config.sections import CheckpointConfig
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import read_file, restrict_to_owner, write_atomic
 from fedloom.data import Scenario
@@ -28,9 +26,11 @@ from fedloom.flower.remote import RemoteEngine
 from fedloom.flower.state_sizes import facts_limit
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import Transport
-from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.sections import CheckpointConfig
 from fedloom.runs.run import run
+from fedloom.runs.storage.run_data import RunData
 
 _NAME = "flower-run"
 
@@ -44,7 +44,7 @@ def serve(
     out: Path | None = None,
     keys: Path | None = None,
     callbacks: Sequence[Callback] = (),
-) -> Result:
+) -> RunData:
     """Run a config over the nodes of a transport; an unfinished run continues after its last finished round.
 
     Events are logged (`logs.py`), and the status is written to the run's folder (`status.py`).

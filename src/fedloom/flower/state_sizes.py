@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.plain import to_plain
+from fedloom.core.records import to_plain
 from fedloom.evaluation import Evaluator
 from fedloom.flower.wire import MAX_FACTS
 

@@ -13,14 +13,14 @@ from typing import Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import read_file, write_atomic
 from fedloom.flower.logs import LogRecord
-from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
-from fedloom.storage.curves import total_over_rounds
-from fedloom.storage.log import Row
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.storage.curves import total_over_rounds
+from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.run_data import RunData
 
 FILE = "flower-status.json"
 SILENT = 30.0  # seconds without a write after which a server may be dead
@@ -184,7 +184,7 @@ class StatusWriter(Callback):
             self.status.failures += note.event == "failed"
             self._error(note.event, str(note), note.round, note.client)
 
-    def on_end(self, config: RunConfig, result: Result) -> None:
+    def on_end(self, config: RunConfig, result: RunData) -> None:
         self.status.state, self.status.wait = "finished", None
         self._write()
 

@@ -12,7 +12,7 @@ from pathlib import Path
 from fedloom.core.errors import DataError
 from fedloom.core.files import open_to_read, read_file, restrict_to_owner, user_folder, write_atomic
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
-from fedloom.storage.checkpoint import is_kept_for_rewind
+from fedloom.runs.storage.checkpoint import is_kept_for_rewind
 
 _RECENT = 3  # newest states that are kept: a restarted server goes back one round, or two if its last file is damaged
 

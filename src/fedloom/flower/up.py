@@ -13,7 +13,6 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import FedloomError, printable
 from fedloom.core.files import parse_json, read_file, restrict_to_owner, write_atomic
 from fedloom.flower import certificates
@@ -26,7 +25,8 @@ from fedloom.flower.preflight.finding import refuse_errors
 from fedloom.flower.preflight.sides import check_server
 from fedloom.flower.processes import ChildProcesses, executable, free_ports, require_free
 from fedloom.flower.replies import RemoteError
-from fedloom.results.result import Result
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.storage.run_data import RunData
 
 HOST, NAME = "127.0.0.1", "fedloom"
 _START_SECONDS = 120.0  # for a process to listen
@@ -168,7 +168,7 @@ def up(
     port: int | None = None,
     data: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
-) -> Result:
+) -> RunData:
     """Run a config on processes of this machine, and end them all afterwards; an unfinished run continues.
 
     Args:
@@ -200,12 +200,12 @@ def folder_of(out: Path) -> Path:
     return out.with_name(out.name + ".flower")
 
 
-def collect_result(out: Path, processes: ChildProcesses) -> Result:
+def collect_result(out: Path, processes: ChildProcesses) -> RunData:
     """Return the result of a run that has ended. Raises the error that ended it."""
     with contextlib.suppress(FileNotFoundError):
         facts: dict[str, Any] = parse_json(read_file(out / FAILED))
         raise _failure(facts)
-    result = Result.read(out)
+    result = RunData.read(out)
     if result is None:
         raise FederationError(
             f"the run ended without a result; go on with the same command; its last output: {processes.tail('run')}"

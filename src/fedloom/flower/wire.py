@@ -15,7 +15,7 @@ from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 from pydantic import BaseModel, Field, ValidationError
 
 from fedloom.core.errors import FedloomError
-from fedloom.core.plain import to_plain
+from fedloom.core.records import to_plain
 from fedloom.engine.jobs import (
     BODY_FIELDS,
     EvalJob,

@@ -10,12 +10,12 @@ from typing import Literal
 
 import numpy as np
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import FedloomError
 from fedloom.papers.shapes import shape_of, stand_in
 from fedloom.papers.speed_trial import kept_method_trial, method_operations, method_trial, network_trial
-from fedloom.studies.plan import Cell
-from fedloom.studies.tuning import Job
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.studies.plan import Cell
+from fedloom.runs.studies.tuning import Job
 
 Basis = Literal["trial", "operations", "network"]  # of an estimate, from the slowest to the fastest
 

@@ -1,4 +1,4 @@
-"""The rows of a paper's figure, from the cells that are done. `fedloom.report.figures` draws them."""
+"""The rows of a paper's figure, from the cells that are done. `fedloom.results.report.figures` draws them."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any
 from fedloom.papers.measurements import CellResults, accuracy, client_accuracy
 from fedloom.papers.recipe import Recipe
 from fedloom.results.clients import selected_accuracies
-from fedloom.results.result import Result
 from fedloom.results.targets import reached
+from fedloom.runs.storage.run_data import RunData
 
 ROUND_FIGURES = ("landscapes", "cohorts", "local_points", "knowledge")  # kinds that need client models of rounds
 MODEL_FIGURES = ("points", "relations", "norms", *ROUND_FIGURES)  # kinds that measure trained models
@@ -47,7 +47,7 @@ def figure_rows(
     return rows
 
 
-def _model_measure(recipe: Recipe) -> Callable[[Result], list[FigureRow]] | None:
+def _model_measure(recipe: Recipe) -> Callable[[RunData], list[FigureRow]] | None:
     """Return the function that measures a trained model; None for figures of accuracies."""
     if recipe.table.kind not in MODEL_FIGURES:
         return None
@@ -60,7 +60,7 @@ def _model_measure(recipe: Recipe) -> Callable[[Result], list[FigureRow]] | None
     return {"relations": probes.relations, "norms": probes.norms}[recipe.table.kind]
 
 
-def _accuracies(recipe: Recipe, column: str, row: str, result: Result) -> list[FigureRow]:
+def _accuracies(recipe: Recipe, column: str, row: str, result: RunData) -> list[FigureRow]:
     """Accuracies of a run, and of the predictors of it that are rows of their own."""
     keys, seed = recipe.table.columns[column], result.numbers["seed"]
     names = {row: "accuracy"}
@@ -84,7 +84,9 @@ def _accuracies(recipe: Recipe, column: str, row: str, result: Result) -> list[F
     return rows
 
 
-def _points(recipe: Recipe, column: str, keys: Mapping[str, Any], result: Result, name: str) -> list[tuple[Any, float]]:
+def _points(
+    recipe: Recipe, column: str, keys: Mapping[str, Any], result: RunData, name: str
+) -> list[tuple[Any, float]]:
     """Accuracies in [0, 1] over the axis of the figure."""
     match recipe.table.kind:
         case "curves":
@@ -99,7 +101,7 @@ def _points(recipe: Recipe, column: str, keys: Mapping[str, Any], result: Result
             return [] if percent is None else [(keys.get("x", column), percent / 100)]
 
 
-def _drift_rows(result: Result) -> list[FigureRow]:
+def _drift_rows(result: RunData) -> list[FigureRow]:
     """The length of each part of the drift, and of the whole, by decomposed round."""
     names = {"drift": "drift", "local_drift": "local", "sampling_drift": "sampling", "server_drift": "server"}
     return [
@@ -115,7 +117,7 @@ def _target(results: CellResults, column: str) -> float:
     return min(max(result.curve()[1]) for result in in_column)
 
 
-def _cost_rows(keys: Mapping[str, Any], results: Sequence[Result], target: float) -> list[FigureRow]:
+def _cost_rows(keys: Mapping[str, Any], results: Sequence[RunData], target: float) -> list[FigureRow]:
     """Accuracy at the end, and the bytes and FLOPs until the target."""
     rows: list[FigureRow] = []
     for result in results:

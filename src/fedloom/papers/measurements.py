@@ -15,19 +15,19 @@ from fedloom.papers.values import PrintedValue
 from fedloom.results.clients import selected_accuracies
 from fedloom.results.costs import epoch_ms
 from fedloom.results.formats import as_csv
-from fedloom.results.result import Result
 from fedloom.results.targets import reached
-from fedloom.results.versions import refuse_mixed
-from fedloom.storage.curves import mean_over
-from fedloom.storage.environment import environment_line, fedloom_version_in
-from fedloom.storage.run_folder import RunFolder
+from fedloom.runs.storage.curves import mean_over
+from fedloom.runs.storage.environment import environment_line, fedloom_version_in
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.run_folder import RunFolder
+from fedloom.runs.storage.versions import refuse_mixed
 
 ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
 GAIN = "gain_over_fedavg_points"
 VARIANT = re.compile(r" \[(authors|sound)\]$")
 OTHER_IMAGES = "CIFAR from JPEG files of quality 95"  # as `changed` says it of data that are not the paper's own
 _OTHER_SOURCE = re.compile(r"\bscenario(\.source=|=\{source: )")
-CellResults = Mapping[tuple[str, str], Sequence[Result]]  # finished runs by column and row
+CellResults = Mapping[tuple[str, str], Sequence[RunData]]  # finished runs by column and row
 
 
 @dataclass(frozen=True, slots=True)
@@ -173,7 +173,7 @@ def merge(earlier: Sequence[Measurement], later: Sequence[Measurement], allow_mi
     return merged
 
 
-def accuracy(recipe: Recipe, result: Result, predictor: str = "") -> float | None:
+def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | None:
     """Test accuracy of a run as its table counts it, in percent, in the round that the run's rule selects.
 
     Args:
@@ -190,7 +190,7 @@ def accuracy(recipe: Recipe, result: Result, predictor: str = "") -> float | Non
     return None if share is None else 100 * share
 
 
-def client_accuracy(client: int, result: Result, name: str = "accuracy") -> float | None:
+def client_accuracy(client: int, result: RunData, name: str = "accuracy") -> float | None:
     """Return the test accuracy of one client in percent; None where the client has none.
 
     It is that of the selected round, or the mean over several.
@@ -216,14 +216,14 @@ def _rounded(seconds: float | None) -> float | None:
     return None if seconds is None else round(seconds, 1)
 
 
-def _core_seconds(result: Result) -> float | None:
+def _core_seconds(result: RunData) -> float | None:
     """Seconds of one core. Other engines than the serial one know wall-clock time alone, so these give None."""
     if not result.numbers["engine"].startswith("serial"):
         return None
     return round(float(result.numbers["seconds"]["train"] + result.numbers["seconds"]["evaluate"]), 1)
 
 
-def _machine(result: Result) -> str:
+def _machine(result: RunData) -> str:
     """Processor and versions, in words."""
     environment: dict[str, Any] | None = None
     if result.folder is not None:
@@ -232,7 +232,7 @@ def _machine(result: Result) -> str:
 
 
 def _value_of(
-    recipe: Recipe, value: PrintedValue, result: Result, predictor: str, results: CellResults
+    recipe: Recipe, value: PrintedValue, result: RunData, predictor: str, results: CellResults
 ) -> float | None:
     """Our value of a printed one, in its unit; None where the run does not have it."""
     metric = value.metric
@@ -256,13 +256,13 @@ def _value_of(
     return client_accuracy(client, result, f"accuracy/{predictor}" if predictor else "accuracy")
 
 
-def _client_of(domain: str, result: Result) -> int | None:
+def _client_of(domain: str, result: RunData) -> int | None:
     """The client that holds a domain; None in a run of another source, which has other domains."""
     domains = [name.casefold() for name in result.scenario["domains"]]
     return domains.index(domain.casefold()) if domain.casefold() in domains else None
 
 
-def _test_samples(value: PrintedValue, result: Result) -> int | None:
+def _test_samples(value: PrintedValue, result: RunData) -> int | None:
     """The test samples of which our value is the share: of all clients, or of the one that holds the domain."""
     if value.metric != GAIN and value.metric not in ACCURACY:
         return None

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedloom.core.errors import DataError
-from fedloom.studies.plan import Cell
+from fedloom.runs.studies.plan import Cell
 
 
 def source_names(cells: Sequence[Cell]) -> list[str]:

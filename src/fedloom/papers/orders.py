@@ -8,9 +8,9 @@ from itertools import combinations, permutations
 from statistics import correlation
 from typing import Literal
 
+from fedloom.core.text import counted
 from fedloom.papers.verdicts import MARGIN, STEP, Verdict
 from fedloom.results.difference import LEVEL, compare_family
-from fedloom.results.text import counted
 
 PairWord = Literal["agrees", "contradicts", "undecided"]
 _MIN_ROWS = 5  # of four rows, one order in 24 is the printed one by chance

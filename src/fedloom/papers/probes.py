@@ -2,7 +2,7 @@
 
 The model is the server's, or each client's where the run's protocol tests personal models. Data are those of the run,
 without augmentation. Every function takes a `Result` of `fl.run`, or one with its folder, and raises what
-`Result.model` raises. `fedloom.report.figures` draws the rows.
+`Result.model` raises. `fedloom.results.report.figures` draws the rows.
 """
 
 from __future__ import annotations
@@ -22,18 +22,19 @@ from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
 from fedloom.data.views import Views
 from fedloom.engine import PASS_BATCH
-from fedloom.export.modules import config_of
-from fedloom.export.run_at_checkpoint import Memory
 from fedloom.methods.parts.consistency import class_relations, inconsistency
 from fedloom.nets.net import Net
-from fedloom.results.result import Result
+from fedloom.runs.export.modules import config_of
+from fedloom.runs.export.run_at_checkpoint import Memory
+from fedloom.runs.export.trained import of_result
+from fedloom.runs.storage.run_data import RunData
 
 Rows = list[dict[str, Any]]
 _PERPLEXITY = 30.0
 
 
 def points(
-    result: Result,
+    result: RunData,
     *,
     space: Literal["features", "scores"] = "features",
     unit: bool = False,
@@ -76,7 +77,7 @@ def points(
     return [row | {"x": float(x), "y": float(y)} for row, (x, y) in zip(rows, plane, strict=True)]
 
 
-def relations(result: Result) -> Rows:
+def relations(result: RunData) -> Rows:
     """Compute FedDW's two matrices of a model.
 
     - SL: mean softmax output over the training samples of each class i (its Eq. 4-7, here of the final model).
@@ -99,7 +100,7 @@ def relations(result: Result) -> Rows:
     return rows
 
 
-def norms(result: Result) -> Rows:
+def norms(result: RunData) -> Rows:
     """Compute the class weight norms of a model beside the shares of the classes (FedDW, Fig. 4).
 
     Returns rows of client, class, name, share (of the client's training samples), norm (|w_c| / sum |w_i| of the head's
@@ -131,7 +132,7 @@ def norms(result: Result) -> Rows:
 
 
 def surface(
-    result: Result, client: int | None = None, *, reach: float = 1.0, steps: int = 17, samples: int = 256
+    result: RunData, client: int | None = None, *, reach: float = 1.0, steps: int = 17, samples: int = 256
 ) -> Rows:
     """Compute the training loss on a plane through the weights.
 
@@ -145,7 +146,7 @@ def surface(
     Returns rows of x, y, loss (cross-entropy in nats). The two directions are filter-normalised (Li et al. 2018, arXiv
     1712.09913): random normal numbers, each filter scaled to the length of the net's. Biases and batch norm stay.
     """
-    scenario, model = scenario_of(result), result.model(client)
+    scenario, model = scenario_of(result), of_result(result, client).module
     indices = evenly(_indices(scenario.train, client, 0), samples)
     data = scenario.train_set.gather(indices), scenario.train_set.y[indices]
     return loss_surface(model, data, result.numbers["seed"], reach=reach, steps=steps)
@@ -182,7 +183,7 @@ def loss_surface(
     return rows
 
 
-def class_accuracies(result: Result) -> Rows:
+def class_accuracies(result: RunData) -> Rows:
     """Compute test accuracy by class.
 
     Returns rows of client, class, name, samples and accuracy in percent, without classes that have no samples.
@@ -225,20 +226,20 @@ def filter_normalised(weights: Tree) -> Tree:
 
 
 # -- the run's model and data ------------------------------------------------------------------------------------------
-def scenario_of(result: Result) -> Scenario:
+def scenario_of(result: RunData) -> Scenario:
     """Return the data of a run, built anew where they are not in memory."""
     memory = result.memory or Memory(config_of(result.config, None))
     return memory.scenario or memory.config.scenario.build(memory.config.seed)
 
 
-def _models(result: Result, scenario: Scenario) -> Iterator[tuple[int | None, nn.Module]]:
+def _models(result: RunData, scenario: Scenario) -> Iterator[tuple[int | None, nn.Module]]:
     """The server's model (None), or each client's with its number."""
     personal = str(result.numbers["protocol"]).startswith("personal")
     for client in range(scenario.clients) if personal else (None,):
-        yield client, result.model(client)
+        yield client, of_result(result, client).module
 
 
-def single_net(result: Result, model: nn.Module) -> Net:
+def single_net(result: RunData, model: nn.Module) -> Net:
     """Return the model as a net with a linear head. Raises `ConfigError` for any other."""
     if not isinstance(model, Net) or not isinstance(model.head, nn.Linear):
         raise ConfigError(

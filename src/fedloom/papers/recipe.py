@@ -11,15 +11,15 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedloom.config.execution_keys import changes_numbers
-from fedloom.config.run_config import load
-from fedloom.config.sections import Section
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.papers.values import PrintedValue, printed_values
-from fedloom.studies.plan import StudyPlan, overlaid, parse_study
-from fedloom.studies.study_keys import OF_STUDIES
+from fedloom.runs.config.execution_keys import changes_numbers
+from fedloom.runs.config.run_config import load
+from fedloom.runs.config.sections import Section
+from fedloom.runs.studies.plan import StudyPlan, overlaid, parse_study
+from fedloom.runs.studies.study_keys import OF_STUDIES
 
 Scale = Literal["full", "small"]
 Kind = (

@@ -1,7 +1,7 @@
 """Measure the models of the rounds that a run kept (`checkpoint.keep_clients`): landscapes, cohorts, class knowledge.
 
 Every function takes a `Result` with a run folder, and raises `ConfigError` if it kept no rounds.
-`fedloom.report.figures` draws the rows.
+`fedloom.results.report.figures` draws the rows.
 """
 
 from __future__ import annotations
@@ -15,16 +15,16 @@ from torch import Tensor, nn
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
 from fedloom.data import Scenario
-from fedloom.export.round_models import RoundModels
 from fedloom.papers.probes import Rows, evenly, loss_surface, outputs_of, plane_of, scenario_of, single_net
-from fedloom.results.result import Result
-from fedloom.storage.client_models import kept_rounds
-from fedloom.storage.run_folder import RunFolder
+from fedloom.runs.export.round_models import RoundModels
+from fedloom.runs.storage.client_models import kept_rounds
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.run_folder import RunFolder
 
 _CLIENTS = 2  # of a round, as both papers draw
 
 
-def landscapes(result: Result, *, reach: float = 1.0, steps: int = 17, samples: int = 256) -> Rows:
+def landscapes(result: RunData, *, reach: float = 1.0, steps: int = 17, samples: int = 256) -> Rows:
     """Compute the loss around local and global models (FedSKC, Fig. 1b; FedSC, Fig. 1b).
 
     Of the last kept round these are two client models before the aggregation, each on the client's own training
@@ -51,7 +51,7 @@ def landscapes(result: Result, *, reach: float = 1.0, steps: int = 17, samples: 
 
     everyone = torch.from_numpy(scenario.train.order)
     for round_ in rounds:
-        models = result.round_models(round_)
+        models = RoundModels(result, round_)
         if round_ == rounds[-1]:
             for client in largest_clients(models, scenario):
                 add(f"client {client}, round {round_}", round_, models.client(client), scenario.train.tensor(client))
@@ -59,7 +59,7 @@ def landscapes(result: Result, *, reach: float = 1.0, steps: int = 17, samples: 
     return rows
 
 
-def cohorts(result: Result) -> Rows:
+def cohorts(result: RunData) -> Rows:
     """Count the training samples of each class that the participants of the kept rounds hold (FedSKC, Fig. 1b, right).
 
     Returns rows of round, client, class, name and samples.
@@ -69,12 +69,12 @@ def cohorts(result: Result) -> Rows:
     return [
         {"round": round_, "client": client, "class": label, "name": name, "samples": int(counts[client][label])}
         for round_ in _rounds(result)
-        for client in result.round_models(round_).clients
+        for client in RoundModels(result, round_).clients
         for label, name in enumerate(names)
     ]
 
 
-def local_points(result: Result, *, unit: bool = False, samples: int = 1000) -> Rows:
+def local_points(result: RunData, *, unit: bool = False, samples: int = 1000) -> Rows:
     """Embed test samples by the class scores of a client's model, with the client's class knowledge (FedSKC, Fig. 4a,
     4b).
 
@@ -89,7 +89,7 @@ def local_points(result: Result, *, unit: bool = False, samples: int = 1000) -> 
     Returns rows of client, kind ("sample" or "means"), class, name, x, y.
     """
     scenario = scenario_of(result)
-    models = result.round_models(_rounds(result)[-1])
+    models = RoundModels(result, _rounds(result)[-1])
     client = largest_clients(models, scenario)[0]
     net = single_net(result, models.client(client))
     indices = evenly(torch.arange(len(scenario.test_set)), samples)
@@ -107,7 +107,7 @@ def local_points(result: Result, *, unit: bool = False, samples: int = 1000) -> 
     ]
 
 
-def knowledge(result: Result) -> Rows:
+def knowledge(result: RunData) -> Rows:
     """Place the class knowledge of the last kept round in the plane: each participant's rows, and the server's.
 
     The plane is that of the two first principal components of all rows. It shows what FedSKC's Fig. 4d illustrates:
@@ -117,7 +117,7 @@ def knowledge(result: Result) -> Rows:
     name, x, y. Raises `ConfigError` for a method that exchanges no class table.
     """
     scenario = scenario_of(result)
-    models = result.round_models(_rounds(result)[-1])
+    models = RoundModels(result, _rounds(result)[-1])
     entries = [name for name, value in models.after.items() if isinstance(value, ClassTable)]
     if not entries:
         raise ConfigError(f"{result.numbers['method']}: its server keeps no class table, so no knowledge can be drawn")
@@ -151,14 +151,14 @@ def largest_clients(models: RoundModels, scenario: Scenario) -> Sequence[int]:
     return sorted(models.clients, key=lambda client: (-len(scenario.train[client]), client))[:_CLIENTS]
 
 
-def _rounds(result: Result) -> tuple[int, ...]:
+def _rounds(result: RunData) -> tuple[int, ...]:
     kept = () if result.folder is None else kept_rounds(RunFolder(result.folder).client_models)
     if not kept:
         raise ConfigError("this run kept no client models; run with a folder and checkpoint.keep_clients=[round, ...]")
     return kept
 
 
-ROUND_PROBES: dict[str, Callable[[Result], Rows]] = {
+ROUND_PROBES: dict[str, Callable[[RunData], Rows]] = {
     "landscapes": landscapes,
     "cohorts": cohorts,
     "local_points": local_points,

@@ -12,11 +12,11 @@ from typing import Any
 import numpy as np
 import torch
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.data import Dataset, Scenario
 from fedloom.data.sources.cifar import CIFAR10, CIFAR100
 from fedloom.data.sources.source import Splits
+from fedloom.runs.config.run_config import RunConfig
 
 _PIXEL_SKEWS = ("noise", "rotations", "transforms")
 

@@ -19,7 +19,6 @@ from typing import Any
 
 import torch
 
-from fedloom.config.run_config import RunConfig, parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import cache_dir, json_digest, parse_json, read_file, write_atomic
 from fedloom.core.process_settings import reproducible_settings
@@ -30,7 +29,8 @@ from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
 from fedloom.papers.shapes import Shape, shape_of
 from fedloom.papers.trial_federation import TrialFederation
-from fedloom.storage.environment import describe_environment
+from fedloom.runs.config.run_config import RunConfig, parse
+from fedloom.runs.storage.environment import describe_environment
 
 _METHOD_SECONDS, _NETWORK_SECONDS = 1.0, 0.08  # that the timed round of a trial should take
 _LONGEST = 4  # times those seconds, which no round of a trial should take

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from fedloom.core.streams import Streams
-from fedloom.diagnosis.theory.tangent_kernels import (
+from fedloom.papers.tangent_kernels import (
     Model,
     descend,
     kernel_figures,

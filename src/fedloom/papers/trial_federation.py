@@ -5,14 +5,14 @@ from __future__ import annotations
 import time
 from dataclasses import replace
 
-from fedloom.config.run_config import RunConfig
-from fedloom.config.setup import Setup
 from fedloom.data import Scenario
 from fedloom.engine import Federation, Serial
 from fedloom.engine.choose import choose_engine
 from fedloom.engine.flops import flops_per_sample
 from fedloom.engine.speedups import Speedups
 from fedloom.nets.net import Net
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.setup import Setup
 from fedloom.runs.protocol_tests import ProtocolTests
 
 

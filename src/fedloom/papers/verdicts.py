@@ -8,8 +8,8 @@ from math import sqrt
 from statistics import fmean
 from typing import Literal
 
+from fedloom.core.text import counted
 from fedloom.results.difference import LEVEL, MIN_SEEDS, spread, t_quantile
-from fedloom.results.text import counted
 
 VerdictWord = Literal["reproduced", "differs", "undecided", "not comparable", "order reproduced", "order differs"]
 Interval = tuple[float, float]

@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from statistics import fmean
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.core.text import listed, seeds_text
 from fedloom.results.comparability import same_runs
 from fedloom.results.difference import MIN_SEEDS, STEP, Difference, paired_differences
 from fedloom.results.group import Group
 from fedloom.results.paired import POOLED, compare_rows
-from fedloom.results.text import listed, seeds_text
 
 
 def best_rows(

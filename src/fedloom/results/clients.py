@@ -6,9 +6,9 @@ from collections.abc import Sequence
 from math import ceil
 from statistics import fmean
 
-from fedloom.storage.curves import main_protocol
-from fedloom.storage.log import Row
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.curves import main_protocol
+from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.run_data import RunData
 
 _WORST = 0.1  # share of the clients
 

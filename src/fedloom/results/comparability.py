@@ -9,8 +9,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 
+from fedloom.core.text import listed
 from fedloom.results.group import ResultRow
-from fedloom.results.text import listed
 
 OWN_COLUMNS = frozenset({"method", "preset", "evaluation.protocol", "evaluation.select"})
 """Config keys that a row has in columns of their own, and not among the keys of its setting."""

@@ -3,17 +3,17 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_home
+from fedloom.core.text import counted
 from fedloom.results.clients import selected_accuracies
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.fairness import formatted_fairness
-from fedloom.results.finished_runs import STUDY_FILE, refuse_none, search_runs
 from fedloom.results.formats import formatted_costs, formatted_targets
 from fedloom.results.group import ResultRow
 from fedloom.results.left_out_domains import formatted_left_out
@@ -24,11 +24,11 @@ from fedloom.results.summary_table import Summary, comparison_summary
 from fedloom.results.table import grouped, not_offered_notes, result_table
 from fedloom.results.table_notes import run_notes
 from fedloom.results.tabular import Tabular, frame
-from fedloom.results.text import counted
-from fedloom.results.tuning_record import tuned_notes
 from fedloom.results.verdict import BASELINE, verdict
-from fedloom.results.versions import refuse_mixed_results
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.finished_runs import STUDY_FILE, refuse_none, search_runs
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.versions import refuse_mixed_results
+from fedloom.runs.studies.tuning_record import tuned_notes
 
 if TYPE_CHECKING:
     import pandas
@@ -40,11 +40,14 @@ _log = logging.getLogger(__name__)
 _COLUMNS = ("accuracy", "best_val_accuracy", "rounds", "bytes_up", "bytes_down", "peak_memory_mb")
 
 
-@dataclass(frozen=True, slots=True, repr=False)
+@dataclass(frozen=True, slots=True, repr=False, init=False)
 class Comparison(Tabular):
     """Finished runs of several methods, seeds and settings: `results`, in the order of the configs."""
 
     results: list[Result]
+
+    def __init__(self, results: Iterable[RunData]) -> None:
+        object.__setattr__(self, "results", [Result.of(run) for run in results])
 
     @classmethod
     def read(cls, folder: Path | str, allow_mixed: bool = False) -> Comparison:
@@ -256,7 +259,7 @@ class Comparison(Tabular):
         values = plot_values(self.results, kind, metric, against)
         import matplotlib.pyplot as plt
 
-        from fedloom.plots.sheet import draw_figure
+        from fedloom.results.plots.sheet import draw_figure
 
         return draw_figure(values, plt.figure(), width)[0]
 

@@ -10,8 +10,8 @@ from fedloom.results.comparability import same_setting
 from fedloom.results.group import Group
 from fedloom.results.statistics import mean_std
 from fedloom.results.verdict import BASELINE
-from fedloom.storage.curves import total_over_rounds
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.curves import total_over_rounds
+from fedloom.runs.storage.run_data import RunData
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,8 +12,8 @@ from math import sqrt
 from statistics import fmean
 from typing import Literal
 
+from fedloom.core.text import counted
 from fedloom.results.statistics import mean_std
-from fedloom.results.text import counted
 
 DifferenceWord = Literal["ahead", "behind", "no difference seen", "too few seeds"]
 LEVEL = 0.95

@@ -10,12 +10,12 @@ from typing import TYPE_CHECKING
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import expand_home, refuse_unwritable, write_atomic
 from fedloom.results.model_card import model_card
-from fedloom.storage.run_data import RunData
-from fedloom.storage.run_folder import RunFolder
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedloom.export.metadata import ExportMetadata
-    from fedloom.export.trained import Trained
+    from fedloom.runs.export.metadata import ExportMetadata
+    from fedloom.runs.export.trained import Trained
 
 _MARK = "\n<!-- Written by fedloom, which replaces this file only while its text has the SHA-256 "
 
@@ -38,9 +38,10 @@ def export_model(trained: Trained, path: Path | str, run: RunData | None = None)
         path: the file.
         run: the finished run of the model, whose facts the card states; None leaves them out.
 
-    Raises as `fedloom.export.trained.Trained.save`, and `ConfigError` if the card was edited since fedloom wrote it.
+    Raises as `fedloom.runs.export.trained.Trained.save`, and `ConfigError` if the card was edited since fedloom
+    wrote it.
     """
-    from fedloom.export.metadata import ExportMetadata, check_place  # imports torch
+    from fedloom.runs.export.metadata import ExportMetadata, check_place  # imports torch
 
     path = expand_home(path)
     check_place(path)

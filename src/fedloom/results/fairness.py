@@ -8,11 +8,11 @@ from math import ceil
 from statistics import fmean, mean, median, pstdev
 from typing import Any, TypeAlias
 
+from fedloom.core.text import counts_text, percent
 from fedloom.results.clients import selected_accuracies
 from fedloom.results.comparability import same_setting
 from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
 from fedloom.results.group import Group
-from fedloom.results.text import counts_text, percent
 
 _BySeed: TypeAlias = Mapping[int, Mapping[int, float]]  # accuracy by seed and client
 _EDGE = 0.1  # share of the clients that are the worst, or the best

@@ -11,7 +11,7 @@ from typing import Any, Literal, get_args
 from tabulate import tabulate
 
 from fedloom.core.errors import ConfigError, suggest_name
-from fedloom.core.units import with_unit
+from fedloom.core.text import bytes_text, percent, plus_minus, seconds_text, seeds_text, with_unit
 from fedloom.results.best_rows import best_rows
 from fedloom.results.costs import costs
 from fedloom.results.group import ResultRow
@@ -29,8 +29,7 @@ from fedloom.results.table import (
 from fedloom.results.table_measures import table_measure
 from fedloom.results.table_notes import comparison_notes, notes_of
 from fedloom.results.targets import reached_mean
-from fedloom.results.text import bytes_text, percent, plus_minus, seconds_text, seeds_text
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.run_data import RunData
 
 Format = Literal["markdown", "latex", "csv", "text"]
 

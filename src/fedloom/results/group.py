@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from typing import TypedDict
 
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.run_data import RunData
 
 MAIN_PROTOCOL = "main_protocol"  # in the numbers of a run's views in further protocols
 

@@ -7,11 +7,11 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from fedloom.core.text import percent, plus_minus
 from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
 from fedloom.results.group import Group
 from fedloom.results.statistics import mean_std
-from fedloom.results.text import percent, plus_minus
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.run_data import RunData
 
 _KEY = "scenario.held_out.domain"
 _ZERO_SHOT = "zero-shot"

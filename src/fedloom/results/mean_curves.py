@@ -7,8 +7,8 @@ from dataclasses import dataclass
 from math import isfinite
 
 from fedloom.results.statistics import mean_std
-from fedloom.storage.curves import curve
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.curves import curve
+from fedloom.runs.storage.run_data import RunData
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,7 +27,7 @@ def mean_curve(results: Sequence[RunData], name: str, split: str) -> MeanCurve |
     Args:
         results: runs that differ in their seed.
         name: name of the measure.
-        split: split of the measure, as in `fedloom.storage.curves.curve`.
+        split: split of the measure, as in `fedloom.runs.storage.curves.curve`.
     """
     by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
     common = set.intersection(*(set(values) for values in by_run))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.core.units import number_text, unit
+from fedloom.core.text import number_text, unit
 from fedloom.results.group import Group
 from fedloom.results.statistics import mean_std
 

@@ -12,13 +12,13 @@ from typing import TYPE_CHECKING, Any
 from jinja2 import Environment, StrictUndefined
 
 from fedloom.core.errors import printable
+from fedloom.core.text import counted, listed
 from fedloom.results.clients import client_accuracies
 from fedloom.results.fairness import fairness
-from fedloom.results.text import counted, listed
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.run_data import RunData
 
 if TYPE_CHECKING:
-    from fedloom.export.metadata import ExportMetadata, Input, Training
+    from fedloom.runs.export.metadata import ExportMetadata, Input, Training
 
 Rows = list[tuple[str, str]]
 _MAX_CLASSES = 30  # of which the card has a row each

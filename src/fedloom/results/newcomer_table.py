@@ -7,12 +7,12 @@ from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
 
+from fedloom.core.text import percent, plus_minus
 from fedloom.results.fairness import Fairness, fairness, mean_fairness
 from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
 from fedloom.results.group import Group
 from fedloom.results.statistics import mean_std
-from fedloom.results.text import percent, plus_minus
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.run_data import RunData
 
 NEWCOMERS_CAPTION = (
     "Accuracy after the last round on the test data of clients that never trained, as a mean over these clients, ± "

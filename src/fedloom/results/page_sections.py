@@ -1,4 +1,4 @@
-"""Sections of a report. Studies and reproductions create them; `fedloom.report` renders them."""
+"""Sections of a report. Studies and reproductions create them; `fedloom.results.report` renders them."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ class SectionPicture:
 
     Attributes:
         name: its id within the section.
-        kind: what is drawn, a key of `fedloom.report.section_pictures.DRAWINGS`.
+        kind: what is drawn, a key of `fedloom.results.report.section_pictures.DRAWINGS`.
         values: what the drawing needs, as JSON values.
         title: its title.
         caption: text below the title.

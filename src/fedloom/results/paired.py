@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.text import counted
 from fedloom.results.comparability import (
     comparable,
     context_numbers,
@@ -16,7 +17,6 @@ from fedloom.results.comparability import (
 )
 from fedloom.results.difference import Difference, compare_family, paired_differences
 from fedloom.results.group import ResultRow
-from fedloom.results.text import counted
 
 POOLED = "central"  # trains on the pooled data of all clients: a reference, neither ranked nor part of a family
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import partial
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.text import listed
 from fedloom.results.best_rows import best_rows, differences_against
 from fedloom.results.difference import LEVEL, Difference
 from fedloom.results.formats import diverged_field
@@ -19,8 +20,7 @@ from fedloom.results.statistics import mean_std
 from fedloom.results.table import grouped, protocols_of
 from fedloom.results.table_measures import TableMeasure, Units, table_measure
 from fedloom.results.table_notes import comparison_notes, notes_of
-from fedloom.results.text import listed
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.run_data import RunData
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,8 +6,7 @@ from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 
 from fedloom.core.errors import ConfigError, short_repr
-from fedloom.core.units import is_share
-from fedloom.plots.plot_data import Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series, check_kind
+from fedloom.core.text import counted, is_share, listed, seed_counts_text
 from fedloom.results.best_rows import differences_against
 from fedloom.results.comparability import same_runs, same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
@@ -23,14 +22,14 @@ from fedloom.results.measured import (
     words_of,
 )
 from fedloom.results.paired import POOLED
+from fedloom.results.plots.plot_data import Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series, check_kind
 from fedloom.results.ranks import MIN_TESTED, average_ranks
 from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import grouped
-from fedloom.results.text import counted, listed, seed_counts_text
 from fedloom.results.verdict import BASELINE
-from fedloom.storage.curves import curve
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.curves import curve
+from fedloom.runs.storage.run_data import RunData
 
 
 @dataclass(frozen=True, slots=True)

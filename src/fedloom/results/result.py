@@ -2,35 +2,34 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass, fields
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Self
 
+from fedloom.core.text import counted
 from fedloom.results.summary_table import Summary, run_summary, summary_rows
 from fedloom.results.tabular import Tabular, frame
-from fedloom.results.text import counted
-from fedloom.storage.curves import RoundSelection
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.curves import RoundSelection
+from fedloom.runs.storage.run_data import RunData
 
 if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
     from torch import nn
 
-    from fedloom.export.evaluation import Evaluation
-    from fedloom.export.round_models import RoundModels
-    from fedloom.export.run_at_checkpoint import Memory
     from fedloom.results.export_model import ExportedFiles
+    from fedloom.runs.export.evaluation import Evaluation
+    from fedloom.runs.export.round_models import RoundModels
 
 
 @dataclass(frozen=True, slots=True, repr=False)
 class Result(RunData, Tabular):
-    """The result of a finished run: its data, and the tables, plots and models that it gives.
+    """The result of a finished run: its data, and the tables, plots and models that it gives."""
 
-    memory: the config, scenario and models for `model`, as far as the run folder lacks them.
-    """
-
-    memory: Memory | None = field(default=None, repr=False, compare=False)
+    @classmethod
+    def of(cls, run: RunData) -> Self:
+        """Return the result of a finished run whose data are `run`."""
+        return run if isinstance(run, cls) else cls(*(getattr(run, part.name) for part in fields(RunData)))
 
     def summary(self) -> Summary:
         """Return a table when printed: setting, results, and the method's own figures such as epsilon."""
@@ -49,7 +48,7 @@ class Result(RunData, Tabular):
 
         Raises as `fedloom.load` does.
         """
-        from fedloom.export.trained import of_result
+        from fedloom.runs.export.trained import of_result
 
         return of_result(self, client, at).module
 
@@ -61,7 +60,7 @@ class Result(RunData, Tabular):
 
         Raises `ConfigError` for a round that was not kept, `CheckpointError` for damaged files.
         """
-        from fedloom.export.round_models import RoundModels
+        from fedloom.runs.export.round_models import RoundModels
 
         return RoundModels(self, round_)
 
@@ -69,10 +68,10 @@ class Result(RunData, Tabular):
         """Write the trained model to `path`, with its metadata and its model card beside it.
 
         The suffix is the format: .safetensors, .onnx, or .pt2 for torch.export. client, at: as for `model`. Raises as
-        `fedloom.load` and `fedloom.export.trained.Trained.save` do.
+        `fedloom.load` and `fedloom.runs.export.trained.Trained.save` do.
         """
-        from fedloom.export.trained import of_result
         from fedloom.results.export_model import export_model
+        from fedloom.runs.export.trained import of_result
 
         return export_model(of_result(self, client, at), path, self)
 
@@ -87,7 +86,7 @@ class Result(RunData, Tabular):
             at: after the last round, or "best_val" for the best one on validation data.
             options: further arguments of `fedloom.evaluate`.
         """
-        from fedloom.export.evaluation import evaluate
+        from fedloom.runs.export.evaluation import evaluate
 
         return evaluate(self, data, client, at, **options)
 

@@ -9,10 +9,10 @@ from typing import Any
 from tabulate import tabulate
 
 from fedloom.core.errors import printable
+from fedloom.core.text import percent
 from fedloom.results.formats import columns_for, text_table
 from fedloom.results.group import ResultRow
-from fedloom.results.text import percent
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.run_data import RunData
 
 _KEYS = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
 _SHARES = {"accuracy": "accuracy %", "best_val_accuracy": "best val %"}

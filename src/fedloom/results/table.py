@@ -5,23 +5,21 @@ Imports neither torch nor matplotlib, because the command line prints the same r
 
 from __future__ import annotations
 
-import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedloom.config.execution_keys import EXECUTION
-from fedloom.core.units import number_text
+from fedloom.core.text import distinct_notes, flat, listed, number_text, seeds_share
 from fedloom.results.comparability import OWN_COLUMNS
 from fedloom.results.difference import STEP
 from fedloom.results.group import MAIN_PROTOCOL, Group, ResultRow
 from fedloom.results.row_labels import name_by_study, settings_agree, without_settings
 from fedloom.results.statistics import mean_std
-from fedloom.results.text import listed, seeds_share
-from fedloom.results.tuning_record import tuned_keys
-from fedloom.storage.run_data import SECONDS, RunData, says_diverged
+from fedloom.runs.config.execution_keys import EXECUTION
+from fedloom.runs.storage.run_data import SECONDS, RunData, has_diverged
+from fedloom.runs.studies.tuning_record import tuned_keys
 
 _NOT_COMPARED = {"seed", *EXECUTION}
 _DEALT = "scenario.seed"
@@ -152,15 +150,6 @@ def settings_of(result: RunData) -> dict[str, str]:
     }
 
 
-def flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
-    """Yield the values of nested mappings as text, each with its path, e.g. "scenario.alpha"."""
-    for key, value in values.items():
-        if isinstance(value, dict):
-            yield from flat(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", str(value)
-
-
 def _belongs_in_label(name: str, key: dict[str, str], siblings: Sequence[dict[str, str]]) -> bool:
     """Whether a differing key belongs in a label: a method's options do only between rows of one preset."""
     if not name.startswith(f"{key['method']}."):
@@ -231,11 +220,6 @@ def _step(run: RunData) -> float:
     return 1 / samples if samples else STEP
 
 
-def has_diverged(numbers: Mapping[str, Any]) -> bool:
-    """Whether the last test loss of a run is not finite, or a loss in training was not (the diagnostic "diverged")."""
-    return any(map(says_diverged, numbers["degenerate"])) or numbers.get("test_loss", 0.0) is None
-
-
 def attack_words(numbers: dict[str, Any]) -> str | None:
     """Return attack and share of clients, e.g. "label-flip 0.2"; None without an attack."""
     attack = numbers.get("attack")
@@ -282,11 +266,3 @@ def metric_text(row: ResultRow, name: str) -> str:
 def figure_text(row: ResultRow, name: str) -> str:
     """Return a figure with three digits; empty if the row has none."""
     return f"{row['figures'][name]:.3g}" if name in row["figures"] else ""
-
-
-def distinct_notes(notes: Iterable[str]) -> list[str]:
-    """Drop notes that differ from an earlier one in numbers only, because each seed measures its own."""
-    first: dict[str, str] = {}
-    for note in notes:
-        first.setdefault(re.sub(r"\d[\d.,e+-]*", "#", note), note)
-    return list(first.values())

@@ -8,12 +8,11 @@ from statistics import fmean
 from typing import Literal
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
-from fedloom.core.units import is_share, unit
+from fedloom.core.text import is_share, seeds_share, unit
 from fedloom.results.clients import selected_accuracies, worst
 from fedloom.results.group import Group
 from fedloom.results.measured import display_name, higher_is_better, maybe_by_seed, measures_of
 from fedloom.results.statistics import mean_std
-from fedloom.results.text import seeds_share
 
 Units = Literal["percent", "share"]
 _BYTES = {"up": "bytes_up", "down": "bytes_down"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Collection, Hashable, Sequence
 
+from fedloom.core.text import counted, listed, percent, seed_counts_text, seeds_text
 from fedloom.results.best_rows import untested_rows
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS
@@ -11,7 +12,6 @@ from fedloom.results.group import Group
 from fedloom.results.measured import display_name
 from fedloom.results.paired import POOLED
 from fedloom.results.table_measures import TableMeasure
-from fedloom.results.text import counted, listed, percent, seed_counts_text, seeds_text
 
 
 def notes_of(

@@ -11,7 +11,7 @@ from fedloom.core.errors import ConfigError
 if TYPE_CHECKING:
     import pandas
 
-    from fedloom.storage.run_data import RunData
+    from fedloom.runs.storage.run_data import RunData
 
 
 class Tabular:

@@ -8,8 +8,8 @@ from math import isfinite
 from statistics import fmean
 
 from fedloom.core.errors import ConfigError
-from fedloom.storage.curves import curve
-from fedloom.storage.run_data import RunData
+from fedloom.runs.storage.curves import curve
+from fedloom.runs.storage.run_data import RunData
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,11 +7,11 @@ import time
 
 import torch
 
-from fedloom.config.run_config import RunConfig
 from fedloom.engine.client import Worker
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.net import Net
 from fedloom.nets.user_model import error_line
+from fedloom.runs.config.run_config import RunConfig
 
 _log = logging.getLogger(__name__)
 _WORTH_SECONDS = 300.0  # remaining time of a run from which on the measurement is made

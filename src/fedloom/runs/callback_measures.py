@@ -10,13 +10,13 @@ from collections.abc import Mapping, Sequence
 from numbers import Real
 from typing import Any
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.engine import Federation
 from fedloom.evaluation import METRICS
 from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.storage.log import CALLBACK_SPLIT, LARGEST, Row
 from fedloom.runs.weights import copy_weights
-from fedloom.storage.log import CALLBACK_SPLIT, LARGEST, Row
 
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_./-]*")
 # Names of the loop that a first round may lack.

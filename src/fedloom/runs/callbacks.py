@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from typing import TypeAlias
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.trees import Tree
-from fedloom.results.result import Result
-from fedloom.storage.run_folder import Row
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.run_folder import Row
 
 Weights: TypeAlias = Callable[..., Tree]
 
@@ -16,7 +16,7 @@ Weights: TypeAlias = Callable[..., Tree]
 class Callback:
     """Hooks that do nothing: write those that you need. Called in the process that runs.
 
-    An exception raised here ends the run. `rows` are measures, one a row (`fedloom.storage.run_folder.Row`).
+    An exception raised here ends the run. `rows` are measures, one a row (`fedloom.runs.storage.run_folder.Row`).
     """
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> str | None:
@@ -64,7 +64,7 @@ class Callback:
             rows: the measures that the round added, those of callbacks too.
         """
 
-    def on_end(self, config: RunConfig, result: Result) -> None:
+    def on_end(self, config: RunConfig, result: RunData) -> None:
         """When the run has finished."""
 
     def on_note(self, config: RunConfig, note: str) -> None:

@@ -6,14 +6,14 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import wire_size
+from fedloom.core.text import bytes_text, listed
 from fedloom.engine import Federation
 from fedloom.engine.observed_round import ObservedRound, RoundObserver
 from fedloom.methods import Method
-from fedloom.results.text import bytes_text, listed
-from fedloom.storage.client_models import KeptRound, bytes_of, kept_rounds, save
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.storage.client_models import KeptRound, bytes_of, kept_rounds, save
 
 _MIB = 1 << 20
 

@@ -8,13 +8,13 @@ from typing import Literal
 
 from pydantic import ValidationError
 
-from fedloom.config.explain import explain_validation_error
-from fedloom.config.run_config import RunConfig
-from fedloom.config.sections import EarlyStoppingConfig
 from fedloom.core.errors import ConfigError
 from fedloom.runs.callbacks import Callback
-from fedloom.storage.curves import curve
-from fedloom.storage.run_folder import Row
+from fedloom.runs.config.explain import explain_validation_error
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.sections import EarlyStoppingConfig
+from fedloom.runs.storage.curves import curve
+from fedloom.runs.storage.run_folder import Row
 
 
 class EarlyStopping(Callback):

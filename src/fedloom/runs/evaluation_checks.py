@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
+from fedloom.core.text import listed
 from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.evaluation.majority import Majority
 from fedloom.evaluation.metrics.of_function import own_sources
@@ -14,10 +14,10 @@ from fedloom.evaluation.protocols import no_model_error
 from fedloom.methods import Method
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
-from fedloom.results.text import listed
 from fedloom.runs.callbacks import Callback
-from fedloom.storage.curves import accuracies, value_at_selected_round
-from fedloom.storage.run_folder import Row
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.storage.curves import accuracies, value_at_selected_round
+from fedloom.runs.storage.run_folder import Row
 
 
 def check_evaluation(

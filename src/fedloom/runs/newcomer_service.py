@@ -16,7 +16,6 @@ import torch
 from torch import Tensor
 from torch.nn.modules.batchnorm import _BatchNorm
 
-from fedloom.config.sections import EvaluationConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
 from fedloom.core.trees import Tree
@@ -32,6 +31,7 @@ from fedloom.methods.parts.tuning import tuning_phases
 from fedloom.nets.groups import group_of
 from fedloom.nets.net import Net
 from fedloom.nets.roles import Role
+from fedloom.runs.config.sections import EvaluationConfig
 
 ZERO_SHOT = "zero-shot"
 _LOCAL = "local"

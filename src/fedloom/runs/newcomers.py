@@ -10,16 +10,16 @@ from typing import Protocol, runtime_checkable
 
 import numpy as np
 
-from fedloom.config.run_config import RunConfig
-from fedloom.config.sections import EvaluationConfig, NewcomersConfig
 from fedloom.core.errors import ConfigError
+from fedloom.core.text import counted
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, Worker
 from fedloom.evaluation import MetricStates, Scores
-from fedloom.results.text import counted
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.sections import EvaluationConfig, NewcomersConfig
 from fedloom.runs.newcomer_service import Newcomer, NewcomerService, TrainedServer
 from fedloom.runs.rows import score_rows
-from fedloom.storage.log import Row
+from fedloom.runs.storage.log import Row
 
 SPLIT = "newcomers"  # of their rows
 

@@ -5,20 +5,20 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from fedloom.config.run_config import RunConfig
-from fedloom.config.setup import Setup
 from fedloom.core.errors import ConfigError
+from fedloom.core.text import listed
 from fedloom.engine import Federation, Worker
 from fedloom.evaluation import Evaluator, FewShotEvaluator
 from fedloom.evaluation.majority import Majority, majority
 from fedloom.evaluation.metric_checks import check_own_metrics
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
-from fedloom.results.text import listed
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.setup import Setup
 from fedloom.runs.evaluation_checks import check_evaluation, not_above_majority
 from fedloom.runs.rows import score_rows, system_row
-from fedloom.storage.curves import of_protocol
-from fedloom.storage.log import Row
+from fedloom.runs.storage.curves import of_protocol
+from fedloom.runs.storage.log import Row
 
 
 class ProtocolTests:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from fedloom.engine import RoundReport
 from fedloom.evaluation import FewShotScores, Scores
-from fedloom.storage.run_folder import Row
+from fedloom.runs.storage.run_folder import Row
 
 
 def system_row(round_: int, name: str, value: float) -> Row:

@@ -7,46 +7,47 @@ import functools
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias
+from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
-from fedloom.config.difference import difference
-from fedloom.config.run_config import RunConfig
-from fedloom.config.setup import Setup
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario, describe_input, describe_scenario
 from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose_engine
 from fedloom.engine.states import ClientStates
-from fedloom.export.run_at_checkpoint import Memory
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.results.result import Result
 from fedloom.runs.bfloat16_advice import bfloat16_advice
 from fedloom.runs.callback_measures import CallbackMeasures, check_reason
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.client_models import client_model_keeper
+from fedloom.runs.config.difference import difference
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.setup import Setup
 from fedloom.runs.drift.measured import RunDrift
 from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.evaluation_checks import note_metrics_by_name
+from fedloom.runs.export.run_at_checkpoint import Memory
 from fedloom.runs.newcomers import SPLIT, NewcomerTests, newcomer_notes
 from fedloom.runs.protocol_tests import ProtocolTests
 from fedloom.runs.rows import system_row, training_rows
+from fedloom.runs.storage import checkpoint as checkpoint_store
+from fedloom.runs.storage import data_record
+from fedloom.runs.storage.checkpoint import Checkpoint
+from fedloom.runs.storage.client_details import write_client_details
+from fedloom.runs.storage.compatibility import report_misfits, restore
+from fedloom.runs.storage.curves import best_val
+from fedloom.runs.storage.data_record import data_record_of, refuse_other_data
+from fedloom.runs.storage.environment import describe_environment
+from fedloom.runs.storage.log import START, Row
+from fedloom.runs.storage.resources import explain_shortage
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.run_folder import RunFolder
 from fedloom.runs.summary import degenerate, summarise
 from fedloom.runs.weights import copy_weights
-from fedloom.storage import checkpoint as checkpoint_store
-from fedloom.storage import data_record
-from fedloom.storage.checkpoint import Checkpoint
-from fedloom.storage.client_details import write_client_details
-from fedloom.storage.compatibility import report_misfits, restore
-from fedloom.storage.curves import best_val
-from fedloom.storage.data_record import data_record_of, refuse_other_data
-from fedloom.storage.environment import describe_environment
-from fedloom.storage.log import START, Row
-from fedloom.storage.resources import explain_shortage
-from fedloom.storage.run_folder import RunFolder
 
 Existing = Literal["refuse", "resume", "fresh"]
 # Makes an engine for a federation, given the server's worker, and whom to tell what happens.
+R = TypeVar("R", bound=RunData)
 EngineFactory: TypeAlias = Callable[[Federation, Worker, Callable[[str], None]], Engine]
 
 
@@ -58,7 +59,8 @@ def run(
     existing: Existing = "refuse",
     callbacks: Sequence[Callback] = (),
     engine_factory: EngineFactory | None = None,
-) -> Result:
+    result_type: type[R] = RunData,  # type: ignore[assignment]
+) -> R:
     """Train and test as a config says.
 
     Args:
@@ -69,18 +71,19 @@ def run(
             start "fresh". A finished run of the same config is returned as it is, unless "fresh".
         callbacks: objects that watch the run.
         engine_factory: builds the engine, which replaces that of the config.
+        result_type: the class of the result, `RunData` or one that adds methods to it.
 
     Raises `ConfigError`, `DataError`, `RunFolderError` and `CheckpointError` before any training, `ClientError` if a
     client fails.
     """
     if out is None:
         with reproducible_settings():
-            return _Run(config, scenario, None, callbacks, engine_factory).execute(None)
+            return _Run(config, scenario, None, callbacks, engine_factory, result_type).execute(None)
     folder = RunFolder(out)
     folder.open()
     try:
         with explain_shortage(out), reproducible_settings():
-            return _in_folder(config, scenario, folder, existing, callbacks, engine_factory)
+            return _in_folder(config, scenario, folder, existing, callbacks, engine_factory, result_type)
     finally:
         folder.close()
 
@@ -92,7 +95,8 @@ def _in_folder(
     existing: Existing,
     callbacks: Sequence[Callback],
     engine_factory: EngineFactory | None,
-) -> Result:
+    result_type: type[R],
+) -> R:
     resolved, fresh = config.resolved(), existing == "fresh"
     stored = None if fresh else folder.read_config()
     if stored is not None:
@@ -101,7 +105,7 @@ def _in_folder(
                 f"{folder.path} holds a run of another config ({differences}); choose another folder with --out, or "
                 "delete this one and run again"
             )
-        finished = Result.read(folder.path)
+        finished = result_type.read(folder.path)
         if finished is not None:
             note_metrics_by_name(config, callbacks)
             return dataclasses.replace(finished, memory=Memory(config, scenario))
@@ -111,7 +115,7 @@ def _in_folder(
                 "--fresh"
             )
     folder.check_files()
-    running = _Run(config, scenario, folder, callbacks, engine_factory)
+    running = _Run(config, scenario, folder, callbacks, engine_factory, result_type)
     start = None
     if fresh:
         folder.clear()  # once nothing speaks against the new run
@@ -125,7 +129,7 @@ def _in_folder(
     return running.execute(start)
 
 
-class _Run:
+class _Run(Generic[R]):
     """One run: its federation, evaluator, rows, checkpoints and callbacks."""
 
     def __init__(
@@ -134,10 +138,12 @@ class _Run:
         user_scenario: Scenario | None,
         folder: RunFolder | None,
         callbacks: Sequence[Callback],
-        engine_factory: EngineFactory | None = None,
+        engine_factory: EngineFactory | None,
+        result_type: type[R],
     ) -> None:
         scenario = user_scenario or config.scenario.build(config.seed)
         self.config, self.scenario, self.folder, self.callbacks = config, scenario, folder, list(callbacks)
+        self.result_type = result_type
         self.engine_factory = engine_factory
         if config.early_stopping is not None:
             self.callbacks.append(EarlyStopping(**config.early_stopping.model_dump()))
@@ -175,7 +181,7 @@ class _Run:
         self.engine_warning: str | None = None  # of the engine
         self.stop_reason: str | None = None  # why a callback ended the run before its last round
 
-    def execute(self, start: Checkpoint | None) -> Result:
+    def execute(self, start: Checkpoint | None) -> R:
         """All rounds after `start`, then the summary."""
         if start is not None:
             restore(self.federation, start)
@@ -193,7 +199,7 @@ class _Run:
             self.federation.engine = Serial(self.worker)  # an engine may refer to the federation: nets go with the run
             self.federation.states.close()
 
-    def _train_rounds(self, start: Checkpoint | None) -> Result:
+    def _train_rounds(self, start: Checkpoint | None) -> R:
         first = self.federation.round + 1
         if self.folder:
             self.rows = self.folder.log.truncate(start.metrics if start else START)
@@ -352,7 +358,7 @@ class _Run:
         self.checkpoint, self.checkpoint_sha256, self.checkpoint_round = saved.path, saved.sha256, federation.round
         return system_row(federation.round, "seconds_checkpoint", time.perf_counter() - began)
 
-    def _finish(self) -> Result:
+    def _finish(self) -> R:
         config, last = self.config, self.federation.round
         zero_shot_note = None if self.newcomer_tests is None else self.newcomer_tests.zero_shot_note()
         self._store_rows(self._newcomer_rows(last))  # none if they are there: only a run whose tests failed lacks them
@@ -372,20 +378,14 @@ class _Run:
             write_client_details(self.folder, self.tests.client_details)
             self.folder.write_summary(numbers)
         path = self.folder.path if self.folder else None
-        result = Result(
-            numbers,
-            self.rows,
-            config.resolved(),
-            self.scenario_record(),
-            path,
-            client_details=self.tests.client_details,
-            drift_rounds=self.drift.rounds,
-            memory=self.memory,
+        more: dict[str, Any] = {"client_details": self.tests.client_details, "drift_rounds": self.drift.rounds}
+        result = self.result_type(
+            numbers, self.rows, config.resolved(), self.scenario_record(), path, memory=self.memory, **more
         )
         self._notify_end(result)
         return result
 
-    def _notify_end(self, result: Result) -> None:
+    def _notify_end(self, result: RunData) -> None:
         """Tell all callbacks, whatever one of them raises: the run is stored, so no resume would tell them again."""
         errors = []
         for callback in self.callbacks:

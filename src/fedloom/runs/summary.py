@@ -6,8 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from fedloom.config.run_config import RunConfig
-from fedloom.core.units import higher_is_better
+from fedloom.core.text import higher_is_better
 from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
@@ -15,12 +14,13 @@ from fedloom.evaluation import METRICS
 from fedloom.evaluation.majority import Majority, majority
 from fedloom.evaluation.metrics import SHOWN
 from fedloom.methods.contract.contexts import Diagnostic
+from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.newcomers import SPLIT
 from fedloom.runs.protocol_tests import ProtocolTests
-from fedloom.storage.curves import accuracies, curve, of_protocol, total_over_rounds, value_at_selected_round
-from fedloom.storage.environment import peak_memory_mb
-from fedloom.storage.run_data import SECONDS
-from fedloom.storage.run_folder import Row
+from fedloom.runs.storage.curves import accuracies, curve, of_protocol, total_over_rounds, value_at_selected_round
+from fedloom.runs.storage.environment import peak_memory_mb
+from fedloom.runs.storage.run_data import SECONDS
+from fedloom.runs.storage.run_folder import Row
 
 
 def summarise(

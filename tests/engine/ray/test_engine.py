@@ -11,10 +11,10 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ClientError
 from fedloom.engine.ray import OnRay, engine
 from fedloom.methods.fedavg import FedAvg
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import ROW_METHODS, TinyBN, alike, configured, world
 

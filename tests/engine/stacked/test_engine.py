@@ -6,7 +6,6 @@ import re
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ClientError, ConfigError
 from fedloom.data.augment import Augmentation
 from fedloom.engine.choose import EngineChoice, choose_engine
@@ -19,6 +18,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.contract.spec import Spec
 from fedloom.methods.fedavg import FedAvg
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from stacked_world import UNEQUAL as LABELS
 from stacked_world import DoubleBN, agree, stacked

@@ -18,7 +18,7 @@ from fedloom.flower.preflight.app import read_app, sizes_of
 from fedloom.flower.preflight.machine import disk_findings, kept_checkpoints
 from fedloom.flower.preflight.sides import NodeFiles, check_node, check_server, requirements
 from fedloom.flower.preflight.versions import version_findings
-from fedloom.storage.checkpoint import is_kept_for_rewind
+from fedloom.runs.storage.checkpoint import is_kept_for_rewind
 from flower_world import config_of
 
 Usage = collections.namedtuple("Usage", "total used free")

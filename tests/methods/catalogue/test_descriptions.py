@@ -7,7 +7,6 @@ import sys
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS, WRAPPERS, Method, Options, Sent, Spec, register
 from fedloom.methods.catalogue.abilities import (
@@ -23,6 +22,7 @@ from fedloom.methods.catalogue.descriptions import entry, our_choices, set_by
 from fedloom.methods.contract.citation import SYMBOLS, formula
 from fedloom.methods.contract.method import PRESETS
 from fedloom.methods.contract.paper_settings import PAPERS
+from fedloom.runs.config.run_config import parse
 from support import TinyBN, configured, world
 
 IN_ONE_THREAD = 32_768  # elements: torch shares out a copy of more among threads, which then wait for work

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 import torch
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.methods.contract.method import METHODS, WRAPPERS, Method
 from fedloom.methods.contract.phases import Train
 from fedloom.methods.contract.spec import Spec
+from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from golden_world import SHARED_BASELINES, golden_run, matches, probe
 from support import Tiny, TinyBN, configured, mixed, same_bits, same_tree, world

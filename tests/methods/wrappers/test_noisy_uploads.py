@@ -8,7 +8,6 @@ import pytest
 import torch
 from dp_accounting import rdp
 
-from fedloom.config.run_config import parse
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
@@ -17,6 +16,7 @@ from fedloom.methods.contract.spec import Sent
 from fedloom.methods.wrappers import privacy
 from fedloom.methods.wrappers.noisy_uploads import NoisyUploads
 from fedloom.methods.wrappers.privacy import Options
+from fedloom.runs.config.run_config import parse
 from support import Recording, after, alike, configured, world
 
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]

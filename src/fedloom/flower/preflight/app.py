@@ -7,14 +7,14 @@ from pathlib import Path
 
 import torch
 
-from fedloom.config.run_config import RunConfig, load, parse
-from fedloom.config.setup import Setup
 from fedloom.core.errors import ConfigError
 from fedloom.flower.export import CONFIG
 from fedloom.flower.node_data import node_source
 from fedloom.flower.preflight.finding import Finding, error, ok
 from fedloom.flower.preflight.machine import stored_bytes
 from fedloom.methods.contract.contexts import ClientContext, ServerContext
+from fedloom.runs.config.run_config import RunConfig, load, parse
+from fedloom.runs.config.setup import Setup
 
 
 @dataclass(frozen=True, slots=True)

@@ -6,13 +6,13 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, wire_size
+from fedloom.core.text import bytes_text
 from fedloom.flower.preflight.finding import Finding, error, ok
 from fedloom.flower.preflight.readable import writable_findings
 from fedloom.flower.processes import require_free
-from fedloom.results.text import bytes_text
+from fedloom.runs.config.run_config import RunConfig
 
 _KEPT = 3  # newest checkpoints and states that a federation keeps at least
 _SPARE = 1  # a checkpoint that is being written

@@ -9,7 +9,6 @@ from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import parse_json
 from fedloom.flower.fingerprints import public_keys
@@ -22,6 +21,7 @@ from fedloom.flower.preflight.machine import disk_findings, port_finding
 from fedloom.flower.preflight.readable import read_or_explain
 from fedloom.flower.preflight.tls import key_findings, server_certificate_findings
 from fedloom.flower.preflight.versions import version_findings, versions
+from fedloom.runs.config.run_config import RunConfig
 
 _SERVER_REPORT = "what `fedloom flower check server --json` printed"
 

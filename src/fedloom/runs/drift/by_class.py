@@ -16,7 +16,7 @@ from fedloom.methods.contract.contexts import Task
 from fedloom.nets.roles import Role
 from fedloom.runs.drift.updates import MOST_COMPARED, ClientUpdates
 from fedloom.runs.drift.vectors import evenly
-from fedloom.storage.drift_log import DriftValue
+from fedloom.runs.storage.drift_log import DriftValue
 
 
 def head_figures(

@@ -29,7 +29,7 @@ from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.runs.drift.synchronous import synchronous_round
 from fedloom.runs.drift.vectors import flat, ratio, weight_names
-from fedloom.storage.drift_log import DriftValue
+from fedloom.runs.storage.drift_log import DriftValue
 
 # A drift that is no longer than this multiple of the weights is their rounding, and has no shares.
 _ROUNDING = 2.0**-22

@@ -13,7 +13,7 @@ from fedloom.core.records import get_number
 from fedloom.core.trees import Tree
 from fedloom.data.statistics import total_variation
 from fedloom.methods.contract.method import Method, Uploads, Weights
-from fedloom.storage.drift_log import DriftValue
+from fedloom.runs.storage.drift_log import DriftValue
 
 
 class MeanWeights:

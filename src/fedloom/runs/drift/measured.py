@@ -2,15 +2,15 @@
 
 from __future__ import annotations
 
-from fedloom.config.run_config import RunConfig
 from fedloom.core.errors import ConfigError
 from fedloom.engine import Federation, Worker
+from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.drift.decomposition import Decomposition
 from fedloom.runs.drift.observer import DriftObserver
 from fedloom.runs.rows import system_row
-from fedloom.storage.drift_log import DriftLog, DriftRound
-from fedloom.storage.log import Row
-from fedloom.storage.run_folder import RunFolder
+from fedloom.runs.storage.drift_log import DriftLog, DriftRound
+from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.run_folder import RunFolder
 
 
 class RunDrift:

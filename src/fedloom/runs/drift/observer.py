@@ -15,7 +15,7 @@ from fedloom.runs.drift.by_class import head_figures, table_figures
 from fedloom.runs.drift.mean_weights import MeanWeights
 from fedloom.runs.drift.server_values import server_figures
 from fedloom.runs.drift.updates import client_updates, update_figures
-from fedloom.storage.drift_log import DriftRound, DriftValue
+from fedloom.runs.storage.drift_log import DriftRound, DriftValue
 
 if TYPE_CHECKING:
     from fedloom.runs.drift.decomposition import Decomposition

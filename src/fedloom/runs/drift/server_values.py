@@ -6,7 +6,7 @@ import torch
 
 from fedloom.core.tables import ClassTable
 from fedloom.engine.observed_round import ObservedRound
-from fedloom.storage.drift_log import DriftValue
+from fedloom.runs.storage.drift_log import DriftValue
 
 
 def server_figures(observed: ObservedRound) -> list[DriftValue]:

@@ -14,7 +14,7 @@ from fedloom.engine.observed_round import ObservedRound
 from fedloom.methods.contract.contexts import Task
 from fedloom.methods.contract.spec import Spec
 from fedloom.runs.drift.vectors import Move, evenly, geometry, ratio, weight_names
-from fedloom.storage.drift_log import DriftValue
+from fedloom.runs.storage.drift_log import DriftValue
 
 MOST_COMPARED = 20  # clients that are compared in pairs
 

@@ -1,0 +1,199 @@
+"""Commands about several runs: `compare`, `report`."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+from rich.console import Console
+
+from fedloom.cli.shared import (
+    AsJson,
+    Config,
+    Fresh,
+    Jobs,
+    Quiet,
+    Rounds,
+    Runs,
+    Seed,
+    config_path,
+    note_unused_options,
+    output_folder,
+    overrides_with_options,
+    print_json,
+    say,
+)
+from fedloom.cli.study_sections import sections_of_studies
+from fedloom.core.console import console_of
+
+if TYPE_CHECKING:
+    from fedloom.results.comparison import Comparison
+    from fedloom.runs.config.run_config import RunConfig
+    from fedloom.runs.run import Existing
+    from fedloom.runs.storage.run_data import RunData
+
+AllowMixed = Annotated[
+    bool, typer.Option("--allow-mixed", help="Join runs of other versions, or of other configs than their study's.")
+]
+
+
+def compare(
+    config: Config,
+    overrides: Annotated[
+        list[str] | None,
+        typer.Argument(help="key=value on top of the config; a list compares its values: scenario.alpha=[0.1,1.0]."),
+    ] = None,
+    methods: Annotated[
+        str | None, typer.Option(help="Methods, separated by commas; fedavg and the config's (or fedsc) unless given.")
+    ] = None,
+    seeds: Annotated[
+        int | None,
+        typer.Option(
+            min=1, max=10_000, help="Number of seeds, counted up from --seed or the config's; 3 unless given."
+        ),
+    ] = None,
+    references: Annotated[
+        bool,
+        typer.Option(
+            "--references",
+            help="Add the rows that a gain has to beat: fedavg and central, or local, fedavg+finetune and fedavg+lpft.",
+        ),
+    ] = False,
+    out: Annotated[Path | None, typer.Option(help="Folder for the runs and the report.")] = None,
+    fresh: Fresh = False,
+    seed: Seed = None,
+    rounds: Rounds = None,
+    jobs: Jobs = None,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Several methods, seeds and settings on equal terms; finished runs are reused, unfinished ones resumed."""
+    from fedloom.runs.config.grid import variants
+    from fedloom.runs.config.references import variants_with_references
+    from fedloom.runs.config.run_config import load
+
+    names = None if methods is None else [name.strip() for name in methods.split(",")]
+    make = variants_with_references if references else variants
+    configs = make(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)), names, seeds)
+    note_unused_options(overrides, {config.method for config in configs})
+    folder = out or Path("runs") / f"compare-{config.stem}"
+    run_comparison(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
+
+
+def run_comparison(
+    configs: Sequence[RunConfig],
+    out: Path,
+    existing: Existing,
+    jobs: int | None,
+    as_json: bool,
+    quiet: bool,
+    console: Console,
+) -> None:
+    """Run all configs, show their table and write the report beside them.
+
+    Args:
+        configs: one for each run.
+        out: folder of the runs and the report.
+        existing: "resume" reuses finished runs, "fresh" starts all again.
+        jobs: processes at a time; None for one per core.
+        as_json: print JSON instead of a table.
+        quiet: show no progress.
+        console: where the table is printed.
+    """
+    from fedloom.results.comparison import Comparison
+    from fedloom.results.report import check_place, write_report
+    from fedloom.results.report.drift_section import drift_sections
+    from fedloom.runs.studies.compare import compare as compare_runs
+    from fedloom.runs.studies.live_progress import ProgressDisplay
+
+    with output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
+        check_place(out / "report.html")
+        done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
+    page = write_report(done.results, out / "report.html", parts=drift_sections(done.results))
+    if as_json:
+        print_json({"table": done.rows(), "verdict": done.verdict(), "report": str(page)})
+        return
+    show_comparison(console, done, page)
+
+
+def show_comparison(console: Console, done: Comparison, page: Path) -> None:
+    """Print the table of finished runs, what it says, what was tuned, and where the report is.
+
+    Args:
+        console: where to print.
+        done: the finished runs.
+        page: the report.
+    """
+    from fedloom.cli.terminal import print_comparison
+    from fedloom.results.left_out_domains import LEFT_OUT_CAPTION
+    from fedloom.results.newcomer_table import NEWCOMERS_CAPTION
+
+    print_comparison(console, done.rows())
+    console.print(done.verdict(), soft_wrap=True)
+    for caption, text in ((LEFT_OUT_CAPTION, done.domain_table()), (NEWCOMERS_CAPTION, done.newcomer_table())):
+        if text:
+            console.print(f"\n{caption}\n{text}\n", markup=False, soft_wrap=True)
+    for note in (*done.not_offered(), *done.same_runs(), *done.tuned()):
+        console.print(note, markup=False, soft_wrap=True)
+    console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
+
+
+def report(
+    runs: Runs,
+    out: Annotated[Path | None, typer.Option(help="The page; report.html in the first folder unless given.")] = None,
+    allow_mixed: AllowMixed = False,
+    as_json: AsJson = False,
+) -> None:
+    """One self-contained report.html from finished runs."""
+    from fedloom.core.text import counted
+    from fedloom.diagnosis.section import diagnosis_sections
+    from fedloom.results.comparison import Comparison
+    from fedloom.results.report import check_place, write_report
+    from fedloom.results.report.drift_section import drift_sections
+    from fedloom.runs.studies.collect import collect
+
+    if out is not None:
+        check_place(out)
+    collected = collect(runs, allow_mixed)
+    done = Comparison(collected.results)
+    parts = sections_of_studies(_studies(runs, collected.results, allow_mixed))
+    parts += diagnosis_sections(result.folder for result in done.results if result.folder is not None)
+    parts += drift_sections(done.results)
+    limits = [text for part in parts for text in part.limits]
+    page = write_report(done.results, out or runs[0] / "report.html", parts=parts)
+    if as_json:
+        left_out = [{"folder": str(path), "why": why} for path, why in collected.left_out]
+        print_json({"report": str(page), "table": done.rows(), "left_out": left_out, "limits": limits})
+        return
+    say_left_out(collected.left_out)
+    for text in limits:
+        say(text)
+    console_of(as_json).print(f"{counted(len(done), 'run')}: {page}", markup=False, soft_wrap=True)
+
+
+def _studies(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bool) -> list[Path]:
+    """The studies that runs are of. Not of single runs that were named; and mixed runs need not be cells of theirs."""
+    from fedloom.runs.studies.collect import studies_of
+
+    return [] if allow_mixed else studies_of([result for result in results if result.folder not in runs])
+
+
+def say_left_out(left_out: Sequence[tuple[Path, str]]) -> None:
+    """Print the folders that are left out, with the reason."""
+    for path, why in left_out:
+        say(f"left out: {path}: {why}")
+
+
+def say_limits(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bool) -> None:
+    """Print how many cells of the runs' studies failed or are not run yet.
+
+    Args:
+        runs: the folders that the user named.
+        results: the finished runs below them.
+        allow_mixed: whether runs of different versions of fedloom may be put together.
+    """
+    for part in sections_of_studies(_studies(runs, results, allow_mixed), with_paper_values=False):
+        for limit in part.limits:
+            say(limit)

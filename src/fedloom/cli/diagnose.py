@@ -1,0 +1,113 @@
+"""The command `diagnose`: how heterogeneous a federation's data are."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedloom.cli.shared import AsJson, Overrides, Seed, config_path, overrides_with_options, print_json, say
+from fedloom.core.console import console_of
+from fedloom.core.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedloom.diagnosis.diagnosis import Diagnosis
+    from fedloom.runs.storage.drift_log import DriftRound
+
+
+def diagnose(
+    target: Annotated[Path, typer.Argument(help="A config, the name of a ready one, or the folder of a finished run.")],
+    overrides: Overrides = None,
+    out: Annotated[Path | None, typer.Option(help="Draw the map of clients to this .png, .svg or .pdf.")] = None,
+    seed: Seed = None,
+    as_json: AsJson = False,
+) -> None:
+    """How heterogeneous the data are: labels, amounts, features, clients that are alike; and what a run's drift was."""
+    from fedloom.core.files import json_text, write_atomic
+    from fedloom.diagnosis.section import FILE
+    from fedloom.runs.storage.finished_runs import is_run
+
+    if out is not None:
+        from fedloom.results.report import check_picture
+
+        check_picture(out)
+    finished = target.is_dir() and is_run(target)
+    if target.is_dir() and not finished:
+        raise ConfigError(f"{target}: a folder that is no run; name a config, or the folder of one finished run")
+    if finished and (overrides or seed is not None):
+        raise ConfigError(f"{target}: a finished run has its own keys; leave out key=value and --seed")
+    if finished:
+        diagnosis, drift = _of_run(target)
+    else:
+        diagnosis, drift = _of_config(target, overrides_with_options(overrides, seed=seed)), []
+    facts = diagnosis.facts()
+    if finished:
+        write_atomic(target / FILE, json_text(facts, indent=1))
+        say(f"written: {target / FILE}; the run's next report shows it")
+    if out is not None:
+        from fedloom.results.report.client_map import save_client_map
+
+        save_client_map(facts, out)
+    if as_json:
+        print_json(facts | {"drift": _drift_facts(drift), "picture": None if out is None else str(out)})
+        return
+    from fedloom.cli.terminal import print_grid
+
+    console = console_of(as_json)
+    console.print(f"{diagnosis.name}: how heterogeneous", style="italic", markup=False)
+    print_grid(console, ("figure", "value", "random dealing (95 %)", "what the server needs"), diagnosis.rows())
+    for sentence in diagnosis.sentences():
+        console.print(f"  {sentence}", markup=False, soft_wrap=True)
+    for note in diagnosis.notes:
+        console.print(f"  note: {note}", markup=False, soft_wrap=True)
+    if finished:
+        _print_drift(console, drift)
+    if out is not None:
+        console.print(f"  picture: {out}", markup=False, soft_wrap=True)
+
+
+def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
+    """The drift of a run as JSON values; None where it was not measured."""
+    from fedloom.results.report.drift_summary import drift_notes, drift_rows, drift_sentences
+
+    if not rounds:
+        return None
+    return {"rows": drift_rows(rounds), "sentences": drift_sentences(rounds), "notes": drift_notes(rounds)}
+
+
+def _print_drift(console: Console, rounds: Sequence[DriftRound]) -> None:
+    """Print the drift of a run, or what to switch on for it."""
+    from fedloom.cli.terminal import print_grid
+    from fedloom.results.report.drift_summary import NOT_MEASURED, drift_notes, drift_rows, drift_sentences
+
+    if not rounds:
+        console.print(f"  {NOT_MEASURED}", markup=False, soft_wrap=True)
+        return
+    console.print("\ndrift during training", style="italic", markup=False)
+    print_grid(console, ("figure", "first round", "last round", "mean"), drift_rows(rounds))
+    for sentence in drift_sentences(rounds):
+        console.print(f"  {sentence}", markup=False, soft_wrap=True)
+    for note in drift_notes(rounds):
+        console.print(f"  note: {note}", markup=False, soft_wrap=True)
+
+
+def _of_config(config: Path, overrides: list[str]) -> Diagnosis:
+    from fedloom.diagnosis.diagnosis import diagnose_config
+    from fedloom.runs.config.run_config import load, parse
+
+    return diagnose_config(parse(load(config_path(config), overrides)))
+
+
+def _of_run(folder: Path) -> tuple[Diagnosis, Sequence[DriftRound]]:
+    from fedloom.diagnosis.diagnosis import diagnose_result
+    from fedloom.results.result import Result
+    from fedloom.runs.storage.finished_runs import unfinished
+
+    result = Result.read(folder)
+    if result is None:
+        raise ConfigError(f"{folder}: {unfinished(folder)}; finish the run first")
+    return diagnose_result(result), result.measured_drift()

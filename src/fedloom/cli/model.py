@@ -1,0 +1,166 @@
+"""Commands for the trained model of a run: `export` and `predict`."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any, cast
+
+import typer
+
+from fedloom.cli.shared import AsJson, echo, say
+from fedloom.core.text import number_text, value_text, with_unit
+
+if TYPE_CHECKING:
+    from fedloom.runs.export.trained import Trained
+    from fedloom.runs.storage.curves import RoundSelection
+
+Run = Annotated[Path, typer.Argument(help="A run folder.")]
+Client = Annotated[int | None, typer.Option(help="This client's personal model; without it the server's.")]
+Round = Annotated[str, typer.Option("--at", help="last, or best_val: the best round on validation data.")]
+UserModel = Annotated[
+    str | None,
+    typer.Option("--model", help="Your model, for a run that was given one in Python: FILE.py:NAME or MODULE:NAME."),
+]
+
+
+def register(app: typer.Typer) -> None:
+    """Add these commands."""
+    app.command()(export)
+    app.command()(predict)
+    app.command()(evaluate)
+
+
+def export(
+    run: Run,
+    out: Annotated[
+        Path | None, typer.Option(help="The file; its metadata and card go beside it. Without it model.safetensors.")
+    ] = None,
+    file_format: Annotated[
+        str | None, typer.Option("--format", help="safetensors, onnx or torch-export; without it the suffix of --out.")
+    ] = None,
+    client: Client = None,
+    selection: Round = "last",
+    model: UserModel = None,
+    as_json: AsJson = False,
+) -> None:
+    """Write a run's trained model as weights or as a graph, with its metadata and a model card."""
+    from fedloom.results.export_model import export_model
+    from fedloom.runs.export.metadata import check_place
+    from fedloom.runs.storage.run_data import RunData
+
+    path = _path_of(out, file_format)
+    check_place(path)
+    trained = _trained(run, client, selection, model)
+    exported = export_model(trained, path, RunData.read(run) if run.is_dir() else None)
+    if as_json:
+        graph = exported.described.graph
+        content = {
+            "weights": str(exported.model),
+            "metadata": str(exported.metadata),
+            "card": str(exported.card),
+            "format": exported.described.format,
+            **_about(trained),
+        }
+        typer.echo(json.dumps(content if graph is None else {**content, "difference": graph.difference}))
+    else:
+        echo(f"{exported.model}, {exported.metadata.name}, {exported.card.name}: {trained.title}")
+
+
+def _path_of(out: Path | None, format_name: str | None) -> Path:
+    """Return the file to write. Raises `ConfigError` for an unknown format, and for a suffix that is another's."""
+    from fedloom.core.errors import ConfigError
+    from fedloom.runs.export.metadata import SUFFIXES, format_named
+
+    suffix = SUFFIXES[format_named(format_name)] if format_name is not None else None
+    if out is None:
+        return Path(f"model{suffix or SUFFIXES['safetensors']}")
+    if suffix is not None and out.suffix != suffix:
+        raise ConfigError(f"{out}: --format {format_name} writes {suffix}; take a name such as {out.stem}{suffix}")
+    return out
+
+
+def predict(
+    run: Annotated[Path, typer.Argument(help="A run folder, or an exported .safetensors.")],
+    files: Annotated[list[Path], typer.Argument(help="What the run learned from: pictures, texts, tables, .npz.")],
+    client: Client = None,
+    selection: Round = "last",
+    model: UserModel = None,
+    top: Annotated[int, typer.Option(min=1, help="Classes to print for each sample.")] = 3,
+    as_json: AsJson = False,
+) -> None:
+    """Class names and probabilities for new samples."""
+    from fedloom.runs.export.samples import SampleNote, read_samples
+
+    trained = _trained(run, client, selection, model)
+    notes: list[SampleNote] = []
+    names, samples = read_samples(files, trained.metadata.input, notes.append)
+    for note in notes:
+        say(note.text)
+    rows: list[list[float]] = trained.probabilities(samples).tolist()
+    classes = trained.metadata.classes
+    if as_json:
+        predictions = [
+            {
+                "sample": name,
+                "class": classes[row.index(max(row))],
+                "probabilities": dict(zip(classes, row, strict=True)),
+            }
+            for name, row in zip(names, rows, strict=True)
+        ]
+        unusual = [dataclasses.asdict(note) for note in notes]
+        typer.echo(json.dumps({**_about(trained), "predictions": predictions, "notes": unusual}))
+        return
+    width = max(map(len, names))
+    for name, row in zip(names, rows, strict=True):
+        ranked = sorted(zip(row, classes, strict=True), key=lambda pair: -pair[0])[:top]
+        echo(f"{name:{width}}  " + "  ".join(f"{label} {100 * share:.1f} %" for share, label in ranked))
+
+
+def evaluate(
+    run: Annotated[Path, typer.Argument(help="A run folder, or an exported .safetensors.")],
+    data: Annotated[Path, typer.Argument(help="A folder with a folder for each class, or .npz, .csv, .parquet.")],
+    client: Client = None,
+    selection: Round = "last",
+    label: Annotated[str | None, typer.Option(help="The column with the labels, for a table.")] = None,
+    model: UserModel = None,
+    metric: Annotated[list[str] | None, typer.Option(help="A metric; may be repeated. Without it all.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """Test a trained model on new labelled data, with all metrics."""
+    from fedloom.runs.export.evaluation import evaluate as test
+    from fedloom.runs.export.imported_model import imported_model
+
+    at = cast("RoundSelection", selection)
+    user_model = None if model is None else imported_model(model)
+    tested = test(run, data, client, at, metrics=metric or (), label=label, model=user_model, note=say)
+    if as_json:
+        typer.echo(json.dumps(dataclasses.asdict(tested)))
+        return
+    echo(f"{tested.model}, on {tested.samples:,} samples of {data}")
+    for name, value in tested.metrics.items():
+        note = tested.details.get(name, {}).get("note")
+        echo(f"  {name:18} {'not defined' if value is None else value_text(name, value)}{f' ({note})' if note else ''}")
+    columns = [*tested.by_class()[0]]
+    width = max(map(len, (*tested.classes, "class")))
+    echo(f"  {'class':{width}}" + "".join(f"{with_unit(column):>13}" for column in columns[1:]))
+    for row in tested.by_class():
+        echo(f"  {row['class']:{width}}" + "".join(f"{_cell(column, row[column]):>13}" for column in columns[1:]))
+
+
+def _cell(column: str, value: float | None) -> str:
+    return "–" if value is None else f"{value:,}" if isinstance(value, int) else number_text(column, value, 2)
+
+
+def _trained(run: Path, client: int | None, selection: str, model: str | None) -> Trained:
+    from fedloom.runs.export.imported_model import imported_model
+    from fedloom.runs.export.trained import read
+
+    user_model = None if model is None else imported_model(model)
+    return read(run, client, cast("RoundSelection", selection), model=user_model, note=say)
+
+
+def _about(trained: Trained) -> dict[str, Any]:
+    training = trained.metadata.training
+    return {"method": training.method, "client": training.client, "round": training.round, "rounds": training.rounds}

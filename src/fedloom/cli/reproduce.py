@@ -1,0 +1,311 @@
+"""The command `reproduce`: a published table again, ours beside theirs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from fedloom.cli.shared import AsJson, Quiet, overrides_with_options, print_json, say
+from fedloom.cli.studies import AllowMixed, Only, run_and_report
+from fedloom.cli.study_sections import VALUES, save_recipe
+from fedloom.core.console import console_of
+from fedloom.core.errors import ConfigError, RunFolderError
+
+if TYPE_CHECKING:
+    from fedloom.papers.recipe import Recipe, Scale
+    from fedloom.runs.studies.plan import Cell, StudyPlan
+    from fedloom.runs.studies.study_folder import StudyFolder
+
+
+_ESTIMATES_FILE = "foreseen.json"
+_WORTH_A_TRIAL = 600.0  # seconds of a run, of which the trial of its method is about one in a hundred
+_BASIS = (
+    "a trial of the method where a run of the table has made one, else a trial of its network, times the operations "
+    "of the method (matrix products, convolutions) over those of plain training"
+)
+
+
+def reproduce(
+    name: Annotated[str | None, typer.Argument(help="A table, e.g. feddw/table1; --list names them all.")] = None,
+    overrides: Annotated[
+        list[str] | None, typer.Argument(help="key=value on top of all cells, e.g. rounds=100.")
+    ] = None,
+    list_all: Annotated[
+        bool, typer.Option("--list", help="Name every table, its cells, its data and its cost.")
+    ] = False,
+    plan: Annotated[
+        bool, typer.Option("--plan", help="Cells, data and hours on this machine; nothing is run.")
+    ] = False,
+    scale: Annotated[str, typer.Option(help="full: the paper's setting; small: a stated reduction.")] = "full",
+    seeds: Annotated[int | None, typer.Option(min=1, max=10_000, help="How many; the recipe's unless given.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder of the study; by default below runs/.")] = None,
+    only: Only = None,
+    reuse: Annotated[
+        list[Path] | None, typer.Option(help="Folder of another table or figure; its finished cells are copied.")
+    ] = None,
+    workers: Annotated[
+        int, typer.Option(min=1, help="Cells at a time, each on one core; other calls may share the folder.")
+    ] = 1,
+    allow_mixed: AllowMixed = False,
+    quiet: Quiet = False,
+    as_json: AsJson = False,
+) -> None:
+    """Run a published table or figure again: ours beside theirs, with a verdict for every value, or drawn."""
+    from fedloom.cli.computed_figures import COMPUTED, show_computed
+    from fedloom.papers.recipe import find_recipe
+    from fedloom.runs.config.run_config import load
+
+    if scale not in ("full", "small"):
+        raise ConfigError(f"--scale {scale!r}: full or small")
+    chosen: Scale = "full" if scale == "full" else "small"
+    if list_all or name is None:
+        if not list_all:
+            raise ConfigError("name a table, e.g. feddw/table1, or ask for all with --list")
+        show_tables(chosen, as_json)
+        return
+    if name in COMPUTED:
+        given: dict[str, object] = {
+            "key=value": overrides,
+            "--plan": plan,
+            "--scale small": chosen == "small",
+            "--only": only,
+        }
+        given |= {"--reuse": reuse, "--workers": workers > 1}
+        show_computed(name, out or Path("runs") / name.replace("/", "-"), seeds, given, as_json)
+        return
+    recipe = find_recipe(name)
+    study = recipe.study(chosen, seeds, load(None, overrides_with_options(overrides)))
+    folder = out or Path("runs") / f"{name.replace('/', '-')}-{scale}"
+    cells = study.chosen(only or ())
+    if plan:
+        show_cost(recipe, study, cells, folder, chosen, as_json)
+        return
+    from fedloom.papers.figures import MODEL_FIGURES
+    from fedloom.papers.missing_data import refuse_missing
+    from fedloom.runs.storage.resources import stopped_by_full_disk
+    from fedloom.runs.studies.reuse import reusable
+    from fedloom.runs.studies.reuse import reuse as copy_cells
+    from fedloom.runs.studies.run_study import refuse_other_versions
+    from fedloom.runs.studies.study_folder import StudyFolder
+
+    study_folder = StudyFolder(folder)
+    study_folder.check(study)
+    finished = {cell.folder for source_folder in reuse or () for cell in reusable(study_folder, cells, source_folder)}
+    finished |= {cell.folder for cell in cells if study_folder.finished(cell.folder)}
+    refuse_missing([cell for cell in cells if cell.folder not in finished or recipe.table.kind in MODEL_FIGURES])
+    if not allow_mixed:
+        refuse_other_versions(study, study_folder, cells)
+    with stopped_by_full_disk(folder):
+        study_folder.claim(study)  # once nothing speaks against it
+        for source_folder in reuse or ():
+            copied = copy_cells(study_folder, cells, source_folder)
+            say(f"{len(copied)} of {len(cells)} cells copied from {source_folder}")
+        if recipe.table.kind == "table":
+            estimate_cells(cells, study_folder)
+        run_and_report(
+            *(study, folder, only or (), False, workers, quiet, as_json),
+            allow_mixed=allow_mixed,
+            one_core=True,
+            after_cells=lambda: write_paper_comparison(recipe, folder, chosen, overrides or (), allow_mixed),
+        )
+
+
+def show_tables(scale: Scale, as_json: bool) -> None:
+    """Every table with its cells, the data it needs, and core hours on this machine."""
+    from fedloom.cli.computed_figures import computed_rows
+    from fedloom.papers.cost import study_cost
+    from fedloom.papers.missing_data import missing_sources, source_names
+    from fedloom.papers.recipe import recipes
+
+    say("each network that this machine has not tried yet is tried for some seconds; the speed is kept for later calls")
+    summaries: list[dict[str, Any]] = []
+    for name, recipe in recipes().items():
+        row: dict[str, Any] = {"name": name, "title": f"{recipe.paper.title}, {recipe.table.title}"}
+        if recipe.table.why_not_run is not None:
+            summaries.append(
+                row | {"cells": 0, "data": "", "missing": [], "hours": 0.0, "facts": recipe.table.why_not_run}
+            )
+            continue
+        cells, seeds = recipe.study(scale, seeds=1).cells, recipe.seeds(scale)  # all seeds cost the same
+        cost = study_cost(cells, "network", say)
+        say(f"{name}: {seeds * len(cells)} cells")
+        hours = seeds * sum(estimate.seconds for estimate in cost.values()) / 3600
+        summaries.append(
+            row
+            | {
+                "cells": seeds * len(cells),
+                "data": ", ".join(source_names(cells)),
+                "missing": list(missing_sources(cells)),
+                "hours": hours,
+            }
+        )
+    summaries += map(dict, computed_rows())
+    if as_json:
+        from fedloom.runs.storage.environment import describe_environment, environment_line
+
+        print_json({"scale": scale, "machine": environment_line(describe_environment()), "tables": summaries})
+        return
+    console = console_of(as_json)
+    for row in summaries:
+        absent = f", not here: {', '.join(row['missing'])}" if row["missing"] else ""
+        amount = f"{row['cells']:>4} cells {row['hours']:>9,.1f} h  " if row["cells"] else f"{'nothing is run':>23}  "
+        line = f"{row['name']:<16} {amount}{row['title']} ({row['data']}{absent})".replace(" ()", "")
+        console.print(line, markup=False, soft_wrap=True)
+    console.print(
+        "hours: one core of this machine, as if every method cost what FedAvg costs; --plan counts each method's work"
+    )
+
+
+def show_cost(
+    recipe: Recipe, study: StudyPlan, cells: Sequence[Cell], folder: Path, scale: Scale, as_json: bool
+) -> None:
+    """Print the rows of a table with their cells, hours on this machine, how far they are, and what data are missing.
+
+    Args:
+        recipe: the table.
+        study: the study that the recipe makes.
+        cells: the chosen cells of the study.
+        folder: folder of the study; nothing is written.
+        scale: "full" or "small".
+        as_json: print JSON instead of text.
+    """
+    from fedloom.papers.cost import study_cost
+    from fedloom.papers.missing_data import missing_sources
+    from fedloom.runs.studies.study_folder import StudyFolder
+
+    study_folder = StudyFolder(folder)
+    study_folder.check(study)
+    absent = missing_sources(cells)
+    say("networks that this machine has not tried yet are tried for some seconds")
+    cost = study_cost(cells, "operations", say)
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.group, []).append(cell)
+    rows = [_planned_row(name, members, cost, study_folder) for name, members in groups.items()]
+    total = sum(row["hours"] or 0.0 for row in rows)
+    unknown = sum(row["hours"] is None for row in rows)
+    if as_json:
+        overview = {"name": recipe.name, "scale": scale, "says": recipe.scale_text(scale), "rows": rows, "hours": total}
+        overview["hours_basis"] = _BASIS
+        print_json(overview | {"missing": absent, "open": list(recipe.choices)})
+        return
+    console = console_of(as_json)
+    console.print(f"{recipe.paper.title}, {recipe.table.title}\nscale: {recipe.scale_text(scale)}", markup=False)
+    for row in rows:
+        hours = "no estimate" if row["hours"] is None else f"{row['hours']:,.2f} h"
+        line = f"{row['cells']:>3} cells, {row['done']:>3} done {hours:>11}  {row['name']}"
+        console.print(line, markup=False, soft_wrap=True)
+    without = f", without the rows of no estimate ({unknown})" if unknown else ""
+    console.print(f"{len(cells)} cells, {total:,.1f} hours on one core of this machine{without}", soft_wrap=True)
+    console.print(f"hours: {_BASIS}", markup=False, soft_wrap=True)
+    for source, why in absent.items():
+        console.print(f"missing: {source}: {why}", markup=False, soft_wrap=True)
+
+
+def _planned_row(name: str, cells: Sequence[Cell], cost: dict[str, Any], study_folder: StudyFolder) -> dict[str, Any]:
+    seconds = [cost[cell.name].seconds for cell in cells if cell.name in cost]  # all of a row, or none
+    hours = sum(seconds) / 3600 if seconds else None
+    done = sum(study_folder.state(cell.folder, cell.config) == "done" for cell in cells)
+    return {"name": name, "cells": len(cells), "done": done, "hours": hours}
+
+
+def estimate_cells(cells: Sequence[Cell], study_folder: StudyFolder) -> None:
+    """Keep in the study's folder what its cells will take, before they run; what was foreseen before stays, also what
+    another process foresaw meanwhile.
+
+    A method is tried where a run takes so long that its trial does not matter; else its operations are counted. Rows
+    that are finished are not foreseen. Raises `RunFolderError` as `read_estimates` does.
+    """
+    from fedloom.core.files import json_text, write_atomic
+    from fedloom.papers.cost import study_cost
+
+    known_estimates = read_estimates(study_folder.path)
+    left = [cell for cell in cells if not study_folder.finished(cell.folder)]
+    groups = {cell.group: cell for cell in left if cell.group not in known_estimates}
+    if groups:
+        say(f"how long {len(groups)} rows will take: trials of their networks, and of methods whose runs take long")
+        cost = study_cost(list(groups.values()), "operations", say)
+        long = [cell for cell in groups.values() if cell.name in cost and cost[cell.name].seconds >= _WORTH_A_TRIAL]
+        cost |= study_cost(long, "trial", say)
+        estimates = {name: round(cost[cell.name].seconds, 1) for name, cell in groups.items() if cell.name in cost}
+        with study_folder.locked():
+            write_atomic(
+                study_folder.path / _ESTIMATES_FILE, json_text(estimates | read_estimates(study_folder.path), indent=1)
+            )
+
+
+def read_estimates(folder: Path) -> dict[str, float]:
+    """Seconds of one core for a run of each row, by "column/row", as far as they were foreseen. Raises `RunFolderError`
+    if the file is damaged."""
+    from fedloom.core.files import parse_json
+
+    path = folder / _ESTIMATES_FILE
+    try:
+        estimates = parse_json(path.read_text(encoding="utf-8"))
+        if isinstance(estimates, dict) and all(isinstance(seconds, int | float) for seconds in estimates.values()):
+            return estimates
+        why = "no seconds of rows"
+    except FileNotFoundError:
+        return {}
+    except (OSError, ValueError) as error:
+        why = str(error)
+    raise RunFolderError(f"{path}: damaged ({why}); delete this file, and the next call foresees again")
+
+
+def write_paper_comparison(
+    recipe: Recipe, folder: Path, scale: Scale, overrides: Sequence[str], allow_mixed: bool = False
+) -> None:
+    """Write into a study's folder what its finished cells show.
+
+    That is a figure with its rows as CSV, and of a table also ours beside theirs, as Markdown, and what was measured,
+    as CSV.
+
+    Args:
+        recipe: the table or figure.
+        folder: folder of the study.
+        scale: "full" or "small".
+        overrides: the user's key=value on top of all cells.
+        allow_mixed: whether cells of different versions of fedloom may be put together; else they raise `ConfigError`.
+    """
+    from fedloom.core.files import write_atomic
+    from fedloom.papers.figures import figure_rows
+    from fedloom.papers.measurements import measure, measurements_csv
+    from fedloom.papers.table_section import as_markdown
+    from fedloom.results.report.figures import save
+    from fedloom.runs.studies.outcome import done_of, failed_of, outcome
+    from fedloom.runs.studies.study_folder import StudyFolder, read
+
+    whole = read(folder)  # which may be larger than what this call ran
+    if whole is None:
+        return
+    ended = outcome(whole, StudyFolder(folder), whole.cells)
+    done = done_of(whole, ended, allow_mixed)
+    known_names = recipe.table.columns.keys(), recipe.rows.keys()  # those of an earlier version may be gone
+    done = {
+        (column, row): runs
+        for (column, row), runs in done.items()
+        if column in known_names[0] and row in known_names[1]
+    }
+    if not done:
+        return
+    overrides_beyond_recipe = recipe.changing(overrides, scale)
+    changes = [recipe.scale_text(scale)] if scale == "small" else []
+    changes += [f"with {' '.join(overrides_beyond_recipe)}"] if overrides_beyond_recipe else []
+    changed, kind = ", ".join(changes), recipe.table.kind
+    setting = changed or recipe.scale_text(scale)
+    save_recipe(folder, recipe, setting)
+    rows = [row | {"changed": changed} for row in figure_rows(recipe, done, say)]
+    written = save("bars" if kind == "table" else kind, rows, folder, recipe.table.axis)
+    say(f"figure: {', '.join(map(str, written))}")
+    for text in recipe.not_drawn:
+        say(f"not drawn: {text}")
+    if kind != "table":
+        return
+    comparable = scale == "full" and not overrides_beyond_recipe and not recipe.paper.searched
+    measurements = measure(recipe, done, read_estimates(folder), changed, comparable)
+    write_atomic(folder / "reproduced.md", as_markdown(recipe, measurements, setting, failed_of(whole, ended)))
+    write_atomic(folder / VALUES, measurements_csv(measurements))
+    say(f"ours beside theirs: {folder / 'reproduced.md'}, {folder / VALUES}")

@@ -1,0 +1,181 @@
+"""Words and ways of printing that several commands share."""
+
+from __future__ import annotations
+
+import codecs
+import contextlib
+import io
+import os
+import re
+import sys
+from collections.abc import Collection, Iterator, Sequence
+from pathlib import Path
+from typing import Annotated, Any
+
+import click
+import typer
+
+from fedloom.core.errors import ConfigError, RunFolderError, printable
+from fedloom.core.files import expand_home, json_text
+
+Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders with run folders somewhere below.")]
+Config = Annotated[Path, typer.Argument(help="A YAML config, or the name of a ready one (fedloom scenarios).")]
+AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: the result alone.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="The seed, as seed=... says it.")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="The number of rounds, as rounds=... says it.")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run folder holds and train again.")]
+FromRound = Annotated[
+    int | None,
+    typer.Option("--from-round", min=1, help="Delete what came after this round's checkpoint, and go on from there."),
+]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core unless said otherwise.")]
+
+_HOME = re.compile(r"~[\w.-]*(/|$)")
+_ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
+
+
+def say(line: str) -> None:
+    """One line for a person, on stderr."""
+    print(printable(line), file=sys.stderr)
+
+
+def echo(value: object) -> None:
+    """One line on stdout, such as the name of a file."""
+    print(printable(str(value)))
+
+
+def print_json(value: Any) -> None:
+    """One JSON object on stdout; numbers that are not finite become null."""
+    print(json_text(value, default=str))
+
+
+def make_printable(stream: Any) -> None:
+    """Let a stream that knows no Unicode print our signs in ASCII, and other people's as escapes; and any stream the
+    names of files that are no text."""
+    if not isinstance(stream, io.TextIOWrapper):
+        return
+    if stream.errors == "strict" or not codecs.lookup(stream.encoding).name.startswith("utf"):
+        codecs.register_error("fedloom.ascii", _in_ascii)
+        stream.reconfigure(errors="fedloom.ascii")
+
+
+def _in_ascii(error: UnicodeError) -> tuple[str, int]:
+    if not isinstance(error, UnicodeEncodeError):
+        raise error
+    signs = error.object[error.start : error.end]
+    return "".join(_ASCII.get(sign) or sign.encode("ascii", "backslashreplace").decode() for sign in signs), error.end
+
+
+def rewind_run(run: Path, round_: int) -> str:
+    """Take a run back to the checkpoint of a round, and say what was deleted. Raises what `rewind` raises."""
+    from fedloom.runs.storage.rewind import rewind
+
+    deleted = rewind(run, round_)
+    later = f"checkpoints of rounds {', '.join(map(str, deleted))} are deleted" if deleted else "it is the newest one"
+    return f"{run} goes on from round {round_}: {later}"
+
+
+def overrides_with_options(overrides: Sequence[str] | None, **options: int | None) -> list[str]:
+    """The overrides with those options that are given. Raises `ConfigError` for a key that is given in both ways, and
+    for an option that is written as a key."""
+    all_overrides = list(overrides or ())
+    refuse_options(all_overrides)
+    for key, value in options.items():
+        if value is None:
+            continue
+        repeated = next((override for override in all_overrides if override.partition("=")[0] == key), None)
+        if repeated is not None:
+            raise ConfigError(f"--{key} {value} and {repeated}: give one of them")
+        all_overrides.append(f"{key}={value}")
+    return all_overrides
+
+
+def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ()) -> None:
+    """Raise `ConfigError` for an override whose key is an option of the present command, and no key of a config.
+
+    Args:
+        overrides: words as "key=value".
+        further_keys: keys that the command takes beside those of a config.
+    """
+    from fedloom.runs.config.run_config import RunConfig
+
+    context = click.get_current_context(silent=True)
+    if context is None:
+        return
+    keys = {*RunConfig.model_fields, *further_keys}
+    options = {
+        name.removeprefix("--"): parameter
+        for parameter in context.command.params
+        for name in parameter.opts
+        if name.startswith("--")
+    }
+    for override in overrides:
+        key, _, value = override.partition("=")
+        if key in options and key not in keys:
+            usage = f"--{key}" if getattr(options[key], "is_flag", False) else f"--{key} {value}"
+            raise ConfigError(f"{override}: {key} is an option of `{context.command_path}`; write {usage}")
+
+
+def note_unused_options(overrides: Sequence[str] | None, methods: Collection[str]) -> None:
+    """Say which overrides are options of methods that do not run.
+
+    Args:
+        overrides: words as "key=value".
+        methods: names of the methods that run.
+    """
+    from fedloom.methods import METHODS
+    from fedloom.runs.config.run_config import RunConfig
+
+    keys = [key for key, _, value in (override.partition("=") for override in overrides or ()) if value != "null"]
+    section_by_key = {key: key.removeprefix("options.").partition(".")[0] for key in keys}
+    unused = [
+        key
+        for key, section in section_by_key.items()
+        if section in METHODS and section not in {*RunConfig.model_fields, *methods}
+    ]
+    if unused:
+        say(
+            f"note: without effect, since their method does not run: {', '.join(unused)}; methods that run: "
+            f"{', '.join(sorted(methods))}"
+        )
+
+
+def expand_home_in(argument: str) -> str:
+    """A word of a command line with the home directory in the place of ~, also behind --option=, where shells leave it.
+
+    Raises `ConfigError` for a user without one.
+    """
+    option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
+    return option + equals + str(expand_home(value)) if _HOME.match(value) else argument
+
+
+def config_path(config: Path) -> Path:
+    """The config file that is meant; says so where it is the package's and not the one named."""
+    from fedloom.runs.config.ready_configs import find_config
+
+    path = find_config(config)
+    if path != config and config.suffix:  # somebody thought of a file
+        say(f"{config} is the ready config {path}")
+    return path
+
+
+@contextlib.contextmanager
+def output_folder(folder: Path) -> Iterator[None]:
+    """Make a folder for what comes; it goes again, with those above that were made for it, if nothing came into it.
+
+    Raises `RunFolderError` if it cannot be made.
+    """
+    new = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
+    try:
+        try:
+            folder.mkdir(parents=True, exist_ok=True)
+        except OSError as error:
+            why = "a file is in the way" if isinstance(error, FileExistsError | NotADirectoryError) else error.strerror
+            raise RunFolderError(f"{folder}: cannot be written ({why}); choose another place with --out") from None
+        yield
+    finally:
+        for path in new:
+            with contextlib.suppress(OSError):  # not empty, or never made
+                path.rmdir()

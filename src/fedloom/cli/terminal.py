@@ -1,0 +1,206 @@
+"""Tables of the command line.
+
+No cell is cut: a table that is wider than the terminal is printed as one line for each cell.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from rich.box import SIMPLE_HEAD
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+from rich.text import Text
+
+from fedloom.core.console import fits, print_table
+from fedloom.core.text import counted, value_text, with_unit
+from fedloom.results.formats import ATTACK_NOTE, optional_columns
+from fedloom.results.report import ResultRow, bytes_text, percent, plus_minus, seconds_text
+from fedloom.results.table import figure_names, figure_text, metric_text
+from fedloom.runs.storage.curves import curve, of_protocol
+from fedloom.runs.storage.run_data import SECONDS, RunData
+
+# Metrics of every run, printed below the table of a comparison, which a terminal would cut otherwise.
+_BELOW = ("balanced_accuracy", "macro_f1", "majority_global", "majority_own")
+_FIRST_FACT_COLUMNS = 30  # columns of the terminal for it
+
+
+def print_listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> None:
+    """Print names with one line each.
+
+    Args:
+        console: where to print.
+        noun: heading of the names.
+        items: names and lines.
+    """
+    table = Table(box=SIMPLE_HEAD, header_style="bold")
+    table.add_column(noun, style="cyan", no_wrap=True)
+    table.add_column("what it is")
+    for name, line in items:
+        table.add_row(name, Text(line))
+    print_table(console, table, wraps=True)
+
+
+def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
+    """Print plain cells under headings; those of the last column wrap.
+
+    Args:
+        console: where to print.
+        columns: the headings.
+        rows: cells of each row, one for each heading.
+    """
+    table = Table(box=SIMPLE_HEAD, header_style="bold")
+    for index, column in enumerate(columns):
+        table.add_column(column, style="cyan" if not index else None, no_wrap=not index, overflow="fold")
+    for row in rows:
+        table.add_row(*map(Text, row))
+    print_table(console, table, wraps=True)
+
+
+def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapping[str, str]]]) -> None:
+    """Print names with facts: a column for each where they fit side by side, else below one another.
+
+    Args:
+        console: where to print.
+        noun: heading of the names.
+        items: names, and facts by their heading. All have the same headings; the first fact may take several lines.
+    """
+    columns = [noun, *items[0][1]]
+    wide = Table(box=SIMPLE_HEAD, header_style="bold")
+    rows = [[name, *facts.values()] for name, facts in items]
+    for index, column in enumerate(columns):
+        widest = max(len(cell) for cell in [column, *(row[index] for row in rows)])
+        wide.add_column(column, min_width=min(widest, _FIRST_FACT_COLUMNS) if index == 1 else widest)
+    for row in rows:
+        wide.add_row(*map(Text, row))
+    if fits(console, wide, wraps=True):
+        console.print(wide)
+        return
+    narrow = []
+    for name, facts in items:
+        first, *further = facts.items()
+        narrow.append((name, "\n".join([first[1], "; ".join(f"{key}: {value}" for key, value in further if value)])))
+    print_listing(console, noun, narrow)
+
+
+def print_result(console: Console, result: RunData, brief: bool = False) -> None:
+    """Print one finished run: its accuracy, and what it cost and where the time went.
+
+    Args:
+        console: where to print.
+        result: the run.
+        brief: print the accuracy alone.
+    """
+    n = result.numbers
+    console.print(
+        f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
+        f"({_protocol_text(result)}, {n['select']}), {counted(n['rounds'], 'round')}, seed {n['seed']}",
+        soft_wrap=True,
+    )
+    for protocol in result.protocols[1:]:
+        further = result.in_protocol(protocol)
+        console.print(
+            f"  accuracy [bold]{100 * further.numbers['accuracy']:.2f} %[/] ({_protocol_text(further)}, "
+            f"{further.numbers['select']})"
+        )
+    if brief:
+        return
+    console.print(
+        f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB; "
+        f"{n['flops'] / 1e9:,.1f} GFLOPs"
+    )
+    if metrics := n.get("metrics"):
+        texts = (f"{name} {value_text(name, value)}" for name, value in metrics.items() if name != "accuracy")
+        console.print("  " + ", ".join(texts), soft_wrap=True)
+    seconds = n["seconds"]
+    shares = ", ".join(f"{name} {seconds[name]:.1f} s" for name in SECONDS if name != "total" and name in seconds)
+    console.print(f"  {seconds['total']:.1f} s: {shares}; {n['samples_per_second']:.0f} training samples a second")
+    if figures := n.get("figures"):
+        console.print("  " + ", ".join(f"{name} {value:.3g}" for name, value in sorted(figures.items())))
+    if attack := n.get("attack"):
+        success = attack["success"]
+        success_text = "one run cannot show its success" if success is None else f"success {percent(success)} %"
+        honest = attack["honest_accuracy"]
+        success_text += "" if honest is None else f"; accuracy of honest clients {percent(honest)} %"
+        bad = ", ".join(map(str, attack["clients"]))
+        console.print(
+            f"  attack {attack['name']} by clients {bad}: {success_text}; test data are clean", soft_wrap=True
+        )
+    if newcomers := n.get("newcomers"):
+        served = ", ".join(f"{how} {percent(test['accuracy'])} %" for how, test in newcomers["tests"].items())
+        chance = "" if newcomers["zero_shot_note"] is None else f" (zero-shot: {newcomers['zero_shot_note']})"
+        absent = newcomers.get("not_tested", [])
+        away = f"; not tested: {', '.join(map(str, absent))}" if absent else ""
+        count = counted(len(newcomers["clients"]), "client")
+        console.print(f"  {count} that never trained: {served or 'no test'}{chance}{away}", soft_wrap=True)
+    if n["engine_reason"]:
+        console.print(f"  engine {n['engine']}: {escape(n['engine_reason'])}")
+    if stopped := n.get("stopped"):
+        console.print(f"  stopped after round {stopped['round']}: {escape(stopped['reason'])}", soft_wrap=True)
+    for note in n["degenerate"]:
+        console.print(f"  [yellow]degenerate:[/] {escape(note)}", soft_wrap=True)
+    if n["run_dir"]:
+        console.print(f"  {n['run_dir']}", markup=False, soft_wrap=True)
+
+
+def _protocol_text(result: RunData) -> str:
+    """The protocol of a run, and over how many clients its means are where some have no test."""
+    protocol, clients = result.numbers["protocol"], result.numbers["clients"]
+    tested = curve(of_protocol(result.rows, protocol), "clients", "test")[1]
+    return f"{protocol} over {tested[-1]:.0f} of {clients} clients" if tested and tested[-1] < clients else protocol
+
+
+def _in_ascii(console: Console, text: str) -> str:
+    """With ± in ASCII where the terminal needs that: columns are measured afterwards."""
+    return text.replace("±", "+-") if console.options.ascii_only else text
+
+
+def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
+    """Methods side by side."""
+    table = Table(box=SIMPLE_HEAD, header_style="bold")
+    table.add_column("method", no_wrap=True)
+    table.add_column("preset")
+    named = sorted({(row["protocol"], row["select"]) for row in rows})
+    several = len({protocol for protocol, _ in named}) > 1
+    if several:
+        table.add_column("protocol", no_wrap=True)
+    figures = figure_names(rows)
+    for column in ("n", "accuracy %", "best val %", "up", "down", "time", *figures):
+        table.add_column(column, justify="right", no_wrap=True)
+    optional = [column for column in optional_columns(rows) if column[0] not in map(with_unit, _BELOW)]
+    for heading, number, _ in optional:
+        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    for row in rows:
+        table.add_row(
+            Text(row["label"]),
+            Text(row["preset"]),
+            *([row["protocol"]] if several else []),
+            str(row["n"]),
+            _in_ascii(console, plus_minus(row["accuracy"], row["std"])),
+            "" if row["best_val"] is None else percent(row["best_val"]),
+            bytes_text(row["bytes_up"]),
+            bytes_text(row["bytes_down"]),
+            seconds_text(row["seconds"]),
+            *(figure_text(row, name) for name in figures),
+            *(_in_ascii(console, text(row)) for _, _, text in optional),
+        )
+    print_table(console, table)
+    selects = sorted({select for _, select in named})
+    protocols = "; ".join(f"protocol {protocol}, round selected: {select}" for protocol, select in named)
+    protocols = f"round selected: {', '.join(selects)}" if several and len(selects) == 1 else protocols
+    console.print(f"  accuracy: mean ± sample std over n seeds; {protocols}")
+    console.print("  best val: test accuracy at the round of best validation accuracy; up, down, time: per run")
+    for name in _BELOW:
+        texts = {row["label"]: metric_text(row, name) for row in rows if name in row["metrics"]}
+        alike = len({*texts.values()}) == 1 and len(texts) == len(rows)
+        values = [*texts.values()][:1] if alike else [f"{label} {text}" for label, text in texts.items()]
+        if values:
+            console.print(f"  {with_unit(name)}: {_in_ascii(console, escape(', '.join(values)))}", soft_wrap=True)
+    if any(row["attack"] for row in rows):
+        console.print(f"  {ATTACK_NOTE}", soft_wrap=True)
+    for row in rows:
+        for reason in row["stopped"]:
+            console.print(f"  {escape(row['label'])}: {escape(reason)}", soft_wrap=True)
+        for note in row["degenerate"]:
+            console.print(f"  [yellow]{escape(row['label'])} is degenerate:[/] {escape(note)}", soft_wrap=True)

@@ -1,1 +1,0 @@
-"""Commands of the command line, which `fedloom.cli` registers."""

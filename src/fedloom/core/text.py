@@ -1,0 +1,177 @@
+"""Numbers for people: percent, bytes, seconds. Needs neither torch nor matplotlib.
+
+Units of measures: one rule for tables, figures, reports and the terminal.
+
+Shares in [0, 1] are stored as such and read in percent. All other measures, also those of plug-ins, are read as they
+are stored.
+
+Dataclasses as the values that JSON has.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+_BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
+_SECONDS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
+
+
+def percent(share: float) -> str:
+    """Return a share in [0, 1] as percent with one decimal, without the sign: 0.9824 -> "98.2"."""
+    return f"{100 * share:.1f}"
+
+
+def plus_minus(mean: float, std: float | None) -> str:
+    """Return mean and sample std, shares in [0, 1], in percent: "98.2 ± 0.2"; the mean alone if std is None."""
+    return percent(mean) if std is None else f"{percent(mean)} ± {percent(std)}"
+
+
+def bytes_text(value: float, like: float | None = None) -> str:
+    """Return bytes with a decimal unit: 8385200 -> "8.39 MB".
+
+    Args:
+        value: number of bytes.
+        like: another value whose unit and decimals to use.
+    """
+    return _with_unit(value, like, _BYTES)
+
+
+def seconds_text(value: float, like: float | None = None) -> str:
+    """Return seconds, minutes or hours: 1.798 -> "1.80 s", 754 -> "12.6 min".
+
+    Args:
+        value: seconds.
+        like: as in `bytes_text`.
+    """
+    return _with_unit(value, like, _SECONDS)
+
+
+def _with_unit(value: float, like: float | None, units: Sequence[tuple[str, float]]) -> str:
+    if value == 0:
+        return f"0 {units[-1][0]}"
+    # In the unit of a much larger value it would read 0.0, so it keeps its own.
+    scale = value if like is None or value < like / 100 else like
+    unit, size = next((u for u in units if scale >= u[1]), units[-1])
+    shown = scale / size
+    decimals = 0 if unit == "B" or shown >= 99.95 else 1 if shown >= 9.995 else 2
+    return f"{value / size:,.{decimals}f} {unit}"
+
+
+def listed(words: Iterable[object]) -> str:
+    """Join words to a list in a sentence: "a", "a and b", "a, b and c"."""
+    texts = [str(word) for word in words]
+    return " and ".join(filter(None, (", ".join(texts[:-1]), *texts[-1:])))
+
+
+def counted(n: int, noun: str) -> str:
+    """Return a number with its noun: "1 seed", "3 seeds"."""
+    return f"{n:,} {noun}" if n == 1 else f"{n:,} {noun}s"
+
+
+def counts_text(counts: Iterable[int]) -> str:
+    """Return whole numbers as one or as their range: "36", "34 to 38"."""
+    ordered = sorted(set(counts))
+    return f"{ordered[0]:,}" if len(ordered) == 1 else f"{ordered[0]:,} to {ordered[-1]:,}"
+
+
+def seed_counts_text(counts: Iterable[int]) -> str:
+    """Return how many seeds several means are over: "3 seeds", "3 to 5 seeds"."""
+    text = counts_text(counts)
+    return f"{text} {'seed' if text == '1' else 'seeds'}"
+
+
+def seeds_text(seeds: Sequence[int]) -> str:
+    """Return seeds with their noun: "seed 0", "seeds 0, 1 and 2"."""
+    return f"{'seed' if len(seeds) == 1 else 'seeds'} {listed(seeds)}"
+
+
+def seeds_share(defined: int, seeds: int) -> str:
+    """Return how many seeds a mean is over, to follow it: " (2 of 3 seeds)"; empty if it is over all of them."""
+    return "" if defined == seeds else f" ({defined} of {counted(seeds, 'seed')})"
+
+
+SHARES = frozenset(
+    (
+        *("accuracy", "best_val", "balanced_accuracy", "macro_f1", "weighted_f1", "precision", "recall", "auroc"),
+        *("average_precision", "f1", "ece", "adaptive_ece", "attack_success", "majority", "majority_global"),
+        *("majority_own", "worst10", "domain_accuracy", "accuracy_by_sample"),
+    )
+)
+NATS = frozenset(("loss", "nll"))
+LOWER_IS_BETTER = frozenset(("loss", "nll", "ece", "adaptive_ece", "brier", "attack_success"))
+
+
+def higher_is_better(measure: str) -> bool | None:
+    """Return whether the highest value of a measure is the best; None for one that fedloom does not bring along.
+
+    Example:
+        >>> higher_is_better("auroc"), higher_is_better("loss"), higher_is_better("own_metric")
+        (True, False, None)
+    """
+    name = measure.partition("/")[0]
+    return False if name in LOWER_IS_BETTER else True if name in SHARES else None
+
+
+def is_share(measure: str) -> bool:
+    """Whether a measure, also of one predictor, such as "accuracy/online", is a share in [0, 1]."""
+    return measure.partition("/")[0] in SHARES
+
+
+def unit(measure: str) -> str:
+    """Return the unit in which people read a measure: "%", "nats", or "" for a plain number.
+
+    Example:
+        >>> unit("auroc"), unit("loss"), unit("brier")
+        ('%', 'nats', '')
+    """
+    return "%" if is_share(measure) else "nats" if measure.partition("/")[0] in NATS else ""
+
+
+def with_unit(measure: str) -> str:
+    """Return a measure with its unit, for a heading: "auroc %"."""
+    return f"{measure} {unit(measure)}".rstrip()
+
+
+def number_text(measure: str, value: float, decimals: int = 1) -> str:
+    """Return a value in the unit of its measure, without the unit.
+
+    Args:
+        measure: the name of the measure.
+        value: the value as it is stored.
+        decimals: of a percentage; plain numbers have two more.
+
+    Example:
+        >>> number_text("auroc", 0.9774), number_text("brier", 0.25)
+        ('97.7', '0.250')
+    """
+    return f"{100 * value:.{decimals}f}" if is_share(measure) else f"{value:.{decimals + 2}f}"
+
+
+def value_text(measure: str, value: float | None, decimals: int = 2) -> str:
+    """Return a value with its unit, "97.74 %"; a dash for None.
+
+    Args:
+        measure: name of the measure, which has the unit.
+        value: the number, or None.
+        decimals: as in `number_text`.
+    """
+    return "–" if value is None else f"{number_text(measure, value, decimals)} {unit(measure)}".rstrip()
+
+
+def flat(values: dict[str, Any], prefix: str = "") -> Iterable[tuple[str, str]]:
+    """Yield the values of nested mappings as text, each with its path, e.g. "scenario.alpha"."""
+    for key, value in values.items():
+        if isinstance(value, dict):
+            yield from flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", str(value)
+
+
+def distinct_notes(notes: Iterable[str]) -> list[str]:
+    """Drop notes that differ from an earlier one in numbers only, because each seed measures its own."""
+    first: dict[str, str] = {}
+    for note in notes:
+        first.setdefault(re.sub(r"\d[\d.,e+-]*", "#", note), note)
+    return list(first.values())

@@ -1,0 +1,280 @@
+"""Advice on methods: a short list with reasons, from the skew of the data, the needs, and measured evidence."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from fedloom.core.errors import ConfigError, MissingPackageError
+from fedloom.core.text import counted, listed
+from fedloom.data.scenario import Scenario
+from fedloom.diagnosis.advice.evidence import Evidence, evidence_for, rules
+from fedloom.diagnosis.advice.needs import GOALS, Needs
+from fedloom.diagnosis.diagnosis import Diagnosis, diagnose_scenario
+from fedloom.engine.public import require_public
+from fedloom.methods.contract.contexts import Diagnostic, ServerContext
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.setup import Setup
+
+if TYPE_CHECKING:
+    from fedloom.diagnosis.advice.trial import TrialOutcome
+
+LONGEST = 5  # methods of a short list
+FINE_TUNED = "fedavg+finetune"
+
+
+@dataclass(frozen=True, slots=True)
+class Suggestion:
+    """A method of the short list and the measured row that speaks for it.
+
+    Attributes:
+        method: name of the method.
+        row: accuracy in percent, n, points against the baseline and the one rule's word, in the evidence's setting.
+        traits: what the method offers and costs, as `fedloom methods` says it.
+    """
+
+    method: str
+    row: Mapping[str, Any]
+    traits: Mapping[str, Any]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Advice:
+    """A short list of methods for one federation, with reasons.
+
+    Attributes:
+        needs: the constraints, goal and networks included.
+        diagnosis: the skew of the data.
+        evidence: the setting of a committed study from which the list is taken.
+        suggestions: at most five methods, the highest measured gain first; empty if none is above the plain method.
+        reference: the method that a gain has to be over: FedAvg, tuned at each client where each wants a model, or
+            local training where fine-tuned FedAvg does not meet the needs. None if no plain method meets them.
+        left_out: why methods above the baseline are not in the list, by method.
+        unmeasured: methods that meet the needs and are not measured in the evidence's setting.
+        notes: what is unusual in the data and measured nowhere.
+        trial: the outcome of a trial on the user's scenario, None without one.
+    """
+
+    needs: Needs
+    diagnosis: Diagnosis
+    evidence: Evidence
+    suggestions: tuple[Suggestion, ...]
+    reference: str | None
+    left_out: Mapping[str, str]
+    unmeasured: tuple[str, ...]
+    notes: tuple[str, ...] = ()
+    trial: TrialOutcome | None = None
+
+    def __repr__(self) -> str:
+        said = "" if self.trial is None else f"; {self.trial.sentence()}"
+        return f"Advice(try {', '.join(self.methods) or 'none'}; the reference is {self.reference}{said})"
+
+    @property
+    def methods(self) -> list[str]:
+        """The names of the short list, first the one to try first."""
+        return [suggestion.method for suggestion in self.suggestions]
+
+    @property
+    def first(self) -> str | None:
+        """The method to try first: that of the trial, else the first of the short list, else the reference."""
+        if self.trial is not None:
+            return self.trial.recommended
+        return self.methods[0] if self.suggestions else self.reference
+
+    def rows(self) -> list[tuple[str, str, str, str]]:
+        """The short list in words: method, its accuracy in the evidence, against the baseline there, what it costs."""
+        return [
+            (
+                suggestion.method,
+                f"{suggestion.row['accuracy']:.1f} % (n = {suggestion.row['n']})",
+                _against(suggestion.row, self.evidence.setting["baseline"]),
+                _costs(suggestion.traits),
+            )
+            for suggestion in self.suggestions
+        ]
+
+    def sentences(self) -> list[str]:
+        """The reasons, one sentence each."""
+        setting = self.evidence.setting
+        sources = ", ".join([*setting["files"], f"docs/{setting['page']}"])
+        goal = GOALS[self.needs.goal or "global"]
+        said = [
+            f"for {goal}; {self.evidence.why}",
+            f"nearest measured setting: {setting['title']} ({sources})",
+        ]
+        if not self.suggestions:
+            plain = "no plain method meets them" if self.reference is None else f"take {self.reference}"
+            said.append(f"no method that meets the needs was above {setting['baseline']} there; {plain}")
+        for why in dict.fromkeys(self.left_out.values()):
+            names = [method for method, reason in self.left_out.items() if reason == why]
+            said.append(f"higher there, but {why}: {', '.join(names)}")
+        if lost := [row["method"] for row in setting["rows"] if row["points"] is None]:
+            said.append(f"not in the list, because a run diverged there: {', '.join(lost)}")
+        if self.unmeasured and len(self.suggestions) < LONGEST:
+            said.append(f"meet the needs, but are not measured there: {', '.join(self.unmeasured)}")
+        if self.trial is not None:
+            said.append(self.trial.sentence())
+        elif self.reference is not None:
+            said.append(f"a gain has to be one over {self.reference}; a trial (--trial) measures it on your data")
+        return said
+
+    def facts(self) -> dict[str, Any]:
+        """All of it as JSON values."""
+        setting = self.evidence.setting
+        return {
+            "first": self.first,
+            "needs": self.needs.model_dump(),
+            "why": self.evidence.why,
+            "evidence": {key: setting[key] for key in ("name", "title", "files", "page", "baseline", "profile")},
+            "methods": [{**one.row, "traits": dict(one.traits)} for one in self.suggestions],
+            "reference": self.reference,
+            "left_out": dict(self.left_out),
+            "unmeasured": list(self.unmeasured),
+            "sentences": self.sentences(),
+            "notes": list(self.notes),
+            "trial": None if self.trial is None else self.trial.facts(),
+        }
+
+
+def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advice:
+    """Return advice on the methods for a config and the scenario that it describes.
+
+    Args:
+        config: the user's config, whose method does not matter.
+        scenario: who holds what.
+        needs: the constraints.
+
+    Raises `ConfigError` for data that cannot be diagnosed or leave nothing to compare (one client, one class), and for
+    needs that no method meets.
+    """
+    needs = needs.resolved(config)
+    _refuse_contradictions(needs)
+    if not scenario.remote:  # whose data cannot be diagnosed, as the diagnosis says
+        _refuse_nothing_to_compare(scenario)
+    net = (
+        Setup.from_config(fitted(config, "fedavg", needs), *_shape(scenario)).nets[0] if needs.nets == "equal" else None
+    )
+    diagnosis = diagnose_scenario(scenario, net, seed=config.seed)
+    evidence = evidence_for(needs, diagnosis)
+    suggestions: list[Suggestion] = []
+    left_out: dict[str, str] = {}
+    for row in evidence.setting["rows"]:
+        if row["points"] is None or row["points"] <= 0 or len(suggestions) == LONGEST:
+            break
+        why = reason_against(row["method"], needs, config, scenario)
+        if why is None:
+            suggestions.append(Suggestion(row["method"], row, rules()["traits"][row["method"]]))
+        else:
+            left_out[row["method"]] = why
+    plain = ("fedavg",) if needs.goal == "global" else (FINE_TUNED, "local")
+    reference = next((name for name in plain if reason_against(name, needs, config, scenario) is None), None)
+    measured = {row["method"] for row in evidence.setting["rows"]}
+    fitting = (name for name, traits in rules()["traits"].items() if not list(needs.unmet(traits)))
+    unmeasured = tuple(name for name in fitting if name not in {*measured, *plain})
+    notes = tuple(_notes(diagnosis, needs))
+    return Advice(needs, diagnosis, evidence, tuple(suggestions), reference, left_out, unmeasured, notes)
+
+
+def fitted(config: RunConfig, method: str, needs: Needs) -> RunConfig:
+    """Return the config with another method at its default options, tested as the goal asks for."""
+    yields = rules()["traits"][method]["yields"] if method in rules()["traits"] else ["global"]
+    if needs.goal == "global":
+        named = config.evaluation.protocol
+        protocol = named if named.startswith("global/") else "global/global"
+    else:
+        protocol = "personal/local" if "personal" in yields else "global/local"
+    # other predictors are those of the config's own method
+    evaluation = config.evaluation.model_copy(update={"protocol": protocol, "protocols": (), "also": ()})
+    return config.model_copy(update={"method": method, "preset": "sound", "evaluation": evaluation})
+
+
+def reason_against(method: str, needs: Needs, config: RunConfig, scenario: Scenario) -> str | None:
+    """Return why a method is not for this federation: a need, or what refuses it in this config; None if nothing."""
+    traits = rules()["traits"].get(method)
+    if traits is None:
+        return "its traits are not known"
+    if unmet := list(needs.unmet(traits)):
+        return f"without {listed(unmet)}"
+    candidate = fitted(config, method, needs)
+    try:
+        doubts = _examined(candidate, scenario)
+        if needs.dp:
+            _examined(candidate.model_copy(update={"method": f"{method}+dp"}), scenario)
+    except ConfigError as error:
+        return f"refused in this config ({error})"
+    return f"not as meant in this config ({doubts[0].message})" if doubts else None
+
+
+def _examined(config: RunConfig, scenario: Scenario) -> list[Diagnostic]:
+    """Return what a run would report before its first round. Raises `ConfigError` if the run would be refused."""
+    setup = Setup.from_config(config, *_shape(scenario))
+    setup.worker(config, scenario.train_set)
+    require_public(setup.method, scenario)
+    doubts: list[Diagnostic] = []
+    with contextlib.suppress(MissingPackageError):  # a fact of this environment, not of the method
+        doubts = setup.method.examine(setup.tasks, max(1, round(config.participation * scenario.clients)))
+    setup.method.server_init(ServerContext(setup.tasks[0], 0))
+    return doubts
+
+
+def _refuse_nothing_to_compare(scenario: Scenario) -> None:
+    """Raise `ConfigError` for fewer than two clients or classes with samples."""
+    counts = scenario.class_counts()
+    for noun, axis in (("client", 1), ("class", 0)):
+        held = int((counts.sum(axis) > 0).sum())
+        if held < 2:
+            raise ConfigError(f"{scenario.name}: {held} {noun} with samples; advice needs two or more of each")
+
+
+def _refuse_contradictions(needs: Needs) -> None:
+    """Raise `ConfigError` if no method meets the needs, naming the one without which most methods do."""
+    traits = rules()["traits"].values()
+    if any(not list(needs.unmet(one)) for one in traits):
+        return
+    plain = Needs()
+    idle = {"goal": "personal", "nets": "equal"}  # values that no method fails to meet
+    droppable = [
+        name for name in Needs.model_fields if getattr(needs, name) not in (getattr(plain, name), idle.get(name))
+    ]
+    without = {
+        name: sum(not list(needs.model_copy(update={name: getattr(plain, name)}).unmet(one)) for one in traits)
+        for name in droppable
+    }
+    best = max(without, key=lambda name: without[name])
+    values = {name: getattr(needs, name) for name in droppable}
+    words = ", ".join(name if value is True else f"{name} = {value}" for name, value in values.items())
+    hint = f"without {best}, {counted(without[best], 'method')} would" if without[best] else "leave out two or more"
+    raise ConfigError(f"{words}: no method meets all of these; {hint}")
+
+
+def _shape(scenario: Scenario) -> tuple[tuple[int, ...], int, int]:
+    return scenario.train_set.input_shape, scenario.num_classes, scenario.clients
+
+
+def _against(row: Mapping[str, Any], baseline: str) -> str:
+    return f"{row['points']:+.1f} points, {row['word']} ({baseline})"
+
+
+def _costs(traits: Mapping[str, Any]) -> str:
+    traffic = traits["traffic"]
+    times = "" if traffic == 1 else f"{traffic} times "
+    words = ["traffic not measured" if traffic is None else f"{times}FedAvg's traffic"]
+    words.append("a state at clients" if traits["state"] else "no state")
+    return ", ".join(words)
+
+
+def _notes(diagnosis: Diagnosis, needs: Needs) -> Iterator[str]:
+    """Yield what no committed study has measured."""
+    if needs.dp:
+        yield (
+            "rows and trials are of methods without +dp: its noise lowers accuracy, and more of some methods than of "
+            "others; compare METHOD+dp on your data"
+        )
+    labels = diagnosis.labels
+    if 2 * len(labels.few_shot) > len(labels.clients):
+        yield "most clients have fewer than 5 samples of a class; no study behind this advice has such clients"
+    if labels.size_gini > 0.5:
+        yield f"amounts are very unequal (Gini {labels.size_gini:.2f}); no study behind this advice isolates that"
+    yield from diagnosis.notes

@@ -1,0 +1,103 @@
+"""Floor 7: figures and the HTML report, from stored results only.
+
+Importing this loads neither torch nor matplotlib; writing a report loads matplotlib.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from fedloom.core.errors import ConfigError, printable
+from fedloom.core.files import expand_home, read_file, refuse_unwritable, write_atomic
+from fedloom.core.text import bytes_text, percent, plus_minus, seconds_text
+from fedloom.results.group import ResultRow
+from fedloom.results.page_sections import PageSection
+from fedloom.results.table import result_table
+from fedloom.results.verdict import verdict
+from fedloom.runs.storage.run_data import RunData
+
+__all__ = [
+    "ResultRow",
+    "bytes_text",
+    "check_picture",
+    "check_place",
+    "percent",
+    "plus_minus",
+    "result_table",
+    "save_holdings",
+    "seconds_text",
+    "verdict",
+    "write_report",
+]
+
+
+_PICTURES = (".png", ".svg", ".pdf")
+_MARK = b'<p class="eyebrow">fedloom report</p>'  # every page has it
+
+
+def check_picture(path: Path) -> None:
+    """Raises `ConfigError` if `save_holdings` cannot write to `path`, for use before the data are read."""
+    if path.suffix.lower() not in _PICTURES:
+        raise ConfigError(f"{path}: pictures end in one of {', '.join(_PICTURES)}")
+    try:
+        refuse_unwritable(path)
+    except OSError as error:
+        raise ConfigError(f"{path}: the picture cannot be written there ({error.strerror})") from None
+
+
+def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
+    """Draw who holds what to a picture file, as `picture.save_holdings` does.
+
+    Raises `ConfigError` for another ending, or if the file cannot be written.
+    """
+    path = expand_home(path)
+    check_picture(path)
+    from fedloom.results.report import picture
+
+    return picture.save_holdings(scenario, path)
+
+
+def write_report(
+    results: Sequence[RunData], path: Path | str, title: str | None = None, parts: Sequence[PageSection] = ()
+) -> Path:
+    """Write one self-contained HTML page about finished runs, whole or not at all, and return its path.
+
+    The same results give the same bytes.
+
+    Args:
+        results: finished runs.
+        path: the page, which ends in .html.
+        title: the title; None names the methods and the data.
+        parts: sections about what the runs do not know, such as their study.
+
+    Raises `ConfigError` if there are no results, and for a path that does not end in .html or holds something else;
+    `OSError` if it cannot be written.
+    """
+    if not results:
+        raise ConfigError("a report needs at least one finished run, got none")
+    path = expand_home(path)
+    check_place(path)
+    from fedloom.results.report.page import page  # brings matplotlib
+
+    write_atomic(
+        path, printable(page(results, title, parts), keep_lines=True)
+    )  # words of data and of nodes stand in it
+    return path
+
+
+def check_place(path: Path) -> None:
+    """Raises `ConfigError` if a report cannot be written to `path`, for use before hours of training.
+
+    Nothing but a report is written over, and nothing but a page is called a report.
+    """
+    if path.suffix.lower() not in (".html", ".htm"):
+        raise ConfigError(f"{path}: a report is an .html page; `fedloom table RUNS --format csv` prints tables")
+    try:
+        refuse_unwritable(path)
+        written = read_file(path) if path.exists() else _MARK
+    except OSError as error:
+        raise ConfigError(f"{path}: cannot be written ({error.strerror}); choose another place with --out") from None
+    if _MARK not in written:
+        raise ConfigError(f"{path}: this file is not a report of fedloom; choose another name")

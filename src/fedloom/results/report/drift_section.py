@@ -1,0 +1,213 @@
+"""The sections of a report that show the drift of its runs, from their drift.jsonl."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from fedloom.results.page_sections import Block, Cell, PageSection, SectionPicture, SectionTable
+from fedloom.results.report.drift_summary import (
+    PARTS,
+    drift_notes,
+    drift_rows,
+    drift_sentences,
+    figure_text,
+    mean_of_figure,
+)
+from fedloom.runs.storage.drift_log import DriftRound
+from fedloom.runs.storage.run_data import RunData
+
+_MOST_RUNS = 6  # with a section of their own
+_COLUMNS = ("round", "drift", *(f"{part} share" for part in PARTS), "diversity", "cosine to the mean")
+_MEASURES = ("drift", *(f"{part}_share" for part in PARTS), "diversity", "cosine_to_mean")
+
+
+def drift_sections(runs: Iterable[RunData]) -> list[PageSection]:
+    """Return a section for each run that measured drift, the first six of them; runs without it add nothing.
+
+    A run that its study shows in several rows has one section.
+
+    Raises `RunFolderError` for a damaged file.
+    """
+    distinct = {run.folder or number: run for number, run in enumerate(runs)}.values()
+    measured = [(run, rounds) for run in distinct if (rounds := run.measured_drift())]
+    sections = [_section(run, rounds, number) for number, (run, rounds) in enumerate(measured[:_MOST_RUNS], 1)]
+    if len(measured) > _MOST_RUNS:
+        text = f"{len(measured)} runs measured drift; the first {_MOST_RUNS} are shown, Result.drift() has the others."
+        sections.append(PageSection("drift-others", "Drift of the other runs", [text]))
+    return sections
+
+
+def _section(run: RunData, rounds: Sequence[DriftRound], number: int) -> PageSection:
+    numbers = run.numbers
+    title = f"Drift in training: {numbers['method']} ({numbers['preset']}), seed {numbers['seed']}"
+    summary: list[list[Cell]] = [list(row) for row in drift_rows(rounds)]
+    by_round: list[list[Cell]] = [
+        [(str(drift.round), float(drift.round)), *(_cell(mean_of_figure(drift, name)) for name in _MEASURES)]
+        for drift in rounds
+    ]
+    blocks: list[Block] = [
+        drift_sentences(rounds),
+        *_pictures(rounds),
+        SectionTable("summary", "Drift in figures", ("figure", "first", "last", "mean"), summary),
+        SectionTable("rounds", "Drift by round", _COLUMNS, by_round, folds=True),
+    ]
+    if notes := drift_notes(rounds):
+        blocks.append([f"Not measured: {note}" for note in notes])
+    return PageSection("drift" if number == 1 else f"drift-{number}", title, blocks)
+
+
+def _cell(value: float | None) -> Cell:
+    return ("–" if value is None else figure_text(value), value)
+
+
+def _pictures(rounds: Sequence[DriftRound]) -> list[Block]:
+    pictures = (
+        _parts(rounds),
+        _directions(rounds),
+        _cosines(rounds),
+        _weights(rounds),
+        *_tables(rounds),
+        *_server(rounds),
+    )
+    return [picture for picture in pictures if picture is not None]
+
+
+def _parts(rounds: Sequence[DriftRound]) -> SectionPicture | None:
+    """The drift of each decomposed round as a stack of its parts along the drift's direction."""
+    heights: dict[int, dict[str, float]] = {}
+    for drift in rounds:
+        length = mean_of_figure(drift, "drift")
+        shares = {part: mean_of_figure(drift, f"{part}_share") for part in PARTS}
+        known = {part: share for part, share in shares.items() if share is not None}
+        if length is not None and len(known) == len(PARTS):
+            heights[drift.round] = {part: length * share for part, share in known.items()}
+    if not heights:
+        return None
+    last = heights[max(heights)]
+    return SectionPicture(
+        "parts",
+        "drift parts",
+        {"rounds": list(heights), "parts": {part: [of[part] for of in heights.values()] for part in PARTS}},
+        "Drift by its parts",
+        "Distance of the new global model to a centralised round. Each part counts along the drift; below zero it "
+        "pulls back.",
+        f"Stacked bars of {len(heights)} rounds. Last: {', '.join(f'{part} {last[part]:.3g}' for part in PARTS)}.",
+    )
+
+
+def _directions(rounds: Sequence[DriftRound]) -> SectionPicture | None:
+    curves = {
+        "client to mean": [mean_of_figure(drift, "cosine_to_mean") for drift in rounds],
+        "two clients": [mean_of_figure(drift, "cosine") for drift in rounds],
+        "round to centralised": [mean_of_figure(drift, "step_cosine") for drift in rounds],
+    }
+    caption = "Cosines of updates, means over clients and pairs: 1 is the same direction, 0 a right angle."
+    return _lines("directions", rounds, curves, "cosine", "Directions by round", caption)
+
+
+def _cosines(rounds: Sequence[DriftRound]) -> SectionPicture | None:
+    caption = "Cosines of the participants' updates in the last round. Blue: alike. Orange: opposed."
+    return _matrix("cosines", rounds, "cosine", None, "Updates of two clients", caption)
+
+
+def _weights(rounds: Sequence[DriftRound]) -> SectionPicture | None:
+    last = next((drift for drift in reversed(rounds) if any(v.name == "weight" for v in drift.values)), None)
+    if last is None:
+        return None
+    weights = {v.client: v.value for v in last.values if v.name == "weight" and v.value is not None}
+    away = mean_of_figure(last, "weights_from_uniform")
+    return SectionPicture(
+        "weights",
+        "client weights",
+        {"clients": list(weights), "weights": list(weights.values())},
+        "Weights of the mean",
+        f"How the server weighed each participant's upload in round {last.round}. Line: equal weights.",
+        f"{len(weights)} participants, total variation to equal weights {away or 0:.3g}.",
+    )
+
+
+def _tables(rounds: Sequence[DriftRound]) -> list[SectionPicture | None]:
+    names = dict.fromkeys(
+        value.entry for drift in rounds for value in drift.values if value.name in ("table_distance", "table_step")
+    )
+    pictures = list[SectionPicture | None]()
+    for name in filter(None, names):
+        curves = {
+            "between clients": [_of_entry(drift, "table_distance", name) for drift in rounds],
+            "since the last round": [_of_entry(drift, "table_step", name) for drift in rounds],
+        }
+        caption = "Distances of rows over their length, means over classes and pairs of clients."
+        title = f"Class table {name} by round"
+        word = name.replace(".", "-")
+        pictures.append(_lines(f"table-{word}", rounds, curves, "relative distance", title, caption))
+        caption = (
+            "Mean distance over the classes that both clients hold, over the rows' length. Empty: no common class."
+        )
+        pictures.append(
+            _matrix(f"tables-{word}", rounds, "table_distance", name, f"Class table {name} of two clients", caption)
+        )
+    return pictures
+
+
+def _server(rounds: Sequence[DriftRound]) -> list[SectionPicture | None]:
+    """The variance of the server's class tables by round, and the numbers in its state, each in a picture."""
+    titles = {
+        "table_variance": (
+            "variance",
+            "Variance of {} by round",
+            "Variance of the entries of each row, summed over the classes that somebody holds.",
+        ),
+        "server_number": ("value", "{} by round", "A number in the server's state."),
+    }
+    pictures = list[SectionPicture | None]()
+    for name, (unit, title, caption) in titles.items():
+        entries = dict.fromkeys(value.entry for drift in rounds for value in drift.values if value.name == name)
+        for entry in filter(None, entries):
+            curves = {entry: [_of_entry(drift, name, entry) for drift in rounds]}
+            picture = f"{name.replace('_', '-')}-{entry.replace('.', '-')}"
+            pictures.append(_lines(picture, rounds, curves, unit, title.format(entry), caption))
+    return pictures
+
+
+def _of_entry(drift: DriftRound, name: str, entry: str) -> float | None:
+    return mean_of_figure(DriftRound(drift.round, [v for v in drift.values if v.entry == entry]), name)
+
+
+def _lines(
+    picture: str,
+    rounds: Sequence[DriftRound],
+    curves: dict[str, list[float | None]],
+    unit: str,
+    title: str,
+    caption: str,
+) -> SectionPicture | None:
+    drawn = {label: values for label, values in curves.items() if any(value is not None for value in values)}
+    if not drawn:
+        return None
+    ends = [f"{label} {next(v for v in reversed(values) if v is not None):.3g}" for label, values in drawn.items()]
+    values = {"rounds": [drift.round for drift in rounds], "lines": drawn, "unit": unit}
+    return SectionPicture(
+        picture, "lines by round", values, title, caption, f"Lines by round. Last: {', '.join(ends)}."
+    )
+
+
+def _matrix(
+    picture: str, rounds: Sequence[DriftRound], name: str, entry: str | None, title: str, caption: str
+) -> SectionPicture | None:
+    """The figure of each pair of clients in the last round that has one."""
+    for drift in reversed(rounds):
+        pairs = {
+            (v.client, v.other): v.value
+            for v in drift.values
+            if v.name == name and v.entry == entry and v.client is not None and v.other is not None
+        }
+        if pairs:
+            clients = sorted({client for pair in pairs for client in pair if client is not None})
+            cells = [[pairs.get((a, b), pairs.get((b, a))) for b in clients] for a in clients]
+            known = [value for value in pairs.values() if value is not None]
+            words = f"from {min(known):.2f} to {max(known):.2f}" if known else "none defined"
+            description = f"{len(clients)} clients against each other in round {drift.round}, {words}."
+            return SectionPicture(
+                picture, "client matrix", {"clients": clients, "cells": cells}, title, caption, description
+            )
+    return None

@@ -1,0 +1,238 @@
+"""The report page: sections in order, one file, no network."""
+
+from __future__ import annotations
+
+import base64
+import hashlib
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from markupsafe import Markup
+
+from fedloom._version import __version__
+from fedloom.core.text import listed
+from fedloom.results.comparability import same_runs_notes
+from fedloom.results.formats import Format, formatted
+from fedloom.results.group import Group, ResultRow
+from fedloom.results.page_sections import PageSection
+from fedloom.results.paired import all_paired
+from fedloom.results.ranks import average_ranks
+from fedloom.results.report import charts, comparison_charts, line_charts
+from fedloom.results.report.cautions import cautions
+from fedloom.results.report.chart_rows import ChartRow, chart_rows
+from fedloom.results.report.class_charts import class_blocks
+from fedloom.results.report.client_table import client_tables
+from fedloom.results.report.markup import bullets, fold, section
+from fedloom.results.report.measures import diverged
+from fedloom.results.report.parts import render_section
+from fedloom.results.report.provenance import configs, environments, run_list
+from fedloom.results.report.table_html import costs_table, numbers_table
+from fedloom.results.report.templates import asset, render_page
+from fedloom.results.report.tuned_values import tuning_blocks
+from fedloom.results.table import attack_words, grouped, not_offered_notes
+from fedloom.results.table_notes import run_notes
+from fedloom.results.verdict import BASELINE, verdicts
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.studies.tuning_record import tuning_choices
+
+# Keys of a scenario that every scenario has, or that say little about it.
+_PLAIN_SCENARIO = {
+    "source",
+    "partition",
+    "clients",
+    "val",
+    "seed",
+    "min_samples",
+    "max_draws",
+    "path",
+    "verify",
+    "offline",
+}
+
+_MAJORITY = "is not above the"  # of the diagnostic that the page's first lines replace
+_TITLED = 6  # methods in the title
+_REMARKS = 5  # that are open; the others fold
+_OPEN = 8  # tests in words, configs and runs that are open
+_NAMED = 4  # rows in a sentence
+
+_SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
+
+
+def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[PageSection] = ()) -> str:
+    """Return the whole page as HTML.
+
+    Args:
+        results: finished runs.
+        title: the title; None names the methods and the data.
+        parts: sections of others, after the results.
+    """
+    groups = grouped(results)
+    rows = [group.row for group in groups]
+    charted = chart_rows(groups)
+    pairs = all_paired(rows, BASELINE)
+    methods = list(dict.fromkeys(row["method"] for row in rows))
+    sources = list(dict.fromkeys(str(r.numbers["source"]) for r in results))
+    subjects = listed(methods) if len(methods) <= _TITLED else f"{len(methods)} methods"
+    name = title or f"{subjects} on {listed(sources)}"
+    limits = [*not_offered_notes(results), *same_runs_notes(rows)]
+    remarks = [*(limit for part in parts for limit in part.limits), *_notes(groups, limits)]
+    script = "".join(map(asset, ("tables.js", "charts.js", "matrices.js", "page.js")))
+    return render_page(
+        title=name,
+        verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
+        warnings=cautions(groups),
+        overview=_facts(groups),
+        remarks=remarks[:_REMARKS],
+        further_remarks=remarks[_REMARKS:],
+        table=numbers_table(charted, pairs, {end: formatted(results, form) for end, form in _SAVED.items()}),
+        sections=[*map(render_section, parts), *_sections(charted)],
+        version=__version__,
+        style=Markup(asset("style.css")),
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _unbroken(sentence: str) -> str:
+    """The sentence with no line break within a figure."""
+    return sentence.replace(" ± ", "\u00a0±\u00a0").replace(" %", "\u00a0%")
+
+
+def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
+    """Render the sections that have something to show. A run in several protocols trained once, and has one cost."""
+    groups = [row.group for row in rows]
+    trained = [row for row in rows if not row.group.is_further]
+    runs = [row.group for row in trained]
+    results = [result for group in runs for result in group.results]
+    left_out, newcomers = charts.left_out_domains(groups), charts.newcomers(groups)
+    fairness = charts.client_fairness(groups)
+    blocks_by_section: dict[tuple[str, str], Sequence[Markup]] = {
+        ("Seed by seed", "paired"): _paired(rows),
+        ("Domains left out", "domains"): [left_out] if left_out else [],
+        ("Clients that never trained", "newcomers"): [newcomers] if newcomers else [],
+        ("Classes", "classes"): class_blocks(rows),
+        ("Learning curves", "curves"): line_charts.learning_curves(rows),
+        ("Single clients", "clients"): [
+            *charts.client_spread(rows),
+            *([fairness] if fairness else []),
+            *client_tables(rows),
+        ],
+        ("Losses", "losses"): line_charts.losses(rows),
+        ("Cost", "cost"): [costs_table(trained), charts.cost_charts(trained)],
+        ("Tuning", "tuning"): tuning_blocks(tuning_choices(results)),
+        ("Data", "data"): _pictures(runs),
+        ("Config", "config"): _folded(configs(runs), "Configs"),
+        ("Environment and runs", "runs"): [*environments(runs), *_folded([run_list(runs)], "Runs", len(results))],
+    }
+    return [section(title, anchor, blocks) for (title, anchor), blocks in blocks_by_section.items() if blocks]
+
+
+def _folded(blocks: list[Markup], title: str, size: int | None = None) -> list[Markup]:
+    """Fold blocks if they are many. size: how many things they show; None for one a block."""
+    size = len(blocks) if size is None else size
+    return blocks if size <= _OPEN else [fold(f"{title} ({size})", blocks)]
+
+
+def _paired(rows: Sequence[ChartRow]) -> list[Markup]:
+    """Compare every method with the baseline over the seeds that both ran, and average ranks over settings."""
+    plain = [row.row for row in rows]
+    panels = comparison_charts.difference_rows(rows)
+    sentences = [f"{_unbroken(row.pair.words())}." for members in panels.values() for row in members]
+    words = _folded([bullets(sentences)], "Tests in words", len(sentences)) if sentences else []
+    drawn = comparison_charts.differences(panels) if panels else []
+    return [*drawn, *words, *comparison_charts.ranks(average_ranks(plain))]
+
+
+def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
+    """Summarise the runs at a glance."""
+    results = [result for group in groups for result in group.results]
+
+    def all_of(pick: Callable[[RunData], object], between: str = ", ") -> str:
+        return between.join(dict.fromkeys(str(pick(result)) for result in results))
+
+    return [
+        ("Data", all_of(lambda r: r.numbers["source"])),
+        ("Clients", all_of(lambda r: r.numbers["clients"])),
+        ("Partition", all_of(lambda r: _partition(r.config), "; ")),
+        ("Model", all_of(lambda r: r.numbers["model"])),
+        ("Rounds", all_of(lambda r: r.numbers["rounds"])),
+        ("Protocol", all_of(lambda r: r.numbers["protocol"])),
+        ("Seeds", all_of(lambda r: r.numbers["seed"])),
+        *(
+            [("Attack", all_of(lambda r: attack_words(r.numbers) or "none"))]
+            if any(g.row["attack"] for g in groups)
+            else []
+        ),
+    ]
+
+
+def _partition(config: dict[str, Any]) -> str:
+    scenario = config.get("scenario", {})
+    extra = [f"{k} {v}" for k, v in scenario.items() if k not in _PLAIN_SCENARIO and isinstance(v, int | float | str)]
+    return ", ".join([str(scenario.get("partition", "own")), *extra])
+
+
+def _notes(groups: Sequence[Group], limits: Sequence[str]) -> list[str]:
+    """Everything that limits what the numbers mean. limits: sentences on the table as a whole."""
+    notes = [f"{note}." for note in limits]
+    notes += _tuning_notes([result for group in groups for result in group.results])
+    for group in groups:
+        row = group.row
+        notes += [f"{row['label']}: {note}" for note in row["degenerate"] if _MAJORITY not in note]
+        if group.is_further:
+            continue
+        notes += run_notes([group])
+        for name, first in diverged(group.results).items():
+            notes.append(f"{row['label']}: {name} is not finite from round {first} on; these rounds are not drawn.")
+    if len({(group.row["protocol"], group.row["select"]) for group in groups}) > 1:
+        notes.append("Protocols or ways of selecting a round differ: such accuracies answer different questions.")
+    if any(group.row["select"] == "best_test" for group in groups):
+        notes.append("select best_test chooses the round by looking at the test set, so it is too high.")
+    by_seeds: dict[tuple[int, ...], list[str]] = {}
+    for group in groups:
+        by_seeds.setdefault(tuple(group.row["seeds"]), []).append(group.row["label"])
+    if len(by_seeds) > 1:
+        reason = "; ".join(f"{listed(seeds)} for {_few(labels)}" for seeds, labels in by_seeds.items())
+        notes.append(f"Rows are means over unequal seeds: {reason}.")
+    single = [group.row["label"] for group in groups if group.row["n"] == 1]
+    if single:
+        notes.append(f"One seed only for {_few(single)}: how much chance moves the result is unknown.")
+    return notes
+
+
+def _tuning_notes(results: Sequence[RunData]) -> list[str]:
+    choices = tuning_choices(results)
+    keys = ", ".join(dict.fromkeys(key for choice in choices for key in choice.chosen))
+    return (
+        [f"{keys} tuned per method on validation data; the table in Tuning has the chosen values."] if choices else []
+    )
+
+
+def _few(labels: Sequence[str]) -> str:
+    """Rows by their names, or how many they are."""
+    return listed(labels) if len(labels) <= _NAMED else f"{len(labels)} rows"
+
+
+def _pictures(groups: Sequence[Group]) -> list[Markup]:
+    """One picture per scenario: that of its first run, with a word on the other seeds' partitions."""
+    by_scenario: dict[str, list[tuple[Group, RunData]]] = {}
+    for group in groups:
+        by_scenario.setdefault(_scenario_words(group.row), []).extend((group, result) for result in group.results)
+    pictures = []
+    for k, (description, runs) in enumerate(by_scenario.items()):
+        first = runs[0][1]
+        if not first.scenario.get("class_counts"):
+            continue
+        seed = first.numbers["seed"]
+        dealt = {str(result.scenario.get("class_counts")) for _, result in runs}
+        caption = f"The partition of seed {seed}; other seeds deal the data anew." if len(dealt) > 1 else ""
+        pictures.append(
+            charts.holdings(f"data-{k}", first.scenario, f"{description}. {caption}" if description else caption)
+        )
+    return pictures
+
+
+def _scenario_words(row: ResultRow) -> str:
+    """The scenario keys in which this row differs from others, "alpha=0.1, clients=10"; empty if none differ."""
+    settings = row["setting"].items()
+    return ", ".join(f"{key.partition('.')[2]}={value}" for key, value in settings if key.startswith("scenario."))

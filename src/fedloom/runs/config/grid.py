@@ -1,0 +1,149 @@
+"""Configs of several runs: methods, seeds, and every key that is given as a list."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import product
+from typing import Any
+
+from fedloom.core.errors import ConfigError
+from fedloom.runs.config.bounds import refuse_many
+from fedloom.runs.config.kinds import KIND_KEYS, fitted_to_kinds, has_key
+from fedloom.runs.config.run_config import RunConfig, parse
+
+_SEEDS = 3
+
+
+@dataclass(frozen=True, slots=True)
+class GridPoint:
+    """One run of a grid: the listed values that it takes, by key with dots; its plain values; its config."""
+
+    chosen: dict[str, Any]
+    values: dict[str, Any]
+    config: RunConfig
+
+
+def variants(
+    values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
+) -> list[RunConfig]:
+    """Return the configs of `grid_points`.
+
+    Args:
+        values: a config in which any key may be a list to compare.
+        methods: names of methods; None takes the config's.
+        seeds: the seeds, or how many from the config's on; None takes the config's.
+    """
+    return [point.config for point in grid_points(values, methods, seeds)]
+
+
+def grid_points(
+    values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
+) -> list[GridPoint]:
+    """Return one run for each combination of listed values, method and seed, the seed changing fastest.
+
+    A list is one value where its key takes it (e.g. `scenario.skews`, or `model` for groups of clients), otherwise its
+    elements are compared; so a list of such lists compares them. Where kinds are compared (`scenario.partition=[iid,
+    dirichlet]`), each gets the keys that it knows. A run that would come twice, because its method does not know an
+    option that is compared, comes once.
+
+    Args:
+        values: a config in which any key may be a list to compare.
+        methods: names of methods. None takes those of the key `method`, if it is a list; else fedavg, and the one that
+            `method` names, or fedsc.
+        seeds: the seeds, or how many from the config's on. None takes those of the key `seed`, if it is a list, else
+            three.
+
+    Raises `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands twice in its list.
+    """
+    plain = _copied(values)
+    for key, argument in (("method", methods), ("seed", seeds)):
+        if argument is not None and isinstance(plain.get(key), list):
+            raise ConfigError(f"{key} is a list, and {key}s are named too: give one of them")
+    if not isinstance(plain.get("method"), list):
+        method = plain.get("method", "fedavg")
+        plain["method"] = ["fedavg", "fedsc" if method == "fedavg" else method] if methods is None else list(methods)
+    if not isinstance(plain.get("seed"), list):
+        plain["seed"] = _seeds(plain.get("seed", 0), _SEEDS if seeds is None else seeds)
+    axes = _axes(plain)
+    order = [key for key in axes if key not in ("method", "seed")] + ["method", "seed"]
+    refuse_many("the listed values, methods and seeds", map(len, axes.values()))
+    points_by_fingerprint: dict[str, GridPoint] = {}
+    for chosen in product(*(axes[key] for key in order)):
+        for key, value in zip(order, chosen, strict=True):
+            _set_value(plain, key, value)
+        fitted = fitted_to_kinds(plain, axes)
+        config = parse(fitted)
+        chosen_values = {
+            key: value
+            for key, value in zip(order, chosen, strict=True)
+            if key not in ("method", "seed") and has_key(fitted, key)
+        }
+        points_by_fingerprint.setdefault(config.fingerprint(), GridPoint(chosen_values, fitted, config))
+    return list(points_by_fingerprint.values())
+
+
+def _seeds(first: Any, seeds: int | Sequence[int]) -> list[int]:
+    if not isinstance(seeds, int):
+        return list(seeds)
+    if not isinstance(first, int):
+        raise ConfigError(f"seed = {first!r}: need a whole number")
+    refuse_many(f"seeds = {seeds}", [seeds])
+    return [first + n for n in range(seeds)]
+
+
+def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
+    """The lists that are compared element by element, by key with dots; in `values` their first elements stay."""
+    lists = dict(_lists(values))
+    axes: dict[str, list[Any]] = {}
+    for key in ("method", "seed"):
+        _add_axis(values, axes, key, lists.pop(key))
+    while True:
+        try:
+            kind_keys = [key for key in KIND_KEYS if key in axes]
+            for names in product(*(axes[key] for key in kind_keys)):
+                for key, name in zip(kind_keys, names, strict=True):
+                    _set_value(values, key, name)
+                parse(fitted_to_kinds(values, axes))
+            return axes
+        except ConfigError as error:
+            refused = next((key for key in lists if _refuses(str(error), key)), None)
+            if refused is None:
+                raise
+            _add_axis(values, axes, refused, lists.pop(refused))
+
+
+def _add_axis(values: dict[str, Any], axes: dict[str, list[Any]], key: str, elements: list[Any]) -> None:
+    if not elements:
+        raise ConfigError(f"{key} = []: need at least one value to compare")
+    repeated = next((element for index, element in enumerate(elements) if element in elements[:index]), None)
+    if repeated is not None:
+        raise ConfigError(f"{key} = {repeated!r} stands twice in its list; name each value once")
+    axes[key] = elements
+    _set_value(values, key, elements[0])
+
+
+def _refuses(message: str, key: str) -> bool:
+    """Whether an error of `parse` says that this key takes no list, or no list of lists."""
+    return re.match(rf"{re.escape(key)}(\.\w+)? = \[", message) is not None
+
+
+def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Sections that may be written into; what they hold is shared."""
+    return {key: _copied(value) if isinstance(value, dict) else value for key, value in values.items()}
+
+
+def _lists(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
+    for key, value in values.items():
+        if isinstance(value, list):
+            yield f"{prefix}{key}", value
+        elif isinstance(value, dict):
+            yield from _lists(value, f"{prefix}{key}.")
+
+
+def _set_value(values: dict[str, Any], key: str, value: Any) -> None:
+    *sections, last = key.split(".")
+    for section in sections:
+        values = values[section]
+    values[last] = value

@@ -1,0 +1,195 @@
+"""The reference of all config keys, with default, values and meaning: from the same fields that check a config."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import groupby
+from typing import Annotated, Any
+
+from pydantic import BaseModel, TypeAdapter
+from pydantic.errors import PydanticUserError
+from pydantic.fields import FieldInfo
+
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.core.files import json_text
+from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
+from fedloom.methods import METHODS, WRAPPERS
+from fedloom.nets import MODELS
+from fedloom.nets.options import model_options
+from fedloom.runs.config.run_config import RunConfig
+
+_TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
+# Sections that a config may also give as a word, their name.
+_NAMED_SECTIONS = ("engine", "optimizer")
+
+
+@dataclass(frozen=True, slots=True)
+class ConfigKey:
+    """One key of a config.
+
+    path: where it is written, with dots (`optimizer.lr`); N is the index in a list. part: the part that knows the key,
+    e.g. `partition dirichlet`, empty if every run does. values: type and range, or the choices. default: a plain value,
+    None also for a `required` key; for a section a mapping. meaning: description in whole sentences.
+    """
+
+    path: str
+    part: str
+    values: str
+    required: bool
+    default: Any
+    meaning: str
+    examples: tuple[Any, ...] = ()
+
+    @property
+    def default_text(self) -> str:
+        """The default in words."""
+        if self.required:
+            return "required"
+        if isinstance(self.default, dict) and self.default:
+            return "that of its keys"
+        return self.default if isinstance(self.default, str) else json_text(self.default, default=str)
+
+
+def config_keys() -> list[ConfigKey]:
+    """Return every key: those of all runs first, then those of sources, partitions, skews, attacks, models, methods."""
+    return list(_all_keys())
+
+
+def matching_keys(name: str) -> list[ConfigKey]:
+    """Return the keys of a section, the key of a path, or else all keys whose last word is `name`.
+
+    Keys of a section that a last word names come with it. Raises `ConfigError` with the nearest name if there is none.
+    """
+    keys = config_keys()
+    is_path = any(key.path == name or key.path.startswith(f"{name}.") for key in keys)
+    paths = {key.path for key in keys if key.path.rpartition(".")[2] == name}
+    roots = {name} if is_path else paths
+    matching = [key for key in keys if any(key.path == root or key.path.startswith(f"{root}.") for root in roots)]
+    if not matching:
+        names = {word for key in keys for word in (key.path, key.path.rpartition(".")[2])}
+        raise ConfigError(f"no config key {short_repr(name)}: {suggest_name(name, names)}")
+    return matching
+
+
+def keys_by_part(keys: Sequence[ConfigKey]) -> dict[str, list[ConfigKey]]:
+    """Return the keys of each part, `""` for those of every run."""
+    return {part: list(group) for part, group in groupby(keys, lambda key: key.part)}
+
+
+def config_schema() -> dict[str, Any]:
+    """Return the JSON Schema (draft 2020-12) of a run's YAML file, by which editors check and complete it."""
+    schema = RunConfig.model_json_schema(ref_template="#/$defs/{model}")
+    sections = schema["$defs"]
+    for key in _NAMED_SECTIONS:
+        section = schema["properties"][key]
+        name = sections[section.pop("$ref").rpartition("/")[2]]["properties"]["name"]
+        reference = {"$ref": RunConfig.model_json_schema()["properties"][key]["$ref"]}
+        section["anyOf"] = [reference, {k: v for k, v in name.items() if k in ("type", "enum")}]
+    attack = sections["ScenarioConfig"]["properties"]["attack"]
+    attack["anyOf"] = [*attack["anyOf"], {"type": "string", "enum": ATTACKS.names()}]
+    sections["ScenarioConfig"]["properties"]["source"]["enum"] = SOURCES.names()
+    sections["ScenarioConfig"]["properties"]["partition"]["enum"] = PARTITIONS.names()
+    for name, method in METHODS:
+        properties = _described(method.Options)
+        schema["properties"][name] = {
+            "type": "object",
+            "description": f"Options of the method {name}.",
+            "properties": properties["properties"],
+            "additionalProperties": False,
+        }
+        sections |= properties.get("$defs", {})
+    return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def _all_keys() -> Iterator[ConfigKey]:
+    yield from _keys_of_schema(RunConfig.model_json_schema())
+    for registry, noun, prefix in (
+        (SOURCES, "source", "scenario."),
+        (PARTITIONS, "partition", "scenario."),
+        (SKEWS, "skew", "scenario.skews.N."),
+        (ATTACKS, "attack", "scenario.attack."),
+    ):
+        for name, kind in registry:
+            yield from _keys_of_schema(kind.model_json_schema(), prefix, f"{noun} {name}")
+    for model in MODELS.names():
+        for option, field in model_options(model).items():
+            yield _key(f"model.{option}", f"model {model}", _schema_of_option(field), {}, field.is_required())
+    for name, method in METHODS:
+        yield from _keys_of_schema(_described(method.Options), f"{name}.", f"method {name}")
+    base = METHODS.get("fedavg")
+    for wrapper in WRAPPERS.names():
+        schema = _described(METHODS.get(f"fedavg+{wrapper}").Options)
+        for option in base.Options.model_fields:
+            del schema["properties"][option]
+        yield from _keys_of_schema(schema, f"METHOD+{wrapper}.", f"wrapper {wrapper}")
+
+
+def _described(options: type[BaseModel]) -> dict[str, Any]:
+    """The schema of a method's options, with `properties` also where there are none."""
+    return {"properties": {}, **options.model_json_schema()}
+
+
+def _schema_of_option(field: FieldInfo) -> dict[str, Any]:
+    constrained: Any = Annotated[field.annotation, field]
+    try:
+        schema = TypeAdapter(constrained).json_schema()
+    except PydanticUserError:  # a type of which pydantic knows nothing
+        schema = {"description": field.description or ""}
+    return schema if field.is_required() else {**schema, "default": field.default}
+
+
+def _keys_of_schema(
+    schema: Mapping[str, Any], prefix: str = "", part: str = "", defaults: Mapping[str, Any] | None = None
+) -> Iterator[ConfigKey]:
+    """The keys of an object's schema and of the sections in it. defaults: those that the section above sets."""
+    definitions = schema.get("$defs", {})
+    for name, value in schema.get("properties", {}).items():
+        path = f"{prefix}{name}"
+        if defaults is not None and name in defaults:
+            value = {**value, "default": defaults[name]}
+        yield _key(path, part, value, definitions, name in schema.get("required", ()))
+        default = value.get("default")
+        for section in _alternatives(value, definitions):
+            if "properties" in section:
+                inner_defaults = default if isinstance(default, dict) else None
+                yield from _keys_of_schema({**section, "$defs": definitions}, f"{path}.", part, inner_defaults)
+
+
+def _alternatives(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
+    """The schemas of which a value fulfils one, references replaced by what they refer to."""
+    if "$ref" in value:
+        return [definitions[value["$ref"].rpartition("/")[2]]]
+    return [schema for part in value.get("anyOf", ()) for schema in _alternatives(part, definitions)] or [value]
+
+
+def _key(path: str, part: str, value: Mapping[str, Any], definitions: Mapping[str, Any], required: bool) -> ConfigKey:
+    alternatives = _alternatives(value, definitions)
+    values = " or ".join(dict.fromkeys(_values(alternative, definitions) for alternative in alternatives))
+    meaning = " ".join(str(value.get("description") or "").split())
+    return ConfigKey(path, part, values, required, value.get("default"), meaning, tuple(value.get("examples", ())))
+
+
+def _values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
+    """The type of a value with its range, or its choices."""
+    if "properties" in schema:
+        return "section"
+    if choices := schema.get("enum", [schema["const"]] if "const" in schema else None):
+        return ", ".join(map(str, choices))
+    if schema.get("type") == "array":
+        elements = " or ".join(_values(a, definitions) for a in _alternatives(schema.get("items", {}), definitions))
+        return f"list of: {elements}" if schema.get("items") else "list"
+    if schema.get("type") == "object":
+        return "{key: value}"
+    kind = _TYPES.get(str(schema.get("type")), "any value")
+    bounds = [
+        f"{words} {schema[key]:,}"
+        for key, words in (
+            ("minimum", "at least"),
+            ("exclusiveMinimum", "above"),
+            ("maximum", "at most"),
+            ("exclusiveMaximum", "below"),
+        )
+        if key in schema
+    ]
+    return ", ".join([kind, *bounds])

@@ -1,0 +1,393 @@
+"""The config of a run. YAML files, words `key=value` and Python calls all end in one `RunConfig`."""
+
+from __future__ import annotations
+
+import copy
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal, Self
+
+import yaml
+from pydantic import Field, ValidationError, field_validator, model_validator
+
+from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
+from fedloom.core.safe_yaml import one_line, parse_yaml, read_yaml
+from fedloom.data import SOURCES
+from fedloom.data.augment import Augmentation
+from fedloom.engine.choose import EngineChoice
+from fedloom.methods import METHODS, Method, OptimizerSpec
+from fedloom.nets.blueprint import Blueprint
+from fedloom.runs.config.booleans import refuse_booleans
+from fedloom.runs.config.bounds import refuse_absurd
+from fedloom.runs.config.execution_keys import changes_numbers
+from fedloom.runs.config.explain import explain_validation_error, with_hint_across_sections
+from fedloom.runs.config.keys import sections_by_key
+from fedloom.runs.config.kinds import drop_keys_of_former_kinds, is_dropped_by_null
+from fedloom.runs.config.model_key import ModelConfig, model_configs
+from fedloom.runs.config.scenario_config import ScenarioConfig
+from fedloom.runs.config.sections import (
+    CheckpointConfig,
+    DriftConfig,
+    EarlyStoppingConfig,
+    EvaluationConfig,
+    FlowerConfig,
+    NewcomersConfig,
+    Section,
+)
+
+_log = logging.getLogger(__name__)  # without configured handlers, a warning is one line on stderr
+# Sections that may be given as a word, their `name`.
+_NAMED_SECTIONS = ("engine", "model", "optimizer", "attack")
+_LIMIT = 2**31  # rounds are stored as 32-bit integers; more passes or larger batches are slips of the pen
+
+
+# The local optimiser unless a config says otherwise, key by key.
+_OPTIMIZER: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
+# Keys of the optimiser that runs of earlier versions do not know.
+_LATER_OPTIMIZER_KEYS = ("betas", "eps", "decay")
+
+
+class RunConfig(Section):
+    """One run. A section named after a method (`fedsc: {tau: 0.1}`) holds options that override its preset."""
+
+    method: str = Field(
+        "fedavg",
+        description="Federated method, by name; wrappers follow after a plus sign. `fedloom methods` lists them.",
+        examples=["fedsc", "fedprox+dw"],
+    )
+    preset: str = Field(
+        "sound",
+        description="Preset of the method's options: `paper` follows the printed equations, `authors` the released "
+        "code, and `sound` repairs steps that fail in practice. A method may declare others. `authors` also brings "
+        "the released optimiser, epochs and batch size, unless this config sets them.",
+    )
+    model: str | ModelConfig | tuple[str | ModelConfig, ...] | None = Field(
+        None,
+        union_mode="left_to_right",
+        description="Model, by name or as {name: model, its keys}, a group of models (`fedssa-cnn`), or a list; of "
+        "several, client k gets number k mod their count. Null takes the source's usual model.",
+        examples=["mlp", {"name": "mlp", "hidden": [100]}],
+    )
+    share: Literal["all", "trainable"] = Field(
+        "all",
+        description="Parameters that travel and are stored: `all`, or `trainable`, which leaves frozen parameters "
+        "where they are.",
+    )
+    scenario: ScenarioConfig = Field(
+        description="Section of the data and their partition.",
+    )
+    rounds: int = Field(
+        30,
+        ge=1,
+        lt=_LIMIT,
+        description="Number of rounds of communication.",
+    )
+    participation: float = Field(
+        1.0,
+        gt=0,
+        le=1,
+        description="Share of the clients that take part in a round, above 0 and at most 1.",
+    )
+    local_epochs: int = Field(
+        2,
+        ge=1,
+        lt=_LIMIT,
+        description="Number of passes over its training data that a client makes in a round.",
+    )
+    batch_size: int = Field(
+        32,
+        ge=1,
+        lt=_LIMIT,
+        description="Number of samples in a batch of local training.",
+    )
+    optimizer: OptimizerSpec = Field(
+        OptimizerSpec(**_OPTIMIZER),
+        description="Section of the clients' local optimiser, or its name alone.",
+    )
+    augment: Augmentation = Field(
+        Augmentation(),
+        description="Section of random changes of training images.",
+    )
+    precision: Literal["float32", "bfloat16"] = Field(
+        "float32",
+        description="Number format of training. bfloat16 trains nets below their heads in it, with float32 "
+        "weights, losses and tests; it is faster on processors that support it, and changes the results.",
+    )
+    evaluation: EvaluationConfig = Field(
+        EvaluationConfig(),
+        description="Section of tests and of the round that counts.",
+    )
+    early_stopping: EarlyStoppingConfig | None = Field(
+        None,
+        description="Section of early stopping on validation data; null runs all rounds.",
+    )
+    drift: DriftConfig | None = Field(
+        None,
+        description="Section of the drift that is measured in every round, or true alone; null measures none.",
+        examples=[{"decompose_every": 5}],
+    )
+    checkpoint: CheckpointConfig = Field(
+        CheckpointConfig(),
+        description="Section of checkpoints.",
+    )
+    seed: int = Field(
+        0,
+        ge=0,
+        lt=2**63,
+        description="Seed of everything random in the run.",
+    )
+    engine: EngineChoice = Field(
+        EngineChoice(),
+        description="Section of the engine that runs the clients, or its name alone.",
+    )
+    flower: FlowerConfig = Field(
+        FlowerConfig(),
+        description="Section of a federation over Flower.",
+    )
+    options: dict[str, dict[str, Any]] = Field(
+        default_factory=dict,
+        description="Options of methods by method name; a section named after the method is the usual way to write "
+        "them.",
+        examples=[{"fedsc": {"tau": 0.1}}],
+    )
+
+    @field_validator("model", mode="before")
+    @classmethod
+    def _named(cls, value: Any) -> Any:
+        for entry in value if isinstance(value, list | tuple) else [value]:
+            is_section = isinstance(entry, Mapping) and all(isinstance(key, str) for key in entry)
+            if not (
+                entry is None
+                or isinstance(entry, str | ModelConfig)
+                or (is_section and isinstance(entry.get("name"), str))
+            ):
+                raise ConfigError(
+                    f"model = {short_repr(entry)}: need a name, {{name: mlp, its keys}}, or a list of these"
+                )
+        return value
+
+    @field_validator("optimizer", mode="before")
+    @classmethod
+    def _optimizer(cls, value: Any) -> Any:
+        value = {"name": value} if isinstance(value, str) else value
+        return {**_OPTIMIZER, **value} if isinstance(value, Mapping) else value
+
+    @field_validator("optimizer")
+    @classmethod
+    def _moving(cls, optimizer: OptimizerSpec) -> OptimizerSpec:
+        """Refuse what only a phase of a method may have: a rate of 0."""
+        if not optimizer.lr:
+            raise ConfigError("optimizer.lr = 0: input should be greater than 0: nothing would be trained")
+        return optimizer
+
+    @field_validator("drift", mode="before")
+    @classmethod
+    def _drift(cls, value: Any) -> Any:
+        return ({} if value else None) if isinstance(value, bool) else value
+
+    @model_validator(mode="after")
+    def _kept_rounds_exist(self) -> Self:
+        """Refuse rounds that the run does not have."""
+        if beyond := [round_ for round_ in self.checkpoint.keep_clients if round_ > self.rounds]:
+            raise ConfigError(f"checkpoint.keep_clients = {beyond}: the run has {self.rounds} rounds")
+        return self
+
+    def build_method(self) -> Method:
+        """Build the method with its preset and the options of its section."""
+        return METHODS.get(self.method).configured(self.preset, self.options.get(self.method, {}))
+
+    def models(self) -> list[ModelConfig]:
+        """Return the models: one, or several for groups of clients. Without a model, the source's usual one."""
+        return model_configs(SOURCES.get(self.scenario.source).model if self.model is None else self.model)
+
+    def model_name(self) -> str:
+        """Return the title of the model in tables: its name, or the names of a group, separated by commas."""
+        return self.model if isinstance(self.model, str) else ", ".join(model.title for model in self.models())
+
+    def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
+        """Return a blueprint for each model, with what the method needs.
+
+        Args:
+            input_shape: shape of one sample.
+            num_classes: number of classes C.
+            method: the configured method.
+        """
+        spec = method.spec
+        needs: dict[str, Any] = {
+            "head_bias": spec.head_bias,
+            "nets": spec.nets,
+            "extra": method.extra,
+            "share": self.share,
+        }
+        return [
+            Blueprint(model.title, input_shape, num_classes, model.options(), factory=model.factory, **needs)
+            for model in self.models()
+        ]
+
+    def resolved(self) -> dict[str, Any]:
+        """Return all settings of the run as plain YAML values, defaults and preset spelled out."""
+        plain = self.model_dump(mode="json", exclude={"options", "scenario"})
+        for key in ("early_stopping", "drift"):  # keys that runs of earlier versions do not know
+            if getattr(self, key) is None:
+                del plain[key]
+        for key in ("keep_clients", "keep_clients_mib"):  # as well
+            if getattr(self.checkpoint, key) == CheckpointConfig.model_fields[key].default:
+                del plain["checkpoint"][key]
+        if self.flower == FlowerConfig():  # as well
+            del plain["flower"]
+        models = [fields if len(fields := model.model_dump()) > 1 else model.name for model in self.models()]
+        plain["model"] = models if len(models) > 1 else models[0]
+        plain["scenario"] = self.scenario.resolved()
+        if not self.evaluation.metrics:  # as well
+            del plain["evaluation"]["metrics"]
+        if not self.evaluation.protocols:  # as well
+            del plain["evaluation"]["protocols"]
+        for key in ("scores_mib", "select_by"):  # as well
+            if getattr(self.evaluation, key) == EvaluationConfig.model_fields[key].default:
+                del plain["evaluation"][key]
+        given = self.scenario.source == "given"  # such a scenario may hold clients out itself
+        if self.scenario.held_out is None and (not given or self.evaluation.newcomers == NewcomersConfig()):
+            del plain["evaluation"]["newcomers"]
+        if self.share == "all":  # a key that runs of earlier versions do not know
+            del plain["share"]
+        plain["optimizer"] = {
+            key: value
+            for key, value in plain["optimizer"].items()
+            if key not in _LATER_OPTIMIZER_KEYS or getattr(self.optimizer, key) != getattr(OptimizerSpec(), key)
+        }
+        plain[self.method] = self.build_method().options.resolved()
+        return plain
+
+    def fingerprint(self) -> str:
+        """Return a hash (16 hex digits) of every setting that can change a result."""
+        relevant = {key: value for key, value in self.resolved().items() if changes_numbers(key)}
+        relevant["scenario"] = self.scenario.for_fingerprint()
+        return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]
+
+
+def parse(values: Mapping[str, Any]) -> RunConfig:
+    """Check plain values and return the config. Raises `ConfigError`, in one line, for the first that is wrong."""
+    try:
+        return _parsed(values)
+    except UnknownKeyError as error:
+        raise with_hint_across_sections(error, sections_by_key(RunConfig, str(values.get("method", "")))) from None
+
+
+def _parsed(values: Mapping[str, Any]) -> RunConfig:
+    plain = _with_preset_settings(values)
+    options = plain.pop("options", {})
+    if not isinstance(options, Mapping):
+        raise ConfigError(f"options = {short_repr(options)}: need {{method: {{key: value}}}}")
+    options = dict(options)
+    for key in [k for k in plain if k not in RunConfig.model_fields and k in METHODS]:
+        options[key] = plain.pop(key)
+        if not isinstance(options[key], Mapping):
+            raise ConfigError(
+                f"{key} = {short_repr(options[key])}: the section of a method holds its options, as {{key: value}}"
+            )
+    try:
+        config = RunConfig(**plain, options=options)
+    except ValidationError as error:
+        raise explain_validation_error(error, "", RunConfig, METHODS.names()) from None
+    except TypeError:
+        raise ConfigError(f"config keys must be words, got {short_repr(sorted(map(str, plain)))}") from None
+    if not config.models():
+        raise ConfigError("model = []: need a model, a group of models, or a list with one or more")
+    for model in config.models():
+        model.check()
+    config.build_method()
+    refuse_absurd(config.model_dump(exclude={"model", "options"}) | options)
+    for name, section in options.items():
+        _check_section(name, section, config.preset)
+    read = config.model_dump(exclude={"model", "options", "scenario"})
+    refuse_booleans(plain, read | {"scenario": config.scenario.resolved()})
+    return config
+
+
+def _with_preset_settings(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Put the values over the settings of the method's preset (`Method.settings`); sections are joined key by key."""
+    method, preset = (values.get(key, RunConfig.model_fields[key].default) for key in ("method", "preset"))
+    is_method = isinstance(method, str) and isinstance(preset, str) and method in METHODS
+    joined = dict(METHODS.get(method).settings.get(preset, {})) if is_method else {}
+    for key, value in values.items():
+        are_sections = isinstance(value, Mapping) and isinstance(joined.get(key), Mapping)
+        joined[key] = {**joined[key], **value} if are_sections else value
+    return joined
+
+
+def _check_section(method: str, section: Mapping[str, Any], preset: str) -> None:
+    """Raises `ConfigError` for options that `method` refuses; a method that lacks `preset` is asked with its first."""
+    kind = METHODS.get(method)
+    configured = kind.configured(preset if preset in kind.presets else next(iter(kind.presets), preset), section)
+    refuse_booleans(section, configured.options.model_dump(), method)
+
+
+def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
+    """Read a YAML file, and change it by words `key=value`: dots lead into sections, or to an index of a list; values
+    are YAML, and null drops a key that takes no null.
+
+    Another kind (partition, source, model, optimiser, attack, method) drops the keys of the file that only the former
+    kind knows, and one warning says which. Raises `ConfigError` for a file or a word that cannot be read.
+    """
+    values = {} if path is None else read_yaml(path) or {}
+    if not isinstance(values, dict):
+        raise ConfigError(f"{path}: a config is a mapping of keys to values, this is a {type(values).__name__}")
+    former, typed = copy.deepcopy(values), set[str]()
+    for assignment in overrides:
+        key, equals, text = assignment.partition("=")
+        if not equals or not key:
+            raise ConfigError(
+                f"{short_repr(assignment)} is no override; write key=value, e.g. rounds=10 or scenario.alpha=0.5"
+            )
+        if not text.strip():  # an empty variable of a shell, as a rule
+            raise ConfigError(f"{short_repr(assignment)}: the value is empty; write {key}=null to take the key out")
+        try:
+            value = parse_yaml(text)
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{short_repr(assignment)}: the value is not YAML: {one_line(error)}") from None
+        typed.add(key)
+        if value is None and is_dropped_by_null(values, key.split(".")):
+            _drop_value(values, key.split("."))
+        else:
+            _set_value(values, key.split("."), value, assignment)
+    phrases = drop_keys_of_former_kinds(former, values, typed)
+    if phrases:
+        _log.warning("note: %s", "; ".join(phrases))
+    return values
+
+
+def _drop_value(values: dict[str, Any], path: Sequence[str]) -> None:
+    """Delete the value at `path`, if there is one."""
+    container: Any = values
+    for section in path[:-1]:
+        container = container.get(section) if isinstance(container, dict) else None
+    if isinstance(container, dict):
+        container.pop(path[-1], None)
+
+
+def _set_value(values: dict[str, Any], path: Sequence[str], value: Any, assignment: str) -> None:
+    """Set the value at `path`; sections that are missing are created."""
+    container: Any = values
+    for section, name in zip(path, [*path[1:], None], strict=True):
+        index: Any = section
+        if isinstance(container, list):
+            if not section.isdecimal() or int(section) >= len(container):
+                raise ConfigError(
+                    f"{short_repr(assignment)}: '{section}' is no place in a list of {len(container)}; the first is 0"
+                )
+            index = int(section)
+        elif not isinstance(container, dict):
+            raise ConfigError(
+                f"{short_repr(assignment)}: {short_repr(container)} is a value, not a section with '{section}'"
+            )
+        if name is None:
+            container[index] = value
+            return
+        inner = container.get(index) if isinstance(container, dict) else container[index]
+        if isinstance(inner, str) and (index in _NAMED_SECTIONS or isinstance(container, list)):
+            inner = {"name": inner}
+        container[index] = {} if inner is None else inner
+        container = container[index]

@@ -1,0 +1,276 @@
+"""The section `scenario` of a run: the source, the partition, the skews and the attack, with their keys."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any, Literal
+
+from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+
+from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
+from fedloom.core.registry import Registry
+from fedloom.core.streams import Streams
+from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
+from fedloom.data.attacks import Attack
+from fedloom.data.newcomers import MIN_TRAINING_CLIENTS, HeldOut
+from fedloom.data.partitions.partition import Partition
+from fedloom.data.skews.skew import Skew
+from fedloom.data.sources.nodes import Nodes
+from fedloom.data.sources.source import Source, Splits
+from fedloom.runs.config.counted_clients import count_clients
+from fedloom.runs.config.explain import build_named, explain_validation_error
+from fedloom.runs.config.public_data import PublicConfig, share_or_source
+
+_MAX_NODES = 1_000_000
+
+
+class ScenarioConfig(BaseModel):
+    """The data of the clients and how they are dealt. It also takes the keys of its source and partition."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    source: str = Field(
+        "digits",
+        description="Data source, by name; its own keys stand beside this one. `fedloom datasets` lists them.",
+    )
+    partition: str = Field(
+        "dirichlet",
+        description="Partition, by name: the rule that deals samples to clients. Its own keys stand beside this one.",
+    )
+    clients: int = Field(
+        10,
+        ge=1,
+        description="Number of clients; partition natural counts the owners unless it is given.",
+    )
+    val: float = Field(
+        0.1,
+        ge=0,
+        lt=1,
+        description="Share of each client's training samples that is held out for validation.",
+    )
+    split: OwnSplit | None = Field(
+        None,
+        description="Proportions of a split of each client's samples into training, validation and test parts, "
+        "which replaces `val` and tests each client on its own part; null keeps the official test set.",
+        examples=[{"train": 0.6, "val": 0.2, "test": 0.2}],
+    )
+    tests: Literal["shares", "matched"] = Field(
+        "shares",
+        description="Test views of the clients: `shares` deals the test set in the shares of the training set, "
+        "`matched` draws test samples in the client's own mix of classes.",
+    )
+    public: float | PublicConfig = Field(
+        0.0,
+        description="Public data at the server, for methods that use some: a share of the training samples from 0 "
+        "to below 1, or another source as {source: name, samples: number, its keys}.",
+        examples=[0.05, {"source": "digits", "samples": 500}],
+    )
+    skews: tuple[dict[str, Any], ...] = Field(
+        (),
+        description="List of skews that change the data of clients, applied in this order, each as {name: skew, "
+        "its keys}.",
+        examples=[[{"name": "label-noise", "share": 0.2}]],
+    )
+    attack: dict[str, Any] | None = Field(
+        None,
+        description="Attack of misbehaving clients, as its name or as {name: attack, share: share of clients, its "
+        "keys}; null for none.",
+        examples=[{"name": "label-flip", "share": 0.2}],
+    )
+    held_out: HeldOut | None = Field(
+        None,
+        description="Clients that never train, as {share: share of the clients} or as a list of their ids, or all data "
+        "of one domain, as {domain: its name}; the trained run is tested on them as on newcomers. Null holds nobody "
+        "out.",
+        examples=[{"share": 0.2}, {"clients": [3, 7]}, {"domain": "dslr"}],
+    )
+    seed: int | None = Field(
+        None,
+        ge=0,
+        lt=2**63,
+        description="Seed of the partition and of the order of the data; null takes the run's seed.",
+    )
+
+    @property
+    def val_key(self) -> str:
+        """The key that says how many samples are held out for validation."""
+        return "scenario.val" if self.split is None else "scenario.split.val"
+
+    @field_validator("attack", mode="before")
+    @classmethod
+    def _attack_by_name(cls, value: Any) -> Any:
+        return {"name": value} if isinstance(value, str) else value
+
+    @field_validator("held_out", mode="before")
+    @classmethod
+    def _held_out_by_id(cls, value: Any) -> Any:
+        if value is None or isinstance(value, Mapping | HeldOut):
+            return value
+        if isinstance(value, list | tuple):
+            return {"clients": value}
+        share = value if type(value) is float and 0 < value < 1 else 0.2
+        raise ConfigError(
+            f"scenario.held_out = {short_repr(value)}: need a share of the clients, as {{share: {share:g}}}, a list of "
+            "their ids, as [3, 7], or a domain, as {domain: its name}"
+        )
+
+    @field_validator("public", mode="before")
+    @classmethod
+    def _public(cls, value: Any) -> Any:
+        return share_or_source(value)
+
+    @model_validator(mode="before")
+    @classmethod
+    def _owners_deal(cls, values: Any) -> Any:
+        of_nodes = isinstance(values, Mapping) and values.get("source") == Nodes.kind
+        return {"partition": "natural", **values} if of_nodes else values
+
+    @model_validator(mode="after")
+    def _route(self) -> ScenarioConfig:
+        source, partition = self.parts()
+        if "clients" not in self.model_fields_set and source.kind not in (Nodes.kind, "given"):
+            self._take_count(count_clients(source, partition))
+        self._leave_nodes_data_alone()
+        self.build_skews()
+        self.build_attack()
+        if self.split is not None and "val" in self.model_fields_set:
+            raise ConfigError("scenario.val: split states the validation share too; leave val out")
+        if self.split is not None and self.tests == "matched":
+            raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
+        return self
+
+    def _take_count(self, clients: int | None) -> None:
+        """Set the number of clients that the data decide; without one it stays."""
+        if clients is not None:
+            object.__setattr__(self, "clients", clients)
+            self.model_fields_set.add("clients")
+
+    def _leave_nodes_data_alone(self) -> None:
+        if self.source == Nodes.kind and self.clients > _MAX_NODES:
+            raise ConfigError(f"scenario.clients = {self.clients}: need up to {_MAX_NODES:,} nodes")
+        changed = {
+            "partition": self.partition != "natural",
+            "skews": bool(self.skews),
+            "attack": self.attack is not None,
+            "tests": self.tests != "shares",
+            "public": isinstance(self.public, float) and self.public > 0,
+        }
+        if self.source == Nodes.kind and any(changed.values()):
+            key = next(name for name, is_so in changed.items() if is_so)
+            raise ConfigError(
+                f"scenario.{key}: with source nodes, data stay with the nodes as they are; leave {key} out"
+            )
+        if self.source == Nodes.kind and self.held_out is not None:
+            self._require_last_nodes(self.held_out)
+
+    def _require_last_nodes(self, held_out: HeldOut) -> None:
+        """Raise `ConfigError` unless the nodes that never train are the last ones: the others keep their numbers."""
+        count = len(held_out.clients or ())
+        count = count or max(1, round((held_out.share or 0.0) * self.clients))
+        last = list(range(self.clients - count, self.clients))
+        if self.clients - count < MIN_TRAINING_CLIENTS:
+            raise ConfigError(
+                f"scenario.held_out: {count} of {self.clients} nodes leave {max(0, self.clients - count)} to train; "
+                f"{MIN_TRAINING_CLIENTS} or more must train"
+            )
+        if sorted(held_out.clients or ()) != last:
+            raise ConfigError(
+                f"scenario.held_out: with source nodes, the clients that never train are the last ones, so that the "
+                f"others keep their numbers; number the nodes so, and write {last}"
+            )
+
+    def _refuse_key_of_others(self, key: str) -> None:
+        """Raise `ConfigError` for a key that other sources or partitions have, and name those."""
+        registries: dict[str, Registry[Any]] = {"source": SOURCES, "partition": PARTITIONS}
+        owners = [
+            f"{noun} {name}"
+            for noun, registry in registries.items()
+            for name, kind in registry
+            if key in kind.model_fields
+        ]
+        if owners:
+            more = f" and {len(owners) - 3} more" if len(owners) > 3 else ""
+            raise ConfigError(
+                f"unknown key 'scenario.{key}': source {self.source} and partition {self.partition} have none; it is a "
+                f"key of {', '.join(owners[:3])}{more}"
+            )
+
+    def last_newcomers(self) -> int:
+        """The number of nodes that never train where nodes have data of their own: they are the last ones."""
+        return len(self.held_out.clients or ()) if self.source == Nodes.kind and self.held_out is not None else 0
+
+    def parts(self) -> tuple[Source, Partition]:
+        """The source and the partition with their own keys. Raises `ConfigError` for keys that neither knows."""
+        source, partition = SOURCES.get(self.source), PARTITIONS.get(self.partition)
+        extra = dict(self.model_extra or {})
+        for key in extra:
+            if key not in {*source.model_fields, *partition.model_fields}:
+                self._refuse_key_of_others(key)
+                keys_of_all = {*type(self).model_fields, *source.model_fields, *partition.model_fields}
+                raise UnknownKeyError("scenario", key, keys_of_all)
+        built = []
+        for kind in (source, partition):
+            keys = {key: value for key, value in extra.items() if key in kind.model_fields}
+            try:
+                built.append(kind(**keys))
+            except ValidationError as error:
+                raise explain_validation_error(error, "scenario", kind) from None
+        return built[0], built[1]  # type: ignore[return-value]
+
+    def build_skews(self) -> list[Skew]:
+        """The skews with their keys. Raises `ConfigError` for unknown names and keys."""
+        return [build_named(SKEWS, values, f"scenario.skews[{index}]") for index, values in enumerate(self.skews)]
+
+    def build_attack(self) -> Attack | None:
+        """The attack with its keys. Raises `ConfigError` for an unknown name or key, and a value out of range."""
+        return None if self.attack is None else build_named(ATTACKS, self.attack, "scenario.attack")
+
+    def resolved(self) -> dict[str, Any]:
+        """All keys with their values, those of source, partition and skews included."""
+        source, partition = self.parts()
+        values = {name: getattr(self, name) for name in type(self).model_fields}
+        if not self.public:  # a key that runs of earlier versions do not know
+            del values["public"]
+        elif isinstance(self.public, PublicConfig):
+            values["public"] = self.public.resolved()
+        if self.held_out is None:
+            del values["held_out"]
+        else:
+            values["held_out"] = self.held_out.model_dump(mode="json", exclude_none=True)
+        attack = self.build_attack()
+        if attack is None:
+            del values["attack"]
+        else:
+            values["attack"] = {"name": attack.kind} | attack.model_dump(mode="json")
+        values["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
+        if self.split is not None:
+            values["split"] = self.split.model_dump(mode="json")
+            del values["val"]
+        return values | source.model_dump(mode="json") | partition.model_dump(mode="json")
+
+    def for_fingerprint(self) -> dict[str, Any]:
+        """Return `resolved`, where the digest of a scenario from Python stands for its partition, too."""
+        values = self.resolved()
+        if self.source != "given" or self.partition != "natural":
+            return values
+        keys_of_natural = PARTITIONS.get("natural").model_fields
+        return {key: value for key, value in values.items() if key not in keys_of_natural} | {"partition": "iid"}
+
+    def build(self, run_seed: int, splits: Splits | None = None) -> Scenario:
+        """Load the source (or take `splits`) and deal it; `seed` None takes the run's."""
+        source, partition = self.parts()
+        streams = Streams(run_seed if self.seed is None else self.seed)
+        return make_scenario(
+            self.source,
+            source.load() if splits is None else splits,
+            partition,
+            clients=self.clients,
+            val=self.val,
+            streams=streams,
+            split=self.split,
+            tests=self.tests,
+            skews=self.build_skews(),
+            public=self.public.load(streams) if isinstance(self.public, PublicConfig) else self.public,
+            attack=self.build_attack(),
+            held_out=self.held_out,
+        )

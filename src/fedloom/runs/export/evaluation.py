@@ -1,0 +1,114 @@
+"""Test a trained model on new labelled data, with all metrics."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.files import expand_home
+from fedloom.core.text import value_text
+from fedloom.evaluation import METRICS, Metric, MetricStates, Predictions
+from fedloom.evaluation.metrics.of_function import PerSample, register_metric
+from fedloom.evaluation.scores import finite
+from fedloom.runs.export.labelled import read_labelled
+from fedloom.runs.export.modules import OwnModel
+from fedloom.runs.export.trained import FinishedRun, Note, of_result, read
+from fedloom.runs.storage.curves import RoundSelection
+
+_NOT_OF_NEW_DATA = {
+    "domain_accuracy": "new data say no domain of their samples",
+    "attack_success": "nobody attacks new data",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Evaluation:
+    """The test of one model on new data.
+
+    model: whose model it is, in words. classes: their names. metrics: values by name, None where one is not defined;
+    `majority` is the accuracy of always predicting the most frequent class of these data. details: further values of
+    the metrics: lists by class, the confusion matrix, bounds, notes.
+    """
+
+    model: str
+    samples: int
+    classes: tuple[str, ...]
+    metrics: Mapping[str, float | None]
+    details: Mapping[str, Mapping[str, Any]]
+
+    def __repr__(self) -> str:
+        shown = ", ".join(f"{name} {value_text(name, value)}" for name, value in self.metrics.items())
+        return f"Evaluation({self.model} on {self.samples:,} samples:\n  {shown})"
+
+    def by_class(self) -> list[dict[str, Any]]:
+        """Return a row for each class: its name, samples, recall, precision and F1, None where one is not defined."""
+        confusion = self.details["balanced_accuracy"].get("confusion")
+        columns: dict[str, list[Any]] = {"class": list(self.classes)}
+        if confusion is not None:
+            columns["samples"] = [sum(row) for row in confusion]
+        columns |= {name: self.details[key]["by_class"] for name, key in _BY_CLASS.items()}
+        return [dict(zip(columns, values, strict=True)) for values in zip(*columns.values(), strict=True)]
+
+
+_BY_CLASS = {"recall": "recall", "precision": "precision", "f1": "macro_f1"}
+
+
+def evaluate(
+    run: Path | str | FinishedRun,
+    data: Path | str | tuple[Any, Any],
+    client: int | None = None,
+    at: RoundSelection = "last",
+    *,
+    metrics: Iterable[str | PerSample | type[Metric]] = (),
+    label: str | None = None,
+    model: OwnModel | None = None,
+    note: Note = lambda _: None,
+) -> Evaluation:
+    """Test the trained model of a run on new labelled data.
+
+    Args:
+        run: a run folder, an exported file, or a result.
+        data: arrays (x, y), a folder with a folder of files for each class, an .npz with x and y, a .csv or .parquet.
+        client: number of the client whose personal model is tested; None for the server's.
+        at: after the last round, or "best_val" for the best one on validation data.
+        metrics: names of metrics, functions, or classes; all registered ones if empty.
+        label: the column with the labels of a table; for other data it is refused.
+        model: your module or its factory, if the run was given one.
+        note: called with a sentence on unusual files and unfinished runs.
+
+    Raises as `fedloom.load`, and `DataError` for data that cannot be read or do not fit the model.
+    """
+    if isinstance(metrics, str) or not isinstance(metrics, Iterable):
+        raise ConfigError(f"metrics = {short_repr(metrics)}: need a list of names; leave it out for all metrics")
+    asked = dict.fromkeys(metric if isinstance(metric, str) else register_metric(metric) for metric in metrics)
+    names = [*asked] or [name for name in METRICS.names() if name not in _NOT_OF_NEW_DATA]
+    for name in names:
+        if name in _NOT_OF_NEW_DATA:
+            raise ConfigError(f"metric {name}: {_NOT_OF_NEW_DATA[name]}; leave it out")
+    kinds = {name: METRICS.get(name) for name in names}
+    if isinstance(run, Path | str):
+        trained = read(run, client, at, model=model, note=note)
+    elif isinstance(run, FinishedRun):
+        trained = of_result(run, client, at)
+    else:
+        raise ConfigError(f"run = {short_repr(run)}: need a run folder, an exported file or a result")
+    x, y = read_labelled(expand_home(data) if isinstance(data, Path | str) else data, trained.metadata, label, note)
+    logits = trained.scores(x)
+    if logits.shape[1] != len(trained.metadata.classes):
+        raise ConfigError(f"the model has {logits.shape[1]} class scores for {len(trained.metadata.classes)} classes")
+    counted = kinds | {name: METRICS.get(name) for name in ("balanced_accuracy", "recall", "precision", "macro_f1")}
+    states = MetricStates.new(Predictions(logits, y), counted)
+    values: dict[str, float | None] = {name: _defined(states.value(name)) for name in names}
+    values["majority"] = int(torch.bincount(y).max()) / len(y)
+    details = {name: finite(dict(states.details(name))) for name in counted if states.details(name)}
+    return Evaluation(trained.title, len(y), trained.metadata.classes, values, details)
+
+
+def _defined(value: float) -> float | None:
+    return None if math.isnan(value) else value

@@ -1,0 +1,162 @@
+"""Open a run at one of its checkpoints, to take its models."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import Any
+
+import torch
+from torch import nn
+
+from fedloom.core.errors import ConfigError, RunFolderError, short_repr
+from fedloom.core.records import RecordError
+from fedloom.data import Scenario
+from fedloom.engine import LocalTraining, Worker
+from fedloom.engine.jobs import kept_since
+from fedloom.engine.speedups import Speedups
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
+from fedloom.methods.contract.phases import Predictor
+from fedloom.nets.groups import group_of
+from fedloom.nets.user_model import ModelSource, UserModel
+from fedloom.runs.config.model_key import UserModelConfig
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.config.setup import Setup
+from fedloom.runs.export.metadata import Architecture, ExportMetadata, Input, Training
+from fedloom.runs.export.modules import module_of, packages_named
+from fedloom.runs.storage.checkpoint import Checkpoint
+from fedloom.runs.storage.compatibility import misfit_error
+from fedloom.runs.storage.curves import RoundSelection
+from fedloom.runs.storage.data_record import KEY, data_record_of, refuse_changed
+
+
+@dataclass(frozen=True, slots=True)
+class Memory:
+    """Parts that a run folder may lack: the config, a scenario passed in Python, and weights of a run in memory."""
+
+    config: RunConfig
+    scenario: Scenario | None = None
+    weights: dict[int, Checkpoint] = field(default_factory=dict, repr=False)
+
+
+class RunAtCheckpoint:
+    """A run at one of its checkpoints. `described`: the contents of scenario.json."""
+
+    def __init__(self, memory: Memory, checkpoint: Checkpoint, described: Mapping[str, Any]) -> None:
+        self.memory, self.config, self.checkpoint = memory, memory.config, checkpoint
+        try:
+            source, _ = self.config.scenario.parts()
+            self.input = Input(**{**described["input"], "reading": source.reading_keys()})
+            self.classes = tuple(described["classes"])
+            self.clients = int(described["clients"])
+        except (KeyError, TypeError, ValueError):
+            raise RunFolderError("scenario.json: damaged, or of an earlier version; run again with --fresh") from None
+        self._data = described.get(KEY)
+        self.counts: list[list[int]] = described.get("class_counts", [])
+        self._refuse_other_frozen_weights()
+        with packages_named(self.config.model_name()):
+            self.setup = Setup.from_config(self.config, self.input.shape, len(self.classes), self.clients)
+        self.method = self.setup.method
+
+    def _refuse_other_frozen_weights(self) -> None:
+        """Raise `ConfigError` if the run's frozen weights were not stored and the user's module has others."""
+        for model in self.config.models() if self.config.share == "trainable" else ():
+            if (
+                isinstance(model, UserModelConfig)
+                and model.user_model.digest(self.input.shape, len(self.classes)) != model.digest
+            ):
+                raise ConfigError(
+                    f"model {model.title}: not the one of this run, whose frozen weights were not stored (share = "
+                    "trainable); pass it with its first weights"
+                )
+
+    @cached_property
+    def scenario(self) -> Scenario:
+        """The data, for facts that the checkpoint lacks. Raises `RunFolderError` if they are not those of the run."""
+        scenario = self.memory.scenario or self.config.scenario.build(self.config.seed)
+        if self._data is not None and self.checkpoint.path is not None:
+            refuse_changed(self.checkpoint.path.parents[1], self._data, data_record_of(self.config, scenario))
+        return scenario
+
+    def model(self, client: int | None, at: RoundSelection) -> tuple[nn.Module, ExportMetadata, ModelSource | None]:
+        """Return the server's or a client's model with its metadata. Raises `ConfigError` if it does not exist."""
+        if client is not None and (isinstance(client, bool) or not hasattr(client, "__index__")):
+            raise ConfigError(f"client = {short_repr(client)}: need a client's number, or None for the server's model")
+        if client is not None and not 0 <= client < self.clients:
+            raise ConfigError(f"client = {client}: the run has {self.clients} clients, 0 to {self.clients - 1}")
+        group = 0 if client is None else group_of(client, self.setup.tasks)
+        blueprint, net = self.setup.blueprints[group], self.setup.nets[group]
+        try:
+            predictor = self._predictor(client)
+            module, forward = module_of(net, predictor, blueprint, self.method)
+        except (RecordError, LookupError, RuntimeError) as error:
+            if self.checkpoint.path is None:
+                raise
+            raise misfit_error(self.checkpoint, error) from error
+        training = Training(
+            method=self.config.method,
+            source=self.method.citation.source if self.method.citation else "",
+            preset=self.config.preset,
+            options=self.method.options.model_dump(mode="json"),
+            seed=self.config.seed,
+            clients=self.clients,
+            rounds=self.config.rounds,
+            round=self.checkpoint.round,
+            at=at,
+            client=client,
+        )
+        architecture = Architecture(
+            model=blueprint.model,
+            options=dict(blueprint.options),
+            given=blueprint.factory is not None,
+            forward=forward,
+        )
+        metadata = ExportMetadata(architecture=architecture, classes=self.classes, input=self.input, training=training)
+        return module, metadata, blueprint.factory.source if isinstance(blueprint.factory, UserModel) else None
+
+    def _predictor(self, client: int | None) -> Predictor:
+        """Return the predictor with the weights that were tested. Raises `ConfigError` if there is none."""
+        name, server, round_ = self.config.method, self.checkpoint.server, self.checkpoint.round
+        if client is None:
+            task, public = self.setup.tasks[0], self.scenario.public if self._public else None
+            ctx = ServerContext(task, round_, self.setup.nets[0].functional, public)
+            offered = self.method.predictors(server, None, ctx)
+            if "global" not in offered:
+                raise ConfigError(f"{name} has no global model: name a client, 0 to {self.clients - 1}")
+            return offered["global"]
+        facts, states = self.context(client), self.checkpoint.states
+        state = states[client] if client in set(states) else self.method.client_init(facts)
+        if kept_since(state) is not None:
+            raise ConfigError(f"client = {client}: its personal model stays on its own node, the server never has it")
+        offered = self.method.predictors(server, state, ServerContext(facts.task, round_, client=client))
+        if "personal" not in offered:
+            raise ConfigError(f"client = {client}: {name} has no personal models, only a global one; name no client")
+        return self._adapted(offered["personal"], facts)
+
+    @property
+    def _public(self) -> bool:
+        scenario = self.memory.scenario
+        return bool(self.config.scenario.public) if scenario is None else scenario.public is not None
+
+    def context(self, client: int) -> ClientContext:
+        """Return a client's context, from scenario.json or else from the data."""
+        if client < len(self.counts):
+            counts = torch.tensor(self.counts[client], dtype=torch.int64)
+        else:
+            labels = self.scenario.train_set.y[self.scenario.train.tensor(client)]
+            counts = torch.bincount(labels, minlength=len(self.classes))
+        task = self.setup.tasks[group_of(client, self.setup.tasks)]
+        return ClientContext(task, self.checkpoint.round, client, int(counts.sum()), counts)
+
+    def _adapted(self, predictor: Predictor, facts: ClientContext) -> Predictor:
+        """Return a personal model after the method has adapted it to the client's training data, as before a test."""
+        if not self.method.adapt(Start(predictor.tree, predictor.consts), facts):
+            return predictor
+        config, data = self.config, self.scenario
+        nets = [blueprint.build(self.setup.streams) for blueprint in self.setup.blueprints]
+        local = LocalTraining(config.batch_size, config.optimizer, config.augment)
+        half = config.precision == "bfloat16"
+        worker = Worker(self.method, nets, data.train_set, local, bfloat16=half, speedups=Speedups(steps=False))
+        live = worker.loaded_nets[facts.task.group]
+        return worker.adapt(live, predictor, facts, data.train.tensor(facts.client))[0]

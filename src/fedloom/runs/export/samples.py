@@ -1,0 +1,202 @@
+"""Read new samples for a trained model: pictures, texts, tables and arrays, in the format of the run's source."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import DataError
+from fedloom.data.dataset import checked
+from fedloom.data.sources.images import decode, is_image, picture_size
+from fedloom.data.sources.npz import read_npz
+from fedloom.data.sources.picture_notes import PictureNotes
+from fedloom.data.sources.regular_files import read_regular, require_regular
+from fedloom.data.sources.tables import LabelColumn, NewRows, table_rows
+from fedloom.data.sources.text import encode, infer_tokens, token_notes, utf8
+from fedloom.runs.export.metadata import Input
+
+TABLES = (".csv", ".parquet")
+_LISTED = 5  # columns in a sentence
+
+
+@dataclass(frozen=True, slots=True)
+class SampleNote:
+    """A kind of unusual values among new samples, and how many there are.
+
+    kind: `unknown_words` and `incomplete` (of a table), `unknown_tokens` (of a text), `outside_training`, `resized`, or
+    a kind of `PictureNotes`. count: cells, rows, texts, values or pictures of this kind. text: a sentence.
+    """
+
+    kind: str
+    count: int
+    text: str
+
+
+def read_samples(
+    paths: Sequence[Path], expected: Input, note: Callable[[SampleNote], None] = lambda _: None
+) -> tuple[list[str], Tensor]:
+    """Return names [n] and samples [n, *expected.shape] of all files, as the source would store them.
+
+    An .npz holds samples in the format of the run's data: `x`, `x_test`, or its only array. Each row of a .csv or
+    .parquet is a sample, counted from 1. Other files are one sample each: a picture, resized as training pictures are,
+    or a UTF-8 text.
+
+    Args:
+        paths: the files.
+        expected: the format of the run's samples.
+        note: called with each kind of unusual samples.
+
+    Raises `DataError` for files that cannot be read or have another kind or shape.
+    """
+    names: list[str] = []
+    pictures = PictureNotes()
+    parts: list[Tensor] = []
+    for path in paths:
+        if path.suffix == ".npz":
+            part = _arrays(path, expected)
+            names += [f"{path.name}:{row}" for row in range(len(part))]
+        elif path.suffix in TABLES and expected.features:
+            table = table_rows(path, expected.features, expected.reading)
+            part = _table_samples(path, table, note)
+            names += [f"{path.name}:{row + 1}" for row in table.rows.tolist()]
+        else:
+            part = _read_sample(path, expected, pictures)
+            names.append(path.name)
+            for sentence in token_notes(part.numpy(), str(path)) if expected.ids is not None else ():
+                note(SampleNote("unknown_tokens", 1, sentence))
+        _require_shape(part, expected, path)
+        parts.append(part)
+    for kind, count, sentence in pictures.by_kind(with_depth=False):
+        note(SampleNote(kind, count, sentence))
+    samples = torch.cat([part.float() if expected.ids is None else part for part in parts])
+    if outside := _outside_training(samples, expected):
+        note(outside)
+    return names, samples
+
+
+def read_labelled_table(
+    path: Path, expected: Input, label: LabelColumn, note: Callable[[SampleNote], None]
+) -> tuple[Tensor, np.ndarray]:
+    """Return the samples [n, d] of a table's rows as the source would store them, and their labels [n].
+
+    Args:
+        path: the table.
+        expected: the format of the run's samples.
+        label: the column of the labels.
+        note: called with each kind of unusual samples.
+
+    Raises `DataError` for a table that cannot be read or has other columns, and if the run has learned from no table.
+    """
+    if not expected.features:
+        raise DataError(f"{path}: the run's samples are {expected.dtype} of shape {expected.shape}; give an .npz")
+    table = table_rows(path, expected.features, expected.reading, label)
+    samples = _table_samples(path, table, note)
+    _require_shape(samples, expected, path)
+    if outside := _outside_training(samples, expected):
+        note(outside)
+    return samples, np.asarray(table.labels)
+
+
+def _table_samples(path: Path, table: NewRows, note: Callable[[SampleNote], None]) -> Tensor:
+    for sentence in table.notes:
+        note(SampleNote("unknown_words", table.unknown_words, sentence))
+    if table.left_out:
+        rows = f"{table.left_out:,} of {table.left_out + len(table.x):,} rows lack a value"
+        sentence = f"{path}: {rows} and were left out, as in the run (incomplete: drop)"
+        note(SampleNote("incomplete", table.left_out, sentence))
+    return torch.from_numpy(table.x)
+
+
+def _require_shape(samples: Tensor, expected: Input, path: Path) -> None:
+    if tuple(samples.shape[1:]) != expected.shape:
+        raise DataError(f"{path}: samples of shape {tuple(samples.shape[1:])}; the model takes {expected.shape}")
+
+
+def _outside_training(samples: Tensor, expected: Input) -> SampleNote | None:
+    """Return a note on values of rows [n, d] beyond those of the training rows, or None."""
+    if not expected.ranges or samples.shape[1:] != (len(expected.ranges),):
+        return None
+    low, high = torch.tensor(expected.ranges).unbind(1)
+    outside = (samples < low) | (samples > high)
+    counts = dict(enumerate(outside.sum(0).tolist()))
+    columns = [index for index, count in counts.items() if count]
+    if not columns:
+        return None
+    listed = ", ".join(
+        f"'{expected.features[index]}' ({counts[index]:,}, trained on {low[index]:g} to {high[index]:g})"
+        for index in columns[:_LISTED]
+    )
+    more = f" and {len(columns) - _LISTED} more columns" if len(columns) > _LISTED else ""
+    rows = f"{int(outside.any(1).sum()):,} of {len(samples):,} rows"
+    text = f"values beyond those of the training rows in {rows}: {listed}{more}"
+    return SampleNote("outside_training", sum(counts.values()), text)
+
+
+def _arrays(path: Path, expected: Input) -> Tensor:
+    arrays = read_npz(path, ())
+    name = next(iter(arrays)) if len(arrays) == 1 else "x" if "x" in arrays else "x_test"
+    if name not in arrays:
+        raise DataError(f"{path}: holds {', '.join(arrays) or 'nothing'}; name the samples x")
+    return stored_samples(arrays[name], expected, f"{path} ({name})")
+
+
+def stored_samples(x: np.ndarray, expected: Input, origin: str) -> Tensor:
+    """Return samples as the run stored its own: [n, *expected.shape], of its dtype.
+
+    Args:
+        x: samples; images may have their channels last.
+        expected: the format of the run's samples.
+        origin: name of the samples in messages.
+
+    Raises `DataError` for samples of another form, another dtype, and unknown token ids.
+    """
+    tokens = expected.ids is not None
+    if len(expected.shape) > 2 and x.shape[1:] == (*expected.shape[1:], expected.shape[0]) != expected.shape:
+        x = np.moveaxis(x, -1, 1)
+    labels = np.zeros(len(x) if x.ndim else 0, np.int64)
+    data = checked(x, labels, origin=origin, classes=["-"], tokens=tokens)
+    stored = str(data.x.dtype).removeprefix("torch.")
+    if stored != expected.dtype:
+        raise DataError(f"{origin} has dtype {x.dtype}; the run's samples are {expected.dtype}")
+    if expected.ids is not None and int(data.x.max()) >= expected.ids:
+        raise DataError(f"{origin}: token id {int(data.x.max())}; the run has ids 0 to {expected.ids - 1}")
+    return data.x
+
+
+def _read_sample(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
+    if not path.is_file():
+        require_regular(path)
+        raise DataError(f"{path}: no such file")
+    if expected.ids is not None:
+        return _text(path, expected)
+    if not is_image(path.name) or len(expected.shape) != 3:
+        pictured = len(expected.shape) == 3
+        kind = "a picture or an .npz" if pictured else "a .csv, .parquet or .npz" if expected.features else "an .npz"
+        raise DataError(f"{path}: the run's samples are {expected.dtype} of shape {expected.shape}; give {kind}")
+    return _picture(path, expected, pictures)
+
+
+def _text(path: Path, expected: Input) -> Tensor:
+    if not expected.words:
+        raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
+    token_ids = {word: number for number, word in enumerate(expected.words, 2)}
+    tokens = infer_tokens(expected.words)
+    text = utf8(read_regular(path), str(path))
+    return torch.from_numpy(encode([text], token_ids, expected.shape[0], tokens))
+
+
+def _picture(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
+    channels, height, width = expected.shape
+    if height != width or channels not in (1, 3) or expected.white is None:
+        raise DataError(f"{path}: pictures do not become samples {expected.shape} of {expected.dtype}; give an .npz")
+    raw = read_regular(path)
+    pixels = torch.from_numpy(decode(raw, str(path), height, channels, pictures).copy())[None]
+    size = picture_size(raw)
+    if size != (width, height):
+        pictures.add("resized", f"{path} ({size[0]} x {size[1]})")
+    return pixels * (expected.white / 255)

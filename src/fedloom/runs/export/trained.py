@@ -1,0 +1,267 @@
+"""The trained model of a run: a plain module with the tested weights, and the metadata to use it."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Protocol, get_args, runtime_checkable
+
+import torch
+from safetensors.torch import save as safetensors_bytes
+from torch import Tensor, nn
+
+from fedloom.core.criterion import Criterion
+from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError, short_repr
+from fedloom.core.files import expand_home
+from fedloom.core.process_settings import reproducible_settings
+from fedloom.core.records import RecordError
+from fedloom.core.trees import Tree
+from fedloom.data import Dataset, Scenario
+from fedloom.engine import PASS_BATCH
+from fedloom.evaluation import METRICS
+from fedloom.nets.user_model import ModelSource
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.export import metadata as metadata_file
+from fedloom.runs.export.graphs import graph_bytes
+from fedloom.runs.export.metadata import ExportMetadata
+from fedloom.runs.export.modules import OwnModel, config_of, module_of_metadata
+from fedloom.runs.export.run_at_checkpoint import Memory, RunAtCheckpoint
+from fedloom.runs.storage import checkpoint as checkpoints
+from fedloom.runs.storage.checkpoint import Checkpoint
+from fedloom.runs.storage.curves import RoundSelection, best_val, curve
+from fedloom.runs.storage.run_data import known_direction, shown_criterion
+from fedloom.runs.storage.run_folder import Row, RunFolder
+
+Note = Callable[[str], None]
+
+
+@dataclass(frozen=True, slots=True)
+class Trained:
+    """A trained model.
+
+    Attributes:
+        module: x [B, ...] normalised float32 (or token ids int64) -> class scores [B, C], in evaluation mode.
+        metadata: its classes, input and architecture, and the run that its weights come from.
+        user_model: the module that the user passed to the run, or the function that makes it; None for a registered
+            model.
+    """
+
+    module: nn.Module
+    metadata: ExportMetadata
+    user_model: ModelSource | None = None
+
+    @property
+    def title(self) -> str:
+        """Whose model it is, and from which round: "the model of client 3 of fedrep after round 40 of 50"."""
+        training = self.metadata.training
+        owner = "the global model" if training.client is None else f"the model of client {training.client}"
+        return f"{owner} of {training.method} after round {training.round} of {training.rounds}"
+
+    def probabilities(self, x: Tensor) -> Tensor:
+        """Return softmax of the class scores [n, C] float32 of samples as stored [n, *metadata.input.shape]."""
+        return self.scores(x).softmax(1)
+
+    def scores(self, x: Tensor) -> Tensor:
+        """Return the class scores [n, C] of samples as stored [n, *metadata.input.shape]."""
+        moments = self.metadata.input.mean, self.metadata.input.std
+        mean, std = (None if values is None else torch.tensor(values) for values in moments)
+        data = Dataset(x, torch.zeros(len(x), dtype=torch.int64), self.metadata.classes, mean, std)
+        with torch.inference_mode():
+            parts = torch.split(torch.arange(len(x)), PASS_BATCH)
+            return torch.cat([self.module(data.gather(part)) for part in parts])
+
+    def save(self, path: Path | str) -> Path:
+        """Write the model to `path` and its metadata beside it (.json), and return the metadata's path.
+
+        The suffix of `path` is the format: .safetensors holds the weights; .onnx and .pt2 (torch.export) also hold the
+        computation, which is checked against the module. Raises as `fedloom.runs.export.metadata.write` and
+        `fedloom.runs.export.graphs.graph_bytes`, and `ConfigError` if .safetensors cannot hold the method's prediction.
+        """
+        path = expand_home(path)
+        metadata_file.check_place(path)
+        export_format = metadata_file.format_of(path)
+        if export_format != "safetensors":
+            raw, graph = graph_bytes(self.module, self.metadata, export_format)
+            return metadata_file.write(self.metadata.model_copy(update={"graph": graph}), raw, path)
+        tree = self.module.state_dict()
+        if self.metadata.architecture.forward == "method":
+            self._refuse_what_a_file_lacks(tree)
+        plain = {name: value.detach().cpu().clone().contiguous() for name, value in tree.items()}
+        return metadata_file.write(self.metadata, safetensors_bytes(plain, {"format": "pt"}), path)
+
+    def _refuse_what_a_file_lacks(self, tree: Tree) -> None:
+        """Raise `ConfigError` if the method predicts with more than nets, e.g. prototypes: a file holds only nets."""
+        shape = (2, *self.metadata.input.shape)
+        probe = torch.zeros(shape, dtype=torch.int64) if self.metadata.input.ids else torch.rand(shape)
+        try:
+            again = module_of_metadata(self.metadata, tree, self.user_model)
+            with torch.inference_mode():
+                same = torch.equal(again(probe), self.module(probe))
+        except (LookupError, RecordError):
+            same = False
+        if not same:
+            raise ConfigError(
+                f"{self.metadata.training.method} predicts with more than its nets hold, which no file of weights "
+                "can say; write .onnx or .pt2, or use fedloom.load or fedloom predict with the run folder"
+            )
+
+
+@runtime_checkable
+class FinishedRun(Protocol):
+    """The parts of a `Result` from which its model is made."""
+
+    @property
+    def rows(self) -> Sequence[Row]: ...
+    @property
+    def config(self) -> Mapping[str, Any]: ...
+    @property
+    def scenario(self) -> Mapping[str, Any]: ...
+    @property
+    def folder(self) -> Path | None: ...
+    @property
+    def memory(self) -> Memory | None: ...
+
+
+def load(
+    path: Path | str,
+    client: int | None = None,
+    at: RoundSelection = "last",
+    *,
+    model: OwnModel | None = None,
+    scenario: Scenario | None = None,
+) -> nn.Module:
+    """Return the trained model of a run folder or an exported file, as a plain module in evaluation mode.
+
+    The module maps x [B, ...], normalised (token ids: int64), to class scores [B, C] with the weights that were tested.
+    An unfinished run gives the model of its last checkpoint, with a warning.
+
+    Args:
+        path: a run folder or an exported file; a file holds one model, so that client and at are for folders.
+        client: number of the client whose personal model is loaded; None for the server's.
+        at: after the last round, or "best_val" for the best one on validation data if `evaluation.select` is best_val.
+        model: your module or its factory, if the run was given one.
+        scenario: your scenario, if the run was given one and its method adapts personal models to data.
+
+    Raises `ConfigError` for a client or a round that the run does not have, `RunFolderError` for a path without a run
+    or an export, `CheckpointError` for damaged weights.
+    """
+    return read(path, client, at, model=model, scenario=scenario).module
+
+
+def _warn(text: str) -> None:
+    warnings.warn(text, stacklevel=4)
+
+
+def read(
+    path: Path | str,
+    client: int | None = None,
+    at: RoundSelection = "last",
+    *,
+    model: OwnModel | None = None,
+    scenario: Scenario | None = None,
+    note: Note = _warn,
+) -> Trained:
+    """Load a model with its metadata. All arguments but `note` are those of `load`, which raises the same errors.
+
+    Args:
+        path: a run folder or an exported file.
+        client: number of the client whose personal model is loaded; None for the server's.
+        at: "last" or "best_val", the selected round.
+        model: your module or its factory, if the run was given one.
+        scenario: your scenario, if the method adapts personal models to data.
+        note: called with a sentence on unfinished runs and damaged checkpoints; warns by default.
+    """
+    if not isinstance(path, Path | str):
+        raise ConfigError(
+            f"path = {short_repr(path)}: need a path, as a text or a Path, of a run folder or of an exported file"
+        )
+    path = expand_home(path)
+    if path.suffix == metadata_file.SUFFIX and not path.is_dir():
+        if client is not None or at != "last":
+            raise ConfigError(f"{path}: a file holds one model; clients and rounds are for run folders")
+        metadata, tree = metadata_file.read(path)
+        with reproducible_settings():
+            return Trained(module_of_metadata(metadata, tree, model), metadata)
+    if path.suffix in metadata_file.SUFFIXES.values() and not path.is_dir():
+        raise ConfigError(f"{path}: a graph for other programs; fedloom reads run folders and {metadata_file.SUFFIX}")
+    folder = RunFolder(path)
+    resolved = folder.read_config()
+    if resolved is None:
+        raise RunFolderError(f"{path}: no run there (no config.yaml); give a run folder, or a {metadata_file.SUFFIX}")
+    memory = Memory(config_of(resolved, model), scenario)
+    checkpoint = _in_folder(memory.config, folder, at, note)
+    with reproducible_settings():
+        return Trained(*RunAtCheckpoint(memory, checkpoint, folder.read_scenario()).model(client, at))
+
+
+def of_result(result: FinishedRun, client: int | None = None, at: RoundSelection = "last") -> Trained:
+    """Return a model as `read` does, from a result of this process.
+
+    Args:
+        result: the result of a run, with a folder or weights in memory.
+        client: number of the client whose personal model is loaded; None for the server's.
+        at: "last" or "best_val", the selected round.
+
+    Raises `ConfigError` for a client or a round that the run does not have.
+    """
+    memory = result.memory or Memory(config_of(result.config, None))
+    if result.folder is not None:
+        checkpoint = _in_folder(memory.config, RunFolder(result.folder), at, _warn)
+    else:
+        kept_checkpoint = memory.weights.get(_round(result.rows, at, memory.config, {}))
+        if kept_checkpoint is None:
+            raise ConfigError(
+                f"at = '{at}': this run kept no weights of that round; "
+                + ("give it evaluation.select=best_val" if at == "best_val" else "give it a folder (out=...)")
+            )
+        checkpoint = kept_checkpoint
+    with reproducible_settings():
+        return Trained(*RunAtCheckpoint(memory, checkpoint, result.scenario).model(client, at))
+
+
+# -- which round -------------------------------------------------------------------------------------------------------
+def _round(rows: Sequence[Row], at: RoundSelection, config: RunConfig, numbers: Mapping[str, Any]) -> int:
+    """Return the round that `at` names. numbers: the contents of summary.json, empty if there is none."""
+    if at not in get_args(RoundSelection):
+        raise ConfigError(f"at = '{at}': need last or best_val")
+    if not rows:
+        raise RunFolderError("metrics.jsonl: missing or empty, and the run is finished; run again with --fresh")
+    if at == "last":
+        return rows[-1]["round"]
+    criterion = _criterion(rows, config, numbers)
+    best = best_val(rows, criterion)
+    if best is None and curve(rows, criterion.name, "val")[0]:
+        raise ConfigError(f"at = 'best_val': {criterion.name} on validation data is NaN in every round; take last")
+    if best is None:
+        raise ConfigError("at = 'best_val': this run has no validation data; take last, or set scenario.val above 0")
+    return best[0]
+
+
+def _criterion(rows: Sequence[Row], config: RunConfig, numbers: Mapping[str, Any]) -> Criterion:
+    """Return what selects a round, which may be a function of a script that this process has not run."""
+    evaluation, name = config.evaluation, config.evaluation.select_by
+    is_shown = numbers.get("select") == "best_val" or known_direction(numbers, name) is not None
+    if name in METRICS or not is_shown:
+        return evaluation.criterion()
+    return shown_criterion(rows, numbers, name, evaluation.last_k)
+
+
+def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: Note) -> Checkpoint:
+    """Return the checkpoint of the round that `at` names; of an unfinished run the last one."""
+    fingerprint = config.fingerprint()
+    if at == "last" and folder.read_json("summary.json") is None:
+        latest = checkpoints.load_latest(folder.checkpoints, fingerprint, note)
+        if latest is None:
+            raise RunFolderError(f"{folder.path}: unfinished, and without a checkpoint yet; go on with --resume")
+        note(f"{folder.path} is unfinished: this is the model after round {latest.round} of {config.rounds}")
+        return latest
+    round_ = _round(folder.log.rows(), at, config, folder.read_json("summary.json") or {})
+    round_checkpoint = checkpoints.load_round(folder.checkpoints, round_, fingerprint)
+    if round_checkpoint is None:
+        raise CheckpointError(
+            f"{folder.path}: no checkpoint of round {round_} ({at}); "
+            + ("evaluation.select=best_val keeps that round" if at == "best_val" else "run again with --fresh")
+        )
+    return round_checkpoint

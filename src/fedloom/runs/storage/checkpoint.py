@@ -1,0 +1,208 @@
+"""Checkpoints: a federation between two rounds, on disk, in folders that are complete or absent.
+
+checkpoint/round-000012/: meta.json (format, version, fingerprint, round, checksums), server.safetensors, and the client
+states (`state_archive.py`). Equal federations have the same sha256, whenever checkpoints were written.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import shutil
+from collections.abc import Callable, Collection, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from fedloom._version import __version__
+from fedloom.core.errors import CheckpointError
+from fedloom.core.files import json_digest, json_text, parse_json, read_file, write_atomic
+from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
+from fedloom.runs.storage import state_archive
+from fedloom.runs.storage.log import START, LogPosition, MetricsLog
+from fedloom.runs.storage.round_folders import (
+    file_digest,
+    finished_folders,
+    round_folder,
+    round_of,
+    written_whole,
+)
+
+_FORMAT = 2
+_SERVER = "server.safetensors"
+
+
+@dataclass(frozen=True, slots=True)
+class Checkpoint:
+    """A federation between two rounds: finished rounds, the states of server and clients, and the position in the
+    metrics. `path` and `sha256` (of the content) are set if it is on disk."""
+
+    round: int
+    server: Record
+    states: Mapping[int, Record]
+    metrics: LogPosition = START
+    path: Path | None = None
+    sha256: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class SavedCheckpoint:
+    """A checkpoint on disk: its folder, and the sha256 of what it holds: round, config, server and clients."""
+
+    path: Path
+    sha256: str
+
+
+def save(
+    folder: Path,
+    checkpoint: Checkpoint,
+    fingerprint: str,
+    keep: int,
+    *,
+    previous: Path | None = None,
+    changed: Collection[int] = (),
+    best_round: int | None = None,
+    for_rewind: bool = False,
+) -> SavedCheckpoint:
+    """Write a checkpoint beside the others, and delete older ones.
+
+    Args:
+        folder: the run folder.
+        checkpoint: the federation between two rounds.
+        fingerprint: fingerprint of the run's config.
+        keep: number of the newest checkpoints that stay.
+        previous: the checkpoint of this run that was saved or loaded before.
+        changed: clients whose state changed since; the states of others are shared with `previous`.
+        best_round: a round whose checkpoint stays.
+        for_rewind: also keep some older ones (`is_kept_for_rewind`), so that a run can be taken back.
+
+    Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
+    """
+    target = round_folder(folder, checkpoint.round)
+    with written_whole(target) as partial:
+        server = to_bytes(checkpoint.server)
+        write_atomic(partial / _SERVER, server)
+        index = state_archive.write(partial, checkpoint.round, checkpoint.states, changed, previous)
+        content = {
+            "format": _FORMAT,
+            "version": __version__,
+            "fingerprint": fingerprint,
+            "round": checkpoint.round,
+            "server": hashlib.sha256(server).hexdigest(),
+            "clients": state_archive.content_digest(index),
+        }
+        sha256 = json_digest(content)
+        meta = content | {
+            "sha256": sha256,
+            "metrics": checkpoint.metrics._asdict(),
+            "index": file_digest(partial / state_archive.INDEX),
+        }
+        write_atomic(partial / "meta.json", json_text(meta | {"meta": json_digest(meta)}, indent=1, sort_keys=True))
+    stored = finished_folders(folder)
+    newer = [old for old in stored if round_of(old) > checkpoint.round]  # which could not be used, so the run went back
+    for unusable in newer:
+        shutil.rmtree(unusable, ignore_errors=True)
+    for old in [old for old in stored if old not in newer][:-keep]:
+        if best_round is not None and old == round_folder(folder, best_round):
+            continue
+        if not for_rewind or not is_kept_for_rewind(round_of(old), checkpoint.round):
+            shutil.rmtree(old, ignore_errors=True)
+    return SavedCheckpoint(target, sha256)
+
+
+def is_kept_for_rewind(round_: int, newest: int) -> bool:
+    """Whether the checkpoint of a round is kept for a run that may be taken back: those of the rounds that a power of
+    two divides, up to twice that power ago. So about 2 log2(rounds) stay.
+
+        >>> [round_ for round_ in range(1, 33) if is_kept_for_rewind(round_, newest=33)]
+        [16, 24, 28, 30, 31, 32]
+    """
+    return newest - round_ <= 2 * (round_ & -round_)
+
+
+def checkpoints_by_round(folder: Path) -> dict[int, Path]:
+    """The checkpoints of a run by round, ascending."""
+    return {round_of(path): path for path in finished_folders(folder) if path.is_dir() and not path.is_symlink()}
+
+
+def load_latest(
+    folder: Path, fingerprint: str, warn: Callable[[str], None], log: MetricsLog | None = None
+) -> Checkpoint | None:
+    """The newest checkpoint that can be used, or None if there is none at all. One that is damaged, or whose metrics
+    are no longer in the `log`, is reported through `warn` and the one before it is taken.
+
+    Raises `CheckpointError` for a checkpoint of another config, format or version, and if none can be used.
+    """
+    unusable: list[tuple[str, str]] = []
+    for path in reversed(finished_folders(folder)):
+        try:
+            checkpoint = _load(path, fingerprint)
+            if log is None or log.starts_with(checkpoint.metrics):
+                break
+            unusable.append((path.name, f"does not fit {log.path.name}, of which rows were lost or changed"))
+        except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
+            unusable.append((path.name, f"is damaged ({error})"))
+    else:
+        if unusable:
+            name, why = unusable[0]
+            raise CheckpointError(
+                f"{folder}: none of {len(unusable)} checkpoints can be used ({name} {why}); put the files back, or "
+                "delete the run folder and run again"
+            )
+        return None
+    for name, why in unusable:
+        warn(f"checkpoint {name} {why}; falling back to the one before it")
+    return checkpoint
+
+
+def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
+    """Return the checkpoint of one round, or None if there is none.
+
+    Args:
+        folder: the run folder.
+        round_: number of the finished round.
+        fingerprint: fingerprint of the run's config.
+
+    Raises `CheckpointError` if it is damaged, or of another config, format or version.
+    """
+    path = round_folder(folder, round_)
+    if not path.is_dir():
+        return None
+    try:
+        return _load(path, fingerprint)
+    except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
+        raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
+
+
+def _load(path: Path, fingerprint: str) -> Checkpoint:
+    meta = _meta(path)
+    if meta["format"] != _FORMAT or meta["version"] != __version__:
+        raise CheckpointError(
+            f"{path}: written by fedloom {meta['version']} (format {meta['format']}), this is {__version__} (format "
+            f"{_FORMAT}); go on with that version, or delete the run folder and run again"
+        )
+    if meta["fingerprint"] != fingerprint:
+        raise CheckpointError(
+            f"{path}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
+            "folder with --out, or delete the run folder and run again"
+        )
+    if meta.pop("meta") != json_digest(meta):
+        raise ValueError("meta.json does not match its checksum")
+    metrics = LogPosition(**meta["metrics"])
+    if not (type(meta["round"]) is int and meta["round"] >= 0 and type(metrics.size) is int and metrics.size >= 0):
+        raise ValueError("meta.json: need whole numbers for the round and the size of the metrics")
+    if round_folder(path.parent, meta["round"]) != path:
+        raise ValueError(f"meta.json is of round {meta['round']}")
+    for name, digest in ((_SERVER, meta["server"]), (state_archive.INDEX, meta["index"])):
+        if file_digest(path / name) != digest:
+            raise ValueError(f"{name} does not match its checksum")
+    states = state_archive.ArchivedStates(path, state_archive.read_index(path))
+    states.verify()
+    server = from_bytes(read_file(path / _SERVER))
+    return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"])
+
+
+def _meta(path: Path) -> dict[str, Any]:
+    meta = parse_json(read_file(path / "meta.json"))
+    if not isinstance(meta, dict):
+        raise ValueError("meta.json holds no object")
+    return meta

@@ -1,0 +1,147 @@
+"""Record of a run's data in scenario.json, by which runs on other data are noticed. Nothing here needs torch.
+
+Two runs with the same keys of a source had the same data if the digests of the source are equal; two with the same
+scenario and seed if the digests of what was dealt are. A file that changes under its path changes both.
+"""
+
+from __future__ import annotations
+
+import functools
+import json
+from collections.abc import Iterable, Iterator, Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from fedloom.core.errors import RunFolderError
+from fedloom.core.files import json_digest
+from fedloom.runs.storage import ownership
+from fedloom.runs.storage.run_folder import RunFolder
+
+if TYPE_CHECKING:
+    from fedloom.data import Scenario
+    from fedloom.runs.config.run_config import RunConfig
+
+KEY = "data"
+_SCENARIO = "scenario.json"
+_DIGITS = 16
+
+
+class OtherDataError(RunFolderError):
+    """Data that are not those of an earlier run under the same name."""
+
+
+def data_record_of(config: RunConfig, scenario: Scenario) -> dict[str, Any] | None:
+    """The record of the data in scenario.json: the keys of the source and its digest, a hash of the scenario's keys and
+    seed, the digest of what was dealt, and the files that keys name. None where nodes keep their samples to themselves.
+    """
+    if scenario.remote:
+        return None
+    source, partition = config.scenario.parts()
+    keys = {"source": config.scenario.source} | source.model_dump(mode="json")
+    seed = config.seed if config.scenario.seed is None else config.scenario.seed
+    paths = {value for part in (source, partition) for _, value in part if isinstance(value, Path)}
+    return {
+        "source": keys,
+        "source_digest": scenario.source_digest,
+        "scenario": _hash({**config.scenario.resolved(), "seed": seed}),
+        "dealt_digest": scenario.dealt_digest(),
+        "files": sorted(map(str, paths)),
+    }
+
+
+def refuse_other_data(folder: RunFolder, record: Mapping[str, Any] | None) -> None:
+    """Raises `OtherDataError` if the data of a run that is about to train, `record`, are not those that its own folder
+    was dealt before, or those of another run in the same comparison or study."""
+    earlier = (folder.read_json(_SCENARIO) or {}).get(KEY)
+    neighbours = ((path, read_record(path)) for path in _runs_beside(folder.path))
+    for path, earlier_record in [(folder.path, earlier), *neighbours]:
+        refuse_changed(path, earlier_record, record)
+
+
+def refuse_changed(run: Path, earlier: Any, record: Any) -> None:
+    """Raises `OtherDataError` if `record` is of other data than `earlier`, that of the folder `run`."""
+    if name := _changed_data(earlier, record):
+        raise OtherDataError(
+            f"{name}: not the data that the run in {run} was dealt (a digest of them is kept there); put the file "
+            "back, or train in another folder (--out)"
+        )
+
+
+def refuse_mixed_data(records: Iterable[tuple[str, Any]]) -> None:
+    """Raise `OtherDataError` for runs of one source on different data.
+
+    Args:
+        records: of each run, what messages call it, and the record of its data, if it has one.
+    """
+    first: dict[str, tuple[str, Any]] = {}
+    for run, record in records:
+        for kind, key in (_keys(record) or {}).items():
+            earlier_run, earlier = first.setdefault(f"{kind} {key}", (run, record))
+            if name := _changed_data(earlier, record):
+                raise OtherDataError(
+                    f"{name}: {earlier_run} and {run} had different data under this name; run one of them again, "
+                    "or keep them in folders of their own"
+                )
+
+
+def read_record(run: Path) -> Any:
+    """The record in a run folder; None without one, and where its file is damaged (said when runs are joined)."""
+    return _read(run / _SCENARIO, _file_stamp(run / _SCENARIO))
+
+
+def _changed_data(earlier: Any, record: Any) -> str | None:
+    """The name of the data that differ between two records that should have the same; None where none do, and where one
+    of the runs is of a version that kept no record."""
+    keys_before, keys = _keys(earlier), _keys(record)
+    if keys_before is None or keys is None:
+        return None
+    for kind, digest in (("source", "source_digest"), ("scenario", "dealt_digest")):
+        if keys_before[kind] == keys[kind] and earlier[digest] and record[digest] and earlier[digest] != record[digest]:
+            return _data_name(record)
+    return None
+
+
+def _keys(record: Any) -> dict[str, str] | None:
+    """The keys by which a record is compared with others; None for what is no record."""
+    match record:
+        case {"source": dict() as source, "scenario": str() as scenario}:
+            if isinstance(record.get("source_digest"), str) and isinstance(record.get("dealt_digest"), str):
+                return {"source": json.dumps(source, sort_keys=True), "scenario": scenario}
+    return None
+
+
+def _data_name(record: Mapping[str, Any]) -> str:
+    """Return the name of the data in messages: the files that its keys name, else the source."""
+    files = record.get("files")
+    named = ", ".join(map(str, files)) if isinstance(files, list) else ""
+    return named or f"source {record['source'].get('source')}"
+
+
+def _runs_beside(run: Path) -> Iterator[Path]:
+    """The other runs of the comparison or study that a run folder lies in, those of a study's tuning included."""
+    for root in (run.parent, run.parent.parent):
+        if ownership.folder_kind(root) in ("comparison", "study"):
+            for scenario in sorted([*root.glob(f"*/{_SCENARIO}"), *root.glob(f"trials/*/{_SCENARIO}")]):
+                if scenario.parent != run:
+                    yield scenario.parent
+            return
+
+
+def _file_stamp(path: Path) -> tuple[int, int]:
+    try:
+        stat = path.stat()
+    except OSError:
+        return 0, 0
+    return stat.st_mtime_ns, stat.st_size
+
+
+@functools.lru_cache(maxsize=4096)  # every cell of a study asks for the records of all
+def _read(path: Path, changed_at: tuple[int, int]) -> Any:
+    try:
+        return (RunFolder(path.parent).read_json(path.name) or {}).get(KEY)
+    except RunFolderError:
+        return None
+
+
+def _hash(values: Mapping[str, Any]) -> str:
+    return json_digest(values)[:_DIGITS]

@@ -1,0 +1,214 @@
+"""The contents of a finished run folder as plain data. Nothing here needs torch."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Any, Self
+
+from fedloom.core.criterion import ACCURACY, Criterion
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.text import higher_is_better
+from fedloom.runs.storage.client_details import ClientDetails, Confusion, confusions_of, matrix_of, read_client_details
+from fedloom.runs.storage.curves import curve, mean_over, of_protocol, selected_rounds, total_over_rounds
+from fedloom.runs.storage.drift_log import DriftLog, DriftRound, rows_of
+from fedloom.runs.storage.run_folder import Row, RunFolder
+
+SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class RunData:
+    """A finished run as plain data.
+
+    numbers: the contents of summary.json. rows: all measures of metrics.jsonl. config, scenario: the contents of
+    config.yaml and scenario.json. folder: the run folder, None if the run was not kept on disk. cell: the names of the
+    setting and the row in the study that the run belongs to. client_details: the contents of clients.json; None if they
+    are read from the folder when they are needed. drift_rounds: the contents of drift.jsonl, likewise. memory: config,
+    scenario and weights (`fedloom.runs.export.run_at_checkpoint.Memory`) that the folder does not hold.
+    """
+
+    numbers: dict[str, Any]
+    rows: list[Row]
+    config: dict[str, Any]
+    scenario: dict[str, Any]
+    folder: Path | None = None
+    cell: tuple[str, str] | None = field(default=None, compare=False)
+    client_details: ClientDetails | None = field(default=None, compare=False)
+    drift_rounds: Sequence[DriftRound] | None = field(default=None, compare=False)
+    memory: Any = field(default=None, repr=False, compare=False)
+
+    @property
+    def protocols(self) -> tuple[str, ...]:
+        """The protocols in which the run was tested, the main one first."""
+        main = self.numbers["protocol"]
+        return (main, *(name for name in self.numbers.get("protocols", {}) if name != main))
+
+    def in_protocol(self, protocol: str) -> Self:
+        """The same run as its tests in one protocol show it, as if it had been tested in that alone.
+
+        Raises `ConfigError` for a protocol in which it was not tested.
+        """
+        if protocol not in self.protocols:
+            why = self.numbers.get("not_offered", {}).get(protocol)
+            reason = f"{why}; it was tested in" if why else "not tested; this run has"
+            raise ConfigError(f"protocol = {protocol!r}: {reason} {', '.join(self.protocols)}")
+        if "protocols" not in self.numbers:
+            return self
+        numbers = {key: value for key, value in self.numbers.items() if key not in ("protocols", "not_offered")}
+        numbers |= self.numbers["protocols"][protocol] | {"protocol": protocol}
+        own, is_main = f"{protocol}: ", protocol == self.numbers["protocol"]
+        others = tuple(f"{name}: " for name in self.protocols if name != protocol)
+        numbers["degenerate"] = [
+            note
+            for note in numbers["degenerate"]
+            if note.startswith(own) or says_diverged(note) or (is_main and not note.startswith(others))
+        ]
+        if not is_main:
+            numbers["main_protocol"] = self.numbers["protocol"]
+        return replace(self, numbers=numbers, rows=of_protocol(self.rows, protocol))
+
+    def confusions(self) -> dict[int, Confusion]:
+        """Each client's test samples after the last round, by client: true class, predicted class and samples of the
+        pairs that occur.
+
+        Empty where the run tested no clients, has more than 256 classes, or is of an earlier version. Raises
+        `RunFolderError` if the file is damaged.
+        """
+        details = self.client_details
+        if details is None:
+            details = {} if self.folder is None else read_client_details(RunFolder(self.folder))
+        return confusions_of(details, self.numbers["protocol"], len(self.scenario.get("classes") or ()))
+
+    def confusion(self, client: int | None = None) -> list[list[int]]:
+        """Return the confusion matrix after the last round: test samples by true class and predicted class [C][C].
+
+        Args:
+            client: number of the client on whose test it is; None for all tests together.
+
+        Raises `ConfigError` where it was not recorded, and `RunFolderError` if a file is damaged.
+        """
+        if client is None:
+            pooled = self.numbers.get("details", {}).get("balanced_accuracy", {}).get("confusion")
+            if pooled is None:
+                raise ConfigError("confusion: the run has none; up to 256 classes are recorded")
+            return [list(row) for row in pooled]
+        recorded, protocol = self.confusions(), self.numbers["protocol"]
+        if not recorded:
+            raise ConfigError(
+                f"client = {client}: no confusion by client in {protocol}; it is recorded where clients are tested, "
+                "for up to 256 classes"
+            )
+        if client not in recorded:
+            raise ConfigError(
+                f"client = {client}: no confusion of this client in {protocol}; {len(recorded)} of "
+                f"{self.numbers['clients']} clients have one, from {min(recorded)} to {max(recorded)}"
+            )
+        return matrix_of(recorded[client], len(self.scenario["classes"]))
+
+    def drift(self) -> list[dict[str, Any]]:
+        """Return what drifted in the rounds, one figure a row: round, name, client, other, class, entry, value.
+
+        `pandas.DataFrame(result.drift())` makes a frame of it. The page Drift says what each figure is. Raises
+        `ConfigError` where the run did not measure drift, and `RunFolderError` if the file is damaged.
+        """
+        rounds = self.measured_drift()
+        if not rounds:
+            raise ConfigError("drift: this run measured none; run again with drift=true, or {decompose_every: 5}")
+        return rows_of(rounds)
+
+    def measured_drift(self) -> Sequence[DriftRound]:
+        """Return the drift of each round; empty if the run did not measure it. Raises `RunFolderError`."""
+        if self.drift_rounds is None:
+            return [] if self.folder is None else DriftLog(self.folder).rounds()
+        return self.drift_rounds
+
+    @classmethod
+    def read(cls, path: Path) -> Self | None:
+        """The result in a run folder; None if the run there has not finished.
+
+        Raises `RunFolderError` if a file of it is damaged, or was changed after the run.
+        """
+        folder = RunFolder(path)
+        numbers, config = folder.read_summary(), folder.read_config()
+        if numbers is None or config is None:
+            return None
+        rows = folder.log.rows()
+        select_by = config.get("evaluation", {}).get("select_by", ACCURACY.name)
+        if not _summary_fits_rows(numbers, rows, select_by):
+            raise RunFolderError(
+                f"{path / 'summary.json'}: its numbers are not those of {folder.log.path.name}; delete the run folder "
+                "and run again"
+            )
+        return cls(numbers, rows, config, folder.read_scenario(), path)
+
+    def selected_rounds(self) -> list[int]:
+        """The rounds whose tests count by `evaluation.select`: one, or the last ones of which the mean is taken."""
+        evaluation = self.config.get("evaluation", {})
+        last_k, name = int(evaluation.get("last_k", 10)), evaluation.get("select_by", ACCURACY.name)
+        criterion = shown_criterion(self.rows, self.numbers, name, last_k)
+        return selected_rounds(self.rows, self.numbers["select"], last_k, criterion)
+
+    def higher_is_better(self, measure: str) -> bool | None:
+        """Whether the highest value of a measure is the best; None for another metric than fedloom's own in a folder of
+        an earlier version, which does not say so."""
+        return known_direction(self.numbers, measure)
+
+    def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
+        """Rounds and values of one measure of the whole run, in its main protocol."""
+        return curve(self.rows, name, split)
+
+
+def known_direction(numbers: Mapping[str, Any], measure: str) -> bool | None:
+    """Return whether the highest value of a measure is the best, as `RunData.higher_is_better` does.
+
+    Args:
+        numbers: the contents of summary.json, empty if there is none.
+        measure: name of the measure.
+    """
+    built_in = higher_is_better(measure)
+    recorded: bool | None = numbers.get("higher_is_better", {}).get(measure.partition("/")[0])
+    return recorded if built_in is None else built_in
+
+
+def shown_criterion(rows: Sequence[Row], numbers: Mapping[str, Any], name: str, last_k: int) -> Criterion:
+    """Return the criterion by which a finished run selected its rounds.
+
+    Folders of earlier versions do not say whether the lowest value of a plug-in's metric is the best, but the run's
+    accuracy shows it.
+
+    Args:
+        rows: measures of the run.
+        numbers: the contents of summary.json.
+        name: the metric that selects.
+        last_k: evaluated rounds that `mean_last_k` selects.
+    """
+    sign = -1 if known_direction(numbers, name) is False else 1
+    usual, opposite = Criterion(name, sign), Criterion(name, -sign)
+
+    def is_shown(criterion: Criterion) -> bool:
+        rounds = selected_rounds(rows, numbers["select"], last_k, criterion)
+        return bool(mean_over(rows, "accuracy", rounds) == numbers["accuracy"])
+
+    return opposite if name != ACCURACY.name and not is_shown(usual) and is_shown(opposite) else usual
+
+
+def says_diverged(note: str) -> bool:
+    """Whether a note of a run says that a loss in training was not finite, which concerns every protocol."""
+    return note.startswith("diverged") or note.endswith(".diverged")
+
+
+def has_diverged(numbers: Mapping[str, Any]) -> bool:
+    """Whether the last test loss of a run is not finite, or a loss in training was not (the diagnostic "diverged")."""
+    return any(map(says_diverged, numbers["degenerate"])) or numbers.get("test_loss", 0.0) is None
+
+
+def _summary_fits_rows(numbers: Mapping[str, Any], rows: Sequence[Row], select_by: str) -> bool:
+    """Whether a summary's accuracies and bytes are those of the rows, of which the best was selected by a measure."""
+    _, test = curve(rows, "accuracy", "test")
+    sent = all(abs(total_over_rounds(rows, name) - numbers[name]) < 1 for name in ("bytes_up", "bytes_down"))
+    if not test or not sent or numbers["last_accuracy"] != test[-1]:
+        return False
+    best = numbers["best_test_accuracy"]
+    return bool(best == max(test) if select_by == ACCURACY.name else best in test)

@@ -1,0 +1,256 @@
+"""A run on disk.
+
+.fedloom (the mark of such a folder) · config.yaml (resolved) · scenario.json · metrics.jsonl while running,
+metrics.parquet at the end · checkpoint/ · client_models/ · summary.json · clients.json · drift.jsonl · env.json ·
+report.html. Every file is written whole or not at all; metrics and drift are appended line by line.
+"""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Mapping
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import yaml
+from filelock import FileLock, Timeout
+
+from fedloom.core.errors import RunFolderError
+from fedloom.core.files import json_digest, json_text, parse_json, read_file, refuse_unwritable, write_atomic
+from fedloom.core.safe_yaml import parse_yaml
+from fedloom.runs.storage import ownership
+from fedloom.runs.storage.log import MetricsLog, Row
+from fedloom.runs.storage.round_folders import delete_round_folders
+from fedloom.runs.storage.schemas import error_in_config, error_in_scenario, error_in_summary, with_later_keys
+
+if TYPE_CHECKING:
+    from fedloom.runs.config.run_config import RunConfig
+
+__all__ = ["Row", "RunFolder", "folder_name"]
+
+_CHECKSUMS, _CONTENT = "checksums", "content"
+_KINDS = {_CONTENT, "numbers", "metrics", "config"}
+# What a run, its report and its diagnosis write beside its checkpoints. Earlier versions wrote .metrics.parquet.
+_FILES = (
+    *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "clients.json"),
+    *("drift.jsonl", "diagnosis.json", "report.html", ".metrics.parquet"),
+)
+_LONGEST = 1 << 20  # characters of a resolved config
+# What every summary has, those of earlier versions included.
+_SUMMARY_KEYS = (
+    *("method", "preset", "source", "seed", "rounds", "clients", "protocol", "select", "degenerate"),
+    *("accuracy", "last_accuracy", "best_val_accuracy", "best_test_accuracy", "bytes_up", "bytes_down", "seconds"),
+)
+
+
+def folder_name(config: RunConfig) -> str:
+    """Return a run folder's name: the config keys that differ most often, and the fingerprint."""
+    return f"{config.method}-{config.preset}-seed{config.seed}-{config.fingerprint()[:8]}"
+
+
+class RunFolder:
+    """The folder of one run, locked against other processes between `open` and `close`. `log`: its metrics."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.log = MetricsLog(path / "metrics.jsonl")
+        self._lock = FileLock(path / ownership.LOCK, timeout=0)
+
+    def open(self) -> None:
+        """Create the folder, take its lock and mark it as a run's.
+
+        Raises `RunFolderError` if it is in use, cannot be written, or holds what fedloom did not write.
+        """
+        try:
+            ownership.check(self.path, "run")
+            self.path.mkdir(parents=True, exist_ok=True)
+            self._lock.acquire()
+            ownership.claim(self.path, "run")
+        except Timeout:
+            raise RunFolderError(
+                f"{self.path} is in use by another process; wait for it, or choose another folder with --out"
+            ) from None
+        except OSError as error:
+            self._lock.release()
+            raise RunFolderError(f"{self.path}: cannot be used as a run folder ({error.strerror})") from None
+        except RunFolderError:
+            self._lock.release()
+            raise
+
+    def close(self) -> None:
+        """Give the lock back; a folder in which nothing was written goes with it."""
+        ownership.remove_if_empty(self.path)
+        self._lock.release()
+
+    def check_files(self) -> None:
+        """Raises `RunFolderError` where a file or folder that the run will write or delete is a link, or is a folder in
+        the place of a file. The run folder itself may be a link."""
+        ownership.refuse_links([*(self.path / name for name in _FILES), *self._round_folders, self.states])
+        for folder in self._round_folders:
+            ownership.refuse_links([*folder.glob("round-*"), *folder.glob(".round-*.partial")])
+        try:
+            for name in _FILES:
+                refuse_unwritable(self.path / name)
+        except OSError as error:
+            raise RunFolderError(
+                f"{error.filename}: in the way of a file of the run ({error.strerror}); choose another folder with "
+                "--out"
+            ) from None
+
+    @property
+    def checkpoints(self) -> Path:
+        """Folder of the checkpoints."""
+        return self.path / "checkpoint"
+
+    @property
+    def client_models(self) -> Path:
+        """Folder of the client models of named rounds."""
+        return self.path / "client_models"
+
+    @property
+    def states(self) -> Path:
+        """Folder of the client states that do not fit into memory, while the run goes on."""
+        return self.path / ".states"
+
+    def read_json(self, name: str) -> dict[str, Any] | None:
+        """A JSON file of the folder, or None where there is none. Raises `RunFolderError` if it is damaged."""
+        content, _ = self._read_json(name)
+        return content
+
+    def _read_json(self, name: str) -> tuple[dict[str, Any] | None, dict[str, Any]]:
+        """The content of a JSON file, and its checksums; none in files of earlier versions."""
+        try:
+            content = parse_json(self._text(name) or "null")
+        except ValueError as error:
+            raise self._damaged(name, error) from None
+        if content is None:
+            return None, {}
+        sums = content.pop(_CHECKSUMS, {}) if isinstance(content, dict) else None
+        if not isinstance(sums, dict):
+            raise self._damaged(name, "no object")
+        if not sums.keys() <= _KINDS or any(_is_checksums(value) for value in content.values()):
+            raise self._damaged(name, "its checksums are called otherwise")
+        if _CONTENT in sums and sums[_CONTENT] != json_digest(content):
+            raise self._damaged(name, "it does not match its checksum")
+        return content, sums
+
+    def read_scenario(self) -> dict[str, Any]:
+        """scenario.json, empty where there is none. Raises `RunFolderError` if it is damaged."""
+        content = self.read_json("scenario.json") or {}
+        if why := error_in_scenario(content):
+            raise self._damaged("scenario.json", why)
+        return content
+
+    def _damaged(self, name: str, why: object) -> RunFolderError:
+        return RunFolderError(f"{self.path / name}: damaged ({why}); delete the run folder and run again")
+
+    def write_json(self, name: str, value: Mapping[str, Any], indent: int | None = 1, **sums: str) -> None:
+        """Write a JSON file of the folder, whole, with a checksum of its content, or with other ones.
+
+        Args:
+            name: name of the file.
+            value: its content.
+            indent: spaces of each level; None puts all on one line.
+            sums: checksums by name, instead of that of the content.
+        """
+        content = parse_json(json_text(value))  # keys are words then, as they will be read
+        sums = sums or {_CONTENT: json_digest(content)}
+        write_atomic(self.path / name, json_text(content | {_CHECKSUMS: sums}, indent=indent, sort_keys=True) + "\n")
+
+    def write_config(self, resolved: dict[str, Any]) -> None:
+        """Write config.yaml."""
+        write_atomic(self.path / "config.yaml", yaml.safe_dump(resolved, sort_keys=False, allow_unicode=True))
+
+    def read_config(self) -> dict[str, Any] | None:
+        """config.yaml as plain values, or None where there is none."""
+        try:
+            text = self._text("config.yaml")
+            values = None if text is None else parse_yaml(text, _LONGEST)
+        except yaml.YAMLError:
+            values = text = ""
+        if text is None:
+            return None
+        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
+            raise RunFolderError(f"{self.path / 'config.yaml'}: damaged; delete the run folder and run again")
+        if why := error_in_config(values):
+            raise self._damaged("config.yaml", why)
+        return values
+
+    def _text(self, name: str) -> str | None:
+        """A file's text, or None where there is none. Raises `RunFolderError` if it cannot be read."""
+        try:
+            return read_file(self.path / name).decode()
+        except FileNotFoundError:
+            return None
+        except UnicodeDecodeError as error:
+            raise self._damaged(name, error) from None
+        except OSError as error:
+            raise RunFolderError(f"{self.path / name}: cannot be read ({error.strerror})") from None
+
+    # -- results ---------------------------------------------------------------------------------------------
+    def write_summary(self, numbers: dict[str, Any]) -> None:
+        """Write summary.json, with checksums of the numbers, of the metrics that they come from, and of the config."""
+        self.write_json(
+            "summary.json",
+            numbers,
+            numbers=json_digest(parse_json(json_text(numbers))),  # keys are words then, as they will be read
+            metrics=self.log.flush().sha256,
+            config=json_digest(self.read_config() or {}),
+        )
+
+    def read_summary(self) -> dict[str, Any] | None:
+        """The numbers of summary.json, or None where there is none. Raises `RunFolderError` if they, the metrics or the
+        config are not those that the run wrote."""
+        numbers, sums = self._read_json("summary.json")
+        if numbers is None:
+            return None
+        file, config = self.path / "summary.json", self.read_config()
+        missing = [key for key in _SUMMARY_KEYS if key not in numbers]
+        if missing or sums.get("numbers", json_digest(numbers)) != json_digest(numbers):
+            why = f"it lacks {', '.join(missing)}" if missing else "its numbers are not those that the run wrote"
+            raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again")
+        if wrong := error_in_summary(numbers):
+            raise RunFolderError(f"{file}: damaged ({wrong}); delete this file and run again")
+        if sums and sums.get("metrics") != self.log.position().sha256:
+            raise RunFolderError(
+                f"{self.log.path}: damaged (rows were lost or changed after the run); put the file back, or delete the "
+                "run folder and run again"
+            )
+        if config is not None and sums.get("config", json_digest(config)) != json_digest(config):
+            raise self._damaged("config.yaml", "it is not the config of summary.json")
+        return with_later_keys(numbers)
+
+    def write_parquet(self, rows: list[Row]) -> None:
+        """metrics.parquet from all rows: columns round, client, split, protocol, name, value."""
+        import pyarrow as pa
+        import pyarrow.parquet as pq
+
+        schema = pa.schema(
+            [
+                ("round", pa.int32()),
+                ("client", pa.int64()),
+                ("split", pa.string()),
+                ("protocol", pa.string()),
+                ("name", pa.string()),
+                ("value", pa.float64()),
+            ]
+        )
+        content = io.BytesIO()
+        pq.write_table(pa.Table.from_pylist(list(rows), schema=schema), content)
+        write_atomic(self.path / "metrics.parquet", content.getvalue())
+
+    def clear(self) -> None:
+        """Delete what fedloom wrote for a run; all else in the folder stays."""
+        for name in _FILES:
+            (self.path / name).unlink(missing_ok=True)
+        for folder in self._round_folders:
+            delete_round_folders(folder)
+
+    @property
+    def _round_folders(self) -> tuple[Path, Path]:
+        return self.checkpoints, self.client_models
+
+
+def _is_checksums(value: Any) -> bool:
+    """Whether a value of a file is its checksums, under a name that was damaged."""
+    return isinstance(value, dict) and bool(value) and value.keys() <= _KINDS

@@ -1,0 +1,196 @@
+"""Live progress of one or several runs: bars on a terminal, one output that settles in a notebook, else lines."""
+
+from __future__ import annotations
+
+import contextlib
+import logging
+import time
+from collections.abc import Callable, Iterator, Sequence
+from datetime import timedelta
+from types import TracebackType
+
+from rich.console import RenderableType
+from rich.markup import escape
+from rich.progress import (
+    BarColumn,
+    MofNCompleteColumn,
+    Progress,
+    ProgressColumn,
+    Task,
+    TaskID,
+    TextColumn,
+    TimeElapsedColumn,
+)
+from rich.text import Text
+
+from fedloom.core.console import console_of
+from fedloom.core.errors import ConfigError, printable, short_repr
+from fedloom.core.text import counted, distinct_notes
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.studies.events import Event, Listener
+from fedloom.runs.studies.notebook_output import NotebookOutput
+from fedloom.runs.studies.pace import ProgressEstimate
+
+_log = logging.getLogger(__name__)
+_BAR_COLUMNS = 72  # columns below which bars would be cut
+_MAX_BARS = 6  # runs that all have a bar of their own; of more, those under way
+_PAUSE, _SHARE = 15.0, 0.05  # at least so many seconds between two lines, and this share of the time so far
+_NOTEBOOK_PAUSE = 0.25  # seconds between two pictures of a notebook
+
+
+@contextlib.contextmanager
+def progress_listener(configs: Sequence[RunConfig], progress: bool) -> Iterator[Listener]:
+    """Give the listener that shows the progress of runs from Python; without `progress` one that shows nothing.
+
+    A terminal and a notebook show bars. Elsewhere, lines go to the logger of this module: notes as warnings, the rest
+    as information. Raises `ConfigError` unless `progress` is True or False.
+    """
+    if not isinstance(progress, bool):
+        raise ConfigError(f"progress = {short_repr(progress)}: need True or False")
+    if not progress:
+        yield lambda event: None
+        return
+    with ProgressDisplay(configs, quiet=False, log=_log) as display:
+        yield display
+
+
+class ProgressDisplay:
+    """Shows events of runs; nothing but notes if `quiet`.
+
+    Bars and lines go to stderr. log: takes the lines and notes instead, where stderr is neither a terminal nor that of
+    a notebook.
+    """
+
+    def __init__(
+        self,
+        configs: Sequence[RunConfig],
+        quiet: bool,
+        clock: Callable[[], float] = time.monotonic,
+        log: logging.Logger | None = None,
+    ) -> None:
+        self._configs, self._clock = configs, clock
+        self._pace = ProgressEstimate([config.rounds for config in configs], clock)
+        self._console = console_of(True)
+        self._notebook = NotebookOutput() if self._console.is_jupyter and not quiet else None
+        self._log = None if self._console.is_terminal or self._notebook else log
+        bars = self._console.is_terminal and self._console.width >= _BAR_COLUMNS
+        self._lines = not quiet and not bars and self._notebook is None
+        self._due: float | None = None  # of the next line, in seconds gone
+        self._next_picture = 0.0  # of a notebook, by the clock
+        self._notes: list[str] = []
+        columns = (
+            TextColumn("{task.description}"),
+            BarColumn(bar_width=None),
+            MofNCompleteColumn(),
+            TextColumn("{task.fields[accuracy]}"),
+            TimeElapsedColumn(),
+            _RemainingTime(self._pace),
+        )
+        self._progress = Progress(*columns, console=self._console, disable=quiet or not bars, expand=True)
+        self._all = self._task("all runs", self._pace.total, len(configs) > 1, whole=True)
+        self._tasks = [
+            self._task(_name(c), c.rounds, len(configs) <= _MAX_BARS, whole=len(configs) == 1) for c in configs
+        ]
+
+    def __enter__(self) -> ProgressDisplay:
+        self._progress.start()
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._progress.stop()
+        if self._notebook is not None and self._next_picture:
+            for task in self._tasks if len(self._tasks) > 1 else ():
+                self._progress.update(task, visible=False)
+            self._notebook.show(self._picture())
+
+    def __call__(self, event: Event) -> None:
+        """Show the news of one run."""
+        if event.note is not None:
+            self._note(event.note)
+            return
+        self._pace.record(event.position, event.round)
+        if self._lines:
+            self._line(event)
+            return
+        task, rounds = self._tasks[event.position], self._configs[event.position].rounds
+        self._progress.start_task(task)
+        self._progress.start_task(self._all)
+        under_way = event.round < rounds or len(self._tasks) <= _MAX_BARS
+        shown = {} if event.accuracy is None else {"accuracy": f"accuracy {100 * event.accuracy:4.1f}"}
+        self._progress.update(task, completed=event.round, visible=under_way, **shown)  # type: ignore[arg-type]
+        self._progress.update(self._all, completed=self._pace.done)
+        if self._notebook is not None and self._clock() >= self._next_picture:
+            self._next_picture = self._clock() + _NOTEBOOK_PAUSE
+            self._notebook.show(self._picture())
+
+    def _picture(self) -> list[RenderableType]:
+        """The bars, and the notes below them."""
+        notes = (Text.from_markup(f"[yellow]note:[/] {escape(note)}") for note in distinct_notes(self._notes))
+        return [self._progress.make_tasks_table(self._progress.tasks), *notes]
+
+    def _note(self, note: str) -> None:
+        """Say a note once: runs of several seeds have the same."""
+        if note in self._notes:
+            return
+        self._notes.append(note)
+        if self._notebook is not None:
+            self._next_picture = self._clock()
+            self._notebook.show(self._picture())
+        elif self._log is not None:
+            self._log.warning("note: %s", printable(note))
+        else:
+            self._console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+
+    def _say(self, line: str) -> None:
+        if self._log is not None:
+            self._log.info("%s", printable(line))
+        else:
+            self._console.print(line, soft_wrap=True)
+
+    def _task(self, name: str, rounds: int, visible: bool, whole: bool) -> TaskID:
+        return self._progress.add_task(name, total=rounds, visible=visible, start=False, accuracy=" " * 13, whole=whole)
+
+    def _line(self, event: Event) -> None:
+        """A line at the start, after the first round, and then at intervals that grow with the time gone."""
+        pace, config = self._pace, self._configs[event.position]
+        if self._due is None:
+            runs = _name(config) if len(self._configs) == 1 else f"{len(self._configs)} runs"
+            self._say(f"{runs}: {counted(pace.total - pace.done, 'round')} to go")
+            self._due = 0.0
+        seconds_left = pace.remaining()
+        if seconds_left is None or pace.elapsed < self._due or pace.done == pace.total:
+            return
+        self._due = pace.elapsed + max(_PAUSE, _SHARE * pace.elapsed)
+        parts = [f"{_name(config)}: round {event.round} of {config.rounds}"]
+        if event.accuracy is not None:
+            parts.append(f"accuracy {100 * event.accuracy:.1f} %")
+        if len(self._configs) > 1:
+            parts.append(f"all runs {pace.done / pace.total:.0%}")
+        self._say(", ".join([*parts, f"{_clock(pace.elapsed)} gone, {_clock(seconds_left)} left"]))
+
+
+class _RemainingTime(ProgressColumn):
+    """Time left of all runs, on the line that stands for all of them."""
+
+    def __init__(self, pace: ProgressEstimate) -> None:
+        super().__init__()
+        self._pace = pace
+
+    def render(self, task: Task) -> Text:
+        """The time, or dashes before the first round is done."""
+        if not task.fields["whole"]:
+            return Text("")
+        seconds_left = self._pace.remaining()
+        return Text(
+            "-:--:-- left" if seconds_left is None else f"{_clock(seconds_left)} left", style="progress.remaining"
+        )
+
+
+def _name(config: RunConfig) -> str:
+    return f"{config.method} seed {config.seed}"
+
+
+def _clock(seconds: float) -> str:
+    return str(timedelta(seconds=round(seconds)))

@@ -1,0 +1,243 @@
+"""Parse a study, one YAML with settings, methods, seeds and lists, and make its cells."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import logging
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.core.safe_yaml import read_yaml
+from fedloom.runs.config.bounds import refuse_many
+from fedloom.runs.config.execution_keys import changes_numbers
+from fedloom.runs.config.explain import explain_validation_error
+from fedloom.runs.config.grid import GridPoint, grid_points
+from fedloom.runs.config.kinds import put_over
+from fedloom.runs.config.ready_configs import find_config
+from fedloom.runs.config.run_config import RunConfig, load
+from fedloom.runs.storage.run_folder import folder_name
+from fedloom.runs.studies.leave_out import without_each_domain
+from fedloom.runs.studies.search_space import plain_space, tried_in
+from fedloom.runs.studies.study_keys import OF_STUDIES, StudyKeys
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True)
+class Cell:
+    """One run of a study, with its names there. `values`: its plain config, before tuning."""
+
+    setting: str
+    method: str  # the label of its row
+    point: str  # the listed values that it has, "alpha=0.1"
+    values: dict[str, Any] = field(repr=False)
+    config: RunConfig = field(repr=False)
+
+    @property
+    def group(self) -> str:
+        """The cell's name without the seed."""
+        return "/".join(filter(None, (self.setting, self.method, self.point)))
+
+    @property
+    def row(self) -> tuple[str, str]:
+        """The cell's setting, and its row there: method and listed values."""
+        return self.setting, "/".join(filter(None, (self.method, self.point)))
+
+    @property
+    def name(self) -> str:
+        """The cell's name: setting/method/listed values/seed."""
+        return f"{self.group}/seed{self.config.seed}"
+
+    @property
+    def folder(self) -> str:
+        """The name of the run folder. Cells with equal configs share it."""
+        return folder_name(self.config)
+
+
+@dataclass(frozen=True, slots=True)
+class StudyPlan:
+    """A parsed study.
+
+    Attributes:
+        tried: sets of values that methods try before the cells, with the keys of `trials`.
+    """
+
+    values: dict[str, Any]
+    cells: list[Cell]
+    tried: list[dict[str, Any]]
+    trials: dict[str, Any]
+
+    @property
+    def hash(self) -> str:
+        """Hash (16 hex digits) of everything in the study that can change a number."""
+        return hashlib.sha256(json.dumps(relevant(self.values), sort_keys=True, default=str).encode()).hexdigest()[:16]
+
+    def holds(self, subset: StudyPlan) -> bool:
+        """Whether all cells of another study are cells of this one, tuned in the same way."""
+        same = (self.tried, self.trials) == (subset.tried, subset.trials)
+        if self.tried and "seed" not in self.trials:  # trials use the first seed, so that it must stay the first
+            mine = self._first
+            same = same and all(mine.get(group) == folder for group, folder in subset._first.items())
+        return same and {cell.folder for cell in subset.cells} <= {cell.folder for cell in self.cells}
+
+    @property
+    def _first(self) -> dict[str, str]:
+        """Map each group to the folder of its first cell."""
+        return {cell.group: cell.folder for cell in reversed(self.cells)}
+
+    def chosen(self, patterns: Sequence[str] = ()) -> list[Cell]:
+        """Return the cells whose names match one of `patterns` (`*` and `?` as in a shell); all cells without patterns.
+
+        Raises `ConfigError` for a pattern that matches no cell.
+        """
+        for pattern in patterns:
+            if not any(_fits(cell, pattern) for cell in self.cells):
+                names = {name for cell in self.cells for name in (cell.setting, cell.method, cell.point) if name}
+                hint = suggest_name(next((part for part in pattern.split("/") if part not in names), ""), names)
+                like = short_repr(self.cells[0].name)
+                raise ConfigError(f"--only {short_repr(pattern)} fits no cell of the study (such as {like}): {hint}")
+        return [cell for cell in self.cells if not patterns or any(_fits(cell, pattern) for pattern in patterns)]
+
+
+def read_study(path: Path, overrides: Sequence[str] = ()) -> StudyPlan:
+    """Read a study from a YAML file, with `key=value` words on top. Raises `ConfigError` for an invalid file."""
+    if not path.is_file() and (ready_config := find_config(path)) != path:
+        path = ready_config
+    elif not isinstance(read_yaml(path), dict):
+        raise ConfigError(f"{path}: a study is a mapping of keys to values")
+    values = load(path, overrides)
+    if not values.get("methods", True):  # the study.yaml of a study without the key has an empty list
+        raise ConfigError(f"methods = {values['methods']!r}: need one; leave methods out for the config's own")
+    return parse_study(values, path.parent)
+
+
+def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> StudyPlan:
+    """Make a study from plain values. Configs that it names are searched in the folder `beside`, then among the ready
+    ones.
+
+    Raises `ConfigError` for the first mistake in any cell.
+    """
+    try:
+        keys = StudyKeys(**{key: value for key, value in values.items() if key in OF_STUDIES})
+    except ValidationError as error:
+        raise explain_validation_error(error, "", StudyKeys) from None
+    shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
+    settings = {name: _setting(keys, shared, block, beside) for name, block in keys.settings.items()}
+    if keys.leave_out is not None:
+        settings = without_each_domain(settings)
+    cells: list[Cell] = []
+    for name, block in settings.items():
+        cells += _cells(keys, name, block)
+        refuse_many("the settings, methods, listed values and seeds", [len(cells)])
+    if not cells:
+        why = "no cell is left; need a setting that does not leave out all methods"
+        raise ConfigError(f"settings = {short_repr(list(settings))}: {why}")
+    _refuse_namesakes(cells)
+    complete: dict[str, Any] = {"settings": settings, "methods": dict(keys.methods)}
+    complete |= {} if keys.seeds is None else {"seeds": keys.seeds if isinstance(keys.seeds, int) else list(keys.seeds)}
+    complete |= {"tune": plain_space(keys.tune)} if keys.tune else {}
+    complete |= {"tries": keys.tries} if keys.tries is not None else {}
+    complete |= {"trials": dict(keys.trials)} if keys.trials else {}
+    tried = tried_in(keys.tune, keys.tries)
+    refuse_many("the trials of tuning", [len({cell.group for cell in cells}), len(tried)])
+    return StudyPlan(complete, cells, tried, keys.trials)
+
+
+def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Return a study's values without the keys that cannot change a number."""
+    blocks = {
+        kind: {
+            name: {key: value for key, value in block.items() if changes_numbers(key)}
+            for name, block in values.get(kind, {}).items()
+        }
+        for kind in ("settings", "methods")
+    }
+    return {**values, **blocks}
+
+
+def overlaid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Put `over` on top of `values`, joining sections key by key. A section that is a word is its `name`."""
+    joined = dict(values)
+    for key, value in over.items():
+        section = joined.get(key)
+        if isinstance(value, Mapping) and isinstance(section, str) and "name" not in value:
+            section = {"name": section}
+        joined[key] = overlaid(section, value) if isinstance(value, Mapping) and isinstance(section, Mapping) else value
+    return joined
+
+
+def nested(key: str, value: Any) -> dict[str, Any]:
+    """Return a value at a dotted key as nested sections."""
+    for part in reversed(key.split(".")):
+        value = {part: value}
+    return dict(value)
+
+
+def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any], beside: Path) -> dict[str, Any]:
+    """Return all keys of a setting: those of its config, those that all cells share, and its own."""
+    setting_keys = {key: value for key, value in block.items() if key != "config"}
+    named = block.get("config", keys.config)
+    if named is None:
+        return _over(shared, setting_keys)
+    if not isinstance(named, str):
+        raise ConfigError(f"config = {short_repr(named)}: need a YAML file, or the name of a ready config")
+    path = beside / named
+    return _over(_over(load(path if path.is_file() else find_config(Path(named))), shared), setting_keys)
+
+
+def _over(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
+    """Put keys over a config as `put_over` does; one warning says which keys of the config are dropped."""
+    joined, phrases = put_over(values, over)
+    if phrases:
+        _log.warning("note: %s", "; ".join(phrases))
+    return joined
+
+
+def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
+    cells = []
+    seeds = keys.seeds if keys.seeds is None or isinstance(keys.seeds, int) else list(keys.seeds)
+    left_out, labels = block.get("without", []), list(keys.methods)
+    if not isinstance(left_out, list) or not all(label in labels for label in left_out):
+        raise ConfigError(f"without = {short_repr(left_out)}: need a list of methods of the study")
+    plain = {key: value for key, value in block.items() if key != "without"}
+    for label, method_keys in (keys.methods or {"": {}}).items():
+        if label in left_out:
+            continue
+        if label and isinstance(method_keys.get("method"), list):
+            listed = short_repr(method_keys["method"])
+            raise ConfigError(f"methods.{label}.method = {listed}: a label is of one; give each a label of its own")
+        values = _over(plain, method_keys)
+        method = method_keys.get("method", label) if label else values.get("method", "fedavg")
+        methods = None if isinstance(method, list) else [method]
+        for point in grid_points({**values, "method": method}, methods, seeds):
+            cells.append(Cell(name, label or point.config.method, _listed_values(point), point.values, point.config))
+    return cells
+
+
+def _refuse_namesakes(cells: Sequence[Cell]) -> None:
+    """Raise `ConfigError` if cells of different configs have one name, which tuning, display and tables rely on."""
+    cells_by_name: dict[str, Cell] = {}
+    for cell in cells:
+        namesake = cells_by_name.setdefault(cell.name, cell)
+        if namesake is not cell and namesake.folder != cell.folder:
+            raise ConfigError(
+                f"{cell.name}: two different cells have this name; settings, methods and lists must give each a name "
+                "of its own"
+            )
+
+
+def _listed_values(point: GridPoint) -> str:
+    return ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.chosen.items())
+
+
+def _fits(cell: Cell, pattern: str) -> bool:
+    """Whether a pattern matches the name of a cell, or consecutive parts of it."""
+    plain = pattern.replace("[", "[[]")  # a bracket is part of a name: FedDW [authors]
+    return any(fnmatchcase(cell.name, shape) for shape in (plain, f"{plain}/*", f"*/{plain}", f"*/{plain}/*"))

@@ -1,0 +1,135 @@
+"""Run the jobs of a comparison or a study: which of them are free, how one is run, and what its error ends."""
+
+from __future__ import annotations
+
+import contextlib
+import copy
+import time
+import traceback
+from collections.abc import Sequence
+from typing import Literal
+
+from fedloom.core.errors import CheckpointError
+from fedloom.data import Scenario
+from fedloom.runs.callbacks import Callback
+from fedloom.runs.run import Existing, run
+from fedloom.runs.storage.data_record import OtherDataError
+from fedloom.runs.storage.ownership import refuse_links
+from fedloom.runs.storage.resources import full_disk_message, stopped_by_full_disk
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.studies.events import Event, Forward, Listener, first_wait
+from fedloom.runs.studies.plan import Cell, StudyPlan
+from fedloom.runs.studies.study_folder import StudyFolder
+from fedloom.runs.studies.tuning import Choices, Job
+
+PAUSE = 0.25  # seconds between two looks at jobs that processes of other calls work on
+
+
+class Runner:
+    """The jobs of one call, and how a process runs one of them. Child processes and Ray's workers have copies of it.
+
+    Args:
+        folder: has the run folders; None keeps nothing on disk.
+        on_error: "raise" ends the call with the first error of any run. "record" writes errors beside run folders, and
+            goes on unless the disk is full or the data have changed, which every run would meet. Calls that record
+            errors may share a folder: each takes the runs that no other works on.
+        callbacks: every run gets copies of its own.
+        scenario: used by all runs instead of the configs'.
+        result_type: the class of the results that callbacks see.
+        all_cores: engine `auto` may use all cores for a run; it is serial otherwise, as other runs use them.
+
+    Where errors are raised, `results` has the results of this process's runs, by position.
+    """
+
+    def __init__(
+        self,
+        study: StudyPlan,
+        folder: StudyFolder | None,
+        jobs: Sequence[Job],
+        on_error: Literal["raise", "record"],
+        *,
+        existing: Existing = "resume",
+        callbacks: Sequence[Callback] = (),
+        scenario: Scenario | None = None,
+        all_cores: bool = False,
+        result_type: type[RunData] = RunData,
+    ) -> None:
+        self.study, self.folder, self.jobs, self.on_error = study, folder, jobs, on_error
+        self._existing, self._callbacks, self._scenario = existing, callbacks, scenario
+        self._all_cores, self._result_type, self.results = all_cores, result_type, dict[int, RunData]()
+        self._earlier = {} if folder is None else folder.errors()  # of runs that this call tries again
+        self._choices = None if folder is None else Choices(study, folder, earlier=self._earlier)
+
+    @property
+    def metrics(self) -> list[str]:
+        """The names of the metrics that the configs of all jobs ask for."""
+        return list(dict.fromkeys(name for job in self.jobs for name in job.config.evaluation.metrics))
+
+    def in_turn(self, positions: Sequence[int], listener: Listener) -> None:
+        """Run the jobs at `positions` one after another in this process, until all have ended in some process."""
+        report_wait = first_wait(listener)
+        while positions:
+            blocked = [position for position in positions if not self.attempt(position, listener)]
+            if len(blocked) == len(positions):
+                report_wait(len(blocked))
+                time.sleep(PAUSE)
+            positions = blocked
+
+    def attempt(self, position: int, send: Listener) -> bool:
+        """Run a job unless it has ended; return False if another process runs it or its trials are missing.
+
+        Raises the run's error as `on_error` says, `RunFolderError` for a full disk.
+        """
+        job = self.jobs[position]
+        with contextlib.nullcontext() if self.folder is None else stopped_by_full_disk(self.folder.path):
+            if isinstance(job, Cell) and self._choices is not None:
+                tuned, why = self._choices.of(job)
+                if tuned is None:
+                    return why is not None
+                job = tuned
+            if self.folder is None or self.on_error == "raise":
+                self.results[position] = self._run(position, job, send)
+                return True
+            with self.folder.cell_lock(job.folder) as locked:
+                if locked:
+                    self._run_recorded(position, job, self.folder, send)
+                return locked
+
+    def _run_recorded(self, position: int, job: Job, folder: StudyFolder, send: Listener) -> None:
+        """Run a job unless another process did so meanwhile, and write its error beside its run folder."""
+        if folder.finished(job.folder):
+            send(Event(position, job.config.rounds))
+            return
+        if folder.error(job.folder) not in (None, self._earlier.get(job.folder)):
+            return
+        try:
+            self._run(position, job, send)
+        except Exception as error:
+            if full_disk_message(error) or isinstance(error, OtherDataError):
+                raise
+            message = " ".join(f"{type(error).__name__}: {error}".split())
+            if isinstance(error, CheckpointError):
+                message = f"{message}; the run folder is {folder.cell(job.folder)}"
+            when = f"{time.strftime('%Y-%m-%d %H:%M:%S')} ({time.time_ns()})"
+            trace = "".join(traceback.format_exception(error))
+            folder.write_error(job.folder, f"{message}\n{when}\n\n{trace}")
+            send(Event(position, 0, note=f"{job.folder} failed: {message}"))
+        else:
+            folder.clear_error(job.folder)
+
+    def _run(self, position: int, job: Job, send: Listener) -> RunData:
+        config, out = job.config, None if self.folder is None else self.folder.cell(job.folder)
+        refuse_links([] if out is None else [out])
+        if config.engine.name == "auto" and not self._all_cores:
+            config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
+        watching = [Forward(position, send), *copy.deepcopy(self._callbacks)]
+        result = run(
+            config,
+            scenario=self._scenario,
+            out=out,
+            existing=self._existing,
+            callbacks=watching,
+            result_type=self._result_type,
+        )
+        send(Event(position, config.rounds))  # also for a run that had finished before
+        return result

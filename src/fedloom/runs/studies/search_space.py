@@ -1,0 +1,162 @@
+"""The values that tuning tries, the same for every method: combinations of listed values, or points in ranges."""
+
+from __future__ import annotations
+
+import math
+import warnings
+from collections.abc import Iterator, Mapping, Sequence
+from itertools import product
+from typing import TYPE_CHECKING, Any, TypeGuard
+
+from pydantic import ValidationError, model_validator
+
+from fedloom.core.errors import ConfigError, short_repr
+from fedloom.runs.config.bounds import MAX_TRIES, refuse_many
+from fedloom.runs.config.explain import explain_validation_error
+from fedloom.runs.config.sections import Section
+
+if TYPE_CHECKING:
+    from optuna.distributions import BaseDistribution
+
+_DIGITS = 4  # significant digits of a number from a range
+
+
+class Range(Section):
+    """From `low` to `high`, both included: whole numbers if both ends are. `log`: even on a logarithmic scale."""
+
+    low: int | float
+    high: int | float
+    log: bool = False
+
+    @model_validator(mode="after")
+    def _ends(self) -> Range:
+        if not (math.isfinite(self.low) and math.isfinite(self.high) and self.low < self.high):
+            raise ConfigError(f"low = {self.low}, high = {self.high}: need two numbers, the lower one first")
+        if self.log and self.low <= 0:
+            raise ConfigError(f"low = {self.low}: a logarithmic range begins above 0")
+        return self
+
+
+Space = dict[str, tuple[Any, ...] | Range]
+
+
+def read_space(values: Mapping[str, Any]) -> Space:
+    """Read the dotted keys of `tune`, each a list or a range. Raises `ConfigError` for invalid and repeated keys."""
+    space: Space = {}
+    for key, tried in _with_dots(values):
+        if key in space:
+            raise ConfigError(f"tune.{key} stands twice, with dots and in a section; name it once")
+        space[key] = _dimension(f"tune.{key}", tried)
+    return space
+
+
+def _with_dots(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, tried in section.items():
+        if _is_section(tried):
+            yield from _with_dots(tried, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", tried
+
+
+def _is_section(value: Any) -> TypeGuard[Mapping[str, Any]]:
+    """Whether a value is a section of keys rather than a range: a config may have keys called low, too."""
+    if not isinstance(value, Mapping) or not value:
+        return False
+    return all(isinstance(value[key], list | tuple | Mapping) for key in value.keys() & Range.model_fields.keys())
+
+
+def _dimension(key: str, value: Any) -> tuple[Any, ...] | Range:
+    if isinstance(value, Mapping) and value:
+        try:
+            return Range.model_validate(value)
+        except ValidationError as error:
+            raise explain_validation_error(error, key, Range) from None
+    if not isinstance(value, list | tuple) or not value:
+        raise ConfigError(f"{key} = {short_repr(value)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
+    return tuple(without_repeats(key, value))
+
+
+def without_repeats(key: str, values: Sequence[Any]) -> Sequence[Any]:
+    """Return the values of a key. Raises `ConfigError` if one of them occurs twice."""
+    twice = next((value for position, value in enumerate(values) if value in values[:position]), None)
+    if twice is not None:
+        raise ConfigError(f"{key} = {twice!r} stands twice in its list; name each once")
+    return values
+
+
+def check_tries(space: Space, tries: int | None) -> None:
+    """Raise `ConfigError` for ranges without a number of tries, and for a number without ranges."""
+    ranges = [key for key, tried in space.items() if isinstance(tried, Range)]
+    if ranges and tries is None:
+        raise ConfigError(f"tune.{ranges[0]} is a range: say with tries how many points every method tries")
+    if tries is not None and not ranges:
+        raise ConfigError(f"tries = {tries}: there is no range in tune; of lists every combination is tried")
+
+
+def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
+    """Return the sets of values to try, keys as in `space`: all combinations of lists, or `tries` points if there is a
+    range.
+
+    Points are a scrambled Sobol sequence with a fixed seed (Optuna's), known before the first trial, so that every
+    method tries the same ones in any order on any machine. Raises `ConfigError` for ranges if Optuna is not installed.
+    """
+    if not space:
+        return []
+    if tries is None:
+        refuse_many("tune", [len(_listed(dimension)) for dimension in space.values()], MAX_TRIES)
+        return [
+            dict(zip(space, values, strict=True))
+            for values in product(*(_listed(dimension) for dimension in space.values()))
+        ]
+    try:
+        import optuna
+    except ImportError:
+        raise ConfigError("tune: a range needs Optuna; pip install 'fedloom[tune]'") from None
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", optuna.exceptions.ExperimentalWarning)
+        sampler = optuna.samplers.QMCSampler(scramble=True, seed=0, warn_independent_sampling=False)
+    before = optuna.logging.get_verbosity()
+    optuna.logging.set_verbosity(optuna.logging.WARNING)
+    try:
+        study, points = optuna.create_study(sampler=sampler), []
+        for _ in range(tries + 1):
+            trial = study.ask({key: _distribution(dimension) for key, dimension in space.items()})
+            study.tell(trial, 0.0)  # no score, because the next point must not depend on one
+            points.append({key: _value(space[key], value) for key, value in trial.params.items()})
+        del points[0]  # a random point, from which Optuna learns the keys of the sequence
+    finally:
+        optuna.logging.set_verbosity(before)
+    return points
+
+
+def plain_space(space: Space) -> dict[str, Any]:
+    """Return the space as a file has it."""
+    return {
+        key: dimension.model_dump() if isinstance(dimension, Range) else list(dimension)
+        for key, dimension in space.items()
+    }
+
+
+def _listed(dimension: tuple[Any, ...] | Range) -> tuple[Any, ...]:
+    assert isinstance(dimension, tuple)
+    return dimension
+
+
+def _distribution(dimension: tuple[Any, ...] | Range) -> BaseDistribution:
+    from optuna.distributions import FloatDistribution, IntDistribution
+
+    if isinstance(dimension, tuple):
+        return IntDistribution(
+            0, len(dimension) - 1
+        )  # an index into the list, because Optuna takes no lists or mappings as choices
+    if isinstance(dimension.low, int) and isinstance(dimension.high, int):
+        return IntDistribution(dimension.low, dimension.high, log=dimension.log)
+    return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
+
+
+def _value(dimension: tuple[Any, ...] | Range, drawn: Any) -> Any:
+    if isinstance(dimension, tuple):
+        return dimension[drawn]
+    if isinstance(drawn, int):
+        return drawn
+    return min(max(float(f"{drawn:.{_DIGITS}g}"), dimension.low), dimension.high)

@@ -1,0 +1,148 @@
+"""Run the jobs of a runner in several processes of this call, each of which gets one job at a time."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+import time
+from collections.abc import Mapping
+from multiprocessing.connection import Connection, wait
+from multiprocessing.process import BaseProcess
+
+from fedloom.core.errors import RunFolderError, picklable_error
+from fedloom.evaluation.metrics.of_function import pickled_sources, register_pickled
+from fedloom.runs.studies.events import Event, Listener, first_wait
+from fedloom.runs.studies.runner import PAUSE, Runner
+from fedloom.runs.studies.spawned import how_ended, spawned
+
+
+def run_jobs(runner: Runner, workers: int, setting: str, listener: Listener) -> None:
+    """Run all jobs of a runner.
+
+    Args:
+        runner: has the jobs.
+        workers: number of processes; 1 runs the jobs in this process.
+        setting: the setting that asks for processes, for messages ("jobs").
+        listener: called with news of runs.
+
+    Raises the first error that a job raises, after which the other processes stop between two rounds. A process that
+    was killed is such an error, too; where errors are recorded, it is reported, and its job is left to the others.
+    """
+    if workers < 2:
+        runner.in_turn(range(len(runner.jobs)), listener)
+        return
+    metrics = pickled_sources(runner.metrics, setting)
+    with spawned(f"{setting} = {workers}", workers, _work, runner, metrics, setting) as processes:
+        _HandOut(runner, processes, setting, listener).run()
+
+
+class _HandOut:
+    """Which process works on which job, and which jobs wait."""
+
+    def __init__(
+        self, runner: Runner, processes: Mapping[Connection, BaseProcess], setting: str, listener: Listener
+    ) -> None:
+        self._runner, self._processes, self._setting, self._listener = runner, processes, setting, listener
+        self._queue = list(range(len(runner.jobs)))
+        self._blocked: list[int] = []  # wait for other jobs or other calls
+        self._looked = time.monotonic()  # when they were last handed out again
+        self._free, self._busy = list(processes), dict[Connection, int]()
+        self._outdated = set[int]()  # at work since before another job ended, which may be the one that they wait for
+        self._error: Exception | None = None
+        self._report_wait = first_wait(listener)
+
+    def run(self) -> None:
+        """Hand out jobs until all have ended, or one has raised an error and the other processes have stopped."""
+        while self._busy or (self._error is None and self._free and (self._queue or self._blocked)):
+            while self._queue and self._free and self._error is None:
+                pipe, position = self._free.pop(0), self._queue.pop(0)
+                self._busy[pipe] = position
+                _send(pipe, position)
+            if not self._busy:
+                self._report_wait(len(self._blocked))
+            looks = bool(self._blocked and self._free)  # other calls may have ended the jobs that block others
+            for sender in wait(list(self._busy), PAUSE if looks else None):
+                assert isinstance(sender, Connection)
+                self._receive(sender)
+            if looks and time.monotonic() - self._looked >= PAUSE:
+                self._unblock()
+        if self._error is not None:
+            raise self._error
+
+    def _receive(self, pipe: Connection) -> None:
+        try:
+            news: Event | bool | Exception | None = pipe.recv()
+        except (EOFError, OSError):
+            news = None
+        if isinstance(news, Event):
+            self._listener(news)
+            return
+        position = self._busy.pop(pipe)
+        if news is None:
+            self._queue.append(position)
+            self._lost(self._processes[pipe])
+            return
+        self._free.append(pipe)
+        if isinstance(news, Exception):
+            self._stop(news)
+        elif news:
+            self._unblock()
+            self._outdated.update(self._busy.values())
+        elif position in self._outdated:
+            self._queue.insert(0, position)
+        else:
+            self._blocked.append(position)
+        self._outdated.discard(position)
+
+    def _unblock(self) -> None:
+        self._looked = time.monotonic()
+        self._queue[:0], self._blocked = self._blocked, []
+
+    def _lost(self, process: BaseProcess) -> None:
+        """Report a process that ended, unless it was asked to. Raises `ConfigError` if the script has no guard."""
+        if self._error is not None:
+            return
+        ending = how_ended(process, self._setting) or "ended early"
+        remaining = len(self._busy) + len(self._free)
+        if self._runner.on_error == "record":
+            rest = f"{remaining} still at work, and its cell is left to them" if remaining else "none is left"
+            self._listener(Event(0, 0, note=f"a process of this call {ending}; {rest}"))
+            return
+        assert self._runner.folder is not None  # without one, there are no processes
+        self._stop(
+            RunFolderError(
+                f"{self._runner.folder.path}: a process of this call {ending}; runs keep their checkpoints: call it "
+                f"again to resume them, with fewer {self._setting} if memory is short"
+            )
+        )
+
+    def _stop(self, error: Exception) -> None:
+        """Remember the first error, and ask all other processes to stop."""
+        if self._error is None:
+            self._error = error
+            for pipe in self._busy:
+                _send(pipe, None)
+
+
+def _send(pipe: Connection, news: int | Event | Exception | None) -> None:
+    with contextlib.suppress(OSError):  # the process at the other end has died, which the next `recv` notices
+        pipe.send(news)
+
+
+def _work(pipe: Connection, runner: Runner, metrics: Mapping[str, bytes], setting: str) -> None:
+    """Run the jobs that come through the pipe, in a child process, until another process's has raised an error."""
+    lock = threading.Lock()  # a run may send notes from another thread
+
+    def send(news: Event | bool | Exception) -> None:
+        if isinstance(news, Event) and news.note is None and pipe.poll():
+            raise SystemExit  # between two rounds
+        with lock:
+            _send(pipe, news)
+
+    with contextlib.suppress(EOFError, OSError):  # the parent has ended
+        while (position := pipe.recv()) is not None:
+            try:
+                register_pickled(metrics, setting)
+                send(runner.attempt(position, send))
+            except Exception as error:
+                send(picklable_error(error))

@@ -1,0 +1,174 @@
+"""A study on disk, shared by processes and machines.
+
+.fedloom (the mark) · study.yaml (the whole study) · a run folder for each cell · NAME.error.txt beside a cell that
+failed · trials/ (run folders of the tuning, and its choices) · .locks/.
+"""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, Literal
+
+import yaml
+from filelock import FileLock, Timeout
+
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.files import write_atomic
+from fedloom.core.safe_yaml import parse_yaml
+from fedloom.runs.config.difference import difference
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.storage import ownership as marker
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.versions import version_of
+from fedloom.runs.studies.plan import StudyPlan, parse_study, relevant
+from fedloom.runs.studies.tuning_record import TRIALS
+
+STUDY = "study.yaml"
+LOCKS = ".locks"
+COPIES = ".copies"  # unfinished copies of killed processes; the next copy of the same cell clears it
+State = Literal["done", "failed", "under way", "begun", "left"]
+_ERROR = ".error.txt"
+_LONGEST = 1 << 20  # characters of a study with all its configs
+_WAIT = 30.0  # seconds until another process has marked the folder
+
+
+class StudyFolder:
+    """The folder of a study."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def check(self, study: StudyPlan) -> None:
+        """Raise `RunFolderError` unless the folder is empty, or its study's cells include this one's or vice versa."""
+        marker.check(self.path, "study")
+        existing = read(self.path)
+        if existing is not None and not (existing.holds(study) or study.holds(existing)):
+            how = difference(relevant(existing.values), relevant(study.values)) or "made by another version of fedloom"
+            raise RunFolderError(f"{self.path} holds another study ({how}); choose another folder with --out")
+
+    def claim(self, study: StudyPlan) -> None:
+        """Create and mark the folder for this study, or for more cells of the study there. Raises as `check`."""
+        with marker.creating(self.path, "study"):
+            marker.refuse_links(self.path / name for name in (LOCKS, TRIALS, COPIES))
+            with self.locked():
+                self.check(study)
+                marker.claim(self.path, "study")
+                existing = read(self.path)
+                if existing is None or (existing.values != study.values and study.holds(existing)):  # grown, or renamed
+                    write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
+
+    @contextlib.contextmanager
+    def locked(self) -> Iterator[None]:
+        """Hold the folder's own lock, for files that all processes write. Raises `RunFolderError` after a timeout."""
+        with contextlib.ExitStack() as locks:
+            try:
+                locks.enter_context(FileLock(self.path / marker.LOCK, timeout=_WAIT))
+            except Timeout:
+                raise RunFolderError(f"{self.path} is locked by another process; wait for it") from None
+            yield
+
+    def cell(self, folder: str) -> Path:
+        """Return the path of a run folder by its name, which may be below `trials/`."""
+        return self.path / folder
+
+    def finished(self, folder: str) -> bool:
+        """Whether the run of this folder has finished."""
+        return (self.cell(folder) / "summary.json").exists()
+
+    def result(self, folder: str, config: RunConfig) -> RunData:
+        """Return the result of a finished run. Raises `RunFolderError` for damaged files and another config."""
+        try:
+            result = RunData.read(self.cell(folder))
+            version_of(self.cell(folder))  # raises for a damaged env.json, which is needed to join results
+        except RunFolderError as damage:
+            raise RunFolderError(f"{damage}; the run folder is {self.cell(folder)}") from None
+        if result is None:
+            raise RunFolderError(
+                f"{self.cell(folder)}: its config.yaml or summary.json is missing; delete this folder and run again"
+            )
+        if result.numbers.get("fingerprint") != config.fingerprint():
+            how = difference(result.config, config.resolved()) or "made by another version of fedloom"
+            raise RunFolderError(
+                f"{self.cell(folder)} holds a run of another config ({how}); delete this folder, and the same command "
+                "runs it again"
+            )
+        return result
+
+    def state(self, folder: str, config: RunConfig) -> State:
+        """Return the state of a cell, without writing; a finished cell that gives no `result` has failed."""
+        if self.finished(folder):
+            try:
+                self.result(folder, config)
+            except RunFolderError:
+                return "failed"
+            return "done"
+        if self.is_locked(folder):
+            return "under way"
+        if self.error(folder) is not None:
+            return "failed"
+        return "begun" if (self.cell(folder) / "checkpoint").exists() else "left"
+
+    def is_locked(self, folder: str) -> bool:
+        """Whether another process holds a cell's lock. Nothing is written."""
+        if not self._lock(folder).exists():
+            return False
+        with self.cell_lock(folder) as locked:
+            return not locked
+
+    @contextlib.contextmanager
+    def cell_lock(self, folder: str) -> Iterator[bool]:
+        """Hold a cell's lock; gives False if another process holds it. The system frees the lock with its process."""
+        self._lock(folder).parent.mkdir(exist_ok=True)
+        with contextlib.ExitStack() as locks:
+            try:
+                locks.enter_context(FileLock(self._lock(folder), timeout=0))
+                locked = True
+            except Timeout:
+                locked = False
+            yield locked
+
+    def errors(self) -> dict[str, str]:
+        """Return the errors of the last attempts of all cells and trials, by folder."""
+        error_files = [*self.path.glob(f"*{_ERROR}"), *self.path.glob(f"{TRIALS}/*{_ERROR}")]
+        names = [str(path.relative_to(self.path)).removesuffix(_ERROR) for path in error_files]
+        errors = ((name, self.error(name)) for name in names)
+        return {name: text for name, text in errors if text is not None}  # another process may clear one meanwhile
+
+    def error(self, folder: str) -> str | None:
+        """Return the error of a cell's last attempt; None if it did not fail."""
+        try:
+            return self._error(folder).read_text(encoding="utf-8")
+        except FileNotFoundError:
+            return None
+
+    def write_error(self, folder: str, text: str) -> None:
+        """Write the error of a cell, with its message in the first line."""
+        write_atomic(self._error(folder), text)
+
+    def clear_error(self, folder: str) -> None:
+        """Delete the error of a cell that has finished."""
+        self._error(folder).unlink(missing_ok=True)
+
+    def _lock(self, folder: str) -> Path:
+        return self.path / LOCKS / f"{folder.replace('/', '-')}.lock"
+
+    def _error(self, folder: str) -> Path:
+        cell = self.cell(folder)
+        return cell.with_name(f"{cell.name}{_ERROR}")
+
+
+def read(path: Path) -> StudyPlan | None:
+    """Return the study of a folder, as the present code understands it; None if there is none.
+
+    Raises `RunFolderError` if its file is damaged or has content that this version does not know.
+    """
+    try:
+        values: Any = parse_yaml((path / STUDY).read_text(encoding="utf-8"), _LONGEST)
+        return parse_study(values)
+    except FileNotFoundError:
+        return None
+    except (ValueError, TypeError, AttributeError, yaml.YAMLError, OSError, ConfigError) as error:
+        why = " ".join(str(error).split())
+        raise RunFolderError(f"{path / STUDY}: not a study that this version can read ({why})") from None

@@ -1,0 +1,188 @@
+"""Tuning before the cells: every method tries the same values, and only validation data choose.
+
+A trial's score is its validation accuracy, or that of the metric `evaluation.select_by`, by the rule by which the study
+selects a round. Test data are not used.
+"""
+
+from __future__ import annotations
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+from fedloom.core.criterion import Criterion
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.files import json_text, write_atomic
+from fedloom.runs.config.run_config import RunConfig, parse
+from fedloom.runs.storage.run_data import RunData, has_diverged
+from fedloom.runs.storage.run_folder import folder_name
+from fedloom.runs.studies.plan import Cell, StudyPlan, nested, overlaid
+from fedloom.runs.studies.study_folder import StudyFolder
+from fedloom.runs.studies.tuning_record import TRIALS, VALIDATION, assignments, read, rule_of
+
+
+@dataclass(frozen=True, slots=True)
+class Trial:
+    """One set of values that a group of cells (all seeds of a row) tries."""
+
+    group: str
+    tried: dict[str, Any]
+    config: RunConfig = field(repr=False)
+
+    @property
+    def name(self) -> str:
+        """The trial's name in messages and listings."""
+        return f"{self.group}/trial/{assignments(self.tried)}"
+
+    @property
+    def folder(self) -> str:
+        """The trial's run folder, below that of the study."""
+        return f"{TRIALS}/{folder_name(self.config)}"
+
+
+def trials_of(study: StudyPlan, cell: Cell) -> list[Trial]:
+    """Return the trials of the group that `cell` belongs to, the same for all its seeds; empty without tuning.
+
+    Raises `ConfigError` if there is no validation data to choose by, or for a value that the config refuses.
+    """
+    if not study.tried:
+        return []
+    first = next(candidate for candidate in study.cells if candidate.group == cell.group)
+    trials = []
+    for tried in study.tried:
+        config = parse(overlaid(_with(first.values, tried), study.trials))
+        refuse_without_validation(config, f"tune: {cell.group}")
+        trials.append(Trial(cell.group, tried, config))
+    return trials
+
+
+Job = Cell | Trial
+
+
+def jobs_of(study: StudyPlan, cells: Sequence[Cell]) -> list[Job]:
+    """Return every run once, in the order of `cells`, each after its trials, so that rows are completed early."""
+    jobs: dict[str, Job] = {}
+    for cell in cells:
+        jobs |= {trial.folder: trial for trial in trials_of(study, cell)}
+        jobs.setdefault(cell.folder, cell)
+    return list(jobs.values())
+
+
+def validation_value(result: RunData, criterion: Criterion) -> float:
+    """Return a run's validation value by its selection of rounds. Raises `ConfigError` without one."""
+    evaluation: Mapping[str, Any] = result.config.get("evaluation", {})
+    rounds, values = result.curve(criterion.name, "val")
+    if not values:
+        raise ConfigError(f"{result.folder}: no validation {criterion.name} to choose by")
+    match evaluation.get("select", "last"):
+        case "last":
+            return values[-1]
+        case "mean_last_k":
+            return fmean(values[-int(evaluation.get("last_k", 10)) :])
+        case _:
+            best = criterion.best(rounds, values)
+            return math.nan if best is None else dict(zip(rounds, values, strict=True))[best]
+
+
+def trial_score(result: RunData, criterion: Criterion) -> float:
+    """Return the validation value by which a run is chosen; NaN if it diverged, because a model whose outputs are not
+    finite has an accuracy, too: that of the first class. Raises `ConfigError` without validation data."""
+    value = validation_value(result, criterion)
+    return math.nan if has_diverged(result.numbers) else value
+
+
+class Choices:
+    """The choices of a study's finished trials. A recorded choice stays.
+
+    earlier: given by a call that runs the study, which writes new choices to the folder, too: the errors before it, by
+    folder, which are ignored, because their trials will be run again.
+    """
+
+    def __init__(
+        self, study: StudyPlan, study_folder: StudyFolder, *, earlier: Mapping[str, str] | None = None
+    ) -> None:
+        self._study, self._study_folder = study, study_folder
+        self._records, self._earlier = earlier is not None, earlier or {}
+        self._known: dict[str, dict[str, Any]] = {}
+
+    def of(self, cell: Cell) -> tuple[Cell | None, str | None]:
+        """Return the cell with the chosen values, or None while trials are missing; and the reason of a failure."""
+        if not self._study.tried:
+            return cell, None
+        if cell.group not in self._known:
+            trials = trials_of(self._study, cell)
+            for trial in trials:
+                if not self._study_folder.finished(trial.folder):
+                    return None, self._failure(trial)
+            record = (
+                self._study_folder.path
+                / TRIALS
+                / f"choice-{_slug(cell.group)}-{trials[0].config.fingerprint()[:8]}.json"
+            )
+            if record.exists():
+                self._known[cell.group] = read(record)["chosen"]
+            else:
+                try:
+                    scores = [
+                        trial_score(
+                            self._study_folder.result(trial.folder, trial.config), trial.config.evaluation.criterion()
+                        )
+                        for trial in trials
+                    ]
+                except RunFolderError as damage:
+                    return None, f"not tuned: {damage}"
+                self._known[cell.group] = self._choose(record, cell.group, trials, scores)
+        values = _with(cell.values, self._known[cell.group])
+        return replace(cell, values=values, config=parse(values)), None
+
+    def _failure(self, trial: Trial) -> str | None:
+        """Return the error of a failed trial; None if it has not failed, or is being run again."""
+        if self._study_folder.is_locked(trial.folder):  # asked first, as the holder of the lock may clear the error
+            return None
+        error = self._study_folder.error(trial.folder)
+        if error is None or error == self._earlier.get(trial.folder):
+            return None
+        return f"not tuned: {trial.name}: {error.partition(chr(10))[0]}"
+
+    def _choose(self, record: Path, group: str, trials: Sequence[Trial], scores: Sequence[float]) -> dict[str, Any]:
+        criterion = trials[0].config.evaluation.criterion()
+        by_trial = range(len(trials))
+        best = max(by_trial, key=lambda i: (scores[i] == scores[i], criterion.sign * scores[i], -i))
+        if self._records:
+            key, rule = f"{VALIDATION}{criterion.name}", rule_of(criterion)
+            tried = [
+                {"values": trial.tried, key: score, "folder": trial.folder, "seed": trial.config.seed}
+                for trial, score in zip(trials, scores, strict=True)
+            ]
+            content = {"group": group, "rule": rule, "chosen": trials[best].tried, "trials": tried}
+            write_atomic(record, json_text(content, indent=1))
+        return trials[best].tried
+
+
+def _with(values: Mapping[str, Any], tried: Mapping[str, Any]) -> dict[str, Any]:
+    plain = dict(values)
+    for key, value in tried.items():
+        plain = overlaid(plain, nested(key, value))
+    return plain
+
+
+def refuse_without_validation(config: RunConfig, who: str) -> None:
+    """Raise `ConfigError` if a config has no validation data to choose on.
+
+    Args:
+        config: of a run by which something is chosen.
+        who: what chooses, which begins the message.
+    """
+    scenario = config.scenario
+    share = scenario.val if scenario.split is None else scenario.split.val
+    if config.evaluation.protocol == "few-shot" or not share:
+        tuned = ", in trials for the trials alone" if who.startswith("tune") else ""
+        raise ConfigError(f"{who} has no validation data to choose on; set {scenario.val_key} above 0{tuned}")
+
+
+def _slug(name: str) -> str:
+    return re.sub(r"[^\w.=-]+", "-", name)

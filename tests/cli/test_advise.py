@@ -1,0 +1,16 @@
+"""The options of `fedloom advise` say what the needs say of themselves."""
+
+from __future__ import annotations
+
+import inspect
+
+import pytest
+
+from fedloom.cli.advise import advise
+from fedloom.diagnosis.advice.needs import Needs
+
+
+@pytest.mark.parametrize("name", Needs.model_fields)
+def test_an_option_has_the_description_of_its_need(name):
+    annotation = inspect.signature(advise, eval_str=True).parameters[name].annotation
+    assert annotation.__metadata__[0].help == Needs.model_fields[name].description

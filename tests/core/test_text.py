@@ -1,0 +1,40 @@
+"""Numbers as people read them."""
+
+from __future__ import annotations
+
+import pytest
+
+from fedloom.core.text import bytes_text, counted, listed, plus_minus, seconds_text
+
+
+@pytest.mark.parametrize(
+    ("value", "like", "text"),
+    [
+        (0, None, "0 B"),
+        (999, None, "999 B"),
+        (8_385_200, None, "8.39 MB"),
+        (18_500_000, None, "18.5 MB"),
+        (999_960_000, None, "1,000 MB"),
+        (8_385_200, 120_000_000, "8 MB"),
+        (1_000, 120_000_000, "1.00 kB"),
+    ],
+)
+def test_bytes(value, like, text):
+    assert bytes_text(value, like) == text
+
+
+@pytest.mark.parametrize(
+    ("value", "text"), [(0, "0 s"), (1.798, "1.80 s"), (59.9, "59.9 s"), (754, "12.6 min"), (9000, "2.50 h")]
+)
+def test_seconds(value, text):
+    assert seconds_text(value) == text
+
+
+def test_plus_minus():
+    assert plus_minus(0.98241, 0.0021) == "98.2 ± 0.2"
+    assert plus_minus(0.98241, None) == "98.2"
+
+
+def test_lists_and_counts():
+    assert [listed(words) for words in ((), ("a",), ("a", "b"), ("a", "b", "c"))] == ["", "a", "a and b", "a, b and c"]
+    assert (counted(1, "seed"), counted(3, "seed")) == ("1 seed", "3 seeds")
