@@ -23,7 +23,6 @@ README, TUTORIAL = ROOT / "README.md", ROOT / "docs" / "tutorial.md"
 NOT_RUN = {
     "python3 -m venv ~/federated && source ~/federated/bin/activate": "makes an environment in the home directory",
     "python -m pip install .": "needs a package index",
-    "pip wheel . --no-deps": "needs a package index for what builds it",
     "make demo": "makes an environment; `fedloom demo`, which it calls, runs before the other commands here",
     "make docs": "makes an environment",
     "make test": "runs this test",
