@@ -30,7 +30,7 @@ PAGES = Path(__file__).parents[2] / "docs" / "deployment"
 TUTORIAL, OPERATIONS = PAGES / "tutorial.md", PAGES / "operations.md"
 ON_ONE_MACHINE, THREE, ON_RAY = (
     "2. Real processes on one machine",
-    "3. Three machines, each node with data of its own",
+    "3. Three machines with separate data",
     "On Flower's simulation runtime",
 )
 # The sections whose commands a test below runs, all of them in their order.
