@@ -71,7 +71,7 @@ def _hint(name: str, ready: Mapping[str, object]) -> str:
 def _folder() -> Path:
     """`configs/` beside the package when installed, at the root of a checkout."""
     package = Path(__file__).resolve().parents[2]
-    for folder in (package / "configs", package.parents[2] / "configs"):
+    for folder in (package / "configs", package.parents[1] / "configs"):
         if (folder / "demo.yaml").is_file():
             return folder
-    raise ConfigError(f"neither {package / 'configs'} nor {package.parents[2] / 'configs'} is there; reinstall fedloom")
+    raise ConfigError(f"neither {package / 'configs'} nor {package.parents[1] / 'configs'} is there; reinstall fedloom")
