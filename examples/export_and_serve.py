@@ -3,7 +3,7 @@
     python examples/export_and_serve.py            # trains on digits, then serves on a free port of this machine
     curl --data '[[[0, 5, 13, ...], ...]]' localhost:PORT    # one or more samples as stored; here 8x8 pixels, 0 .. 16
 
-A server for everybody needs more than this one has: TLS, limits, and a name for who asks.
+A public server also needs TLS, limits and authentication.
 """
 
 from __future__ import annotations
@@ -22,14 +22,14 @@ MOST_BYTES = 2**20
 
 
 def train_and_export(weights: Path, rounds: int) -> None:
-    """FedSC on ten unequal clients; the round that is best on validation data."""
+    """Train FedSC on ten unequal clients and export the model of the best round on validation data."""
     scenario = fl.scenario("digits", partition="dirichlet", alpha=0.1, clients=10)
     result = fl.run("fedsc", scenario=scenario, rounds=rounds, evaluation={"select": "best_val"})
     of_result(result, at="best_val").save(weights)
 
 
 def answer(trained: Trained, body: bytes) -> list[dict[str, float]]:
-    """Class probabilities by name, of each sample in a JSON list. Raises `ValueError` for anything else."""
+    """Return class probabilities by name for each sample of a JSON list. Raises `ValueError` for anything else."""
     samples = torch.tensor(json.loads(body), dtype=torch.float32)
     if samples.dim() == len(trained.metadata.input.shape):  # pictures without their channel axis
         samples = samples.unsqueeze(1)
@@ -39,7 +39,7 @@ def answer(trained: Trained, body: bytes) -> list[dict[str, float]]:
 
 
 def server(weights: Path, port: int = 0) -> ThreadingHTTPServer:
-    """A server on this machine's loopback address; port 0 takes a free one."""
+    """Return a server on the loopback address; port 0 takes a free one."""
     trained = read(weights)
 
     class Handler(BaseHTTPRequestHandler):

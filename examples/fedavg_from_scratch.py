@@ -1,11 +1,11 @@
-"""Federated averaging from scratch, on the parts that fedloom's own engines are made of.
+"""Federated averaging from scratch, with the parts of fedloom's engines.
 
 python examples/fedavg_from_scratch.py          # 10 rounds
 python examples/fedavg_from_scratch.py 3        # fewer
 
 This is Algorithm 1 of McMahan et al. (AISTATS 2017, arXiv 1602.05629) as a loop that fits on a page: draw clients, send
-them the weights, let each train on its own samples, average what comes back. It shows what a round is before any
-contract of methods, engine or run folder enters, and it ends at the same weights, bit by bit, as
+them the weights, let each train on its samples, average the uploads. It shows a round without methods, engines or run
+folders, and it ends at the same weights, bit by bit, as
 
     fl.run("fedavg", scenario=scenario, model="mlp", rounds=10, participation=0.5)
 """
@@ -32,7 +32,7 @@ BATCH_SIZE, EPOCHS, LR, MOMENTUM = 32, 2, 0.05, 0.9  # the defaults of a run
 def draw(streams: Streams, clients: int, share: float, round_: int) -> list[int]:
     """Draw the clients of a round without replacement, in the order of their ids.
 
-    Every generator is derived from the seed, a purpose and a round, so nothing depends on what was drawn before.
+    Every generator is derived from the seed, a purpose and a round, so no draw depends on earlier ones.
     """
     count = max(1, round(share * clients))
     chosen = streams.numpy("participants", round_).choice(clients, count, replace=False)
@@ -40,7 +40,7 @@ def draw(streams: Streams, clients: int, share: float, round_: int) -> list[int]
 
 
 def train(net: Net, weights: Tree, scenario: Scenario, client: int, shuffle: np.random.Generator) -> Record:
-    """One client's round: SGD with momentum from the global weights, on its own samples.
+    """One client's round: SGD with momentum from the global weights, on its samples.
 
     net: holds the weights while they train. shuffle: draws the order of the samples. Returns the upload: the trained
     weights, and the number of samples by which the server weighs them.

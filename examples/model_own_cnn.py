@@ -1,4 +1,4 @@
-"""A CNN of your own: the class is all that fedloom needs, and finds its last layer itself."""
+"""Your CNN: fedloom needs only the class, and finds its last layer."""
 
 from torch import nn
 
@@ -27,7 +27,7 @@ class SmallCNN(nn.Module):
 
 def main(rounds=20, clients=10):
     scenario = fl.scenario("digits", partition="dirichlet", alpha=0.1, clients=clients)
-    # The class is a function that makes a model: every seed draws first weights of its own.
+    # The class is a function that makes a model: every seed draws different first weights.
     return [fl.run(method, scenario=scenario, model=SmallCNN, rounds=rounds) for method in ("fedavg", "fedsc")]
 
 

@@ -1,4 +1,4 @@
-"""A ResNet of torchvision, with group norm in place of batch norm, whose statistics suffer from skewed clients.
+"""A ResNet of torchvision with group norm, because skewed clients spoil the statistics of batch norm.
 
 Needs torchvision (`pip install "fedloom[examples]"`).
 """
@@ -17,7 +17,7 @@ def group_norm(channels):
 
 
 def resnet(input_shape, num_classes, blocks):
-    """A ResNet for small images: a first convolution of 3x3 in steps of one, no pooling behind it."""
+    """A ResNet for small images: the first convolution is 3x3 with stride 1, without pooling."""
     model = ResNet(BasicBlock, blocks, num_classes=num_classes, norm_layer=group_norm)
     model.conv1 = nn.Conv2d(input_shape[0], 64, 3, padding=1, bias=False)
     model.maxpool = nn.Identity()

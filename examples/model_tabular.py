@@ -10,7 +10,7 @@ from fedloom.data import from_arrays
 
 
 def perceptron(input_shape, num_classes):
-    """Two hidden layers; layer norm, because the clients' patients differ."""
+    """Two hidden layers, with layer norm because the clients' patients differ."""
     return nn.Sequential(
         nn.Linear(input_shape[0], 32),
         nn.LayerNorm(32),

@@ -18,7 +18,7 @@ LENGTH = 12
 
 
 def sentences(count, rng):
-    """Token ids [count, LENGTH], 0 behind the end, and topics [count]: a third of the words tell the topic."""
+    """Return token ids [count, LENGTH], padded by 0, and topics [count]: a third of the words belong to the topic."""
     ids = {word: number for number, word in enumerate(VOCABULARY)}
     x, y = np.zeros((count, LENGTH), np.int64), rng.integers(0, len(TOPICS), count)
     own, fillers = [topic.split() for topic in TOPICS.values()], FILLERS.split()

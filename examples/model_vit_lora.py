@@ -8,7 +8,7 @@ import fedloom as fl
 
 
 class Block(nn.Module):
-    """Attention, then a small MLP, both beside the path that goes through: [B, L, d] -> [B, L, d]."""
+    """Attention, then a small MLP, both with residual connections: [B, L, d] -> [B, L, d]."""
 
     def __init__(self, width, heads):
         super().__init__()
@@ -50,14 +50,14 @@ class LoRA(nn.Module):
         self.linear, self.scale = linear, alpha / rank
         self.down = nn.Linear(linear.in_features, rank, bias=False)
         self.up = nn.Linear(rank, linear.out_features, bias=False)
-        nn.init.zeros_(self.up.weight)  # at first the layer computes what it did
+        nn.init.zeros_(self.up.weight)  # the layer starts unchanged
 
     def forward(self, x):
         return self.linear(x) + self.scale * self.up(self.down(x))
 
 
 def with_lora(model, rank=4):
-    """`model` with everything frozen but its head, and an adapter on every attention."""
+    """Freeze all of `model` except its head, and add an adapter to every attention."""
     model.requires_grad_(False)
     model.head.requires_grad_(True)
     for block in model.blocks:
@@ -66,7 +66,7 @@ def with_lora(model, rank=4):
 
 
 def pretrained(data, epochs):
-    """A vision transformer that the server has trained on data of its own."""
+    """A vision transformer that the server has pretrained."""
     model = ViT(data.num_classes)
     optimizer = torch.optim.Adam(model.parameters(), lr=2e-3)
     for _ in range(epochs):

@@ -1,4 +1,4 @@
-"""Data of your own, of every kind that fedloom.scenario takes: who holds what, and one short run of each.
+"""Every kind of data that fedloom.scenario takes, with a short run of each.
 
 python examples/own_data.py            # 600 samples, 5 rounds
 python examples/own_data.py 120 1      # smaller
@@ -23,7 +23,7 @@ RANGERS = np.array(["ann", "bob", "cy"])
 
 
 def leaves(samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Length and width of leaves [n, 2] in cm, the tree's species [n], and who measured it [n]."""
+    """Length and width of leaves [n, 2] in cm, the tree's species [n], and its observer [n]."""
     rng = np.random.default_rng(0)
     kind, ranger = rng.integers(0, 3, samples), rng.integers(0, 3, samples)
     size = np.array([[5.0, 4.0], [10.0, 6.0], [6.0, 0.2]])[kind]
@@ -31,7 +31,7 @@ def leaves(samples: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
 
 
 def write_table(path: Path, x: np.ndarray, y: np.ndarray, owner: np.ndarray) -> Path:
-    """The same leaves as a CSV or Parquet file."""
+    """Write the same leaves as a CSV or Parquet file."""
     needles = np.where(x[:, 1] < 2, "needle", "leaf")
     columns = {"length": x[:, 0], "width": x[:, 1], "shape": needles, "ranger": owner, "species": y}
     if path.suffix == ".parquet":
@@ -43,7 +43,7 @@ def write_table(path: Path, x: np.ndarray, y: np.ndarray, owner: np.ndarray) -> 
 
 
 def main(samples: int = 600, rounds: int = 5) -> dict[str, float]:
-    """The accuracy of each kind after `rounds` rounds."""
+    """Return the accuracy of each kind of data after `rounds` rounds."""
     x, y, owner = leaves(samples)
     ids = torch.from_numpy(np.searchsorted(SPECIES, y))
     dataset = torch.utils.data.TensorDataset(torch.from_numpy(x).float(), ids)

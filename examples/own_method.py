@@ -1,4 +1,4 @@
-"""A method of your own beside FedAvg: the server tests a running average of its models.
+"""A method in 25 lines, compared with FedAvg: the server tests a running average of its models.
 
 python examples/own_method.py          # 20 rounds, 3 seeds
 python examples/own_method.py 3 1      # smaller
@@ -60,7 +60,7 @@ class Smooth(Method):
 
 
 def main(rounds: int = 20, seeds: int = 3) -> fl.Comparison:
-    """Both methods on the same clients, from the same first weights, with the same batches."""
+    """Compare both methods with equal clients, first weights and batches."""
     scenario = fl.scenario("digits", partition="dirichlet", alpha=0.05, clients=10)
     return fl.compare(["fedavg", "smooth"], scenario=scenario, rounds=rounds, seeds=seeds, participation=0.4)
 

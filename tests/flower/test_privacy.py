@@ -1,5 +1,6 @@
-"""The privacy table is made from what methods declare, and the page shows it."""
+"""The tables of the page on privacy are made from the declarations of methods and messages."""
 
+import importlib.util
 import re
 from pathlib import Path
 
@@ -15,15 +16,28 @@ from fedloom.runs.run import _Run
 from flower_world import DEALT, config_of
 from support import FEDERATED
 
-PAGES = Path(__file__).parents[2] / "docs" / "deployment"
+DOCS = Path(__file__).parents[2] / "docs"
+PAGES = DOCS / "deployment"
 
 
-def test_the_page_shows_the_table():
-    assert methods_table() in (PAGES / "privacy.md").read_text(encoding="utf-8")
+def _load(path: Path):
+    spec = importlib.util.spec_from_file_location(path.stem, path)
+    module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+    return module
 
 
-def test_the_page_shows_what_messages_tell():
-    assert reported_facts_table() in (PAGES / "privacy.md").read_text(encoding="utf-8")
+tables = _load(DOCS / "privacy_tables.py")
+
+
+def test_the_page_gets_both_tables():
+    page = tables.on_page_markdown((PAGES / "privacy.md").read_text(encoding="utf-8"))
+    assert tables.methods_table() in page
+    assert tables.reported_facts_table() in page
+    assert not any(marker in page for marker in tables.MARKERS.values())
+
+
+def test_the_table_of_reported_facts_covers_all_fields_of_messages():
     replies = JoinReply, TrainReply, EvalReply, ServeReply, ErrorReply
     for facts, message in zip(REPORTED_FACTS.values(), replies, strict=True):
         assert facts.keys() == message.model_fields.keys() - {"wire_version", "run", "kind", "client", "round"}
@@ -38,7 +52,7 @@ def test_the_pages_federation_of_three_machines_is_one():
 
 
 def test_every_method_is_in_it():
-    assert all(f"\n| {name} |" in methods_table() for name in FEDERATED)
+    assert all(f"\n| {name} |" in tables.methods_table() for name in FEDERATED)
 
 
 @pytest.mark.parametrize(
@@ -53,7 +67,7 @@ def test_known_methods_are_told_rightly(method, sums, labels):
 
 def test_methods_without_class_tables_tell_of_labels_indirectly_or_say_nothing():
     """No row promises that labels stay hidden: that is not measured for any method."""
-    assert not any(row.split(" | ")[2] == "no" for row in methods_table().splitlines()[2:])
+    assert not any(row.split(" | ")[2] == "no" for row in tables.methods_table().splitlines()[2:])
     told = {name: privacy_of(name).label_disclosure for name in FEDERATED}
     assert told["local"] == "nothing is sent"
     assert told["fedavg"] == told["lgfedavg"] == INDIRECTLY
@@ -72,29 +86,3 @@ def test_the_change_of_the_last_layer_follows_the_class_counts():
         correlations.append(float(np.corrcoef(sent.double(), job.ctx.class_counts.double())[0, 1]))
     assert min(correlations) > 0.5
     assert sorted(correlations)[5] > 0.8
-
-
-def reported_facts_table() -> str:
-    """Return the Markdown table of the facts that nodes report, for the page on privacy."""
-    rows = ["| a node tells | key | what it is |", "|" + "---|" * 3]
-    rows += [
-        f"| {when} | {key} | {meaning} |" for when, facts in REPORTED_FACTS.items() for key, meaning in facts.items()
-    ]
-    return "\n".join(rows) + "\n"
-
-
-def methods_table() -> str:
-    """Return the Markdown table of all methods, for the page on privacy."""
-    rows = ["| method | leaves a client | tells of its labels | a secure sum would do |", "|" + "---|" * 4]
-    for name in FEDERATED:
-        privacy = privacy_of(name)
-        sums = (
-            "yes"
-            if privacy.secure_sums
-            else f"no: {', '.join(privacy.per_client)}"
-            if privacy.per_client
-            else "nothing is sent"
-        )
-        cells = [name, ", ".join(privacy.sends) or "nothing", privacy.label_disclosure, sums]
-        rows.append("| " + " | ".join(cells) + " |")
-    return "\n".join(rows) + "\n"
