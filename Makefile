@@ -76,60 +76,47 @@ notebooks: $(DEV)
 		docs/notebooks/*.ipynb
 	$(BIN)/pytest tests/docs/test_notebooks.py
 
-# The tables of methods in docs/methods, from what the code says.
+# The lists that `fedloom methods`, `datasets` and `models` show.
 facts: $(READY)
 	$(BIN)/python docs/facts.py
 
-# fedloom beside what people use; peers have environments of their own, which also see this one's packages unless they
-# need another Python. `benchmarks/needs.py` says first what is missing. At the end the performance page is written.
-# ONLY="--only b,c" runs parts, ONLY=--smoke everything tiny, and writes nothing.
+# fedloom beside its peers, which have environments of their own that also see this one's packages. `needs` first says
+# what is missing. ONLY="--only cnn,auto" runs parts, ONLY=--smoke everything tiny, and keeps nothing.
 PEERS := .peers
 FLUKE := .fluke
 FEDJAX := .fedjax
-BLAZEFL := .blazefl
-BLAZEFL_PYTHON ?= python3.14
 ONLY ?=
 SMOKE := $(filter --smoke,$(ONLY))
-$(PEERS)/.ready: benchmarks/peers.txt | $(READY)
+$(PEERS)/.ready: benchmarks/peers/peers.txt | $(READY)
 	$(PYTHON) -m venv $(PEERS)
-	$(PEERS)/bin/python $(PIP) -r benchmarks/peers.txt
+	$(PEERS)/bin/python $(PIP) -r $<
 	$(PEERS)/bin/python $(PIP) --no-deps pfl==0.6.0
 	$(PEERS)/bin/python -c '$(SEE)' $(PACKAGES)
 	touch $@
 
-$(FLUKE)/.ready: benchmarks/fluke.txt | $(READY)
+$(FLUKE)/.ready: benchmarks/peers/fluke.txt | $(READY)
 	$(PYTHON) -m venv $(FLUKE)
 	echo '*' > $(FLUKE)/.gitignore
 	$(FLUKE)/bin/python -c '$(SEE)' $(PACKAGES)
-	$(FLUKE)/bin/python $(PIP) -r benchmarks/fluke.txt
+	$(FLUKE)/bin/python $(PIP) -r $<
 	$(FLUKE)/bin/python $(PIP) --no-deps fluke-fl==0.8.1
 	touch $@
 
-$(FEDJAX)/.ready: benchmarks/fedjax.txt | $(READY)
+$(FEDJAX)/.ready: benchmarks/peers/fedjax.txt | $(READY)
 	$(PYTHON) -m venv $(FEDJAX)
-	$(FEDJAX)/bin/python $(PIP) -r benchmarks/fedjax.txt
+	$(FEDJAX)/bin/python $(PIP) -r $<
 	$(FEDJAX)/bin/python -c '$(SEE)' $(PACKAGES)
 	touch $@
 
-# Made where there is such a Python; engines.py says why it is left out where there is none.
-$(BLAZEFL)/.ready: benchmarks/blazefl.txt
-	if command -v $(BLAZEFL_PYTHON) > /dev/null; then \
-		$(BLAZEFL_PYTHON) -m venv $(BLAZEFL) && echo '*' > $(BLAZEFL)/.gitignore && \
-		$(BLAZEFL)/bin/python $(PIP) -r benchmarks/blazefl.txt --editable . && touch $@; \
-	fi
-
-bench: needs $(PEERS)/.ready $(FLUKE)/.ready $(FEDJAX)/.ready $(BLAZEFL)/.ready
-	$(PEERS)/bin/python benchmarks/overhead.py $(or $(SMOKE),--json benchmarks/results/overhead.json)
-	$(BIN)/python benchmarks/steps.py $(or $(SMOKE),--json benchmarks/results/steps.json)
-	$(BIN)/python benchmarks/engines.py --peers $(PEERS)/bin/python --fluke $(FLUKE)/bin/python \
-		--fedjax $(FEDJAX)/bin/python --blazefl $(BLAZEFL)/bin/python $(ONLY)
-	$(if $(SMOKE),,$(BIN)/python benchmarks/performance_page.py)
+bench: needs $(PEERS)/.ready $(FLUKE)/.ready $(FEDJAX)/.ready
+	$(BIN)/python -m benchmarks engines --peers $(PEERS)/bin/python --fluke $(FLUKE)/bin/python \
+		--fedjax $(FEDJAX)/bin/python $(ONLY)
 
 # Before the environments are made, which takes ten minutes.
 needs:
-	BLAZEFL_PYTHON=$(BLAZEFL_PYTHON) $(PYTHON) benchmarks/needs.py $(SMOKE)
+	$(PYTHON) -m benchmarks needs $(SMOKE)
 
-$(READY) $(PEERS)/.ready $(FLUKE)/.ready $(FEDJAX)/.ready $(BLAZEFL)/.ready: | $(if $(filter bench,$(MAKECMDGOALS)),needs)
+$(READY) $(PEERS)/.ready $(FLUKE)/.ready $(FEDJAX)/.ready: | $(if $(filter bench,$(MAKECMDGOALS)),needs)
 
 clean:
-	rm -rf $(VENV) .flower $(PEERS) $(FLUKE) $(FEDJAX) $(BLAZEFL) build dist site
+	rm -rf $(VENV) .flower $(PEERS) $(FLUKE) $(FEDJAX) build dist site

@@ -1,4 +1,4 @@
-"""The ratios that were asked for, and what was measured of each: misses stay in the table."""
+"""The ratios that we asked for, and how the measured ones compare: misses stay in the table."""
 
 from __future__ import annotations
 
@@ -12,28 +12,25 @@ EVERYTHING = ("cnn", "fashion", *LINEAR)
 
 @dataclass(frozen=True)
 class Peer:
-    """A contestant with a process of its own: which Python runs it, what it must be able to import."""
+    """A contestant with a process and an environment of its own."""
 
-    script: str
+    module: str
     environment: str  # the option that names its Python
-    package: str
-    takes: tuple[str, ...]
-    min_python: tuple[int, int] = (3, 11)
+    package: str  # that it must be able to import
+    takes: tuple[str, ...]  # workloads
 
 
 PEERS = {
-    "flower": Peer("with_flower.py", "peers", "flwr", EVERYTHING),
-    "flower, quickstart": Peer("with_flower.py quickstart", "peers", "flwr_datasets", ("cnn",)),
-    "pfl": Peer("with_pfl.py", "peers", "pfl", EVERYTHING),
-    "fedjax": Peer("with_fedjax.py", "fedjax", "fedjax", LINEAR),
-    "fluke": Peer("with_fluke.py", "fluke", "fluke", EVERYTHING),
-    "blazefl": Peer("with_blazefl.py", "blazefl", "blazefl", ("cnn", "fashion"), min_python=(3, 14)),
+    "flower": Peer("with_flower", "peers", "flwr", EVERYTHING),
+    "pfl": Peer("with_pfl", "peers", "pfl", EVERYTHING),
+    "fedjax": Peer("with_fedjax", "fedjax", "fedjax", LINEAR),
+    "fluke": Peer("with_fluke", "fluke", "fluke", EVERYTHING),
 }
 
 
 @dataclass(frozen=True)
 class Bound:
-    """A figure of a part and the least, or with `most` the largest, value that was asked for."""
+    """A number of a part, and the least value that we asked for; with `most` the largest."""
 
     part: str
     figure: str
@@ -41,7 +38,7 @@ class Bound:
     most: bool = False
 
     def judged(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """The figure beside its bound: MET, MISSED, or why it was not measured."""
+        """Return the number beside its bound: MET, MISSED, or why it was not measured."""
         part = results.get(self.part, {})
         seen = part.get("figures", {}).get(self.figure)
         row = {"figure": f"{self.part}: {self.figure}", "bound": f"{'<=' if self.most else '>='} {self.value:g}"}
@@ -59,7 +56,7 @@ class Bound:
 METHODS = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 WHOLE_RUNS = ("cnn", "fashion", "mlp-sizes", "logistic-sizes")
 LOADS = ("idle", "a core busy")
-# The default engine's speed, over that of each peer.
+# Of the speed of the default engine over that of each peer.
 _OVER_PEERS = {"cnn": 2.0, "fashion": 2.0, "mlp": 1.0, "logistic": 1.0, "mlp-sizes": 1.3, "logistic-sizes": 1.3}
 _OVER_FEDJAX = {"mlp": 1.8, "logistic": 1.8, "mlp-sizes": 2.0, "logistic-sizes": 2.0}
 _OWN_KERNELS = {"cnn": 3.0, "fashion": 4.0}
@@ -93,8 +90,8 @@ BOUNDS = [
 
 
 def table(results: Mapping[str, Any]) -> str:
-    """What was asked for, and what was seen, as text."""
-    lines = [f"\n{'asked for':52s}{'bound':>10s}{'seen':>10s}"]
+    """Return the bounds and the measured ratios as text."""
+    lines = [f"\n{'asked for':52s}{'bound':>10s}{'measured':>10s}"]
     for row in (bound.judged(results) for bound in BOUNDS):
         seen = "" if row["seen"] is None else f"{row['seen']:.3f}"
         lines.append(f"{row['figure']:52s}{row['bound']:>10s}{seen:>10s}  {row['verdict']}{range_of(row)}")
@@ -102,5 +99,5 @@ def table(results: Mapping[str, Any]) -> str:
 
 
 def range_of(row: Mapping[str, Any]) -> str:
-    """The range of a judged figure over the turns, in brackets; nothing where none was kept."""
+    """Return the range of a judged number over the turns in brackets; empty where none was kept."""
     return "" if not row.get("range") else " ({:g} to {:g})".format(*row["range"])

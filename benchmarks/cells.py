@@ -1,107 +1,90 @@
-"""The finished cells of a study as plain numbers, one block for each setting and method: what results/studies holds."""
+"""Finished studies as plain numbers: results/studies/NAME.csv.gz has a row per run, and `read_cells` makes a dictionary
+per setting and method of them."""
 
 from __future__ import annotations
 
-import json
-import re
-from collections.abc import Iterable, Mapping, Sequence
-from functools import cache
-from math import isfinite
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean
 from typing import Any
 
+from benchmarks.data import RESULTS, Row, read_rows, write_rows
 from fedloom.core.criterion import ACCURACY
-from fedloom.core.files import write_atomic
-from fedloom.methods.catalogue.descriptions import entries
-from fedloom.results import table
 from fedloom.results.clients import client_accuracies, worst_of_group
-from fedloom.results.difference import Difference, compare_family, paired_differences
 from fedloom.results.result import Result
-from fedloom.results.statistics import mean_std
 from fedloom.runs.storage.environment import describe_environment
 from fedloom.runs.studies.outcome import done_of, outcome
 from fedloom.runs.studies.plan import StudyPlan
 from fedloom.runs.studies.study_folder import StudyFolder, read
 from fedloom.runs.studies.tuning import validation_value
 
-FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
-BESIDE = {"fedavg": "FedAvg", "local": "Local, own models"}
-FOLDER = Path(__file__).parent / "results" / "studies"
-Measured = tuple[Sequence[int], Sequence[float]]  # seeds, and one accuracy for each
-_NUMBERS = re.compile(r"\[\s+([-\d.eE,\s]|null)+\]")
+FOLDER = RESULTS / "studies"
+Cells = Mapping[str, dict[str, Any]]
+_PER_SEED = {"accuracies": "accuracy", "validations": "validation"}
+_LISTS = {*_PER_SEED, "seeds", "tested", "clients", "newcomers"}
+_NEWCOMERS = "newcomers "
 
 
-def keep(out: Path) -> Path:
-    """Write what has been measured in a study's folder to results/studies/NAME.json, NAME being the folder's name.
+def read_cells(name: str) -> dict[str, dict[str, Any]]:
+    """Read the cells of a study by "setting/method", as `cell_of` makes them."""
+    cells: dict[str, dict[str, Any]] = {}
+    for row in read_rows(FOLDER / f"{name}.csv.gz"):
+        _put(cells.setdefault(f"{row.pop('setting', '')}/{row.pop('row')}", {}), row)
+    return cells
 
-    Blocks of earlier runs stay until their method is measured again, so a study may be run in parts; each says on what
+
+def studies_by_name() -> dict[str, Cells]:
+    """Read the finished cells of every study."""
+    names = (path.name.removesuffix(".csv.gz") for path in sorted(FOLDER.glob("*.csv.gz")))
+    return {name: read_cells(name) for name in names}
+
+
+def write_cells(name: str, cells: Cells) -> Path:
+    """Write the cells of a study."""
+    path = FOLDER / f"{name}.csv.gz"
+    write_rows(path, [row for key, cell in cells.items() for row in _rows(key, cell)])
+    return path
+
+
+def keep_study(out: Path) -> Path:
+    """Keep what a study's folder has measured; the folder's name is the name of the file.
+
+    Methods of earlier runs stay until they are measured again, so a study may be run in parts; each says on which
     machine. Ends the program where there is no study.
     """
     study = read(out)
     if study is None:
         raise SystemExit(f"{out}: no study there")
-    path = FOLDER / f"{out.resolve().name}.json"
-    earlier = json.loads(path.read_text(encoding="utf-8"))["cells"] if path.exists() else {}
+    name = out.resolve().name
+    earlier = read_cells(name) if (FOLDER / f"{name}.csv.gz").exists() else {}
     machine = describe_environment()
     cells = earlier | {
-        name: block | {"environment": machine} for name, block in measured(study, StudyFolder(out)).items()
+        key: cell | {"environment": machine} for key, cell in measured_cells(study, StudyFolder(out)).items()
     }
-    names = dict.fromkeys(f"{cell.setting}/{cell.method}" for cell in study.cells)
-    text = {"cells": {name: cells[name] for name in names if name in cells}}
-    lines = _NUMBERS.sub(lambda numbers: " ".join(numbers[0].split()), json.dumps(text, indent=1))
-    write_atomic(path, f"{lines}\n".encode())
-    return path
+    in_order = dict.fromkeys(f"{cell.setting}/{cell.method}" for cell in study.cells)
+    return write_cells(name, {key: cells[key] for key in in_order if key in cells})
 
 
-DIVERGED = "diverged"  # in the place of a difference
-
-
-def has_diverged(cell: Mapping[str, Any]) -> bool:
-    """Whether a run of the row diverged. As in the library's tables, it is neither ranked nor compared then."""
-    return table.has_diverged({"degenerate": cell["warnings"]})
-
-
-def shown(cell: Mapping[str, Any] | None, key: str = "accuracies") -> str:
-    """The mean of a row in percent, and whether it diverged; a dash for a row that was not measured."""
-    if cell is None:
-        return "–"
-    return f"{percent(cell[key])}, {DIVERGED}" if has_diverged(cell) else percent(cell[key])
-
-
-def in_words(difference: Difference) -> str:
-    """A difference in points with the word of the rule, e.g. "+2.1, no difference seen *"; the star marks an interval
-    that alone leaves out zero."""
-    return f"{100 * difference.mean:+.1f}, {difference.word}{' *' if difference.addition else ''}"
-
-
-def judged(rows: Mapping[str, Measured], baseline: Measured) -> dict[str, Difference]:
-    """Return the difference of each row from a baseline, by label. The rows are one family of the rule.
-
-    Args:
-        rows: seeds and accuracies in [0, 1] of each method of one setting and protocol, by label.
-        baseline: those of the method with which they are compared on their common seeds.
-    """
-    differences = [list(paired_differences(*row, *baseline).values()) for row in rows.values()]
-    return dict(zip(rows, compare_family(differences), strict=True))
-
-
-def measured(study: StudyPlan, study_folder: StudyFolder) -> dict[str, dict[str, Any]]:
-    """By "setting/label", all methods whose seeds have all finished."""
+def measured_cells(study: StudyPlan, study_folder: StudyFolder) -> dict[str, dict[str, Any]]:
+    """Return all methods whose seeds have all finished, by "setting/method"."""
     expected: dict[tuple[str, str], int] = {}
     for cell in study.cells:
         expected[cell.setting, cell.method] = expected.get((cell.setting, cell.method), 0) + 1
     done = done_of(study, outcome(study, study_folder, study.cells))
     return {
-        f"{setting}/{label}": block_of(done[setting, label], study.tried[0] if study.tried else ())
-        for (setting, label), count in expected.items()
-        if len(done.get((setting, label), [])) == count
+        f"{setting}/{method}": cell_of(done[setting, method], study.tried[0] if study.tried else ())
+        for (setting, method), count in expected.items()
+        if len(done.get((setting, method), [])) == count
     }
 
 
-def block_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
-    """One method in one setting: test and validation accuracies in [0, 1] of each seed; means over seeds of bytes and
-    seconds of a whole run."""
+def cell_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
+    """Return one method in one setting: test and validation accuracies in [0, 1] by seed, and means over seeds of the
+    bytes and seconds of a whole run.
+
+    Runs of several protocols also have `tested` (all metrics by protocol), `newcomers` (by the way of serving them) and
+    `clients` (accuracies of the clients in the order of their ids, of personal models if there are any).
+    """
     numbers = [result.numbers for result in results]
     success = [summary["attack"]["success"] for summary in numbers if summary.get("attack")]
     return {
@@ -124,11 +107,6 @@ def block_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
 
 
 def _in_protocols(results: Sequence[Result]) -> dict[str, Any]:
-    """What runs of several protocols measured, one value for each seed.
-
-    tested: all metrics by protocol. newcomers: by way of serving them. clients: accuracies of the clients in the order
-    of their ids, of personal models if there are any.
-    """
     tested, clients = {}, {}
     for protocol in results[0].protocols:
         runs = [result.in_protocol(protocol) for result in results]
@@ -141,10 +119,47 @@ def _in_protocols(results: Sequence[Result]) -> dict[str, Any]:
             clients[protocol] = [_rounded(by_id[client] for client in sorted(by_id)) for by_id in accuracies]
     tests = [result.numbers["newcomers"]["tests"] for result in results if "newcomers" in result.numbers]
     newcomers = {
-        served: {name: _rounded(test[served][name] for test in tests) for name in ("accuracy", "balanced_accuracy")}
-        for served in (tests[0] if tests else ())
+        way: {name: _rounded(test[way][name] for test in tests) for name in ("accuracy", "balanced_accuracy")}
+        for way in (tests[0] if tests else ())
     }
     return {"tested": tested, "clients": clients, "newcomers": newcomers}
+
+
+def _rows(key: str, cell: Mapping[str, Any]) -> Iterator[Row]:
+    """Yield a row of what is common to all seeds, then a row per seed, and per seed and test."""
+    setting, _, label = key.partition("/")
+    head = {"setting": setting, "row": label} if setting else {"row": label}
+    yield head | {name: value for name, value in cell.items() if name not in _LISTS}
+    for index, seed in enumerate(cell["seeds"]):
+        of_seed = head | {"seed": seed}
+        yield of_seed | {name: cell[plural][index] for plural, name in _PER_SEED.items() if plural in cell}
+        for protocol, metrics in cell.get("tested", {}).items():
+            clients = cell["clients"].get(protocol)
+            values = {name: by_seed[index] for name, by_seed in metrics.items()}
+            yield of_seed | {"test": protocol} | values | ({"clients": clients[index]} if clients else {})
+        for way, metrics in cell.get("newcomers", {}).items():
+            yield of_seed | {"test": _NEWCOMERS + way} | {name: by_seed[index] for name, by_seed in metrics.items()}
+
+
+def _put(cell: dict[str, Any], row: Row) -> None:
+    """Put a row's values where `_rows` found them."""
+    seed, test = row.pop("seed", None), row.pop("test", None)
+    if seed is None:
+        cell.update(row)
+    elif test is None:
+        cell.setdefault("seeds", []).append(seed)
+        for plural, name in _PER_SEED.items():
+            if name in row:
+                cell.setdefault(plural, []).append(row[name])
+    else:
+        for group in ("tested", "clients", "newcomers"):
+            cell.setdefault(group, {})
+        if "clients" in row:
+            cell["clients"].setdefault(test, []).append(row.pop("clients"))
+        group = "newcomers" if test.startswith(_NEWCOMERS) else "tested"
+        metrics = cell[group].setdefault(test.removeprefix(_NEWCOMERS), {})
+        for name, value in row.items():
+            metrics.setdefault(name, []).append(value)
 
 
 def _rounded(values: Iterable[float | None]) -> list[float | None]:
@@ -159,38 +174,3 @@ def _at(config: Any, key: str) -> Any:
     for part in key.split("."):
         config = config[part]
     return config
-
-
-@cache
-def titles() -> dict[str, str]:
-    """By name, how papers write a method's."""
-    return {entry.name: entry.title for entry in entries()}
-
-
-def display_name(label: str, cell: Mapping[str, Any]) -> str:
-    """A method as papers write it, with what its row adds in brackets, e.g. FedDW (paper)."""
-    method, *wrappers = cell["method"].split("+")
-    title = "+".join([titles().get(method, method), *wrappers])
-    variant = label.removeprefix(cell["method"]).strip("-")
-    return f"{title} ({variant})" if variant else title
-
-
-def percent(values: Sequence[float | None]) -> str:
-    """Mean ± sample standard deviation of shares, in percent; a dash if one of them is undefined."""
-    shares = [value for value in values if value is not None and isfinite(value)]
-    if len(shares) < len(values):
-        return "–"
-    mean, std = mean_std(shares)
-    return f"{100 * mean:.1f} ± {100 * (std or 0):.1f}"
-
-
-def against(ours: Sequence[float], theirs: Sequence[float]) -> str:
-    """Mean difference of two methods over the same seeds, in points, and on how many of them the first is higher."""
-    differences = [100 * (our - their) for our, their in zip(ours, theirs, strict=True)]
-    higher = sum(difference > 0 for difference in differences)
-    return f"{fmean(differences):+.1f}, higher on {higher} of {len(differences)}"
-
-
-def option_text(value: Any) -> str:
-    """An option's value, as one writes it in a config."""
-    return str(list(value)) if isinstance(value, list | tuple) else str(value)

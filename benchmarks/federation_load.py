@@ -1,10 +1,10 @@
 """Many nodes and large payloads in one process: seconds and peak memory of a round.
 
-    python benchmarks/federation_load.py --clients 200 --megabytes 1
-    python benchmarks/federation_load.py --clients 200 --participants 10 --megabytes 100
+    python -m benchmarks federation-load --clients 200 --megabytes 1
+    python -m benchmarks federation-load --clients 200 --participants 10 --megabytes 100
 
-Letters are written, read and checked as over a network; nothing is sent. FedAvg on digits, one local epoch, an MLP of
-two equal layers. Memory is the most that the process held, beside what it held before the run.
+Messages are written, read and checked as over a network, but not sent. FedAvg on digits, one local epoch, an MLP with
+two equal layers. Peak memory is that of the process, less what it held before the run.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import math
 import os
 import resource
 import time
+from collections.abc import Sequence
 from pathlib import Path
 
 import torch
@@ -25,7 +26,7 @@ from fedloom.runs.config.run_config import RunConfig, parse
 
 
 def config_of(clients: int, participants: int, megabytes: float, rounds: int) -> RunConfig:
-    """A config whose payload has so many megabytes."""
+    """Return a config whose payload has so many megabytes."""
     width = round(-37 + math.sqrt(37**2 + megabytes * 1e6 / 4))  # of a net with width^2 + 74 width weights and more
     return parse(
         {
@@ -42,13 +43,13 @@ def config_of(clients: int, participants: int, megabytes: float, rounds: int) ->
 
 
 def resident_megabytes() -> float:
-    """Megabytes that this process holds now."""
+    """Return the megabytes that this process holds now."""
     pages = int(Path("/proc/self/statm").read_text().split()[1])
     return pages * os.sysconf("SC_PAGE_SIZE") / 1e6
 
 
 class Clock(Callback):
-    """Seconds of each round."""
+    """Notes when each round ends."""
 
     def __init__(self) -> None:
         self.ends = [time.perf_counter()]
@@ -60,13 +61,17 @@ class Clock(Callback):
         self.ends.append(time.perf_counter())
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks federation-load",
+        description=__doc__,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
     parser.add_argument("--clients", type=int, default=200)
     parser.add_argument("--participants", type=int, help="of a round; all unless given")
     parser.add_argument("--megabytes", type=float, default=1.0)
     parser.add_argument("--rounds", type=int, default=2)
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     participants = arguments.participants or arguments.clients
     config = config_of(arguments.clients, participants, arguments.megabytes, arguments.rounds)
     torch.set_num_threads(1)
@@ -81,14 +86,10 @@ def main() -> None:
                 "clients": arguments.clients,
                 "participants": participants,
                 "payload_mb": round(payload / 1e6, 2),
-                "seconds_a_round": [round(value, 2) for value in seconds],
-                "seconds_a_client": round(sum(seconds) / arguments.rounds / participants, 3),
+                "seconds_per_round": [round(value, 2) for value in seconds],
+                "seconds_per_client": round(sum(seconds) / arguments.rounds / participants, 3),
                 "peak_mb": round(peak),
                 "peak_payloads": round(peak * 1e6 / payload, 1),
             }
         )
     )
-
-
-if __name__ == "__main__":
-    main()

@@ -1,4 +1,6 @@
-"""fedloom on one GPU: `python benchmarks/gpu.py [--device cuda] [--only step,round]`. Not part of `make bench`.
+"""Speed of fedloom on one GPU: a step, a round beside plain loops, copies, tests, two rounds of FedSC.
+
+    python -m benchmarks gpu [--device cuda] [--only step,round]
 
   step        a local step of FedSC's net, ResNet-10, batch 64: milliseconds, kernels, and the shares of its time in
               which kernels run and in which the CPU launches them
@@ -20,10 +22,8 @@ import contextlib
 import functools
 import itertools
 import json
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
-from pathlib import Path
 from statistics import median
 from typing import Any
 
@@ -31,21 +31,18 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-sys.path.insert(0, str(Path(__file__).parent))
-
 import fedloom as fl
-from contestants import with_fedloom
-from contestants.workloads import LR, SMOKE, Workload
-from fedloom.core.files import write_atomic
+from benchmarks import federations
+from benchmarks.data import read_results, write_results
+from benchmarks.turns import Figures, summary
+from benchmarks.workloads import LR, SMOKE, Workload
 from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.runs.storage.environment import describe_environment
-from turns import Figures, summary
 
-RESULTS = Path(__file__).parent / "results" / "gpu.json"
 MODEL, BATCH = ("lenet5", 4) if SMOKE else ("resnet10", 64)
 SAMPLES = 8 if SMOKE else 640  # of a client
 CLIENTS = 2 if SMOKE else 10
@@ -146,11 +143,11 @@ def union(spans: Sequence[tuple[float, float]]) -> float:
 @contextlib.contextmanager
 def warm_rounds(work: Workload, dealt: Scenario, device: torch.device, **engine: Any) -> Iterator[Callable[[], int]]:
     """Rounds of a federation after some that warm up."""
-    federation = with_fedloom.federation(work, dealt, device=str(device), **engine)
+    federation = federations.federation(work, dealt, device=str(device), **engine)
     try:
-        yield with_fedloom.rounds(with_fedloom.warmed(federation, 0.0 if SMOKE else 3.0))
+        yield federations.rounds(federations.warmed(federation, 0.0 if SMOKE else 3.0))
     finally:
-        with_fedloom.closed(federation)
+        federations.closed(federation)
 
 
 def step(device: torch.device) -> Figures:
@@ -178,8 +175,8 @@ def one_round(device: torch.device) -> Figures:
             try:
                 warm = warm_rounds(work, dealt, device, name=engine, bfloat16=half)
                 contestants[name] = engines.enter_context(warm)
-            except with_fedloom.NOT_THERE as error:
-                figures["left out"][name] = with_fedloom.reason_of(error)
+            except federations.NOT_THERE as error:
+                figures["left out"][name] = federations.reason_of(error)
         for contestant in contestants.values():
             contestant()
         turns = [{name: seconds(call, device) for name, call in contestants.items()} for _ in range(TURNS)]
@@ -236,23 +233,21 @@ def fedsc(device: torch.device) -> Figures:
 PARTS = {"step": step, "round": one_round, "copies": copies, "evaluation": evaluation, "fedsc": fedsc}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks gpu", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--device", default="cuda")
     parser.add_argument("--only", default=",".join(PARTS), help="parts, e.g. step,round")
     parser.add_argument("--minutes", type=float, default=6.0, help="no part begins later")
     parser.add_argument("--fresh", action="store_true", help="measure parts again that are there")
-    parser.add_argument("--smoke", action="store_true", help="a few samples, to see that it runs; writes nothing")
-    parser.add_argument("--json", type=Path, help=f"where the results go ({RESULTS.name}; smoke: nowhere)")
-    arguments = parser.parse_args()
-    device, out, began = (
-        torch.device(arguments.device),
-        arguments.json or (None if SMOKE else RESULTS),
-        time.monotonic(),
-    )
+    parser.add_argument("--smoke", action="store_true", help="a few samples, to see that it runs; keeps nothing")
+    arguments = parser.parse_args(words)
+    device, began = torch.device(arguments.device), time.monotonic()
     name = torch.cuda.get_device_name(device) if device.type == "cuda" else device.type
-    before = json.loads(out.read_text()) if out and out.exists() and not arguments.fresh else {}
-    results = before if before.get("device") == name else {"device": name, "environment": describe_environment()}
+    results = {} if SMOKE or arguments.fresh else read_results("gpu")
+    if results.get("device") != name:
+        results = {"device": name, "environment": describe_environment()}
     for part in arguments.only.split(","):
         if part in results:
             print(f"{part}: measured before; --fresh measures it again")
@@ -262,9 +257,5 @@ def main() -> None:
             continue
         results[part] = PARTS[part](device)
         print(f"{part}: {json.dumps(results[part], indent=1)}", flush=True)
-        if out:
-            write_atomic(out, (json.dumps(results, indent=1) + "\n").encode())
-
-
-if __name__ == "__main__":
-    main()
+        if not SMOKE:
+            write_results("gpu", results)

@@ -1,30 +1,29 @@
-"""One of ten nodes is hostile: the accuracy of every method, by attack, with the default bounds of a federation.
+"""Accuracy of every method with one hostile node of ten, by attack, under the default bounds of a federation.
 
-    python benchmarks/hostile.py --json benchmarks/results/hostile.json            # all methods
-    python benchmarks/hostile.py --methods fedavg fedsc --wrapper median
-    python benchmarks/hostile.py --honest --json benchmarks/results/honest.json    # nobody is hostile: what is refused?
-    python benchmarks/hostile_page.py                                              # the tables of docs/hostile-nodes.md
+    python -m benchmarks hostile --out hostile                    # all methods, into results/hostile.csv.gz
+    python -m benchmarks hostile --wrapper median --out median    # with a robust mean around each
+    python -m benchmarks hostile --honest --out honest            # without a hostile node: uploads that are refused
+    python -m benchmarks hostile --methods fedavg fedsc
 
-The nodes are in this process and speak as real ones do. Client 3 trains honestly, and what it uploads is changed.
-Data: scikit-learn's digits, ten clients, Dirichlet 0.5; MLP; 20 rounds of 2 epochs; accuracy is the protocol's, without
-the hostile client where clients are tested.
+The nodes run in this process and speak as real ones do. Client 3 trains honestly, but its uploads are changed.
+Data: scikit-learn's digits, ten clients, Dirichlet 0.5; MLP; 20 rounds of 2 epochs; accuracy is the protocol's, which
+leaves out the hostile client where clients are tested.
 """
 
 from __future__ import annotations
 
 import argparse
 import functools
-import json
 import tempfile
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import torch
 from torch import Tensor
 
+from benchmarks.data import RESULTS, write_rows
 from fedloom.core.errors import ConfigError, FedloomError
-from fedloom.core.files import write_atomic
 from fedloom.core.records import Record, from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.flower import remote
@@ -34,15 +33,16 @@ from fedloom.flower.server import serve
 from fedloom.flower.transport import InProcessTransport
 from fedloom.flower.wire import EvalReply, JoinReply, Message, Request, TrainReply, read
 from fedloom.methods import METHODS
-from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig, parse
+from fedloom.runs.run import _Run
+from fedloom.runs.storage.run_data import RunData
 
 HOSTILE = 3  # the client
 INSIDE = 0.95  # of what the bounds allow
 Change = Callable[[Tensor, Tensor, float], Tensor]
-"""From a tensor that was uploaded, what was sent in its place (zeros, if nothing was), and how many times larger than
-usual it may be: what the node uploads."""
+"""Forges a tensor. Arguments: the honest upload, what the server had sent in its place (zeros if nothing), and how many
+times larger than usual it may be."""
 
 ATTACKS: dict[str, Change] = {
     "x100": lambda value, sent, limit: 100 * value,
@@ -60,7 +60,7 @@ NAMES = (*ATTACKS, COUNT)
 
 
 class HostileTransport(InProcessTransport):
-    """Nodes of this process, of which one changes what it answers."""
+    """Nodes of this process, one of which forges its answers."""
 
     def __init__(self, nodes: Mapping[int, Node], attack: str, hostile: int = HOSTILE) -> None:
         super().__init__(nodes)
@@ -93,7 +93,7 @@ class HostileTransport(InProcessTransport):
 
 
 def changed(value: Any, sent: Any, change: Callable[[Tensor, Tensor], Tensor]) -> Any:
-    """An entry of an upload, every floating tensor and number of it changed; of a class table the held rows."""
+    """Change every floating tensor and number of an upload's entry; of a class table the held rows."""
     if isinstance(value, dict):
         before = sent if isinstance(sent, dict) else {}
         return {name: _tensor(tensor, before.get(name), change) for name, tensor in value.items()}
@@ -116,7 +116,7 @@ def _tensor(value: Tensor, sent: Tensor | None, change: Callable[[Tensor, Tensor
 
 
 def claims(answer: Message, do: str, samples: int = 10**6) -> Message:
-    """The answer of a node that claims to have a million samples, wherever it tells of its samples."""
+    """Change an answer so that the node claims a million samples wherever it reports its samples."""
     if do == "join":
         return read(answer, JoinReply).model_copy(update={"samples": samples}).to_message()
     if do == "test":
@@ -133,7 +133,7 @@ def claims(answer: Message, do: str, samples: int = 10**6) -> Message:
 
 
 class Notes(Callback):
-    """Counts what is refused."""
+    """Collects the refusals."""
 
     def __init__(self) -> None:
         self.refused: list[str] = []
@@ -144,10 +144,10 @@ class Notes(Callback):
 
 
 def config_of(method: str, rounds: int = 20, epochs: int = 2, clients: int = 10, **flower: Any) -> RunConfig:
-    """The run of a method; a protocol that it has a model for, and what else it needs."""
+    """Return the run of a method, with a protocol that it has a model for."""
     kind = METHODS.get(method)
     scenario = {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": clients, "val": 0.0}
-    flower = {"join_timeout": 1.0, **flower}  # a node that is refused at the door is not waited for
+    flower = {"join_timeout": 1.0, **flower}  # do not wait for a node that was refused when it joined
     keys: dict[str, Any] = {"scenario": scenario | ({"public": 0.05} if kind.spec.public else {})}
     if kind.spec.views == 2:
         keys |= {"model": "digits-cnn", "augment": {"crop": 1}}
@@ -163,17 +163,20 @@ def config_of(method: str, rounds: int = 20, epochs: int = 2, clients: int = 10,
 
 
 def _offers(config: RunConfig) -> bool:
-    from fedloom.runs.run import _Run
-
     try:
-        _Run(config, None, None, ())
+        prepared(config)
     except ConfigError:
         return False
     return True
 
 
-def federate(config: RunConfig, attack: str | None) -> tuple[Result, list[str]]:
-    """Run a federation in this process with one hostile node, or none; what was refused."""
+def prepared(config: RunConfig) -> _Run[RunData]:
+    """Return a run that has not begun."""
+    return _Run(config, None, None, (), None, RunData)
+
+
+def federate(config: RunConfig, attack: str | None) -> tuple[RunData, list[str]]:
+    """Run a federation in this process with one hostile node or none. Returns the result and the refusals."""
     scenario, notes = config.scenario.build(config.seed), Notes()
     with tempfile.TemporaryDirectory() as folder:
         first = Node(config, 0, Path(folder), scenario)
@@ -184,8 +187,8 @@ def federate(config: RunConfig, attack: str | None) -> tuple[Result, list[str]]:
         return serve(config, transport, scenario=scenario, callbacks=[notes]), notes.refused
 
 
-def accuracy(result: Result) -> float:
-    """The protocol's accuracy in percent, without the hostile client where clients are tested."""
+def accuracy(result: RunData) -> float:
+    """Return the protocol's accuracy in percent, without the hostile client where clients are tested."""
     last = max(row["round"] for row in result.rows if row["name"] == "accuracy")
     tested = {
         row["client"]: row["value"]
@@ -198,7 +201,7 @@ def accuracy(result: Result) -> float:
 
 
 def measured(method: str, attack: str | None, rounds: int, epochs: int) -> dict[str, Any]:
-    """One cell of the table."""
+    """Measure one cell of the table."""
     try:
         result, refused = federate(config_of(method, rounds, epochs), attack)
     except FedloomError as error:
@@ -215,7 +218,7 @@ SCENARIOS: dict[str, dict[str, Any]] = {
 
 
 class Measured(NormBounds):
-    """The bounds of a federation, which also keep how near the largest honest upload came to them."""
+    """The bounds of a federation, which also note how near the largest honest upload came to them."""
 
     nearest = 0.0  # the largest ratio to the reference, over spread and relative number of samples
 
@@ -228,7 +231,7 @@ class Measured(NormBounds):
 
 
 def honest(method: str, name: str, rounds: int) -> dict[str, Any]:
-    """One honest run with default bounds: what was refused, and how large the largest upload was."""
+    """Measure an honest run with default bounds: the refusals, and the size of the largest upload."""
     remote.NormBounds = Measured  # type: ignore[misc]
     Measured.nearest = 0.0
     plain = config_of(method, rounds, 1)
@@ -240,27 +243,29 @@ def honest(method: str, name: str, rounds: int) -> dict[str, Any]:
 
 
 def _federated() -> list[str]:
-    """The methods whose clients keep their data: the others run over no nodes."""
+    """Return the methods whose clients keep their data; only these run over nodes."""
     return [name for name, kind in METHODS if not kind.spec.pooled]
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks hostile", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--methods", nargs="*", help="all unless given")
     parser.add_argument("--wrapper", help="a robust mean around each, e.g. median")
     parser.add_argument("--attacks", nargs="*", default=list(NAMES))
     parser.add_argument("--rounds", type=int, default=20)
     parser.add_argument("--epochs", type=int, default=2)
-    parser.add_argument("--honest", action="store_true", help="nobody is hostile: count what is refused")
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--honest", action="store_true", help="without a hostile node: count the refusals")
+    parser.add_argument("--out", metavar="NAME", help="keep the rows in results/NAME.csv.gz")
+    arguments = parser.parse_args(words)
     rows: list[dict[str, Any]] = []
     if arguments.honest:
         for name in arguments.methods or _federated():
             rows += [honest(name, scenario, arguments.rounds) for scenario in SCENARIOS]
             print(name, [(row["largest"], len(row["refused"])) for row in rows[-len(SCENARIOS) :]], flush=True)
-            if arguments.json:
-                write_atomic(arguments.json, json.dumps(rows, indent=1) + "\n")
+            if arguments.out:
+                write_rows(RESULTS / f"{arguments.out}.csv.gz", rows)
         return
     for name in arguments.methods or _federated():
         method = f"{name}+{arguments.wrapper}" if arguments.wrapper else name
@@ -274,9 +279,5 @@ def main() -> None:
             f"{row['attack'] or 'honest'} {row.get('accuracy', 'ended')}" for row in rows if row["method"] == method
         ]
         print(f"{method}: {', '.join(cells)}", flush=True)
-        if arguments.json:
-            write_atomic(arguments.json, json.dumps(rows, indent=1) + "\n")
-
-
-if __name__ == "__main__":
-    main()
+        if arguments.out:
+            write_rows(RESULTS / f"{arguments.out}.csv.gz", rows)

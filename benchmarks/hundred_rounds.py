@@ -1,28 +1,26 @@
-"""A hundred rounds at the papers' own settings on small data: `python benchmarks/hundred_rounds.py`.
+"""Whether training stays finite for a hundred rounds at the papers' settings, on small data.
 
 Clients, participation, epochs, batch, optimiser and partition of each method's main table, on the 8x8 digits. Not so:
-FedDW has 20 clients for 10; Fed-CO2 has 1,000 images of Fashion-MNIST, for a net with batch norm, on five clients. Says
-for each preset, also at the lowest temperature, in how many seeds every loss stayed finite, and when the first one did
-not.
+FedDW has 20 clients for 10; Fed-CO2 has 1,000 images of Fashion-MNIST, for a net with batch norm, on five clients. For
+each preset, also at the lowest temperature, the result says in how many seeds every loss stayed finite, and in which
+round the first one did not. Cases that are in the results are not run again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Iterator, Mapping, Sequence
-from pathlib import Path
+from collections.abc import Iterator, Sequence
 from typing import Any
 
-from cells import option_text, titles
-from fedloom.core.files import write_atomic
+from benchmarks.data import RESULTS, read_rows, write_rows
 from fedloom.methods import METHODS
 from fedloom.results.statistics import mean_std
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.run import run
 from fedloom.runs.storage.environment import describe_environment
 
-RESULTS = Path(__file__).parent / "results" / "hundred_rounds.json"
+PATH = RESULTS / "hundred_rounds.csv.gz"
 SEEDS = range(5)
 ROUNDS, LOWEST_TAU = 100, 0.01
 KEY = ("method", "preset", "options", "alpha")
@@ -78,7 +76,7 @@ Case = tuple[str, str, dict[str, Any], float | None]
 
 
 def cases() -> Iterator[Case]:
-    """Method, preset, the options on top of it, and alpha where it is not the one above."""
+    """Yield method, preset, further options, and alpha where it is not the one above."""
     for preset in ("sound", "paper"):
         yield "fedskc", preset, {}, 0.05
     for gpr in ("affine", "off"):
@@ -116,36 +114,15 @@ def measure(case: Case) -> dict[str, Any]:
     }
 
 
-def table(cases: Sequence[Mapping[str, Any]]) -> str:
-    """The cases by method, as in `PAPERS`."""
-    lines = ["| method | alpha | preset | options | seeds that stayed finite | accuracy % |", "|---" * 6 + "|"]
-    for case in sorted(cases, key=lambda case: (list(PAPERS).index(case["method"]), -(case["alpha"] or 0))):
-        options = ", ".join(f"{key}={option_text(value)}" for key, value in case["options"].items())
-        lost = sorted({first for first in case["first_not_finite"] if first is not None})
-        finite = f"{case['finite']} of {case['seeds']}" + (f" (round {', '.join(map(str, lost))})" if lost else "")
-        mean, std = (100 * value for value in case["accuracy"])
-        lines.append(
-            f"| {titles()[case['method']]} | {case['alpha'] or '–'} | {case['preset']} | {options or '–'} |"
-            f" {finite} | {mean:.1f} ± {std:.1f} |"
-        )
-    return "\n".join(lines) + "\n"
-
-
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, default=RESULTS, help="where the results go; cases in it are kept")
-    out = parser.parse_args().json
-    measured_cases = json.loads(out.read_text())["cases"] if out.exists() else []
-    done_keys = {json.dumps([case[key] for key in KEY]) for case in measured_cases}
+def main(arguments: Sequence[str]) -> None:
+    argparse.ArgumentParser(prog="python -m benchmarks hundred-rounds", description=__doc__).parse_args(arguments)
+    done = read_rows(PATH) if PATH.exists() else []
+    done_keys = {json.dumps([case[key] for key in KEY]) for case in done}
     for method, preset, options, alpha in cases():
         real = PAPERS[method]["scenario"].get("alpha") if alpha is None else alpha
         if json.dumps([method, preset, options, real]) in done_keys:
             continue
-        measured_cases.append(measure((method, preset, options, alpha)))
-        print(measured_cases[-1], flush=True)
-        results = {"rounds": ROUNDS, "papers": PAPERS, "cases": measured_cases, "environment": describe_environment()}
-        write_atomic(out, (json.dumps(results, indent=1) + "\n").encode())
-
-
-if __name__ == "__main__":
-    main()
+        done.append(measure((method, preset, options, alpha)) | {"environment": describe_environment()})
+        print(done[-1], flush=True)
+        done.sort(key=lambda case: (list(PAPERS).index(case["method"]), -(case["alpha"] or 0)))
+        write_rows(PATH, done)

@@ -1,29 +1,34 @@
-"""Where the project's kernels are faster than torch's: `python benchmarks/kernels.py [convolutions|poolings]`.
+"""Speed of fedloom's own kernels and of torch's two memory orders, and which nets gain from channels last.
 
-One convolution or pooling, forward and backward, one thread, torch in both memory orders and the project's kernels in
-turns; medians in microseconds of processor time, which other work on the machine changes little. GFLOP/s: of the
-project's convolution. `taken`: whether a net with own kernels takes them (`engine/fast/kernels/native.py`).
+    python -m benchmarks kernels [convolutions | poolings | nets]
+
+One convolution or pooling, forward and backward, in one thread; torch in both memory orders and fedloom's kernels take
+turns. Medians in microseconds of processor time, which other work on the machine hardly changes. GFLOP/s are those of
+fedloom's convolution, and `taken` marks what a net with own kernels uses. `nets` compares whole steps of each net in
+both memory orders: nets that gain have `channels_last = True`.
 """
 
 from __future__ import annotations
 
-import sys
+import argparse
+import copy
 import time
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 from statistics import median
 from typing import TypeAlias
 
 import torch
 from torch import Tensor
-from torch.nn.functional import conv2d, max_pool2d
+from torch.nn.functional import conv2d, cross_entropy, max_pool2d
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from contestants.with_fedloom import keep_freed_memory
+from benchmarks.federations import keep_freed_memory
+from fedloom.core.streams import Streams
 from fedloom.engine.fast.kernels.native import is_faster
 from fedloom.engine.fast.kernels.operators import convolution, max_pool2
+from fedloom.nets import MODELS, build
+from fedloom.nets.loaded_net import LoadedNet
+from fedloom.nets.net import Net
 
 BATCH, SECONDS = 32, 1.0
 ORDERS = {"plain": torch.contiguous_format, "channels last": torch.channels_last}
@@ -31,17 +36,21 @@ IN_OUT = "1-6 3-6 6-16 1-10 10-20 3-16 8-16 16-16 12-24 16-32 3-32 1-32 8-32 32-
 # Side of the image, of the kernel, padding.
 SIDES = [(28, 5, 0), (12, 5, 0), (32, 3, 1), (14, 3, 1), (8, 3, 1)]
 
+SHAPES = {"digits-cnn": (1, 8, 8), "mobilenetv2-512": (3, 64, 64), "fedbn-alexnet": (3, 128, 128)}
+GREY = {"lenet5", "lenet5-bn", "emnist-cnn", "feddw-mnist-cnn", "feddw-fashion-cnn"}
+NO_CONVOLUTION = {"mlp", "mlp-128", "logistic", "bilstm"}
+
 Work: TypeAlias = Callable[[], object]
 
 
 def trained(function: Callable[..., Tensor], inputs: Sequence[Tensor], leaves: Sequence[Tensor]) -> Work:
-    """Forward and backward, with a gradient of the output in its own memory order."""
+    """Return forward and backward, with a gradient of the output in its own memory order."""
     g = torch.randn_like(function(*inputs))
     return lambda: torch.autograd.grad(function(*inputs), leaves, g)
 
 
 def in_turns(works: dict[str, Work]) -> dict[str, float]:
-    """Median microseconds of each, after two turns that warm up."""
+    """Return the median microseconds of each, after two turns that warm up."""
     times: dict[str, list[float]] = {name: [] for name in works}
     turn, until = 0, time.perf_counter() + SECONDS
     while time.perf_counter() < until or turn < 5:
@@ -88,14 +97,32 @@ def poolings() -> None:
         print_row(f"2x2 maxima, {channels} of {side}x{side}", in_turns(works), True)
 
 
-def main() -> None:
+def nets() -> None:
+    for name in sorted(set(MODELS.names()) - NO_CONVOLUTION):
+        shape = SHAPES.get(name, (1, 28, 28) if name in GREY else (3, 32, 32))
+        plain = build(name, input_shape=shape, num_classes=10, streams=Streams(0)).train()
+        last, chosen = copy.deepcopy(plain), plain.channels_last
+        plain.channels_last, last.channels_last = False, True  # type: ignore[misc]
+        x, y = torch.randn(BATCH, *shape), torch.randint(0, 10, (BATCH,))
+        loaded = {"plain": LoadedNet(plain).net, "channels last": LoadedNet(last).net}  # as engines lay them out
+        times = in_turns({order: partial(step, net, x, y) for order, net in loaded.items()})
+        print_row(name, times | {"own": times["channels last"]}, chosen)
+
+
+def step(net: Net, x: Tensor, y: Tensor) -> None:
+    """Compute the gradients of one batch."""
+    torch.autograd.grad(cross_entropy(net(x), y), list(net.parameters()))
+
+
+def main(words: Sequence[str]) -> None:
+    parts = {part.__name__: part for part in (convolutions, poolings, nets)}
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks kernels", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("parts", nargs="*", metavar="PART", help=f"of {', '.join(parts)}; all unless given")
+    selected = parser.parse_args(words).parts or parts
     torch.set_num_threads(1)
     keep_freed_memory()
     print(f"{f'batches of {BATCH}':34s}{'plain':>12s}{'channels last':>14s}{'own':>10s}  torch's best / own")
-    for work in (convolutions, poolings):
-        if len(sys.argv) < 2 or sys.argv[1] == work.__name__:
-            work()
-
-
-if __name__ == "__main__":
-    main()
+    for name in selected:
+        parts[name]()

@@ -1,29 +1,28 @@
-"""What uploads tell of clients: labels, inputs, membership, by method, with and without +dp and +topk.
+"""What attacks find in the uploads of each method, with and without +dp and +topk: labels, inputs, membership.
 
-    python benchmarks/privacy.py --json benchmarks/results/privacy.json      # everything, in minutes
-    python benchmarks/privacy.py --methods fedavg fedavg+dp --seeds 1
-    python benchmarks/privacy_page.py                                        # the tables of docs/privacy-leaks.md
+    python -m benchmarks privacy --keep                            # everything, in minutes, into results/
+    python -m benchmarks privacy --methods fedavg fedavg+dp --seeds 1
 
-Data: scikit-learn's digits, ten clients, Dirichlet 0.5; MLP; 20 rounds of 2 epochs. What an attacker sees is a client's
-upload as the server unpacks it; with +dp it is the server's next state, because that is what gets noise. "mean alone"
-shows the same state without noise, as after a secure sum.
+Data: scikit-learn's digits, ten clients, Dirichlet 0.5; MLP; 20 rounds of 2 epochs. The attacker sees a client's upload
+as the server unpacks it; with +dp it sees the server's next state, because that is what gets noise. "mean alone" is the
+same state without noise, as after a secure sum. Rows that are in the results are not measured again.
 """
 
 from __future__ import annotations
 
 import argparse
 import json
-from collections.abc import Collection, Iterator, Mapping
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.data import RESULTS, Row, read_rows, write_rows
+from benchmarks.hostile import accuracy, config_of, prepared
 from fedloom.core.errors import ConfigError
-from fedloom.core.files import write_atomic
 from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
@@ -39,7 +38,6 @@ from fedloom.nets import MODELS
 from fedloom.nets.net import Net, tree_of
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.run import _Run
-from hostile import accuracy, config_of
 
 STRONG, WEAK, SUM = "dp, z = 1", "dp, z = 0.1", "mean alone"
 NOISE = {STRONG: 1.0, WEAK: 0.1}
@@ -50,16 +48,17 @@ BATCHES = (1, 4, 16)
 INVERTED = (1, 4)  # batches of the search, which takes longer
 ATTACKED = 3  # clients whose inputs are searched for
 CLASSES, SHAPE = 10, (1, 8, 8)
+CELLS_PATH, LABELS_PATH = RESULTS / "privacy.csv.gz", RESULTS / "privacy-labels.csv.gz"
 
 
 def name_of(method: str, wrapper: str) -> str:
-    """The method of a cell, as a config names it."""
+    """Return the method of a cell, as a config names it."""
     word = {SUM: "", STRONG: "dp", WEAK: "dp"}.get(wrapper, wrapper)
     return f"{method}+{word}" if word else method
 
 
 def config(method: str, wrapper: str, seed: int, rounds: int, epochs: int) -> RunConfig:
-    """The run of a method in a wrapper, with one of the two noises if that is `+dp`."""
+    """Return the run of a method in a wrapper, with one of the two noises if that is `+dp`."""
     name = name_of(method, wrapper)
     plain = config_of(name, rounds, epochs)
     options: dict[str, Any] = {}
@@ -90,7 +89,7 @@ class Recording(Serial):
 
 @dataclass
 class View:
-    """What an attacker sees of a client's round: what the client had received, and what it then sent."""
+    """What an attacker sees of a client's round: what the client received, and what it sent."""
 
     received: Record
     upload: Record
@@ -99,7 +98,7 @@ class View:
 def views(
     running: _Run, wrapper: str, seen: Mapping[int, tuple[Job, Record]], before: Record, released: Record | None = None
 ) -> dict[int, View]:
-    """The view of each client; with +dp that of an outsider on all of them, from one server state to the next.
+    """Return the view of each client; with +dp that of an outsider on all of them, from one server state to the next.
 
     Args:
         running: the run.
@@ -118,7 +117,7 @@ def views(
 
 
 def of_client(server: Record, position: int) -> Record:
-    """The server's state, with one participant's tables out of stacks [m, C, d], which FedSC sends to everybody."""
+    """Return the server's state with one participant's tables out of the stacks [m, C, d] that FedSC sends."""
     return {
         name: ClassTable(value.values[position], value.held[position])
         if isinstance(value, ClassTable) and value.values.dim() == 3
@@ -128,10 +127,8 @@ def of_client(server: Record, position: int) -> Record:
 
 
 # -- attacks -------------------------------------------------------------------------------------------------
-def label_errors(
-    seen: Mapping[int, tuple[Job, Record]], of: Mapping[int, View], changes: Collection[str] = ()
-) -> dict[str, Any]:
-    """Mean total variation between guessed and true label shares of the clients, beside that of equal shares.
+def label_errors(seen: Mapping[int, tuple[Job, Record]], of: Mapping[int, View], changes: Collection[str] = ()) -> Row:
+    """Return the mean total variation between guessed and true label shares of the clients, and that of equal shares.
 
     Args:
         seen: jobs and uploads by client.
@@ -149,25 +146,25 @@ def label_errors(
 
 
 def weights_in(record: Record) -> Tree:
-    """The weights of one net in a record under their own names; of Fed-CO2's two nets the online one."""
+    """Return the weights of one net in a record under their own names; of Fed-CO2's two nets the online one."""
     trees = [value for key, value in record.items() if isinstance(value, dict) and key in ("model", "head")]
     whole = {name.removeprefix("online."): value for tree in trees for name, value in tree.items()}
     return {name: value for name, value in whole.items() if not name.startswith("offline.")}
 
 
 def change_in(view: View) -> Tree:
-    """The change of the weights that were sent, and received before."""
+    """Return the change from the received weights to those that were sent."""
     sent, received = weights_in(view.upload), weights_in(view.received)
     return {name: sent[name] - received[name] for name in sent if name in received}
 
 
-def input_errors(method: str, wrapper: str, seed: int) -> dict[str, Any]:
-    """PSNR of inputs from the upload of one step on B samples, beside that of the mean image."""
-    running = _Run(config(method, wrapper, seed, 1, 1), None, None, ())
+def input_errors(method: str, wrapper: str, seed: int) -> Row:
+    """Return the PSNR of inputs from the upload of one step on B samples, and that of the mean image."""
+    running = prepared(config(method, wrapper, seed, 1, 1))
     federation, data = running.federation, running.worker.data
     pixels = data.gather(torch.arange(len(data.y)))
     peak, mean = float(pixels.max() - pixels.min()), pixels.mean(0, keepdim=True)
-    found: dict[str, Any] = {}
+    errors: Row = {}
     for size in BATCHES:
         jobs = {client: first_samples(federation.job(client, 1), data.y, size) for client in range(10)}
         seen = {client: (job, running.worker.run(job).upload) for client, job in jobs.items()}
@@ -183,34 +180,36 @@ def input_errors(method: str, wrapper: str, seed: int) -> dict[str, Any]:
                 exact.append(best_psnr(candidates, x, peak))
             if size in INVERTED and change and not searched:
                 searched.append(best_psnr(searched_inputs(of[client], change, y, seed), x, peak))
-        found[str(size)] = {"mean image": float(np.mean(guess)), "exact": average(exact), "search": average(searched)}
-    return found
+        psnr = {"mean image": average(guess), "exact": average(exact), "search": average(searched)}
+        errors |= {f"{size}.{name}": value for name, value in psnr.items()}
+    return errors
 
 
 def first_samples(job: Job, labels: Tensor, size: int) -> Job:
-    """The job on the client's first `size` samples: with one epoch, one step."""
+    """Return the job on the client's first `size` samples; with one epoch it makes one step."""
     indices = job.indices[:size]
     counts = torch.bincount(labels[indices], minlength=CLASSES)
     return replace(job, indices=indices, ctx=replace(job.ctx, samples=len(indices), class_counts=counts))
 
 
 def searched_inputs(view: View, change: Tree, y: Tensor, seed: int) -> Tensor:
-    """Inputs whose gradient points as the change did, by Adam."""
+    """Search by Adam for inputs whose gradient points in the direction of the change."""
     start = weights_in(view.received)
     net = mlp(start)
     gradient = {name: -value for name, value in change.items()}
     return invert_gradient(net, tree_of(net) | start, gradient, y, SHAPE, rng=np.random.default_rng(seed), steps=200)
 
 
-def prototype_errors(running: _Run, seen: Mapping[int, tuple[Job, Record]], of: Mapping[int, View]) -> Any:
-    """PSNR of inputs whose features are a client's prototypes, to its class means, beside that of the mean image.
+def prototype_errors(running: _Run, seen: Mapping[int, tuple[Job, Record]], of: Mapping[int, View]) -> Row:
+    """Return the PSNR to a client's class means of inputs whose features are its prototypes, and of the mean image.
 
-    The attacker takes the weights that the client sent, or the first ones if it sends none.
+    The attacker takes the weights that the client sent, or the first ones if it sends none. Both are None where a
+    method sends no prototypes.
     """
     data = running.worker.data
     pixels = data.gather(torch.arange(len(data.y)))
     peak, mean = float(pixels.max() - pixels.min()), pixels.mean(0, keepdim=True)
-    found, guess = [], []
+    psnr, guess = [], []
     for client, (job, _) in list(seen.items())[:ATTACKED]:
         start = {name.removeprefix("online."): value for name, value in running.federation.tasks[0].init.items()}
         weights = {**start, **weights_in(of[client].upload)}
@@ -221,7 +220,7 @@ def prototype_errors(running: _Run, seen: Mapping[int, tuple[Job, Record]], of: 
             if isinstance(value, ClassTable) and value.values.shape[-1] == net.head.in_features
         ]
         if not tables:
-            return None
+            return {"inverted": None, "mean image": None}
         counts = job.ctx.class_counts
         classes = [c for c in range(CLASSES) if tables[0].held[c] and counts[c] > 0]
         x, y = data.gather(job.indices), data.y[job.indices]
@@ -230,16 +229,16 @@ def prototype_errors(running: _Run, seen: Mapping[int, tuple[Job, Record]], of: 
         inverted = invert_features(
             net, tree, tables[0].values[classes].float(), SHAPE, rng=np.random.default_rng(client), steps=200
         )
-        for one, true in zip(inverted, truth, strict=True):
-            found.append(best_psnr(one.unsqueeze(0), true.unsqueeze(0), peak))
-            guess.append(best_psnr(mean, true.unsqueeze(0), peak))
-    return {"inverted": float(np.mean(found)), "mean image": float(np.mean(guess))}
+        for image, class_mean in zip(inverted, truth, strict=True):
+            psnr.append(best_psnr(image.unsqueeze(0), class_mean.unsqueeze(0), peak))
+            guess.append(best_psnr(mean, class_mean.unsqueeze(0), peak))
+    return {"inverted": average(psnr), "mean image": average(guess)}
 
 
-def memberships(method: str, wrapper: str, seed: int, rounds: int) -> dict[str, Any]:
-    """AUC of the loss threshold: a client's samples under its last upload, and all under the final global model.
+def memberships(method: str, wrapper: str, seed: int, rounds: int) -> Row:
+    """Return the AUC of a loss threshold: for each client's last upload, and for the final global model.
 
-    Clients train on a fifth of their samples, for 5 epochs a round, so that nets know samples by heart. The others are
+    Clients train on a fifth of their samples, for 5 epochs per round, so that nets overfit. The others are
     the client's remaining samples, which have its label mix.
     """
     plain = config(method, wrapper, seed, rounds, 5).resolved()
@@ -265,15 +264,15 @@ def memberships(method: str, wrapper: str, seed: int, rounds: int) -> dict[str, 
 
 
 def started(config: RunConfig, rounds: tuple[int, ...]) -> tuple[_Run, Recording]:
-    """A run whose engine keeps the uploads of these rounds."""
-    running = _Run(config, None, None, ())
+    """Start a run whose engine keeps the uploads of these rounds."""
+    running = prepared(config)
     recording = Recording(running, rounds)
     running.engine_factory = lambda *_: recording
     return running, recording
 
 
 def mlp(weights: Tree) -> Net:
-    """The net of these weights."""
+    """Return a net for these weights."""
     with Streams(0).isolated("init"):
         return MODELS.get("mlp")(input_shape=SHAPE, num_classes=CLASSES, head_bias="head.bias" in weights)
 
@@ -283,13 +282,20 @@ def average(values: list[float]) -> float | None:
 
 
 # -- cells ---------------------------------------------------------------------------------------------------
-def measured(method: str, wrapper: str, seed: int, rounds: int) -> dict[str, Any]:
-    """One run of a cell, and all attacks on it."""
+def measured(method: str, wrapper: str, seed: int, rounds: int) -> Row:
+    """Run a cell once and attack it."""
     running, engine = started(config(method, wrapper, seed, rounds, 2), (1, 2, rounds))
     result = running.execute(None)
     seen, before = engine.seen, engine.before
     released = {1: before[2], rounds: running.federation.server}
     of = {r: views(running, wrapper, seen[r], before[r], state) for r, state in released.items()}
+    attacks = {
+        "labels.first": label_errors(seen[1], of[1]),
+        "labels.last": label_errors(seen[rounds], of[rounds]),
+        "inputs": input_errors(method, wrapper, seed),
+        "prototypes": prototype_errors(running, seen[rounds], of[rounds]),
+        "membership": memberships(method, wrapper, seed, rounds),
+    }
     return {
         "method": method,
         "wrapper": wrapper,
@@ -297,16 +303,13 @@ def measured(method: str, wrapper: str, seed: int, rounds: int) -> dict[str, Any
         "accuracy": accuracy(result),
         "bytes_up": result.numbers["bytes_up"] / (rounds * 10),
         "epsilon": result.numbers.get("figures", {}).get("epsilon"),
-        "labels": {"first": label_errors(seen[1], of[1]), "last": label_errors(seen[rounds], of[rounds])},
-        "inputs": input_errors(method, wrapper, seed),
-        "prototypes": prototype_errors(running, seen[rounds], of[rounds]),
-        "membership": memberships(method, wrapper, seed, rounds),
+        **{f"{attack}.{name}": value for attack, row in attacks.items() for name, value in row.items()},
     }
 
 
-def labels_alone(method: str, seed: int) -> dict[str, Any]:
-    """The label attack on the first uploads of any method."""
-    running = _Run(parse(config_of(method, 2, 2).resolved() | {"seed": seed}), None, None, ())
+def labels_alone(method: str, seed: int) -> Row:
+    """Run the label attack on the first uploads of any method."""
+    running = prepared(parse(config_of(method, 2, 2).resolved() | {"seed": seed}))
     federation = running.federation
     seen = {}
     for client in range(10):
@@ -316,54 +319,46 @@ def labels_alone(method: str, seed: int) -> dict[str, Any]:
     return {"method": method, "seed": seed} | label_errors(seen, views(running, "", seen, federation.server), changes)
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--only", choices=("cells", "labels"), help="one part; what the file has is not measured again")
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks privacy", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--only", choices=("cells", "labels"), help="one part: all attacks, or labels of all methods")
     parser.add_argument("--methods", nargs="*", help="cells such as fedsc or fedsc+dp, or methods; all unless given")
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--rounds", type=int, default=20)
-    parser.add_argument("--json", type=Path)
-    arguments = parser.parse_args()
+    parser.add_argument("--keep", action="store_true", help="keep the rows in results/")
+    arguments = parser.parse_args(words)
     torch.set_num_threads(1)
-    path: Path | None = arguments.json
-    found = json.loads(path.read_text(encoding="utf-8")) if path and path.exists() else {"cells": [], "labels": []}
 
     def wanted(name: str) -> bool:
         return not arguments.methods or name in arguments.methods
 
-    measured_cells = {(row["method"], row["wrapper"], row["seed"]) for row in found["cells"]}
-    measured_labels = {(row["method"], row["seed"]) for row in found["labels"]}
-    for seed in range(arguments.seeds) if arguments.only != "labels" else ():
-        for method, wrapper in (cell for cell in CELLS if wanted(name_of(*cell))):
-            if (method, wrapper, seed) not in measured_cells:
-                found["cells"].append(measured(method, wrapper, seed, arguments.rounds))
-                print(json.dumps(rounded(found["cells"][-1])), flush=True)
-                write(path, found)
-    for seed in range(arguments.seeds) if arguments.only != "cells" else ():
+    seeds = range(arguments.seeds)
+    cells = read_rows(CELLS_PATH) if arguments.keep and CELLS_PATH.exists() else []
+    done = {(row["method"], row["wrapper"], row["seed"]) for row in cells}
+    for seed in seeds if arguments.only != "labels" else ():
+        for method, wrapper in (cell for cell in CELLS if wanted(name_of(*cell)) and (*cell, seed) not in done):
+            cells.append(rounded(measured(method, wrapper, seed, arguments.rounds)))
+            print(json.dumps(cells[-1]), flush=True)
+            if arguments.keep:
+                write_rows(CELLS_PATH, sorted(cells, key=lambda row: CELLS.index((row["method"], row["wrapper"]))))
+    labels = read_rows(LABELS_PATH) if arguments.keep and LABELS_PATH.exists() else []
+    done_labels = {(row["method"], row["seed"]) for row in labels}
+    for seed in seeds if arguments.only != "cells" else ():
         for name in (name for name, kind in METHODS if wanted(name) and not kind.spec.pooled):
-            if (name, seed) in measured_labels:
+            if (name, seed) in done_labels:
                 continue
             try:
-                found["labels"].append(labels_alone(name, seed))
+                labels.append(rounded(labels_alone(name, seed)))
             except ConfigError as error:
                 print(f"{name}: left out: {' '.join(str(error).split())[:120]}", flush=True)
-            write(path, found)
+            else:
+                print(json.dumps(labels[-1]), flush=True)
+            if arguments.keep:
+                write_rows(LABELS_PATH, sorted(labels, key=lambda row: str(row["method"])))
 
 
-def write(path: Path | None, found: Any) -> None:
-    """Write what is known so far, if a path is given."""
-    if path:
-        write_atomic(path, json.dumps(rounded(found), indent=1) + "\n")
-
-
-def rounded(value: Any) -> Any:
-    """The value with four digits after the point."""
-    if isinstance(value, float):
-        return round(value, 4)
-    if isinstance(value, dict):
-        return {key: rounded(entry) for key, entry in value.items()}
-    return [rounded(entry) for entry in value] if isinstance(value, list) else value
-
-
-if __name__ == "__main__":
-    main()
+def rounded(row: Row) -> Row:
+    """Return the row with four digits after the point."""
+    return {name: round(value, 4) if isinstance(value, float) else value for name, value in row.items()}

@@ -1,9 +1,9 @@
-"""A federation on the loopback whose nodes are killed and started again at random: rounds lost, memory over time.
+"""A real federation on this machine whose nodes are killed at random: lost rounds, and memory over time.
 
-    python benchmarks/soak.py --minutes 30 --out runs/soak
+    python -m benchmarks soak --minutes 30 --out runs/soak
 
-TLS and node keys are on. A node is killed with all that it started, by its id, and starts again some seconds later. A
-round is lost if its number is missing in the run's metrics, or if the run ended by itself. The last line is JSON.
+TLS and node keys are on. A node is killed with all its processes, and starts again some seconds later. A round is lost
+if its number is missing in the run's metrics, or if the run ended by itself. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -15,6 +15,7 @@ import os
 import random
 import signal
 import time
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -25,9 +26,9 @@ from fedloom.flower.up import LocalFederation
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.storage.log import MetricsLog
 
-ALIVE, DEAD = (60.0, 300.0), (1.0, 20.0)  # seconds, at least and at most, between a start and a kill, and the other way
-AGAIN = 5.0  # seconds until a node that ended by itself starts again, as a service manager would start it
-EVERY = 5.0  # seconds between two looks at memory
+ALIVE, DEAD = (60.0, 300.0), (1.0, 20.0)  # range of seconds from a start to a kill, and from a kill to a start
+AGAIN = 5.0  # seconds until a node that ended by itself is started again, as a service manager does
+EVERY = 5.0  # seconds between two measurements of memory
 
 
 def config_of(nodes: int) -> RunConfig:
@@ -47,7 +48,7 @@ def config_of(nodes: int) -> RunConfig:
 
 
 def kilobytes(pid: int) -> int:
-    """What a process holds now; 0 if it has gone."""
+    """Return what a process holds now; 0 if it has ended."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
         return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])
@@ -55,7 +56,7 @@ def kilobytes(pid: int) -> int:
 
 
 def memory(federation: LocalFederation) -> dict[str, float]:
-    """Megabytes of SuperLink, of the server's app (the largest of its children), and of all SuperNodes themselves."""
+    """Return the megabytes of SuperLink, of the server's app (its largest child), and of all SuperNodes."""
     superlink = federation.processes.pid_of("superlink")
     nodes = [federation.processes.pid_of(f"node-{client:06d}") for client in range(federation.clients)]
     children = [kilobytes(pid) for pid in family(superlink) - {superlink}]
@@ -68,14 +69,14 @@ def memory(federation: LocalFederation) -> dict[str, float]:
 
 
 def kill(federation: LocalFederation, client: int) -> None:
-    """End a node and all that it started, at once."""
+    """Kill a node and all processes that it started."""
     for pid in family(federation.processes.pid_of(f"node-{client:06d}")):
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
 
 
 def soak(federation: LocalFederation, out: Path, seconds: float, rng: random.Random) -> dict[str, Any]:
-    """Run for so long; what happened."""
+    """Run for so many seconds and return what happened."""
     process, began = federation.run(out), time.monotonic()
     due = {
         client: (began + rng.uniform(*ALIVE), True) for client in range(federation.clients)
@@ -103,14 +104,14 @@ def soak(federation: LocalFederation, out: Path, seconds: float, rng: random.Ran
 
 
 def round_of(out: Path) -> int:
-    """The last whole round; 0 before the first status."""
+    """Return the last finished round; 0 before the first status."""
     with contextlib.suppress(RunFolderError):
         return read_status(out).round
     return 0
 
 
 def result(status: Status, log: MetricsLog, ended: bool, samples: list[dict[str, float]]) -> dict[str, Any]:
-    """What a soak says in the end. Memory: the most in the second and in the last quarter of the time."""
+    """Return the outcome of a soak. Memory: the peaks in the second and in the last quarter of the time."""
     rounds = {row["round"] for row in log.rows()}
     missing = len(set(range(1, status.round + 1)) - rounds)
     quarter = max(1, len(samples) // 4)
@@ -129,17 +130,15 @@ def result(status: Status, log: MetricsLog, ended: bool, samples: list[dict[str,
     }
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+def main(words: Sequence[str]) -> None:
+    parser = argparse.ArgumentParser(
+        prog="python -m benchmarks soak", description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
     parser.add_argument("--minutes", type=float, default=30.0)
     parser.add_argument("--nodes", type=int, default=3)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--out", type=Path, default=Path("runs/soak"))
-    arguments = parser.parse_args()
+    arguments = parser.parse_args(words)
     folder = arguments.out.with_name(arguments.out.name + ".flower")
     with LocalFederation(config_of(arguments.nodes), folder, insecure=False, port=None, say=print) as federation:
         print(json.dumps(soak(federation, arguments.out, 60.0 * arguments.minutes, random.Random(arguments.seed))))
-
-
-if __name__ == "__main__":
-    main()

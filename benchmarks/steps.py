@@ -1,28 +1,30 @@
-"""What a method's loss adds to a local step: `python benchmarks/steps.py`.
+"""Parts of the benchmark `engines` that measure what a method costs beyond FedAvg.
 
-LeNet5 on 28x28 images, batch 64, one thread, 10 x 10 prototypes: a step in the worker (batch gathered, gradients,
-update), all methods in turn, step by step, and the median of each method's ratio to FedAvg's step of the same turn,
-with a 95 % bootstrap interval. Then FedSC's loss alone at 10 clients x 100 classes x 512 dimensions.
+`steps` measures what a method's loss adds to a local step of LeNet5 on 28x28 images: batch 64, one thread, 10 x 10
+prototypes. All methods take turns step by step (batch gathered, gradients, update). The result is the median ratio to
+FedAvg's step of the same turn, with a 95 % bootstrap interval. FedSC's loss is also measured alone, at 10 x 100 x 512.
+
+`operations` compares time with operations: the ratio of a method's round to FedAvg's in time, over that in operations,
+for LeNet5 on Fashion-MNIST with 10 of 100 unequal clients per round, on threads. FedAvg runs before and after each
+method. A server's own training counts as time alone.
 """
 
 from __future__ import annotations
 
-import argparse
 import itertools
-import json
-import sys
 import time
 from collections.abc import Callable, Iterable
-from pathlib import Path
+from dataclasses import replace
+from statistics import median
 from typing import Any
 
 import numpy as np
 import torch
 
-sys.path.insert(0, str(Path(__file__).parent))
-
-from contestants import with_fedloom
-from contestants.workloads import SMOKE
+import fedloom as fl
+from benchmarks import federations
+from benchmarks.turns import Figures
+from benchmarks.workloads import LR, SMOKE, WORKLOADS
 from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
@@ -32,11 +34,13 @@ from fedloom.methods.contract.method import ClientContext, ServerContext, Task
 from fedloom.methods.contract.phases import Batch, Train
 from fedloom.nets import build
 from fedloom.nets.blueprint import prepare_net
-from fedloom.runs.storage.environment import describe_environment
 
 BATCH, CLASSES, HOLDERS = 64, 10, 10
 TURNS, WARM_UP = (2, 2) if SMOKE else (1000, 20)
 BOUNDS = {"fedavg": 1.0, "feddw": 1.05, "fedskc": 1.10, "fedsc": 1.15}
+COSTLY = ("copa", "pfedme", "fedrep", "perfedavg", "fedgen", "fednh", "fedtgp", "scaffold", "feddyn")
+OPERATION_TURNS, ROUNDS, FIRST_ROUNDS = (1, 3, 2) if SMOKE else (3, 14, 7)
+SECONDS = ("seconds_train", "seconds_aggregate", "seconds_move")
 
 
 def table(*shape: int) -> ClassTable:
@@ -44,7 +48,7 @@ def table(*shape: int) -> ClassTable:
 
 
 def payload_of(name: str, method: Method, task: Task) -> Record:
-    """What the server sends in a later round, with random tables."""
+    """Return what the server sends in a later round, with random tables."""
     sent = dict(method.down(method.server_init(ServerContext(task, 0)), 0, ServerContext(task, 5)))
     if name == "fedsc":
         sent |= {
@@ -57,7 +61,7 @@ def payload_of(name: str, method: Method, task: Task) -> Record:
 
 
 def steps_of(names: Iterable[str], *, recorded: bool) -> dict[str, Callable[[], None]]:
-    """Functions that make one local step each; recorded: as in a long run, in which steps are recorded."""
+    """Return functions that make one local step each; recorded: as in a long run, which records steps."""
     torch.manual_seed(0)
     streams, samples = Streams(0), BATCH * 8
     net = build("lenet5", input_shape=(1, 28, 28), num_classes=CLASSES, streams=streams)
@@ -69,7 +73,7 @@ def steps_of(names: Iterable[str], *, recorded: bool) -> dict[str, Callable[[], 
     parts = itertools.cycle(torch.randperm(samples).split(BATCH))
     methods = {name: METHODS.get(name).configured("sound", {}) for name in names}
     prepared = {name: (method, payload_of(name, method, task), ctx) for name, method in methods.items()}
-    return with_fedloom.local_steps(net, data, BATCH, prepared, parts, recorded=recorded)
+    return federations.local_steps(net, data, BATCH, prepared, parts, recorded=recorded)
 
 
 def milliseconds(work: Callable[[], Any]) -> float:
@@ -79,7 +83,7 @@ def milliseconds(work: Callable[[], Any]) -> float:
 
 
 def measure_steps(*, recorded: bool) -> dict[str, Any]:
-    """Every method makes one step in every turn, in an order drawn anew: slow moments of the machine meet all alike."""
+    """Measure one step of every method per turn, in random order, so that slow moments hit all methods equally."""
     steps, rng = steps_of(BOUNDS, recorded=recorded), np.random.default_rng(0)
     times = np.zeros((TURNS, len(steps)))
     names = list(steps)
@@ -103,7 +107,7 @@ def measure_steps(*, recorded: bool) -> dict[str, Any]:
 
 
 def measure_wide() -> dict[str, Any]:
-    """FedSC's RPCL and CPDR with their gradient by the features: 10 clients x 100 classes x 512 dimensions."""
+    """Measure FedSC's RPCL and CPDR with their gradient by the features: 10 clients x 100 classes x 512 dimensions."""
     holders, classes, width = 10, 100, 512
     method = METHODS.get("fedsc").configured("sound", {})
     net = build("mlp", input_shape=(width,), num_classes=classes, streams=Streams(0), hidden=[width])
@@ -117,7 +121,7 @@ def measure_wide() -> dict[str, Any]:
     start = method.begin(sent, {}, ctx)
     phase = next(phase for phase in method.phases(start, ctx) if isinstance(phase, Train))
     data = Dataset(torch.randn(BATCH, width), torch.arange(BATCH) % classes, tuple(map(str, range(classes))))
-    consts = {**start.consts, **with_fedloom.statistics_of(net, phase, start.consts, data, classes)}
+    consts = {**start.consts, **federations.statistics_of(net, phase, start.consts, data, classes)}
     z, y = torch.randn(BATCH, width, requires_grad=True), torch.randint(0, classes, (BATCH,))
     batch = Batch(z, y)
 
@@ -130,31 +134,47 @@ def measure_wide() -> dict[str, Any]:
     return {"ms": round(times[len(times) // 2], 3), "ms_tenth": round(times[len(times) // 10], 3), "bound_ms": 3.0}
 
 
-def main() -> None:
-    parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--json", type=Path, help="also write the results, with hardware and versions, to this file")
-    parser.add_argument("--smoke", action="store_true", help="a few steps, to see that it runs")
-    arguments = parser.parse_args()
-    torch.set_num_threads(1)
-    figures = {
-        "steps": measure_steps(recorded=False),
-        "recorded steps": measure_steps(recorded=True),
-        "fedsc_wide": measure_wide(),
-        "turns": TURNS,
-        "environment": describe_environment(),
-    }
-    for kind in ("steps", "recorded steps"):
-        print(kind)
-        for name, row in figures[kind].items():
-            low, high = row["ratio_95"]
-            text = f"{row['ratio']:.3f} x FedAvg ({low:.3f} .. {high:.3f}), bound {row['bound']}"
-            print(f"  {name:8s} {row['ms']:7.3f} ms a step   {text}")
-    wide = figures["fedsc_wide"]
-    text = f"{wide['ms']:.2f} ms beyond the net ({wide['ms_tenth']:.2f} at the tenth), bound 3 ms"
-    print(f"fedsc, 10 x 100 x 512: {text}")
-    if arguments.json:
-        arguments.json.write_text(json.dumps(figures, indent=1) + "\n")
+def costs() -> Figures:
+    """Measure steps with and without recording, and FedSC's wide loss."""
+    by_kind = {"steps": measure_steps(recorded=False), "recorded steps": measure_steps(recorded=True)}
+    ratios = {f"{method}, {kind}": row["ratio"] for kind, rows in by_kind.items() for method, row in rows.items()}
+    return {"figures": ratios, **by_kind, "fedsc_wide": measure_wide(), "turns": TURNS}
 
 
-if __name__ == "__main__":
-    main()
+def operations() -> Figures:
+    """Measure how much longer methods take than their operations say."""
+    workload = replace(WORKLOADS["fashion"], model="lenet5")
+    scenario = workload.scenario()
+
+    def measured(method: str) -> tuple[float, float]:
+        """The median seconds of a round after the first ones, and the operations of the run."""
+        result = fl.run(
+            method,
+            scenario=scenario,
+            model=workload.model,
+            rounds=ROUNDS,
+            participation=workload.sampled / scenario.clients,
+            local_epochs=workload.epochs,
+            batch_size=workload.batch,
+            optimizer={"name": "sgd", "lr": LR},
+            evaluation={"protocols": ["global/global", "personal/local"], "every": ROUNDS},
+            engine="threads",
+            progress=False,
+        )
+        by_round = dict.fromkeys(range(1, ROUNDS + 1), 0.0)
+        for row in result.rows:
+            if row["name"] in SECONDS:
+                by_round[row["round"]] += row["value"]
+        return median(list(by_round.values())[FIRST_ROUNDS:]), result.numbers["flops"]
+
+    figures: Figures = {"figures": {}, "ranges": {}}
+    for method in COSTLY:
+        quotients = list[float]()
+        for _ in range(OPERATION_TURNS):
+            before, (seconds, flops), after = (measured(name) for name in ("fedavg", method, "fedavg"))
+            ratio = flops / before[1]
+            quotients.append(2 * seconds / (before[0] + after[0]) / ratio)
+        figures["figures"][f"{method}: operations / fedavg's"] = round(ratio, 2)
+        figures["figures"][f"{method}: time / operations"] = round(median(quotients), 2)
+        figures["ranges"][f"{method}: time / operations"] = [round(min(quotients), 2), round(max(quotients), 2)]
+    return figures

@@ -1,4 +1,4 @@
-"""Contestants take turns in one run, here or as commands of their own; figures are medians with their range."""
+"""Contestants take turns, in this process or as commands of their own; the numbers are medians with their range."""
 
 from __future__ import annotations
 
@@ -15,23 +15,24 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import Any, TypeVar
 
-from contestants.workloads import SMOKE
+from benchmarks.workloads import SMOKE
 
-CONTESTANTS = Path(__file__).parent / "contestants"
+ROOT = Path(__file__).parents[1]
 Figures = dict[str, Any]
 TurnCost = tuple[float, int]  # seconds, samples
+T = TypeVar("T")
 
 
-def in_turns(contestants: Mapping[str, Callable[[], TurnCost]], turns: int) -> dict[str, list[TurnCost]]:
-    """What every contestant takes in every turn; who begins differs from turn to turn."""
-    names, turns_by_name = list(contestants), {name: list[TurnCost]() for name in contestants}
+def in_turns(contestants: Mapping[str, Callable[[], T]], turns: int) -> dict[str, list[T]]:
+    """Return the results of every contestant in every turn; who begins differs from turn to turn."""
+    names, results = list(contestants), {name: list[T]() for name in contestants}
     for turn in range(turns):
         first = turn % len(names)
         for name in names[first:] + names[:first]:
-            turns_by_name[name].append(contestants[name]())
-    return turns_by_name
+            results[name].append(contestants[name]())
+    return results
 
 
 def rates(turns: list[TurnCost]) -> list[float]:
@@ -39,13 +40,13 @@ def rates(turns: list[TurnCost]) -> list[float]:
 
 
 def summary(values: list[float], digits: int = 4) -> Figures:
-    """Of what was measured: median, least, most and number."""
+    """Return the median, least and largest of some values, and their number."""
     figures = {"median": median(values), "min": min(values), "max": max(values)}
     return {name: round(value, digits) for name, value in figures.items()} | {"n": len(values)}
 
 
 def ratios(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figures:
-    """By name, how many times the first is the second, turn by turn: medians (`figures`) and ranges (`ranges`)."""
+    """Return by name the ratio of the first to the second, turn by turn: medians (`figures`) and ranges (`ranges`)."""
     by_turn = {name: [a / b for a, b in zip(*pair, strict=True)] for name, pair in pairs.items()}
     return {
         "figures": {name: round(median(values), 3) for name, values in by_turn.items()},
@@ -54,7 +55,7 @@ def ratios(pairs: Mapping[str, tuple[Sequence[float], Sequence[float]]]) -> Figu
 
 
 def timed_rounds(work: Callable[[], int], rounds: int) -> Callable[[], TurnCost]:
-    """Some rounds of work in this process."""
+    """Return a function that does some rounds of work in this process and times them."""
 
     def turn() -> TurnCost:
         began = time.perf_counter()
@@ -64,18 +65,19 @@ def timed_rounds(work: Callable[[], int], rounds: int) -> Callable[[], TurnCost]
     return turn
 
 
-def command(python: str, script: str, *arguments: str) -> Figures:
-    """One command of a contestant; its own JSON, and the seconds of the whole command."""
-    began = time.perf_counter()
-    script, *style = script.split()
-    words = [str(CONTESTANTS / script), *arguments, *style]
-    output = _in_this_process(words) if SMOKE and python == sys.executable else _in_a_process([python, *words])
+def command(python: str, contestant: str, *arguments: str) -> Figures:
+    """Run a module of `contestants`; return its JSON, and the seconds of the whole command."""
+    began, module = time.perf_counter(), f"benchmarks.contestants.{contestant}"
+    if SMOKE and python == sys.executable:
+        output = _in_this_process(module, arguments)
+    else:
+        output = _in_a_process([python, "-m", module, *arguments])
     figures: Figures = json.loads(output.strip().splitlines()[-1])
     return figures | {"command_s": time.perf_counter() - began}
 
 
 def fedloom_run(config: Path, folder: Path) -> float:
-    """Seconds of a whole command `fedloom run`, from its start to its end."""
+    """Return the seconds of a whole command `fedloom run`, from its start to its end."""
     began, words = time.perf_counter(), ["run", str(config), "--out", str(folder), "--json"]
     if SMOKE:
         from fedloom.cli.app import app
@@ -88,32 +90,31 @@ def fedloom_run(config: Path, folder: Path) -> float:
 
 
 def _in_a_process(words: Sequence[str]) -> str:
-    done = subprocess.run(words, capture_output=True, text=True, check=False, env=os.environ)
+    path = os.pathsep.join(filter(None, (str(ROOT), os.environ.get("PYTHONPATH"))))
+    environment = {**os.environ, "PYTHONPATH": path}
+    done = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
     if done.returncode:
         raise SystemExit(f"{' '.join(words)} failed:\n{done.stderr[-3000:]}")
     return done.stdout
 
 
-def _in_this_process(words: list[str]) -> str:
-    """What a script prints: a smoke spares the start of a process."""
+def _in_this_process(module: str, arguments: Sequence[str]) -> str:
+    """Return what a module prints, without the start of a process: a smoke test has many."""
     before, printed = sys.argv, io.StringIO()
-    sys.argv = words
+    sys.argv = [module, *arguments]
     try:
         with contextlib.redirect_stdout(printed):
-            runpy.run_path(words[0], run_name="__main__")
+            runpy.run_module(module, run_name="__main__")
     finally:
         sys.argv = before
     return printed.getvalue()
 
 
 @functools.cache
-def obstacle(python: str, package: str, min_python: tuple[int, int] = (3, 11)) -> str | None:
-    """Why a peer cannot be run; None if it can."""
+def obstacle(python: str, package: str) -> str | None:
+    """Return why a peer cannot be run; None if it can."""
     path = shutil.which(python) if python else None
     if path is None:
-        newest = shutil.which(f"python{min_python[0]}.{min_python[1]}")
-        if sys.version_info < min_python and newest is None:
-            return f"cannot be installed: needs Python >= {min_python[0]}.{min_python[1]}"
         return "not run this time"
     done = subprocess.run([path, "-c", f"import {package}"], capture_output=True, text=True, check=False)
     return None if done.returncode == 0 else f"cannot be imported: {done.stderr.strip().splitlines()[-1]}"

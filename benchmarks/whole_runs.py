@@ -1,4 +1,4 @@
-"""Parts of `engines.py` that measure whole runs and commands, with start, tests, checkpoint and end."""
+"""Parts of the benchmark `engines` that measure whole runs and commands, with start, tests, checkpoint and end."""
 
 from __future__ import annotations
 
@@ -7,47 +7,37 @@ import json
 import subprocess
 import sys
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from statistics import median
 from typing import Any
 
 import yaml
 
-from bounds import FORMER, LOADS, WHOLE_RUNS
-from contestants.workloads import LR, SMOKE, WORKLOADS
-from turns import Figures, command, fedloom_run, obstacle, ratios, summary
+from benchmarks.bounds import FORMER, LOADS, WHOLE_RUNS
+from benchmarks.turns import Figures, command, fedloom_run, in_turns, obstacle, ratios, summary
+from benchmarks.workloads import LR, SMOKE, WORKLOADS
 
 ROUNDS = 2 if SMOKE else 30  # of a whole run
 TURNS = 1 if SMOKE else 3
 SHORT = (10, 50)  # rounds of short runs
 TEST_EVERY = 5
 COMMAND_ROUNDS = 2 if SMOKE else 20
-# The default engine, and that of the time before there were threads.
+# The default engine, and the default before there were threads.
 DEFAULTS: dict[str, dict[str, Any]] = {"default": {}, "former default": {"name": "processes"}}
 AUTO: dict[str, dict[str, Any]] = {"serial": {"name": "serial"}, "2 processes": {"name": "processes", "workers": 2}}
 AUTO |= {"auto": {}}
 
 
-def seconds_in_turns(contestants: Mapping[str, Callable[[], float]], turns: int) -> dict[str, list[float]]:
-    """Seconds of each contestant in each turn; who begins differs from turn to turn."""
-    names, seconds = list(contestants), {name: list[float]() for name in contestants}
-    for turn in range(turns):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            seconds[name].append(contestants[name]())
-    return seconds
-
-
 def whole_run(name: str, rounds: int, every: int, engine: Mapping[str, Any]) -> Figures:
-    """One run in a process of its own."""
-    return command(sys.executable, "whole_run.py", name, str(rounds), str(every), json.dumps(engine))
+    """Start one run in a process of its own."""
+    return command(sys.executable, "fedloom_run", "whole", name, str(rounds), str(every), json.dumps(engine))
 
 
 def short_runs() -> Figures:
-    """(j) Runs of 10 and 50 rounds of the MLP on unequal clients, tested every 5, from the call to the result.
+    """Measure runs of 10 and 50 rounds of the MLP on unequal clients, tested every 5, from the call to the result.
 
-    One run comes before, which builds what is built once a machine.
+    A run before them compiles the kernels, which happens once per machine.
     """
     whole_run("mlp-sizes", 2 if SMOKE else 10, TEST_EVERY, {})
     figures: Figures = {"figures": {}, "ranges": {}, "seconds": {}}
@@ -60,7 +50,7 @@ def short_runs() -> Figures:
             engines[contestant].add(ran["engine"])
             return float(ran["seconds"])
 
-        seconds = seconds_in_turns({name: lambda name=name: seconds_of(name) for name in DEFAULTS}, TURNS)
+        seconds = in_turns({name: lambda name=name: seconds_of(name) for name in DEFAULTS}, TURNS)
         title = f"{rounds} rounds: {FORMER}"
         judged = ratios({title: (seconds["former default"], seconds["default"])})  # of their speeds
         figures["figures"] |= judged["figures"]
@@ -71,7 +61,7 @@ def short_runs() -> Figures:
 
 
 def every_round() -> Figures:
-    """(l) Fashion-MNIST, LeNet5 with batch norm, tested every round: the whole command, default metrics."""
+    """Measure Fashion-MNIST, LeNet5 with batch norm, tested every round: the whole command, default metrics."""
     choices = {
         f"{name}{words}": {**engine, **kernels}
         for name, engine in DEFAULTS.items()
@@ -90,7 +80,7 @@ def every_round() -> Figures:
             return seconds
 
         contestants = {name: lambda name=name: seconds_of(name) for name in choices}
-        seconds = seconds_in_turns(contestants, TURNS)
+        seconds = in_turns(contestants, TURNS)
     pairs = {
         FORMER: (seconds["former default"], seconds["default"]),
         f"{FORMER}, own kernels": (seconds["former default, own kernels"], seconds["default, own kernels"]),
@@ -101,23 +91,23 @@ def every_round() -> Figures:
 
 
 def from_command(python: str) -> Figures:
-    """(c) from the command to its result: 20 rounds, the test accuracy at the end, a run folder and a checkpoint."""
+    """Measure a command to its result: 20 rounds, the test accuracy at the end, a run folder and a checkpoint."""
     if why := obstacle(python, "flwr"):
         return {"figures": {}, "left out": {"flower": why}}
     with tempfile.TemporaryDirectory() as folder:
         path = _written(Path(folder), every=COMMAND_ROUNDS, engine={})
         contestants = {
             "fedloom": lambda: fedloom_run(path, Path(folder) / str(len(list(Path(folder).iterdir())))),
-            "flower": lambda: float(command(python, "with_flower.py", "fashion", str(COMMAND_ROUNDS))["command_s"]),
+            "flower": lambda: float(command(python, "with_flower", "fashion", str(COMMAND_ROUNDS))["command_s"]),
         }
-        seconds = seconds_in_turns(contestants, TURNS)
+        seconds = in_turns(contestants, TURNS)
     return {contestant: summary(values) for contestant, values in seconds.items()} | ratios(
         {"fedloom / flower": (seconds["flower"], seconds["fedloom"])}
     )
 
 
 def _written(folder: Path, *, every: int, engine: Mapping[str, Any]) -> Path:
-    """The config of the Fashion-MNIST run in a file; of a smoke, another model and data that come with scikit-learn."""
+    """Write the config of the Fashion-MNIST run; of a smoke, another model and data that come with scikit-learn."""
     workload = WORKLOADS["fashion"]
     dealt = {"source": "digits", "partition": "iid", "clients": 10} if SMOKE else workload.source
     config = {
@@ -139,7 +129,7 @@ def _written(folder: Path, *, every: int, engine: Mapping[str, Any]) -> Path:
 
 @contextlib.contextmanager
 def one_core_busy() -> Iterator[None]:
-    """A process that does nothing but compute, for as long as this one lives at most."""
+    """Keep one core busy with a process that ends with this one at the latest."""
     code = "import os\nparent = os.getppid()\nwhile os.getppid() == parent:\n    sum(range(1000000))"
     burner = subprocess.Popen([sys.executable, "-c", code])
     try:
@@ -150,7 +140,7 @@ def one_core_busy() -> Iterator[None]:
 
 
 def auto() -> Figures:
-    """(h) Whole runs: seconds of the default engine over those of the better of serial and 2 processes."""
+    """Measure whole runs: seconds of the default engine over those of the better of serial and 2 processes."""
     figures: Figures = {"figures": {}}
     for load in LOADS:
         with one_core_busy() if load == "a core busy" else contextlib.nullcontext():
@@ -163,7 +153,7 @@ def auto() -> Figures:
                         engines.append(ran["engine"])
                     return float(ran["seconds"] - ran["evaluate"])
 
-                seconds = seconds_in_turns({who: lambda who=who: seconds_of(who) for who in AUTO}, TURNS)
+                seconds = in_turns({who: lambda who=who: seconds_of(who) for who in AUTO}, TURNS)
                 best = min(median(seconds[contestant]) for contestant in AUTO if contestant != "auto")
                 figures["figures"][f"{name}, {load}"] = round(median(seconds["auto"]) / best, 3)
                 summaries = {contestant: summary(values, 3) for contestant, values in seconds.items()}
@@ -172,16 +162,18 @@ def auto() -> Figures:
 
 
 def evaluation() -> Figures:
-    """(i) Seconds that testing takes."""
+    """Measure the seconds of tests."""
     accuracies = set()
 
     def seconds_of(contestant: str) -> float:
-        tested = command(sys.executable, "personal_tests.py", "10" if SMOKE else "2000", json.dumps(AUTO[contestant]))
+        tested = command(
+            sys.executable, "fedloom_run", "tests", "10" if SMOKE else "2000", json.dumps(AUTO[contestant])
+        )
         accuracies.add(tested["accuracy"])
         return float(tested["evaluate"])
 
     contestants = {name: lambda name=name: seconds_of(name) for name in ("serial", "2 processes")}
-    seconds = seconds_in_turns(contestants, TURNS)
+    seconds = in_turns(contestants, TURNS)
     return {
         "seconds": {contestant: summary(values, 3) for contestant, values in seconds.items()},
         "same accuracy": len(accuracies) == 1,
@@ -190,11 +182,11 @@ def evaluation() -> Figures:
 
 
 def memory() -> Figures:
-    """(e) Peak memory of a run in a process of its own: FedBN, whose clients keep batch norm, and local training."""
+    """Measure the peak memory of FedBN, whose clients keep batch norm, and of local training."""
     figures: Figures = {"figures": {}}
     for method, model in (("fedbn", "lenet5-bn"), ("local", "mlp-128")):
         counts = (10, 20) if SMOKE else (10, 1000)
-        peaks = [command(sys.executable, "stateful.py", method, model, str(clients)) for clients in counts]
+        peaks = [command(sys.executable, "fedloom_run", "memory", method, model, str(clients)) for clients in counts]
         figures[f"{method}, {model}"] = {str(clients): peak for clients, peak in zip(counts, peaks, strict=True)}
         share = peaks[1]["peak_memory_mb"] / peaks[0]["peak_memory_mb"]
         figures["figures"][f"{method}, 1,000 / 10"] = round(share, 3)

@@ -1,12 +1,14 @@
-"""What the site needs beyond Markdown: tables that sort, and equations as MathML.
+"""What the site needs beyond Markdown: generated tables and pictures, pages of methods, and equations as MathML.
 
-Pages write LaTeX between dollars. `pymdownx.arithmatex` finds it, `latex2mathml` turns it into MathML here.
+A line `{{ NAME }}` of a page is replaced by the table of this name when the site is built. Pages write LaTeX between
+dollars: `pymdownx.arithmatex` finds it, and `latex2mathml` turns it into MathML here.
 """
 
 from __future__ import annotations
 
 import html
 import re
+import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from xml.etree import ElementTree
@@ -16,11 +18,19 @@ from markdown import Extension, Markdown
 from markdown.preprocessors import Preprocessor
 from mkdocs.structure.files import File
 
+ROOT = Path(__file__).parents[1]
+sys.path.insert(0, str(ROOT))  # mkdocs restores the path when this file is loaded
+
+from benchmarks.tables import performance, pictures, tables
+from docs import method_pages, privacy_tables
+
 if TYPE_CHECKING:
     from fedloom.runs.config.reference import ConfigKey
 
-_TABLES = Path(__file__).parents[1] / "src" / "fedloom" / "results" / "report" / "assets" / "tables.js"
-_CONFIG_KEYS = "<!-- tables of config keys: put here by docs/hooks.py -->"
+_TABLES = ROOT / "src" / "fedloom" / "results" / "report" / "assets" / "tables.js"
+_PLACEHOLDER = re.compile(r"^\{\{ (.+) \}\}$", re.MULTILINE)
+_ALL_METHODS = "methods/*.md"  # of the navigation: a line per method
+_METHOD_PAGE = re.compile(r"methods/(\w+)\.md")
 _MATH = re.compile(r'<(?P<tag>span|div) class="arithmatex">(?P<text>.*?)</(?P=tag)>', re.DOTALL)
 
 
@@ -29,9 +39,20 @@ def on_page_content(text: str, **_: Any) -> str:
     return _MATH.sub(_drawn, text)
 
 
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Put the tables of config keys on their page."""
-    return markdown.replace(_CONFIG_KEYS, key_tables()) if _CONFIG_KEYS in markdown else markdown
+def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
+    """Replace placeholders by tables, and put the facts of a method below the title of its page."""
+    method = _METHOD_PAGE.fullmatch(page.file.src_uri)
+    if method and method[1] in method_pages.documented():
+        title, _, rest = markdown.partition("\n")
+        markdown = f"{title}\n\n{method_pages.facts(method_pages.documented()[method[1]])}\n{rest}"
+    return _PLACEHOLDER.sub(lambda placeholder: f"\n{generated(placeholder[1])}\n", markdown)
+
+
+def generated(name: str) -> str:
+    """Return the Markdown of which a placeholder has the name. Raises `KeyError` for another name."""
+    if name.startswith("table "):
+        return tables()[name.removeprefix("table ")]
+    return _GENERATED[name]()
 
 
 def key_tables() -> str:
@@ -54,15 +75,32 @@ def _key_table(kind: str, keys: list[ConfigKey]) -> str:
     return "\n".join(lines)
 
 
+_GENERATED = {
+    "config keys": key_tables,
+    "methods": method_pages.overview,
+    "needs": method_pages.needs,
+    "reported facts": privacy_tables.reported_facts_table,
+    "uploads": privacy_tables.methods_table,
+}
+
+
 def on_files(files: Any, config: Any, **_: Any) -> Any:
-    """Tables of measurements sort as those of a report do, with the same script."""
+    """Add the script by which tables sort, which reports have too, and the pictures of measurements."""
     files.append(File.generated(config, "assets/tables.js", abs_src_path=str(_TABLES)))
+    for name, module in {"results": pictures, "performance": performance}.items():
+        files.append(File.generated(config, f"images/{name}.png", content=module.picture()))
     return files
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Doctests in docstrings become code blocks."""
+    """Doctests in docstrings become code blocks, and the section of methods lists every method that has a page."""
     config["markdown_extensions"].append(Doctests())
+    by_title = sorted(method_pages.documented().values(), key=lambda method: method.title.lower())
+    pages = [{method.title: f"methods/{method.name}.md"} for method in by_title]
+    for section in config["nav"]:
+        if isinstance(section, dict) and "Methods" in section:
+            start = section["Methods"].index(_ALL_METHODS)
+            section["Methods"][start : start + 1] = pages
     return config
 
 

@@ -2,19 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from fedloom.flower.privacy import REPORTED_FACTS, privacy_of
 from fedloom.methods import METHODS
-
-MARKERS = {"reported": "<!-- table of reported facts -->", "methods": "<!-- table of methods -->"}
-
-
-def on_page_markdown(markdown: str, **_: Any) -> str:
-    """Replace each marker by its table."""
-    if MARKERS["methods"] not in markdown:
-        return markdown
-    return markdown.replace(MARKERS["reported"], reported_facts_table()).replace(MARKERS["methods"], methods_table())
 
 
 def reported_facts_table() -> str:

@@ -1,4 +1,4 @@
-"""FedJAX, FedAvg in one process: `python with_fedjax.py WORKLOAD ROUNDS`, one JSON object on standard output.
+"""FedJAX, FedAvg in one process, as one JSON object: `python -m benchmarks.contestants.with_fedjax WORKLOAD ROUNDS`.
 
 Nets of linear layers alone (mlp, logistic), written in JAX with the same widths. The first round compiles, once
 for each size of a last batch. `cores`: CPU time over wall time of the other rounds.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 BEGAN = time.time()
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import json
 
@@ -20,7 +18,7 @@ import jax
 import jax.numpy as jnp
 import numpy as np
 
-from contestants.workloads import LR, WORKLOADS, tensors
+from benchmarks.workloads import LR, WORKLOADS, tensors
 
 
 def logits(params, x):

@@ -1,8 +1,8 @@
-"""Flower's simulation (Ray), FedAvg: `python with_flower.py WORKLOAD ROUNDS [quickstart]`, one JSON object on standard
-output.
+"""Flower's simulation (Ray), FedAvg: `python -m benchmarks.contestants.with_flower WORKLOAD ROUNDS`, one JSON object on
+standard output.
 
 Given its best here: two actors of one core on two cores, tensors in memory loaded once per actor, no transforms, no
-evaluation. quickstart: the same actors, and clients as in Flower's PyTorch quickstart (`quickstart.py`).
+evaluation.
 """
 
 from __future__ import annotations
@@ -10,15 +10,11 @@ from __future__ import annotations
 import os
 import sys
 import time
-from pathlib import Path
 
 BEGAN = time.time()
 os.environ.setdefault("FLWR_TELEMETRY_ENABLED", "0")
 os.environ.setdefault("FLWR_DISABLE_UPDATE_CHECK", "1")
 os.environ.setdefault("RAY_ENABLE_UAGS", "0")
-HERE = str(Path(__file__).resolve().parents[1])
-sys.path.insert(0, HERE)
-os.environ["PYTHONPATH"] = HERE + os.pathsep + os.environ.get("PYTHONPATH", "")
 for name in ("OMP_NUM_THREADS", "MKL_NUM_THREADS"):
     os.environ[name] = "1"
 
@@ -33,30 +29,26 @@ from flwr.serverapp import Grid, ServerApp
 from flwr.serverapp.strategy import FedAvg
 from flwr.simulation import run_simulation
 
-from contestants.with_torch import with_loaders
-from contestants.workloads import NO_OP, WORKLOADS
+from benchmarks.plain_loop import with_loaders
+from benchmarks.workloads import NO_OP, WORKLOADS
 
 
 @functools.cache
-def trainer(name: str, style: str):
+def trainer(name: str):
     torch.set_num_threads(1)
-    if style == "quickstart":
-        from contestants.quickstart import quickstart
-
-        return quickstart(WORKLOADS[name])
     return with_loaders((WORKLOADS | NO_OP)[name])
 
 
-def client_app(workload: str, style: str) -> ClientApp:
+def client_app(workload: str) -> ClientApp:
     app = ClientApp()
 
     @app.train()
     def train(message: Message, context: Context) -> Message:
-        from contestants import with_flower  # the actor's own module: its cache outlives a message
+        from benchmarks.contestants import with_flower  # the actor's own module: its cache outlives a message
 
         client = int(context.node_config["partition-id"])
         received = message.content["arrays"].to_torch_state_dict()
-        weights, samples = with_flower.trainer(workload, style)(client, received)
+        weights, samples = with_flower.trainer(workload)(client, received)
         content = RecordDict({"arrays": ArrayRecord(weights), "metrics": MetricRecord({"num-examples": samples})})
         return Message(content=content, reply_to=message)
 
@@ -85,14 +77,10 @@ class Timed(FedAvg):
         return result
 
 
-def main(name: str, rounds: int, style: str = "") -> None:
+def main(name: str, rounds: int) -> None:
     workload = (WORKLOADS | NO_OP)[name]
     scenario = workload.scenario()
     net = workload.net(scenario)
-    if style == "quickstart":
-        from contestants.quickstart import Net
-
-        net = Net()
     share = workload.sampled / scenario.clients
     strategy = Timed(
         fraction_train=share, fraction_evaluate=0.0, min_train_nodes=1, min_available_nodes=scenario.clients
@@ -104,7 +92,7 @@ def main(name: str, rounds: int, style: str = "") -> None:
         strategy.start(grid=grid, initial_arrays=ArrayRecord(net.state_dict()), num_rounds=rounds)
 
     resources = {"client_resources": {"num_cpus": 1, "num_gpus": 0.0}, "init_args": {"num_cpus": 2}}
-    run_simulation(server, client_app(name, style), num_supernodes=scenario.clients, backend_config=resources)
+    run_simulation(server, client_app(name), num_supernodes=scenario.clients, backend_config=resources)
     seconds = [end - begin for begin, end in strategy.times]
     first = strategy.times[0][1] - BEGAN
     counts = {"rounds": seconds, "samples": strategy.samples}
@@ -112,4 +100,4 @@ def main(name: str, rounds: int, style: str = "") -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1], int(sys.argv[2]), *sys.argv[3:])
+    main(sys.argv[1], int(sys.argv[2]))

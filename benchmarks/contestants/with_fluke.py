@@ -1,4 +1,4 @@
-"""fluke, FedAvg in one process: `python with_fluke.py WORKLOAD ROUNDS`, one JSON object on standard output.
+"""fluke, FedAvg in one process, as one JSON object: `python -m benchmarks.contestants.with_fluke WORKLOAD ROUNDS`.
 
 Given its best: tensors in memory in its own FastDataLoader, clients that keep no model between rounds, averages
 weighted by samples, no evaluation, nothing logged, nothing cached on disk.
@@ -8,10 +8,8 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 BEGAN = time.time()
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import json
 
@@ -21,7 +19,7 @@ from fluke.algorithms.fedavg import FedAVG
 from fluke.data import DataSplitter, DummyDataContainer, FastDataLoader
 from fluke.utils import FederationObserver, ServerObserver
 
-from contestants.workloads import LR, WORKLOADS, tensors
+from benchmarks.workloads import LR, WORKLOADS, tensors
 
 
 class Clock(FederationObserver, ServerObserver):

@@ -1,4 +1,4 @@
-"""pfl (Apple), FedAvg in one process: `python with_pfl.py WORKLOAD ROUNDS`, one JSON object on standard output.
+"""pfl (Apple), FedAvg in one process, as one JSON object: `python -m benchmarks.contestants.with_pfl WORKLOAD ROUNDS`.
 
 It averages trainable parameters alone, no batch-norm statistics, and evaluates nothing here.
 """
@@ -7,10 +7,8 @@ from __future__ import annotations
 
 import sys
 import time
-from pathlib import Path
 
 BEGAN = time.time()
-sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 
 import itertools
 import json
@@ -28,7 +26,7 @@ from pfl.hyperparam.base import NNTrainHyperParams
 from pfl.metrics import Metrics
 from pfl.model.pytorch import PyTorchModel
 
-from contestants.workloads import LR, WORKLOADS, tensors
+from benchmarks.workloads import LR, WORKLOADS, tensors
 
 
 class Clock(TrainingProcessCallback):

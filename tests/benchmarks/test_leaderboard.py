@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from leaderboard import against_first, ranked_tables
+from benchmarks.tables.studies import against_first, ranked_tables
 
 
 def cell(accuracies, protocol="global/global", seeds=None, warnings=()):
@@ -22,6 +22,10 @@ def cell(accuracies, protocol="global/global", seeds=None, warnings=()):
     }
 
 
+def ranked(*arguments):
+    return "\n\n".join(ranked_tables(*arguments))
+
+
 def ranks(text):
     return [line.split(" | ")[0].removeprefix("| ") for line in text.splitlines() if line[2:3].isdigit()]
 
@@ -33,7 +37,7 @@ def test_rows_are_ranked_and_ties_are_those_that_the_rule_does_not_tell_apart():
         "s/best": cell((0.91, 0.92, 0.93)),
         "s/two": cell((0.5, 0.6)),
     }
-    text = ranked_tables("Digits", cells, {})
+    text = ranked("Digits", cells, {})
     assert text.startswith("## Digits, global/global\n\n| rank | method |")
     assert ranks(text) == ["1", "2 =", "3 =", "4"]
     assert "behind" in text.splitlines()[-1]
@@ -41,7 +45,7 @@ def test_rows_are_ranked_and_ties_are_those_that_the_rule_does_not_tell_apart():
 
 def test_each_protocol_has_its_own_table_and_plain_method():
     cells = {"a": cell((0.5, 0.6, 0.7)), "b": cell((0.8, 0.8, 0.8), "personal/local")}
-    text = ranked_tables("Digits", cells, {"a": "+1.0, ahead"})
+    text = ranked("Digits", cells, {"a": "+1.0, ahead"})
     assert [line for line in text.splitlines() if line.startswith("##")] == [
         "## Digits, global/global",
         "## Digits, personal/local",
@@ -59,7 +63,7 @@ def test_rows_without_a_common_seed_are_no_loss():
 def test_rows_of_which_a_run_diverged_come_last_without_a_rank():
     lost = cell((0.95, 0.96, 0.1), warnings=["diverged: in round 2 the losses of 3 of 8 participants are not finite"])
     cells = {"s/lost": lost, "s/low": cell((0.10, 0.11, 0.12)), "s/best": cell((0.91, 0.92, 0.93))}
-    text = ranked_tables("Digits", cells, {"s/lost": "diverged"})
+    text = ranked("Digits", cells, {"s/lost": "diverged"})
     assert ranks(text) == ["1", "2"]
     assert text.splitlines()[-1].startswith("| – | FedAvg (lost) | 67.0 ± 49.4 | diverged | diverged |")
     assert against_first([lost]) == [("diverged", "diverged")]

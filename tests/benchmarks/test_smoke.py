@@ -1,8 +1,9 @@
-"""Every script of `make bench` runs, with everything tiny and without peers."""
+"""Every benchmark is listed, and those that need no peers or hours run with everything tiny."""
 
 from __future__ import annotations
 
-import json
+import ast
+import importlib
 import os
 import subprocess
 import sys
@@ -10,52 +11,74 @@ from pathlib import Path
 
 import pytest
 
-import bounds
-import needs
+from benchmarks import __main__ as command
+from benchmarks import bounds, needs
 
-FOLDER = Path(__file__).parents[2] / "benchmarks"
-# Parts of engines.py that start no processes of their own but those of the engine.
-PARTS = "cnn,logistic-sizes,command,memory,scale,evaluation,short-runs,methods,every-round"
+ROOT = Path(__file__).parents[2]
+FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
+# Parts of `engines` that start no processes of their own but those of the engine.
+PARTS = "cnn,logistic-sizes,command,memory,scale,partition,evaluation,short-runs,methods,every-round,steps,no-op"
 
 
-def output_of(script: str, *arguments: str) -> str:
-    """What a script prints; it must end well."""
-    words = [sys.executable, str(FOLDER / script), "--smoke", *arguments]
+def output_of(name: str, *arguments: str) -> str:
+    """Run a benchmark and return what it prints; it must end well."""
+    words = [sys.executable, "-m", "benchmarks", name, *arguments]
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
-    ran = subprocess.run(words, capture_output=True, text=True, check=False, env=environment)
+    ran = subprocess.run(words, capture_output=True, text=True, check=False, env=environment, cwd=ROOT)
     assert ran.returncode == 0, ran.stderr[-3000:]
     return ran.stdout
 
 
+def test_all_benchmarks_are_listed_with_their_purpose(capsys):
+    assert command.main([]) == 0
+    printed = capsys.readouterr().out
+    for name in command.NAMES:
+        assert f"  {name.replace('_', '-')} " in printed
+        assert callable(importlib.import_module(f"benchmarks.{name}").main)
+    assert command.main(["engine"]) == 2
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: str(path.relative_to(ROOT)))
+def test_imports_of_a_benchmark_are_there(path: Path) -> None:
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.ImportFrom) and (node.module or "").partition(".")[0] == "fedloom":
+            module = importlib.import_module(str(node.module))
+            lost = [a.name for a in node.names if not hasattr(module, a.name) and not _is_module(node.module, a.name)]
+            assert not lost, f"{node.module} has no {', '.join(lost)}"
+
+
+def _is_module(package: str | None, name: str) -> bool:
+    return importlib.util.find_spec(f"{package}.{name}") is not None
+
+
 def test_the_bench_of_engines_runs():
-    printed = output_of("engines.py", "--only", PARTS)
+    printed = output_of("engines", "--smoke", "--only", PARTS)
     assert "it runs" in printed
     assert "short-runs: 50 rounds: default / former default" in printed
 
 
-@pytest.mark.parametrize("script", ["overhead.py", "steps.py"])
-def test_the_bench_of_rounds_and_of_steps_run(script):
-    assert "fed" in output_of(script)
-
-
 def test_time_is_compared_with_operations():
-    assert "pfedme: 5.00 times the operations" in output_of("operations.py", "pfedme")
+    assert '"pfedme: operations / fedavg\'s": 5.0' in output_of("engines", "--smoke", "--only", "operations")
 
 
-def test_the_bench_of_a_gpu_runs_and_goes_on(tmp_path):
-    results = tmp_path / "gpu.json"
-    arguments = ("--device", "cpu", "--json", str(results))
-    assert "copies: {" in output_of("gpu.py", *arguments, "--only", "copies")
-    printed = output_of("gpu.py", *arguments)
-    assert "copies: measured before" in printed
-    assert set(json.loads(results.read_text())) >= {"step", "round", "copies", "evaluation", "fedsc"}
-    assert "0 minutes are over" in output_of("gpu.py", "--device", "cpu", "--minutes", "0", "--only", "fedsc")
+def test_the_bench_of_a_gpu_runs_on_a_cpu():
+    printed = output_of("gpu", "--device", "cpu", "--smoke")
+    assert all(f"{part}: {{" in printed for part in ("step", "round", "copies", "evaluation", "fedsc"))
+    late = output_of("gpu", "--device", "cpu", "--smoke", "--minutes", "0", "--only", "fedsc")
+    assert "0 minutes are over" in late
+
+
+def test_one_hostile_node_is_measured():
+    printed = output_of(
+        "hostile", "--methods", "fedavg", "--attacks", "x100", "count", "--rounds", "2", "--epochs", "1"
+    )
+    assert "x100" in printed
+    assert "ended" not in printed
 
 
 def test_what_is_missing_is_named_before_anything_is_installed(monkeypatch, capsys, tmp_path):
     monkeypatch.setattr(needs, "FASHION_MNIST", tmp_path / "nothing")
-    monkeypatch.setattr(sys, "argv", ["needs.py"])
-    assert needs.main() == 1
+    assert needs.main([]) == 1
     lines = capsys.readouterr().out.splitlines()
     assert "MISSING the data set Fashion-MNIST: install Debian's package dataset-fashion-mnist" in lines
     assert sum(line.startswith("MISSING") for line in lines) >= 1

@@ -4,8 +4,11 @@ from __future__ import annotations
 
 import importlib.util
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from support import FEDERATED
 
 pytest.importorskip("latex2mathml", reason="needs the docs extra: make docs")
 pytest.importorskip("markdown", reason="needs the docs extra: make docs")
@@ -49,12 +52,34 @@ def test_doctests_become_code_blocks(hooks):
     assert "<p>More words.</p>" in drawn
 
 
+def markdown_of(hooks, page):
+    """The Markdown of a page with its tables."""
+    file = SimpleNamespace(file=SimpleNamespace(src_uri=page))
+    return hooks.on_page_markdown((HOOKS.parent / page).read_text(encoding="utf-8"), page=file)
+
+
+@pytest.mark.parametrize("page", ["hostile-nodes.md", "privacy-leaks.md"])
+def test_tables_of_federations_have_every_method(hooks, page):
+    built = markdown_of(hooks, page)
+    assert "{{" not in built
+    assert all(f"\n| {method} |" in built for method in FEDERATED)
+
+
+def test_a_method_page_has_its_facts_below_the_title(hooks):
+    assert markdown_of(hooks, "methods/fedsc.md").startswith("# FedSC\n\n| fact |  |\n|---|---|\n| source | ")
+
+
+def test_an_unknown_table_ends_the_build(hooks):
+    page = SimpleNamespace(file=SimpleNamespace(src_uri="results.md"))
+    with pytest.raises(KeyError, match="no-such"):
+        hooks.on_page_markdown("{{ table no-such }}", page=page)
+
+
 def test_the_page_of_config_keys_lists_every_key(hooks):
     from fedloom.runs.config.reference import config_keys
 
-    page = (HOOKS.parent / "config.md").read_text(encoding="utf-8")
-    built = hooks.on_page_markdown(page)
-    assert "<!--" not in built
+    built = markdown_of(hooks, "config.md")
+    assert "{{" not in built
     assert "## Keys of every run" in built
     assert "## Keys of partitions" in built
     for key in config_keys():

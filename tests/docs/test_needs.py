@@ -10,6 +10,7 @@ from pathlib import Path
 import pytest
 import yaml
 
+from docs import method_pages
 from fedloom.methods import METHODS
 
 DOCS = Path(__file__).parents[2] / "docs"
@@ -38,9 +39,7 @@ addEventListener("load", function () {
 
 def rows() -> list[tuple[str, str, str]]:
     """Return the rows of the list: name, sentences, traits."""
-    page = (DOCS / "methods" / "README.md").read_text(encoding="utf-8")
-    block = page.partition("<!-- needs:")[2].partition("<!-- end of needs -->")[0]
-    return re.findall(r"^\| \[.*?\]\((\w+)\.md\) \| (.*) \| (.*) \|$", block, re.MULTILINE)
+    return re.findall(r"^\| \[.*?\]\((\w+)\.md\) \| (.*) \| (.*) \|$", method_pages.needs(), re.MULTILINE)
 
 
 def traffic(traits: str) -> float:

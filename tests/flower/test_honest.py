@@ -1,7 +1,7 @@
 """Nothing honest is refused, and default bounds change no bit: enough clients for all bounds to act.
 
 The marker `matrix` has the methods beside a sample of those that send different things;
-`benchmarks/hostile.py --honest` does the same for 20 rounds and four scenarios.
+`python -m benchmarks hostile --honest` does the same for 20 rounds and four scenarios.
 """
 
 from __future__ import annotations

@@ -1,18 +1,17 @@
 """One hostile node among ten, with a valid key: the run goes on, the node is named, and the model learns.
 
-The table of all methods and attacks is in `docs/hostile-nodes.md` (`benchmarks/hostile.py`, `hostile_page.py`).
+The table of all methods and attacks is in `docs/hostile-nodes.md`; `python -m benchmarks hostile` measures it.
 """
 
 from __future__ import annotations
 
 import functools
-import importlib.util
 import math
-from pathlib import Path
 
 import pytest
 import torch
 
+from benchmarks import hostile
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
@@ -21,11 +20,6 @@ from fedloom.runs.run import run
 from fedloom.runs.storage.rewind import rewind
 from flower_world import Faulty, Notes, config_of, nodes_of  # noqa: F401
 from support import same_bits
-
-_PATH = Path(__file__).parents[2] / "benchmarks" / "hostile.py"
-_SPEC = importlib.util.spec_from_file_location("hostile", _PATH)
-hostile = importlib.util.module_from_spec(_SPEC)
-_SPEC.loader.exec_module(hostile)
 
 METHODS = ["fedavg", "fedsc", "fedproto"]
 REFUSED = ["x100", "1e38", "nan", "count"]

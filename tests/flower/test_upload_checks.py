@@ -15,6 +15,7 @@ from fedloom.engine.jobs import JobResult
 from fedloom.flower.upload_checks import UploadError, UploadReader
 from fedloom.flower.wire import ErrorReply, Message, MessageError, TrainReply, read_reply
 from fedloom.runs.run import _Run
+from fedloom.runs.storage.run_data import RunData
 from flower_mutations import mutated
 from flower_world import config_of, settings_of
 
@@ -26,7 +27,7 @@ class Desk:
     """A server before round 1, and the upload of client 0."""
 
     def __init__(self, method="fedsc", **keys):
-        federation = (running := _Run(config_of(method, **keys), None, None, ())).federation
+        federation = (running := _Run(config_of(method, **keys), None, None, (), None, RunData)).federation
         self.job = federation.job(0, 1)
         self.samples = self.job.ctx.samples
         self.done: JobResult = running.worker.run(self.job)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import csv
+import gzip
 import io
 import re
 from collections.abc import Iterator, Mapping, Sequence
@@ -125,11 +126,13 @@ def measurements_csv(measurements: Sequence[Measurement]) -> str:
 
 
 def read_measurements(path: Path) -> list[Measurement]:
-    """Read measurements; files of earlier versions lack the test samples.
+    """Read measurements from a CSV file, which may be gzipped; files of earlier versions lack the test samples.
 
     Raises `OSError` for a file that cannot be read, `ValueError` for one with other columns.
     """
-    reader = csv.DictReader(io.StringIO(path.read_text(encoding="utf-8")))
+    data = path.read_bytes()
+    text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
+    reader = csv.DictReader(io.StringIO(text))
     if reader.fieldnames is None or list(reader.fieldnames) not in (_columns(), _columns()[:-1]):
         raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_columns())}")
     return [

@@ -1,1 +1,0 @@
-"""The pages docs/reproduction/*.md, made from the committed measurements in results/reproduction/."""

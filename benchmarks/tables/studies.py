@@ -1,0 +1,223 @@
+"""Tables of the results page and the leaderboard, and of robust means under attacks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from functools import cache
+from typing import Any
+
+from benchmarks.cells import Cells, studies_by_name
+from benchmarks.data import RESULTS, read_rows
+from benchmarks.tables import honest_scale
+from benchmarks.tables.words import (
+    DIVERGED,
+    display_name,
+    has_diverged,
+    in_words,
+    markdown,
+    mean_accuracy,
+    option_text,
+    percent,
+    shown,
+    titles,
+    worst,
+)
+from fedloom.results.difference import compare_family, paired_differences
+
+SCENARIOS = {  # of the leaderboard, by study and setting
+    "all-methods/alpha-0.05": "Fashion-MNIST, Dirichlet 0.05",
+    "all-methods/alpha-0.2": "Fashion-MNIST, Dirichlet 0.2",
+    "digit-domains/": "five digit domains",
+    "heterogeneous-models/": "CIFAR-10, heterogeneous models",
+    "long-tail/": "Fashion-MNIST, long tail",
+    "several-widths/": "Fashion-MNIST, one network in several widths",
+    "two-classes/": "Fashion-MNIST, two classes, different nets",
+    "honest-scale/authorities": "grades in 131 education authorities",
+    "honest-scale/hundred-clients": "Fashion-MNIST, Dirichlet 0.1, 100 clients",
+}
+_TIED = ("no difference seen", "too few seeds")
+_HUNDRED_ROUNDS = RESULTS / "hundred_rounds.csv.gz"
+
+
+def tables() -> dict[str, str]:
+    """Return the tables by name."""
+    studies = studies_by_name()
+    settings = {
+        name.removesuffix("/"): setting_table(studies[study], setting)
+        for name in SCENARIOS
+        if (study := name.partition("/")[0]) not in honest_scale.STUDIES
+        for setting in [name.partition("/")[2]]
+    }
+    others = {"leaderboard": leaderboard(studies), "attacks": attack_table(studies["attacks"])}
+    return settings | others | {"hundred-rounds": hundred_rounds_table(read_rows(_HUNDRED_ROUNDS))}
+
+
+def setting_table(cells: Cells, setting: str) -> str:
+    """Return all methods of one setting, those of a protocol together, best first."""
+    headers = "method, protocol, accuracy %, against the plain method, seeds higher, worst 10 %, learning rate, MB up, "
+    rows = [(name, cell) for name, cell in cells.items() if _is_in(setting, name)]
+    words, higher = differences(cells, setting), seeds_higher(cells, setting)
+    best_first = sorted(rows, key=lambda row: (row[1]["protocol"], has_diverged(row[1]), -mean_accuracy(row[1])))
+    return markdown(
+        [*headers.split(", ")[:-1], "MB down", "TFLOPs"],
+        [
+            [
+                display_name(name.partition("/")[2], cell),
+                cell["protocol"],
+                percent(cell["accuracies"]),
+                words.get(name, "–"),
+                higher.get(name, "–"),
+                worst(cell),
+                cell["tuned"].get("optimizer.lr", "–"),
+                f"{cell['bytes_up'] / 1e6:,.1f}",
+                f"{cell['bytes_down'] / 1e6:,.1f}",
+                f"{cell['flops'] / 1e12:.2f}",
+            ]
+            for name, cell in best_first
+        ],
+    )
+
+
+def differences(cells: Cells, setting: str) -> dict[str, str]:
+    """Return by cell the mean difference from the plain method of its protocol in points, and the word of the rule.
+
+    All methods of a setting and protocol that are compared with the plain one are a family. Rows with a run that
+    diverged are not compared.
+    """
+    words = {name: DIVERGED for name, cell in cells.items() if _is_in(setting, name) and has_diverged(cell)}
+    for family in _families(cells, setting):
+        outcomes = compare_family([list(by_seed.values()) for by_seed in family.values()])
+        words |= {name: in_words(outcome) for name, outcome in zip(family, outcomes, strict=True)}
+    return words
+
+
+def seeds_higher(cells: Cells, setting: str) -> dict[str, str]:
+    """Return by cell on how many of its seeds it is higher than the plain method of its protocol."""
+    return {
+        name: f"{sum(difference > 0 for difference in by_seed.values())} of {len(by_seed)}"
+        for family in _families(cells, setting)
+        for name, by_seed in family.items()
+    }
+
+
+def _families(cells: Cells, setting: str) -> list[dict[str, dict[int, float]]]:
+    """The cells of a setting by protocol: of each, by seed, its difference from the plain method of the protocol."""
+    families = []
+    in_setting = {name: cell for name, cell in cells.items() if _is_in(setting, name) and not has_diverged(cell)}
+    for protocol in dict.fromkeys(cell["protocol"] for cell in in_setting.values()):
+        family = {name: cell for name, cell in in_setting.items() if cell["protocol"] == protocol}
+        plain = family.pop(f"{setting}/{'local' if protocol.startswith('personal') else 'fedavg'}", None)
+        if plain is not None:
+            baseline = plain["seeds"], plain["accuracies"]
+            families.append(
+                {
+                    name: paired_differences(cell["seeds"], cell["accuracies"], *baseline)
+                    for name, cell in family.items()
+                }
+            )
+    return families
+
+
+def _is_in(setting: str, name: str) -> bool:
+    return name.partition("/")[0] == setting
+
+
+@cache
+def _headers(plain: str) -> list[str]:
+    words = f"rank, method, accuracy %, against the first, against {plain}, worst 10 %, MB, TFLOPs, seconds, n"
+    return words.split(", ")
+
+
+def leaderboard(studies: Mapping[str, Cells]) -> str:
+    """Return a heading and a ranked table for each scenario and protocol."""
+    blocks = []
+    for name, scenario in SCENARIOS.items():
+        study, _, setting = name.partition("/")
+        if study in honest_scale.STUDIES:
+            blocks += ranked_tables(scenario, *honest_scale.ranked_rows(studies, setting))
+        else:
+            cells = {name: cell for name, cell in studies[study].items() if _is_in(setting, name)}
+            blocks += ranked_tables(scenario, cells, differences(cells, setting))
+    return "\n\n".join(blocks)
+
+
+def ranked_tables(scenario: str, cells: Cells, words: Mapping[str, str]) -> list[str]:
+    """Return a heading and a table for each protocol of a scenario, best mean first.
+
+    Args:
+        scenario: its name for people.
+        cells: its measured rows, by name.
+        words: the comparison of each row with the plain method of its protocol.
+    """
+    blocks = []
+    for protocol in dict.fromkeys(cell["protocol"] for cell in cells.values()):
+        of_protocol = [(name, cell) for name, cell in cells.items() if cell["protocol"] == protocol]
+        ranked = sorted(of_protocol, key=lambda row: (has_diverged(row[1]), -mean_accuracy(row[1])))
+        compared = against_first([cell for _, cell in ranked])
+        rows = []
+        for place, ((name, cell), (word, text)) in enumerate(zip(ranked, compared, strict=True), start=1):
+            rank = "–" if has_diverged(cell) else f"{place} =" if word in _TIED else str(place)
+            megabytes, teraflops = (cell["bytes_up"] + cell["bytes_down"]) / 1e6, cell["flops"] / 1e12
+            accuracy, method = percent(cell["accuracies"]), display_name(name.rpartition("/")[2], cell)
+            costs = f"{megabytes:,.1f}", f"{teraflops:.2f}", f"{cell['train_seconds']:.0f}"
+            row = [rank, method, accuracy, text, words.get(name, "–"), worst(cell), *costs, len(cell["seeds"])]
+            rows.append(row)
+        plain = "Local" if protocol.startswith("personal") else "FedAvg"
+        blocks += [f"## {scenario}, {protocol}", markdown(_headers(plain), rows)]
+    return blocks
+
+
+def against_first(rows: Sequence[Mapping[str, Any]]) -> list[tuple[str, str]]:
+    """Return the word of the one rule on each row against the first one, and its text.
+
+    All rows are one family but those with a run that diverged, which come last.
+    """
+    ranked = [row for row in rows if not has_diverged(row)]
+    lost = [(DIVERGED, DIVERGED)] * (len(rows) - len(ranked))
+    if not ranked:
+        return lost
+    first, *others = ranked
+    by_row = [
+        list(paired_differences(row["seeds"], row["accuracies"], first["seeds"], first["accuracies"]).values())
+        for row in others
+    ]
+    outcomes = iter(compare_family([values for values in by_row if values]))
+    compared = [("first", "–")]
+    for values in by_row:
+        if values:
+            outcome = next(outcomes)
+            compared.append((outcome.word, in_words(outcome)))
+        else:
+            compared.append(("too few seeds", "no common seed"))
+    return compared + lost
+
+
+def attack_table(cells: Cells) -> str:
+    """Return the robust means by attack: accuracy in percent, mean ± sample standard deviation."""
+    attacks = list(dict.fromkeys(name.partition("/")[0] for name in cells))
+    means = list(dict.fromkeys(name.partition("/")[2] for name in cells))
+    return markdown(
+        ["mean", *attacks, "taken for the flipped class"],
+        [
+            [
+                mean,
+                *(shown(cells[f"{attack}/{mean}"]) for attack in attacks),
+                f"{100 * cells[f'label-flip/{mean}']['attack_success']:.1f}",
+            ]
+            for mean in means
+        ],
+    )
+
+
+def hundred_rounds_table(cases: Sequence[Mapping[str, Any]]) -> str:
+    """Return in how many seeds every loss stayed finite, for each method, preset and options."""
+    rows = []
+    for case in cases:
+        options = ", ".join(f"{key}={option_text(value)}" for key, value in case["options"].items())
+        first_rounds = sorted({first for first in case["first_not_finite"] if first is not None})
+        finite = f"{case['finite']} of {case['seeds']}"
+        finite += f" (round {', '.join(map(str, first_rounds))})" if first_rounds else ""
+        mean, std = (100 * value for value in case["accuracy"])
+        method, alpha = titles()[case["method"]], case["alpha"] or "–"
+        rows.append([method, alpha, case["preset"], options or "–", finite, f"{mean:.1f} ± {std:.1f}"])
+    return markdown(["method", "alpha", "preset", "options", "seeds that stayed finite", "accuracy %"], rows)
