@@ -9,7 +9,7 @@ from statistics import fmean
 from typing import Any
 
 from benchmarks.data import RESULTS, Row, read_rows, write_rows
-from fedloom.core.criterion import ACCURACY
+from fedloom.core.text import ACCURACY
 from fedloom.results.clients import client_accuracies, worst_of_group
 from fedloom.results.result import Result
 from fedloom.runs.storage.environment import describe_environment

@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from fedloom.cli.advise import advise
-from fedloom.diagnosis.advice.needs import Needs
+from fedloom.diagnosis.advice.evidence import Needs
 
 
 @pytest.mark.parametrize("name", Needs.model_fields)

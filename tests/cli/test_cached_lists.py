@@ -95,7 +95,7 @@ def add_plug_in(package: Path) -> Path:
 
 def record(package: Path) -> None:
     """Note every file of the package as installed, with a list of toys of its own."""
-    listed = package / "commands" / "lists" / "toys.json"
+    listed = package / "cli" / "lists" / "toys.json"
     listed.parent.mkdir(parents=True)
     listed.write_text('{"packaged": 1}', encoding="utf-8")
     installation = package.parent / f"{package.name}-1.0.dist-info"
@@ -122,11 +122,11 @@ def test_an_installed_package_has_its_lists(installed: Path) -> None:
 
 
 def edit_list(package: Path) -> None:
-    (package / "commands" / "lists" / "toys.json").write_text('{"packaged": 2}', encoding="utf-8")
+    (package / "cli" / "lists" / "toys.json").write_text('{"packaged": 2}', encoding="utf-8")
 
 
 def remove_list(package: Path) -> None:
-    (package / "commands" / "lists" / "toys.json").unlink()
+    (package / "cli" / "lists" / "toys.json").unlink()
 
 
 def damage_record(package: Path) -> None:

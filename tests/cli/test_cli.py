@@ -16,7 +16,7 @@ from command_line import call
 from fedloom import __version__
 from fedloom.methods import METHODS
 
-DEMO = Path(__file__).parents[1] / "configs" / "demo.yaml"
+DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 QUICK = ["rounds=2", "local_epochs=1", "scenario.alpha=0.5", "scenario.clients=4"]
 
 

@@ -12,8 +12,7 @@ from torch.overrides import TorchFunctionMode
 from torch.utils.flop_counter import FlopCounterMode
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.process_settings import reproducible_settings
-from fedloom.core.torch_settings import SETTINGS
+from fedloom.core.process_settings import SETTINGS, reproducible_settings
 
 # Another value for each kind of value; a name where it is neither a switch nor a number.
 OTHER = {"highest": "medium", torch.float32: torch.float64, "auto": "greedy", (False, False): (True, True)}

@@ -3,7 +3,7 @@
 import contextlib
 import logging
 
-from fedloom.core.quiet_logger import quiet_logger
+from fedloom.core.console import quiet_logger
 
 
 def test_warnings_are_kept_back_and_errors_are_not(caplog):

@@ -11,7 +11,7 @@ import torch
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.evaluation.majority import majority
+from fedloom.evaluation.protocols import majority
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "metrics.json").read_text())["measures"]
 

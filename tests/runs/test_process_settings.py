@@ -17,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 import fedloom as fl
-from fedloom.core.torch_settings import SETTINGS
+from fedloom.core.process_settings import SETTINGS
 
 ENGINES: list[Any] = ["serial", {"name": "processes", "workers": 2}]
 

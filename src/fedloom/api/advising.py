@@ -13,7 +13,7 @@ from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.advice.advice import Advice, advise_scenario
-from fedloom.diagnosis.advice.needs import read_needs
+from fedloom.diagnosis.advice.evidence import read_needs
 from fedloom.diagnosis.advice.trial import with_trial
 from fedloom.runs.config.ready_configs import find_config
 from fedloom.runs.config.run_config import RunConfig, load, parse
@@ -40,7 +40,7 @@ def advise(
         jobs: processes of the trial at a time; more than one needs `out`, and a target that is no `Scenario`.
         progress: show that of the trial, as in `fedloom.run`.
         needs: constraints: goal, nets, traffic, stateless, newcomers, secure_sums and dp, as
-            `fedloom.diagnosis.advice.needs.Needs` describes them.
+            `fedloom.diagnosis.advice.evidence.Needs` describes them.
 
     Raises `ConfigError` for unknown and contradictory needs, for one client and one class, and for a trial without
     validation data.

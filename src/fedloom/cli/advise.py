@@ -26,7 +26,7 @@ from fedloom.core.console import console_of
 if TYPE_CHECKING:
     from fedloom.diagnosis.advice.advice import Advice
 
-# A test holds these texts to the descriptions of fedloom.diagnosis.advice.needs.Needs, whose import takes a second.
+# A test holds these texts to the descriptions of fedloom.diagnosis.advice.evidence.Needs, whose import takes a second.
 _GOAL = "One model for all (global), or a model for each client (personal); null reads the config's protocol."
 _NETS = "Whether the clients' networks are equal or different; null reads the config's models."
 
@@ -60,7 +60,7 @@ def advise(
 
     from fedloom.core.process_settings import reproducible_settings
     from fedloom.diagnosis.advice.advice import advise_scenario
-    from fedloom.diagnosis.advice.needs import read_needs
+    from fedloom.diagnosis.advice.evidence import read_needs
     from fedloom.diagnosis.advice.trial import with_trial
     from fedloom.runs.config.run_config import load, parse
     from fedloom.runs.studies.live_progress import ProgressDisplay

@@ -25,6 +25,7 @@ from fedloom.core.console import console_of
 
 if TYPE_CHECKING:
     from fedloom.runs.config.run_config import RunConfig
+    from fedloom.runs.storage.run_data import RunData
 
 group = typer.Typer(help="Run a config as a real federation over Flower.", no_args_is_help=True)
 Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients, as scenario.clients=... says it.")]
@@ -106,7 +107,9 @@ def up(
         states = out.with_name(out.name + ".flower") / "states"
         with ProgressDisplay([parsed], quiet=quiet or as_json) as live:
             watching = [Forward(0, live)]
-            result = run_in_process(parsed, out=out, states=states, data=data, callbacks=watching, progress=False)
+            result: RunData = run_in_process(
+                parsed, out=out, states=states, data=data, callbacks=watching, progress=False
+            )
         write_report([result], out / "report.html", parts=drift_sections([result]))
     else:
         from fedloom.flower.log_sentences import as_json_line, log_sentence

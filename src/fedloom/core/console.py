@@ -5,9 +5,11 @@ No cell of a table is cut: one that is wider than the console is printed as one 
 
 from __future__ import annotations
 
+import contextlib
 import io
+import logging
 import os
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 
 from rich.console import Console, ConsoleOptions, RenderableType
 from rich.measure import Measurement
@@ -87,3 +89,15 @@ def recorded(print_on: Callable[[Console], None]) -> dict[str, str]:
     markup = console.export_html(code_format=_HTML, inline_styles=True, clear=False)
     lines = (line.rstrip() for line in console.export_text().splitlines())
     return {"text/html": markup, "text/plain": "\n".join(lines).strip("\n")}
+
+
+@contextlib.contextmanager
+def quiet_logger(name: str) -> Iterator[None]:
+    """Keep back the logger's messages below the level of errors, such as warnings that do not concern the caller."""
+    logger = logging.getLogger(name)
+    level = logger.level
+    logger.setLevel(logging.ERROR)
+    try:
+        yield
+    finally:
+        logger.setLevel(level)

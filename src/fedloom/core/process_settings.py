@@ -1,7 +1,4 @@
-"""Fix the settings of the process while a run computes, so that the caller's settings do not change its results.
-
-The caller's settings are restored after the run. Modes that only the caller can leave are refused by name.
-"""
+"""Settings of the process and of torch that silently change results: fixed while a run computes, then restored."""
 
 from __future__ import annotations
 
@@ -9,19 +6,176 @@ import contextlib
 import os
 import threading
 import warnings
-from collections.abc import Iterator, Sequence
-from typing import Any, TypeAlias
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
 import torch.overrides
 from torch.nn.modules import module as hooks
 from torch.nn.utils import parametrize
+from torch.utils import deterministic
 from torch.utils._device import DeviceContext
 from torch.utils._python_dispatch import _get_current_dispatch_mode_stack
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.torch_settings import SETTINGS, Setting
+
+
+class Setting(NamedTuple):
+    """A setting of PyTorch.
+
+    read, write: functions that read and set it. value: its value in a run, which is that of a fresh process.
+    by_thread: whether every thread has its own.
+    """
+
+    name: str
+    read: Callable[[], Any]
+    write: Callable[[Any], object]
+    value: Any
+    by_thread: bool = False
+
+
+_ATTENTION_KERNELS = ("flash", "mem_efficient", "math", "cudnn")
+_FLOAT32_PRECISIONS = [  # parents first, because setting a parent sets its children
+    ("generic", "all", "none"),
+    *((backend, "all", "none") for backend in ("mkldnn", "cuda")),
+    *(("mkldnn", operator, "none") for operator in ("matmul", "conv", "rnn")),
+    ("cuda", "matmul", "none"),
+    ("cuda", "conv", "tf32"),
+    ("cuda", "rnn", "tf32"),
+]
+
+
+def _autocast(device: str) -> Setting:
+    def read() -> bool:
+        return torch.is_autocast_enabled(device)
+
+    def write(enabled: bool) -> None:
+        torch.set_autocast_enabled(device, enabled)
+
+    return Setting(f"torch.set_autocast_enabled('{device}')", read, write, False, True)
+
+
+def _float32_precision(backend: str, operator: str, value: str) -> Setting:
+    def read() -> str:
+        return torch._C._get_fp32_precision_getter(backend, operator)
+
+    def write(precision: str) -> None:
+        torch._C._set_fp32_precision_setter(backend, operator, precision)
+
+    return Setting(f"fp32_precision of {backend} {operator}", read, write, value)
+
+
+def _matmul_precision() -> str | None:
+    """Return None if the caller chose precisions by `fp32_precision` that this function cannot express."""
+    try:
+        return torch.get_float32_matmul_precision()
+    except RuntimeError:
+        return None
+
+
+def _set_matmul_precision(precision: str | None) -> None:
+    if precision is not None:
+        torch.set_float32_matmul_precision(precision)
+
+
+def _deterministic_mode() -> tuple[bool, bool]:
+    return torch.are_deterministic_algorithms_enabled(), torch.is_deterministic_algorithms_warn_only_enabled()
+
+
+def _set_deterministic(mode: tuple[bool, bool]) -> None:
+    torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
+
+
+def _set_anomaly(mode: tuple[bool, bool]) -> None:
+    torch.autograd.set_detect_anomaly(*mode)
+
+
+def _flushes_denormals() -> bool:
+    return bool((np.full(1, 5e-324) * np.ones(1))[0] == 0)
+
+
+def _set_fill(fill: bool) -> None:
+    deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+
+
+def _attention_kernel(name: str) -> Setting:
+    read, write = (getattr(torch.backends.cuda, f) for f in (f"{name}_sdp_enabled", f"enable_{name}_sdp"))
+    return Setting(f"torch.backends.cuda.enable_{name}_sdp", read, write, True)
+
+
+def _flag(name: str, value: Any, read: str, write: str) -> list[Setting]:
+    """Return a flag by the names of its functions in `torch._C`; empty if this version of PyTorch lacks it."""
+    if not (hasattr(torch._C, read) and hasattr(torch._C, write)):
+        return []
+    return [Setting(name, getattr(torch._C, read), getattr(torch._C, write), value)]
+
+
+def _matmul_on_cuda(name: str) -> Setting:
+    matmul = torch.backends.cuda.matmul
+
+    def read() -> Any:
+        return getattr(matmul, name)
+
+    def write(value: Any) -> None:
+        setattr(matmul, name, value)
+
+    return Setting(f"torch.backends.cuda.matmul.{name}", read, write, True)
+
+
+def _opt_einsum() -> list[Setting]:
+    backend: Any = torch.backends.opt_einsum
+    if not backend.is_available():
+        return []
+    return [
+        Setting("torch.backends.opt_einsum.enabled", backend._get_enabled, backend._set_enabled, True),
+        Setting("torch.backends.opt_einsum.strategy", backend._get_strategy, backend._set_strategy, "auto"),
+    ]
+
+
+def _all_settings() -> list[Setting]:
+    precisions = _FLOAT32_PRECISIONS if hasattr(torch._C, "_get_fp32_precision_getter") else []
+    return [
+        Setting("torch.set_default_dtype", torch.get_default_dtype, torch.set_default_dtype, torch.float32),
+        Setting("torch.set_num_threads", torch.get_num_threads, torch.set_num_threads, 1, True),
+        Setting("torch.set_flush_denormal", _flushes_denormals, torch.set_flush_denormal, False, True),
+        Setting("torch.set_float32_matmul_precision", _matmul_precision, _set_matmul_precision, "highest"),
+        *(_float32_precision(*names) for names in precisions),
+        Setting("torch.use_deterministic_algorithms", _deterministic_mode, _set_deterministic, (False, False)),
+        Setting(
+            "torch.utils.deterministic.fill_uninitialized_memory",
+            lambda: deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
+            _set_fill,
+            True,
+        ),
+        Setting(
+            "torch.autograd.set_detect_anomaly",
+            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
+            _set_anomaly,
+            (False, True),
+        ),
+        _autocast("cpu"),
+        _autocast("cuda"),
+        *map(_attention_kernel, _ATTENTION_KERNELS),
+        Setting(
+            "torch.backends.mha.set_fastpath_enabled",
+            torch.backends.mha.get_fastpath_enabled,
+            torch.backends.mha.set_fastpath_enabled,
+            True,
+        ),
+        *_flag("torch.backends.mkldnn.enabled", True, "_get_mkldnn_enabled", "_set_mkldnn_enabled"),
+        *_flag("torch.backends.mkldnn.deterministic", False, "_get_mkldnn_deterministic", "_set_mkldnn_deterministic"),
+        *_flag("torch.backends.nnpack", True, "_get_nnpack_enabled", "_set_nnpack_enabled"),
+        *map(_matmul_on_cuda, ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")),
+        *_flag("torch.backends.cudnn.enabled", True, "_get_cudnn_enabled", "_set_cudnn_enabled"),
+        *_flag("torch.backends.cudnn.benchmark", False, "_get_cudnn_benchmark", "_set_cudnn_benchmark"),
+        *_flag("torch.backends.cudnn.deterministic", False, "_get_cudnn_deterministic", "_set_cudnn_deterministic"),
+        *_opt_einsum(),
+    ]
+
+
+SETTINGS = _all_settings()
+
 
 _OVERRIDES: Any = torch.overrides  # without types
 SavedValues: TypeAlias = list[tuple[Setting, Any]]

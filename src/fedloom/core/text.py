@@ -1,18 +1,13 @@
-"""Numbers for people: percent, bytes, seconds. Needs neither torch nor matplotlib.
+"""Text for people: numbers with their units, counted nouns, lists. Imports neither torch nor matplotlib.
 
-Units of measures: one rule for tables, figures, reports and the terminal.
-
-Shares in [0, 1] are stored as such and read in percent. All other measures, also those of plug-ins, are read as they
-are stored.
-
-Dataclasses as the values that JSON has.
+Shares in [0, 1] are stored as such and printed in percent; all other measures are printed as they are stored.
 """
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
 _BYTES = (("GB", 1e9), ("MB", 1e6), ("kB", 1e3), ("B", 1.0))
 _SECONDS = (("h", 3600.0), ("min", 60.0), ("s", 1.0))
@@ -175,3 +170,18 @@ def distinct_notes(notes: Iterable[str]) -> list[str]:
     for note in notes:
         first.setdefault(re.sub(r"\d[\d.,e+-]*", "#", note), note)
     return list(first.values())
+
+
+class Criterion(NamedTuple):
+    """The measure that selects a round. sign: 1 if the highest value is the best, -1 if the lowest is."""
+
+    name: str = "accuracy"
+    sign: int = 1
+
+    def best(self, rounds: Sequence[int], values: Sequence[float]) -> int | None:
+        """Return the round of the best value, the earliest of equal ones; None without a value that is no NaN."""
+        scored = [(self.sign * value, -round_) for round_, value in zip(rounds, values, strict=True) if value == value]
+        return -max(scored)[1] if scored else None
+
+
+ACCURACY = Criterion()

@@ -15,8 +15,8 @@ from pydantic import BaseModel, ConfigDict, Field
 from torch import Tensor
 from torch.nn.functional import affine_grid, grid_sample, pad
 
-from fedloom.core.device_copies import sent_to
 from fedloom.core.errors import ConfigError
+from fedloom.core.trees import sent_to
 from fedloom.data.dataset import Dataset
 from fedloom.data.views import Indices
 

@@ -11,8 +11,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from fedloom.core.device_copies import sent_to
 from fedloom.core.errors import ConfigError
+from fedloom.core.trees import sent_to
 from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
 from fedloom.engine.jobs import Client, Draws, Job, LocalTraining

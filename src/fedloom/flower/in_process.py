@@ -11,9 +11,9 @@ from fedloom.flower.node import Node
 from fedloom.flower.node_data import node_file, nodes_of_scenario, server_file
 from fedloom.flower.server import serve
 from fedloom.flower.transport import InProcessTransport
+from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.studies.events import Forward
 from fedloom.runs.studies.live_progress import progress_listener
 
@@ -27,7 +27,7 @@ def run_in_process(
     data: Path | None = None,
     callbacks: Sequence[Callback] = (),
     progress: bool = True,
-) -> RunData:
+) -> Result:
     """Run a config with one node for each client, without a network and without Flower.
 
     The result has the bits of the simulation.
@@ -60,4 +60,4 @@ def run_in_process(
         tests, transport = server_file(data), InProcessTransport(nodes)
         with progress_listener([config], progress) as listener:
             watching = [Forward(0, listener), *callbacks]
-            return serve(config, transport, scenario=scenario, tests=tests, out=out, callbacks=watching)
+            return Result.of(serve(config, transport, scenario=scenario, tests=tests, out=out, callbacks=watching))

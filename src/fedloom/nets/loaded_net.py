@@ -7,9 +7,8 @@ from collections.abc import Callable, Sequence
 import torch
 from torch import Tensor, nn
 
-from fedloom.core.device_copies import tree_on
 from fedloom.core.errors import ConfigError
-from fedloom.core.trees import Tree
+from fedloom.core.trees import Tree, tree_on
 from fedloom.nets.frozen_parameters import frozen_parameters
 from fedloom.nets.groups import group_of
 from fedloom.nets.net import Net, tree_of

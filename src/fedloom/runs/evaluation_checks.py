@@ -8,9 +8,8 @@ from typing import Any
 from fedloom.core.errors import ConfigError
 from fedloom.core.text import listed
 from fedloom.evaluation import Evaluator, FewShotEvaluator
-from fedloom.evaluation.majority import Majority
 from fedloom.evaluation.metrics.of_function import own_sources
-from fedloom.evaluation.protocols import no_model_error
+from fedloom.evaluation.protocols import Majority, no_model_error
 from fedloom.methods import Method
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor

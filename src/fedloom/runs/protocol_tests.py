@@ -9,8 +9,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.text import listed
 from fedloom.engine import Federation, Worker
 from fedloom.evaluation import Evaluator, FewShotEvaluator
-from fedloom.evaluation.majority import Majority, majority
 from fedloom.evaluation.metric_checks import check_own_metrics
+from fedloom.evaluation.protocols import Majority, majority
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
 from fedloom.runs.config.run_config import RunConfig

@@ -11,8 +11,8 @@ from fedloom.engine import Federation, Worker
 from fedloom.engine.choose import engine_name
 from fedloom.engine.flops import flops_of
 from fedloom.evaluation import METRICS
-from fedloom.evaluation.majority import Majority, majority
 from fedloom.evaluation.metrics import SHOWN
+from fedloom.evaluation.protocols import Majority, majority
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.newcomers import SPLIT

@@ -12,8 +12,7 @@ from command_line import call
 from fedloom.core.errors import ConfigError
 from fedloom.data import from_arrays
 from fedloom.diagnosis.advice.advice import LONGEST, reason_against
-from fedloom.diagnosis.advice.evidence import rules
-from fedloom.diagnosis.advice.needs import Needs
+from fedloom.diagnosis.advice.evidence import Needs, rules
 from fedloom.runs.config.run_config import parse
 
 SKEWED = {"source": "digits", "partition": "classes", "classes_per_client": 2, "clients": 5}

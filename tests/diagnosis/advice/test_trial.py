@@ -5,10 +5,10 @@ from __future__ import annotations
 import pytest
 
 import fedloom as fl
-from fedloom.core.criterion import Criterion
 from fedloom.core.errors import ConfigError
+from fedloom.core.text import Criterion
 from fedloom.diagnosis.advice.advice import fitted
-from fedloom.diagnosis.advice.needs import Needs
+from fedloom.diagnosis.advice.evidence import Needs
 from fedloom.diagnosis.advice.trial import Arm, TrialOutcome, _best_of_both, _with, rungs_of
 from fedloom.results.difference import compare_family
 from fedloom.runs.config.run_config import parse

@@ -2,7 +2,7 @@
 
 import math
 
-from fedloom.core.criterion import Criterion
+from fedloom.core.text import Criterion
 from fedloom.runs.storage.curves import accuracies, best_val, value_at_selected_round
 from fedloom.runs.storage.log import Row
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedloom.core.criterion import Criterion
+from fedloom.core.text import Criterion
 from fedloom.results.table import has_diverged
 from fedloom.runs.storage.curves import accuracies
 from fedloom.runs.storage.run_data import _summary_fits_rows

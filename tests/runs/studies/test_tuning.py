@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from fedloom.core.criterion import ACCURACY
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, parse_json
+from fedloom.core.text import ACCURACY
 from fedloom.results.comparison import Comparison
 from fedloom.results.result import Result
 from fedloom.runs.storage.log import Row

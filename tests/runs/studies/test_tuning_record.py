@@ -8,9 +8,9 @@ from typing import Any
 
 import pytest
 
-from fedloom.core.criterion import Criterion
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text
+from fedloom.core.text import Criterion
 from fedloom.runs.studies.tuning_record import TRIALS, read, rule_of, tuned_keys, tuned_notes, tuning_choices
 
 WHOLE: dict[str, Any] = {

@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom.core.errors import ConfigError, MissingPackageError
 from fedloom.core.text import counted, listed
 from fedloom.data.scenario import Scenario
-from fedloom.diagnosis.advice.evidence import Evidence, evidence_for, rules
-from fedloom.diagnosis.advice.needs import GOALS, Needs
+from fedloom.diagnosis.advice.evidence import GOALS, Evidence, Needs, evidence_for, rules
 from fedloom.diagnosis.diagnosis import Diagnosis, diagnose_scenario
 from fedloom.engine.public import require_public
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext

@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any, NamedTuple, TypeAlias
 
-from fedloom.core.criterion import ACCURACY, Criterion
 from fedloom.core.errors import ConfigError
-from fedloom.core.text import counted, listed
+from fedloom.core.text import ACCURACY, Criterion, counted, listed
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.advice.advice import Advice, fitted
-from fedloom.diagnosis.advice.needs import Needs
+from fedloom.diagnosis.advice.evidence import Needs
 from fedloom.results.difference import Difference, compare_family
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.studies.compare import compare

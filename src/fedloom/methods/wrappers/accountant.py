@@ -5,8 +5,8 @@ from __future__ import annotations
 import functools
 from typing import Any, Literal
 
+from fedloom.core.console import quiet_logger
 from fedloom.core.errors import MissingPackageError
-from fedloom.core.quiet_logger import quiet_logger
 
 Sampling = Literal["poisson", "fixed"]
 

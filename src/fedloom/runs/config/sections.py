@@ -7,8 +7,8 @@ from typing import Annotated, Any, Literal
 
 from pydantic import BaseModel, ConfigDict, Field, ValidationInfo, field_validator, model_validator
 
-from fedloom.core.criterion import Criterion
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.core.text import Criterion
 from fedloom.evaluation import METRICS, PROTOCOLS, EpisodeShape
 from fedloom.evaluation.metrics import ALWAYS
 from fedloom.evaluation.metrics.of_function import register_metric

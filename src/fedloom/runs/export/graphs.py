@@ -14,9 +14,9 @@ from torch import Tensor, nn
 from torch.export import ExportedProgram
 from torch.fx import GraphModule
 
+from fedloom.core.console import quiet_logger
 from fedloom.core.errors import ConfigError
 from fedloom.core.process_settings import reproducible_settings
-from fedloom.core.quiet_logger import quiet_logger
 from fedloom.nets.user_model import error_line
 from fedloom.runs.export.metadata import ExportMetadata, Graph, Input
 

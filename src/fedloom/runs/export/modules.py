@@ -9,10 +9,10 @@ from typing import Any, Literal, TypeAlias
 
 from torch import nn
 
-from fedloom.core.criterion import ACCURACY
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.records import Record
 from fedloom.core.streams import Streams
+from fedloom.core.text import ACCURACY
 from fedloom.core.trees import Tree
 from fedloom.evaluation.metric import METRICS
 from fedloom.methods import METHODS, Method

@@ -12,11 +12,11 @@ import torch
 from safetensors.torch import save as safetensors_bytes
 from torch import Tensor, nn
 
-from fedloom.core.criterion import Criterion
 from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError, short_repr
 from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import RecordError
+from fedloom.core.text import Criterion
 from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
 from fedloom.engine import PASS_BATCH

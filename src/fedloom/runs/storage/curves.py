@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from statistics import fmean
 from typing import Literal
 
-from fedloom.core.criterion import ACCURACY, Criterion
+from fedloom.core.text import ACCURACY, Criterion
 from fedloom.runs.storage.run_folder import Row
 
 RoundSelection = Literal["last", "best_val"]

@@ -7,9 +7,8 @@ from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
-from fedloom.core.criterion import ACCURACY, Criterion
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.text import higher_is_better
+from fedloom.core.text import ACCURACY, Criterion, higher_is_better
 from fedloom.runs.storage.client_details import ClientDetails, Confusion, confusions_of, matrix_of, read_client_details
 from fedloom.runs.storage.curves import curve, mean_over, of_protocol, selected_rounds, total_over_rounds
 from fedloom.runs.storage.drift_log import DriftLog, DriftRound, rows_of

@@ -14,9 +14,9 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedloom.core.criterion import Criterion
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, write_atomic
+from fedloom.core.text import Criterion
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.storage.run_data import RunData, has_diverged
 from fedloom.runs.storage.run_folder import folder_name

@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, TypeGuard
 
-from fedloom.core.criterion import ACCURACY, Criterion
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import parse_json, read_file
-from fedloom.core.text import counted, percent
+from fedloom.core.text import ACCURACY, Criterion, counted, percent
 from fedloom.runs.storage.run_data import RunData
 
 TRIALS = "trials"

@@ -2,8 +2,8 @@
 
 import torch
 
-from fedloom.core import device_copies
-from fedloom.core.device_copies import sent_to, tree_on
+from fedloom.core import trees as device_copies
+from fedloom.core.trees import sent_to, tree_on
 
 CPU = torch.device("cpu")
 
