@@ -84,7 +84,7 @@ def reproduce(
         show_cost(recipe, study, cells, folder, chosen, as_json)
         return
     from fedloom.papers.figures import MODEL_FIGURES
-    from fedloom.papers.values import refuse_missing
+    from fedloom.papers.missing_data import refuse_missing
     from fedloom.runs.storage.resources import stopped_by_full_disk
     from fedloom.runs.studies.reuse import reusable
     from fedloom.runs.studies.reuse import reuse as copy_cells
@@ -117,8 +117,8 @@ def show_tables(scale: Scale, as_json: bool) -> None:
     """Every table with its cells, the data it needs, and core hours on this machine."""
     from fedloom.cli.computed_figures import computed_rows
     from fedloom.papers.cost import study_cost
+    from fedloom.papers.missing_data import missing_sources, source_names
     from fedloom.papers.recipe import recipes
-    from fedloom.papers.values import missing_sources, source_names
 
     say("each network that this machine has not tried yet is tried for some seconds; the speed is kept for later calls")
     summaries: list[dict[str, Any]] = []
@@ -173,7 +173,7 @@ def show_cost(
         as_json: print JSON instead of text.
     """
     from fedloom.papers.cost import study_cost
-    from fedloom.papers.values import missing_sources
+    from fedloom.papers.missing_data import missing_sources
     from fedloom.runs.studies.study_folder import StudyFolder
 
     study_folder = StudyFolder(folder)
