@@ -1,4 +1,4 @@
-"""Run a benchmark, or keep what a study measured: `python -m benchmarks NAME [arguments]`."""
+"""Run a benchmark, or keep the results of a study: `python -m benchmarks NAME [arguments]`."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ NAMES = (
 
 
 def purpose(name: str) -> str:
-    """Return the first sentence of a benchmark's text, without importing what it needs."""
+    """Return the first sentence of a benchmark's text, without importing the benchmark."""
     source = Path(__file__).with_name(f"{name}.py").read_text(encoding="utf-8")
     text = ast.get_docstring(ast.parse(source)) or ""
     return " ".join(text.partition("\n\n")[0].split())

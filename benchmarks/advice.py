@@ -171,7 +171,7 @@ def _evidence(setting: Setting, goal: str, rows: Mapping[str, Row]) -> dict[str,
 
     Methods may have run on fewer seeds than others, so differences on common seeds order them and means do not. As on
     the pages, the rows of one protocol are a family of the rule; one in another protocol than the plain method has a
-    difference and no word. Methods of which a run diverged are not compared, and come last.
+    difference and no word. Methods with a run that diverged are not compared, and come last.
     """
     plain = ("fedavg",) if goal == "global" else ("fedavg+finetune", "local")
     baseline = next(label for label in plain if label in rows)
@@ -211,7 +211,7 @@ def _evidence(setting: Setting, goal: str, rows: Mapping[str, Row]) -> dict[str,
 
 
 def _rules(founding: Sequence[Mapping[str, Any]]) -> Iterator[dict[str, Any]]:
-    """Yield the rules of one goal, of which the first that holds decides; the last one always holds."""
+    """Yield the rules of one goal. The first one that holds decides, and the last one always holds."""
     goal = founding[0]["goal"]
     for one in [one for one in founding if one["kind"] == "nets"]:
         yield {"goal": goal, "nets": "different", "setting": one["name"]}
@@ -251,7 +251,7 @@ def _best_on_average(founding: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def traits() -> dict[str, dict[str, Any]]:
-    """Return by method what it offers: the models that it yields, what it needs, and its traffic."""
+    """Return the traits of every method and of tuned FedAvg, by name."""
     own = [entry for entry in entries() if METHODS.get(entry.name).__module__.startswith("fedloom.")]
     by_name = {entry.name: traits_of(entry) for entry in own if is_federated(entry)}
     plain = by_name["fedavg"]
@@ -322,7 +322,7 @@ _CONDITIONS = {
 
 
 def rules_text() -> str:
-    """The text of the rules' file: one line for each row, so that changes show."""
+    """Return the text of the rules' file, with one line per row to make changes visible."""
     rules = derived()
     blocks = [
         f' "rules": [\n  {_lines(rules["rules"])}\n ]',

@@ -12,7 +12,7 @@ EVERYTHING = ("cnn", "fashion", *LINEAR)
 
 @dataclass(frozen=True)
 class Peer:
-    """A contestant with a process and an environment of its own."""
+    """A contestant with a separate process and environment."""
 
     module: str
     environment: str  # the option that names its Python
@@ -38,7 +38,7 @@ class Bound:
     most: bool = False
 
     def judged(self, results: Mapping[str, Any]) -> dict[str, Any]:
-        """Return the number beside its bound: MET, MISSED, or why it was not measured."""
+        """Return the number and its bound: MET, MISSED, or why it was not measured."""
         part = results.get(self.part, {})
         seen = part.get("figures", {}).get(self.figure)
         row = {"figure": f"{self.part}: {self.figure}", "bound": f"{'<=' if self.most else '>='} {self.value:g}"}

@@ -47,7 +47,7 @@ def write_cells(name: str, cells: Cells) -> Path:
 
 
 def keep_study(out: Path) -> Path:
-    """Keep what a study's folder has measured; the folder's name is the name of the file.
+    """Keep the results in a study's folder, under the name of the folder.
 
     Methods of earlier runs stay until they are measured again, so a study may be run in parts; each says on which
     machine. Ends the program where there is no study.
@@ -126,7 +126,7 @@ def _in_protocols(results: Sequence[Result]) -> dict[str, Any]:
 
 
 def _rows(key: str, cell: Mapping[str, Any]) -> Iterator[Row]:
-    """Yield a row of what is common to all seeds, then a row per seed, and per seed and test."""
+    """Yield a row with the values of all seeds together, then a row per seed, and per seed and test."""
     setting, _, label = key.partition("/")
     head = {"setting": setting, "row": label} if setting else {"row": label}
     yield head | {name: value for name, value in cell.items() if name not in _LISTS}

@@ -47,7 +47,7 @@ def tree_rows(tree: Mapping[str, Any], columns: Sequence[str]) -> Iterator[Row]:
 
 
 def rows_tree(rows: Iterable[Mapping[str, Any]], columns: Sequence[str]) -> dict[str, Any]:
-    """Return the nested dictionaries of which `tree_rows` made these rows."""
+    """Return the nested dictionaries from which `tree_rows` made these rows."""
     tree: dict[str, Any] = {}
     for row in rows:
         keys = [str(row[column]) for column in columns if column in row]

@@ -1,30 +1,30 @@
-"""Speed of fedloom beside a plain loop, Flower, pfl, fluke and FedJAX: rounds, whole runs, memory, scale.
+"""Speed of fedloom against a plain loop, Flower, pfl, fluke and FedJAX: rounds, whole runs, memory, scale.
 
     python -m benchmarks engines [--peers PYTHON] [--fluke PYTHON] [--fedjax PYTHON] [--only no-op,cnn]
 
 Contestants take turns in one run. Rates are samples per second over the whole rounds of a turn; the results are medians
 over the turns with their range. Parts:
 
-    no-op           the round loop beside Flower's simulation
+    no-op           the round loop against Flower's simulation
     cnn             LeNet5 on 32x32x3, 50 clients of 10 batches of 16
     fashion         Fashion-MNIST, 100 clients, Dirichlet 0.3, 10 per round, LeNet5 with batch norm, batch 32; also
                     centralised SGD on the same net, the limit
-    command         the same from the command to the result, beside Flower's
+    command         the same from the command to the result, against Flower's
     mlp, logistic, mlp-sizes, logistic-sizes
                     1,000 clients, 100 per round, batch 10: of 60 samples each, or with Dirichlet 0.3, 4 to 219 samples
     memory          a stateful method with 10 and with 1,000 clients, states beyond the budget on disk
     scale           1,000 registered clients against 1,000,000, 100 per round
     partition       seconds to deal 1,200,000 samples to a million clients
-    resnet8, resnet10   3x32x32, batch 32, few clients: serial beside the plain loop
-    auto            whole runs with the default engine beside serial and 2 processes, also while a core is busy
-    evaluation      tests of 100 clients' own nets: 2 processes beside serial
-    short-runs      10 and 50 rounds of mlp-sizes, start to end, tested every 5: default beside the former default
-    methods         FedSKC, FedDW, FedSC, Fed-CO2 and FedSSA on mlp-sizes: default beside the former default
-    every-round     the command of `fashion` tested every round: default beside the former default
-    operations      time of a round over FedAvg's, beside operations over FedAvg's
+    resnet8, resnet10   3x32x32, batch 32, few clients: serial against the plain loop
+    auto            whole runs with the default engine against serial and 2 processes, also while a core is busy
+    evaluation      tests of 100 clients' own nets: 2 processes against serial
+    short-runs      10 and 50 rounds of mlp-sizes, start to end, tested every 5: default against the former default
+    methods         FedSKC, FedDW, FedSC, Fed-CO2 and FedSSA on mlp-sizes: default against the former default
+    every-round     the command of `fashion` tested every round: default against the former default
+    operations      whether time grows with operations
     steps           the cost of a method's loss in a local step
 
-The former default is the engine `processes`. --peers names a Python with flwr[simulation] 1.41 and pfl beside fedloom,
+The former default is the engine `processes`. --peers names a Python with flwr[simulation] 1.41, pfl and fedloom,
 --fluke one with fluke 0.8, --fedjax one with FedJAX (jax < 0.4.26). Fashion-MNIST is Debian's package. The command ends
 with the ratios that we asked for (`bounds.py`) and those that it measured.
 """
@@ -158,7 +158,7 @@ def _samples_a_round(workload: Workload) -> float:
 
 
 def methods() -> Figures:
-    """Measure methods on unequal clients of the MLP: rounds of the default engine beside those of the former one."""
+    """Measure methods on unequal clients of the MLP: rounds of the default engine against those of the former one."""
     figures: Figures = {"figures": {}, "ranges": {}, "seconds_a_round": {}}
     for method in METHODS:
         workload = replace(WORKLOADS["mlp-sizes"], method=method)
@@ -183,7 +183,7 @@ def methods() -> Figures:
 
 
 def no_op(python: str) -> Figures:
-    """Measure the cost per client and round of clients that return what they got: here, and in Flower's simulation."""
+    """Measure the cost of clients that return the weights untouched, here and in Flower's simulation."""
     figures: Figures = {"figures": {}, "left out": {}}
     why = obstacle(python, "flwr")
     for name, workload in NO_OP.items():

@@ -33,7 +33,7 @@ from fedloom.methods.fedavg import FedAvg
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 
-ROUNDS = 1000  # of the run that is said to go on: what is made once is made as in a long run
+ROUNDS = 1000  # announced to the engines, so that they prepare for a long run
 NOT_THERE = (ConfigError, TypeError, ValueError)  # what `federation` raises for an engine that cannot be had
 __all__ = [
     "NOT_THERE",
@@ -130,7 +130,7 @@ def statistics_of(net: Net, phase: Train, consts: Consts, data: Dataset, classes
 
 
 class _NoResults:
-    """Results of steps that nobody wants."""
+    """Discards the results of steps."""
 
     def wants(self, epoch: EpochBatches) -> bool:
         return False
@@ -152,8 +152,8 @@ def local_steps(
 ) -> dict[str, Callable[[], None]]:
     """Functions that make one local step each (batch gathered, gradients, update) on the samples that `parts` yields.
 
-    prepared: by name a method, what the server sends, and the client. All steps work in the same memory, because where
-    weights lie changes times by 10 %. recorded: as in a long run.
+    prepared: by name a method, the payload that the server sends, and the client. All steps work in the same memory,
+    because the place of weights changes times by 10 %. recorded: as in a long run.
     """
     worker = Worker(Method(), [net], data, LocalTraining(batch, OptimizerSpec("sgd", 0.01, 0.9)))
     stepper = Replayer(data, eager=True)

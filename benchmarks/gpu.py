@@ -1,17 +1,17 @@
-"""Speed of fedloom on one GPU: a step, a round beside plain loops, copies, tests, two rounds of FedSC.
+"""Speed of fedloom on one GPU: a step, a round against plain loops, copies, tests, two rounds of FedSC.
 
     python -m benchmarks gpu [--device cuda] [--only step,round]
 
   step        a local step of FedSC's net, ResNet-10, batch 64: milliseconds, kernels, and the shares of its time in
               which kernels run and in which the CPU launches them
-  round       a round of FedAvg, ResNet-10, 10 clients of 640 samples: serial and batched, float32 and bfloat16, beside
-              a plain loop and beside one in channels last under autocast
+  round       a round of FedAvg, ResNet-10, 10 clients of 640 samples: serial and batched, float32 and bfloat16,
+              against a plain loop and one in channels last under autocast
   copies      weights of ResNet-10 to the device and back, and an augmented batch
   evaluation  tests of 10,000 images
   fedsc       two rounds of FedSC's CIFAR-10 setting from start to end: 5 of 10 clients, 10 epochs, tests, augmentation
 
-Images are noise 32 x 32 x 3. Every part is written when it ends, and parts of the same device that are there are left
-as they are, so that a run which was cut off goes on; --fresh begins anew. No part begins after --minutes.
+Images are noise 32 x 32 x 3. Every part is kept when it ends, and parts that the results have of the same device are
+not measured again unless --fresh is given, so an interrupted run can continue. No part begins after --minutes.
 --smoke: a few samples, to see that it runs where no GPU is (with --device cpu).
 """
 
@@ -253,7 +253,7 @@ def main(words: Sequence[str]) -> None:
             print(f"{part}: measured before; --fresh measures it again")
             continue
         if time.monotonic() - began > arguments.minutes * 60:
-            print(f"{part}: {arguments.minutes:g} minutes are over; the same command goes on with it")
+            print(f"{part}: {arguments.minutes:g} minutes are over; the same command continues with it")
             continue
         results[part] = PARTS[part](device)
         print(f"{part}: {json.dumps(results[part], indent=1)}", flush=True)

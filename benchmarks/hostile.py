@@ -39,9 +39,9 @@ from fedloom.runs.run import _Run
 from fedloom.runs.storage.run_data import RunData
 
 HOSTILE = 3  # the client
-INSIDE = 0.95  # of what the bounds allow
+INSIDE = 0.95  # share of the bound
 Change = Callable[[Tensor, Tensor, float], Tensor]
-"""Forges a tensor. Arguments: the honest upload, what the server had sent in its place (zeros if nothing), and how many
+"""Forges a tensor. Arguments: the honest upload, the value that the server had sent (zeros if none), and how many
 times larger than usual it may be."""
 
 ATTACKS: dict[str, Change] = {
@@ -116,7 +116,7 @@ def _tensor(value: Tensor, sent: Tensor | None, change: Callable[[Tensor, Tensor
 
 
 def claims(answer: Message, do: str, samples: int = 10**6) -> Message:
-    """Change an answer so that the node claims a million samples wherever it reports its samples."""
+    """Change an answer: the node claims a million samples wherever it reports its samples."""
     if do == "join":
         return read(answer, JoinReply).model_copy(update={"samples": samples}).to_message()
     if do == "test":

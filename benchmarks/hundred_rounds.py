@@ -82,8 +82,8 @@ def cases() -> Iterator[Case]:
     for gpr in ("affine", "off"):
         yield "fedskc", "paper", {"gpr": gpr}, 0.05
     for method in PAPERS:
-        alike = METHODS.get(method).presets["sound"] == METHODS.get(method).presets["paper"]
-        for preset in ("paper",) if alike else ("sound", "paper"):
+        same = METHODS.get(method).presets["sound"] == METHODS.get(method).presets["paper"]
+        for preset in ("paper",) if same else ("sound", "paper"):
             yield method, preset, {}, None
             if method in ("fedskc", "fedsc"):
                 yield method, preset, {"tau": LOWEST_TAU}, None

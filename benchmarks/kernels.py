@@ -4,8 +4,8 @@
 
 One convolution or pooling, forward and backward, in one thread; torch in both memory orders and fedloom's kernels take
 turns. Medians in microseconds of processor time, which other work on the machine hardly changes. GFLOP/s are those of
-fedloom's convolution, and `taken` marks what a net with own kernels uses. `nets` compares whole steps of each net in
-both memory orders: nets that gain have `channels_last = True`.
+fedloom's convolution, and `taken` marks those that a net with own kernels uses. `nets` compares whole steps of each net
+in both memory orders: nets that gain have `channels_last = True`.
 """
 
 from __future__ import annotations

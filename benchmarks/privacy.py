@@ -89,7 +89,7 @@ class Recording(Serial):
 
 @dataclass
 class View:
-    """What an attacker sees of a client's round: what the client received, and what it sent."""
+    """An attacker's view of a client's round: the record that the client received, and its upload."""
 
     received: Record
     upload: Record
@@ -132,7 +132,7 @@ def label_errors(seen: Mapping[int, tuple[Job, Record]], of: Mapping[int, View],
 
     Args:
         seen: jobs and uploads by client.
-        of: what the attacker sees.
+        of: the attacker's view of each client.
         changes: upload entries that are changes, not weights.
     """
     guesses, uniform, sources = [], [], set()
@@ -238,7 +238,7 @@ def prototype_errors(running: _Run, seen: Mapping[int, tuple[Job, Record]], of: 
 def memberships(method: str, wrapper: str, seed: int, rounds: int) -> Row:
     """Return the AUC of a loss threshold: for each client's last upload, and for the final global model.
 
-    Clients train on a fifth of their samples, for 5 epochs per round, so that nets overfit. The others are
+    Clients train on a fifth of their samples, for 5 epochs per round, which makes nets overfit. The others are
     the client's remaining samples, which have its label mix.
     """
     plain = config(method, wrapper, seed, rounds, 5).resolved()

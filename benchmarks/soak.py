@@ -3,7 +3,7 @@
     python -m benchmarks soak --minutes 30 --out runs/soak
 
 TLS and node keys are on. A node is killed with all its processes, and starts again some seconds later. A round is lost
-if its number is missing in the run's metrics, or if the run ended by itself. The last line is JSON.
+if its number is missing in the run's metrics, or if the run ended early. The last line is JSON.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.storage.log import MetricsLog
 
 ALIVE, DEAD = (60.0, 300.0), (1.0, 20.0)  # range of seconds from a start to a kill, and from a kill to a start
-AGAIN = 5.0  # seconds until a node that ended by itself is started again, as a service manager does
+AGAIN = 5.0  # seconds until a node that ended is started again, as a service manager does
 EVERY = 5.0  # seconds between two measurements of memory
 
 
@@ -48,7 +48,7 @@ def config_of(nodes: int) -> RunConfig:
 
 
 def kilobytes(pid: int) -> int:
-    """Return what a process holds now; 0 if it has ended."""
+    """Return the memory that a process holds now; 0 if it has ended."""
     with contextlib.suppress(OSError, ValueError, StopIteration):
         lines = Path(f"/proc/{pid}/status").read_text(encoding="utf-8").splitlines()
         return int(next(line for line in lines if line.startswith("VmRSS")).split()[1])

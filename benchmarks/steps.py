@@ -1,6 +1,6 @@
-"""Parts of the benchmark `engines` that measure what a method costs beyond FedAvg.
+"""Parts of the benchmark `engines` that measure the cost of a method beyond FedAvg.
 
-`steps` measures what a method's loss adds to a local step of LeNet5 on 28x28 images: batch 64, one thread, 10 x 10
+`steps` measures the cost of a method's loss in a local step of LeNet5 on 28x28 images: batch 64, one thread, 10 x 10
 prototypes. All methods take turns step by step (batch gathered, gradients, update). The result is the median ratio to
 FedAvg's step of the same turn, with a 95 % bootstrap interval. FedSC's loss is also measured alone, at 10 x 100 x 512.
 
@@ -48,7 +48,7 @@ def table(*shape: int) -> ClassTable:
 
 
 def payload_of(name: str, method: Method, task: Task) -> Record:
-    """Return what the server sends in a later round, with random tables."""
+    """Return the payload of a later round, with random tables."""
     sent = dict(method.down(method.server_init(ServerContext(task, 0)), 0, ServerContext(task, 5)))
     if name == "fedsc":
         sent |= {
@@ -83,7 +83,7 @@ def milliseconds(work: Callable[[], Any]) -> float:
 
 
 def measure_steps(*, recorded: bool) -> dict[str, Any]:
-    """Measure one step of every method per turn, in random order, so that slow moments hit all methods equally."""
+    """Measure one step of every method per turn, in random order: slow moments then hit all methods equally."""
     steps, rng = steps_of(BOUNDS, recorded=recorded), np.random.default_rng(0)
     times = np.zeros((TURNS, len(steps)))
     names = list(steps)

@@ -1,4 +1,4 @@
-"""Contestants take turns, in this process or as commands of their own; the numbers are medians with their range."""
+"""Contestants take turns, in this process or as separate commands; the numbers are medians with their range."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def _in_a_process(words: Sequence[str]) -> str:
 
 
 def _in_this_process(module: str, arguments: Sequence[str]) -> str:
-    """Return what a module prints, without the start of a process: a smoke test has many."""
+    """Return the output of a module, without the start of a process: a smoke test has many."""
     before, printed = sys.argv, io.StringIO()
     sys.argv = [module, *arguments]
     try:

@@ -30,7 +30,7 @@ AUTO |= {"auto": {}}
 
 
 def whole_run(name: str, rounds: int, every: int, engine: Mapping[str, Any]) -> Figures:
-    """Start one run in a process of its own."""
+    """Start one run in another process."""
     return command(sys.executable, "fedloom_run", "whole", name, str(rounds), str(every), json.dumps(engine))
 
 

@@ -1,4 +1,4 @@
-"""What the site needs beyond Markdown: generated tables and pictures, pages of methods, and equations as MathML.
+"""Extensions of the site: generated tables and pictures, pages of methods, and equations as MathML.
 
 A line `{{ NAME }}` of a page is replaced by the table of this name when the site is built. Pages write LaTeX between
 dollars: `pymdownx.arithmatex` finds it, and `latex2mathml` turns it into MathML here.
@@ -49,7 +49,7 @@ def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
 
 
 def generated(name: str) -> str:
-    """Return the Markdown of which a placeholder has the name. Raises `KeyError` for another name."""
+    """Return the Markdown that a placeholder names. Raises `KeyError` for an unknown name."""
     if name.startswith("table "):
         return tables()[name.removeprefix("table ")]
     return _GENERATED[name]()

@@ -68,7 +68,7 @@ def facts(method: Entry) -> str:
 
 
 def overview() -> str:
-    """Return one line per method, and what the formulas count."""
+    """Return one line per method, and the symbols of the formulas."""
     rows = []
     for method in documented().values():
         told = method.facts()

@@ -1,9 +1,9 @@
-"""A run of fedloom in a process of its own: `python -m benchmarks.contestants.fedloom_run KIND ARGUMENTS`, one JSON
+"""A run of fedloom in a separate process: `python -m benchmarks.contestants.fedloom_run KIND ARGUMENTS`, one JSON
 object on standard output.
 
     whole WORKLOAD ROUNDS EVERY ENGINE   seconds from the call to the result, and those of the tests every EVERY rounds
     tests IMAGES ENGINE                  seconds of testing 100 clients' own nets, twice, on IMAGES images in all
-    memory METHOD MODEL CLIENTS          peak memory with client states, of which 5 MiB stay in memory
+    memory METHOD MODEL CLIENTS          peak memory with client states beyond 5 MiB on disk
 
 ENGINE is that of a config, in JSON.
 """
@@ -50,7 +50,7 @@ def whole(name: str, rounds: str, every: str, engine: str) -> dict[str, Any]:
 
 
 def tests(images: str, engine: str) -> dict[str, Any]:
-    """Train ten of 100 LeNet5 of their own in each of two rounds, and test all 100 after each."""
+    """Train ten of 100 clients' LeNet5 in each of two rounds, and test all 100 after each."""
     scenario = WORKLOADS["fashion"].scenario()
     indices = np.arange(int(images)).reshape(scenario.clients, -1)
     test_set = scenario.test_set.head(int(images))

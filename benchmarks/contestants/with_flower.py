@@ -70,7 +70,7 @@ class Timed(FedAvg):
     def aggregate_train(self, server_round: int, replies: Iterable[Message]):
         replies = list(replies)
         if failed := [reply.error for reply in replies if reply.has_error()]:
-            raise SystemExit(f"{len(failed)} clients failed: {failed[0]}")  # Flower itself goes on without them
+            raise SystemExit(f"{len(failed)} clients failed: {failed[0]}")  # Flower would continue without them
         result = super().aggregate_train(server_round, replies)
         self.times.append((self._began, time.time()))
         self.samples.append(sum(int(reply.content["metrics"]["num-examples"]) for reply in replies))

@@ -16,7 +16,7 @@ STUDY = Path(__file__).parents[1] / "studies" / "departures.yaml"
 
 
 def departures(method: str) -> dict[str, tuple[Any, Any]]:
-    """Return what the paper has and what the released code has, by option, where they differ."""
+    """Return the values of the paper and of the released code, by option, where they differ."""
     kind = METHODS.get(method)
     printed = kind.Options(**kind.presets["paper"]).model_dump()
     released = kind.Options(**kind.presets["authors"]).model_dump()
@@ -45,7 +45,7 @@ def _departures(method: str, cells: Cells) -> str:
     for preset, words in (("authors", "all departures at once"), ("sound", "the default")):
         if preset == "authors" or METHODS.get(method).presets[preset]:
             rows.append([f"`{preset}`", words, *_measured(method, preset, cells)])
-    return markdown(("departure", "what it is about", "accuracy %", "against paper"), rows)
+    return markdown(("departure", "description", "accuracy %", "against paper"), rows)
 
 
 def _measured(method: str, label: str, cells: Cells) -> tuple[str, str]:

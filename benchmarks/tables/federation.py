@@ -22,7 +22,7 @@ _PRICES: dict[str, tuple[int, Callable[[Row], Any]]] = {  # digits, and the valu
     "members, upload": (2, lambda cell: cell["membership.upload"]),
     "members, global": (2, lambda cell: cell["membership.global"]),
 }
-_BLIND = {  # what a guess without any upload reaches
+_BLIND = {  # the error of a guess without any upload
     "labels, round 1": "labels.first.uniform",
     "labels, round 20": "labels.first.uniform",
     "4 inputs, dB": "inputs.4.mean image",
@@ -98,7 +98,7 @@ def input_table(cells: Rows) -> str:
 
 
 def label_table(rows: Rows) -> str:
-    """Return a line per method: error of the guessed label shares after the first round, and what they come from."""
+    """Return a line per method: error of the guessed label shares after the first round, and its source."""
     lines = []
     for name, of_method in _grouped(rows, lambda row: row["method"]):
         sources = dict.fromkeys(source for row in of_method for source in row["from"])

@@ -1,6 +1,6 @@
 """Tables of the page on honest scale, from the studies honest-scale and honest-scale-rest.
 
-Both studies have the same settings, scenarios and trials, so their rows stand in one table: twenty methods with five
+Both studies have the same settings, scenarios and trials, so their rows share one table: twenty methods with five
 seeds, the others with three, compared on common seeds. The rows of one setting and protocol are a family of the rule.
 """
 
@@ -169,7 +169,7 @@ def personal_table(rows: Cells) -> str:
 
 
 def word_sentences(baseline: str, differences: Mapping[str, Difference], rows: Cells) -> str:
-    """Return one sentence for each word of the rule, with the rows of which the rule said it."""
+    """Return one sentence for each word of the rule, with its rows."""
     if not differences:
         return ""
     by_word: dict[str, list[str]] = {}

@@ -10,7 +10,7 @@ from benchmarks.bounds import BOUNDS, FORMER, METHODS, range_of
 from benchmarks.data import read_results
 from benchmarks.tables.words import markdown
 
-WORK = {  # a column's title, and what it is
+WORK = {  # title of the column, and description
     "cnn": ("LeNet5", "LeNet5 on 32x32x3, 50 clients a round of 160 samples each, batch 16"),
     "fashion": ("LeNet5-BN", "LeNet5 with batch norm, Fashion-MNIST, Dirichlet 0.3, 10 of 100 clients, batch 32"),
     "mlp-sizes": ("MLP, unequal", "MLP 784-128-10, 100 of 1,000 clients, Dirichlet 0.3, 4 to 219 samples, batch 10"),
@@ -52,7 +52,7 @@ def tables() -> dict[str, str]:
         "engines": engine_table(measured),
         "fedjax": fedjax_table(measured),
         "whole-runs": whole_run_table(measured),
-        "beside-rounds": sentences(measured),
+        "apart-from-rounds": sentences(measured),
         "bounds": bound_table(measured),
     }
 
@@ -74,7 +74,7 @@ def engine_table(measured: Measured) -> str:
 
 
 def fedjax_table(measured: Measured) -> str:
-    """Return the default engine beside FedJAX: seconds per round, their ratio with its range, and FedJAX's cores."""
+    """Compare the default engine with FedJAX: seconds per round, their ratio with its range, and FedJAX's cores."""
     rows = []
     for work in ("mlp-sizes", "logistic-sizes", "mlp", "logistic"):
         part = measured.get(work, {})
@@ -89,7 +89,7 @@ def fedjax_table(measured: Measured) -> str:
 
 
 def whole_run_table(measured: Measured) -> str:
-    """Return whole runs and five methods: the default engine beside `processes`, the default before threads."""
+    """Compare the default engine with `processes`, the former default, in whole runs and for five methods."""
     rows = [
         [words, f"{part['figures'][figure]:.2f}{_range(part, figure)}", _processor(part)]
         for name, figure, words in _WHOLE_RUNS
@@ -125,7 +125,7 @@ def sentences(measured: Measured) -> str:
 
 
 def picture() -> bytes:
-    """Draw bars for each work: seconds per round, fedloom's default engine beside its peers. Returns a PNG."""
+    """Draw bars for each work: seconds per round of fedloom's default engine and of its peers. Returns a PNG."""
     import matplotlib
 
     matplotlib.use("Agg")

@@ -68,12 +68,12 @@ class PaperResults:
 
     @property
     def measured(self) -> set[str]:
-        """The recipes of which something was measured, in whatever setting."""
+        """The recipes with measurements in any setting."""
         return {recipe.name for recipe, _ in (*self.tables, *self.figures)}
 
     @property
     def in_papers_setting(self) -> set[str]:
-        """The recipes of which something was measured in the paper's own setting; one point of a search is not."""
+        """The recipes with measurements in the paper's own setting; one point of a search is not in it."""
         tables = {recipe.name for recipe, values in self.tables if any(value.comparable for value in values)}
         return tables | {
             recipe.name
@@ -193,7 +193,7 @@ def estimates(papers: Sequence[PaperResults]) -> str:
 
 
 def paper_section(paper: PaperResults, hours: Mapping[str, tuple[float, str]]) -> str:
-    """Return the tables of a paper and what they show.
+    """Return the tables of a paper with their verdicts.
 
     hours: core hours that a recipe takes, and the machine of the estimate, by the recipe's name.
     """
@@ -221,7 +221,7 @@ def paper_section(paper: PaperResults, hours: Mapping[str, tuple[float, str]]) -
 
 
 def _claims(paper: PaperResults) -> list[str]:
-    """What the paper states outside its tables, with ours and a verdict."""
+    """The paper's claims outside its tables, with our values and verdicts."""
     claims = next(iter(paper.recipes.values())).paper.claims
     if not claims:
         return []
@@ -232,7 +232,7 @@ def _claims(paper: PaperResults) -> list[str]:
 
 
 def _not_run(paper: PaperResults, hours: Mapping[str, tuple[float, str]]) -> list[str]:
-    """The recipes of which nothing was measured in the paper's own setting, with their cells and core hours."""
+    """The recipes without measurements in the paper's own setting, with their cells and core hours."""
     rows = []
     for name, recipe in paper.recipes.items():
         if name in paper.in_papers_setting:
@@ -264,7 +264,7 @@ def setting_of(values: Sequence[Measurement]) -> str:
 
 
 def with_other_images(recipe: Recipe, values: Sequence[Measurement]) -> list[Measurement]:
-    """Mark measurements on CIFAR, whose original pixels are not at hand, as those of other images."""
+    """Mark measurements on CIFAR, whose original pixels we do not have, as made on other images."""
     return [
         replace(value, changed=OTHER_IMAGES, comparable=False)
         if value.comparable and has_cifar(recipe, {value.column})
@@ -351,7 +351,7 @@ def _figure_section(
     headers: Sequence[str],
     table_rows: Sequence[Sequence[object]],
 ) -> str:
-    """A figure's section of the page: its setting, what its table means, the table, and what the paper leaves open."""
+    """A figure's section of the page: its setting, an explanation, the table, and choices where the paper is silent."""
     setting = rows[0]["changed"] or _OWN_SETTING
     table = tabulate(table_rows, headers, tablefmt="pipe", disable_numparse=True)
     blocks = [f"## {recipe.table.title}", f"Setting: {setting}.", explanation, table]

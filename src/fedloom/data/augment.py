@@ -129,8 +129,8 @@ def crop_and_flip(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np
 
     x [n, c, h, w], indices [B] int64 -> [B, c, h, w], of the dtype and on the device of x; zeros where the window
     leaves the image. On a CPU each image is copied once, straight from the store to its place: 0.2 to 0.3 ms beyond
-    a plain gather for 64 images of 3 x 32 x 32, at most half of what one gather of single pixels costs
-    (benchmarks/augment.py). Elsewhere it is that gather, one kernel instead of 64.
+    a plain gather for 64 images of 3 x 32 x 32, at most half of what one gather of single pixels costs.
+    Elsewhere it is that gather, one kernel instead of 64.
     """
     return _one_by_one(x, indices, shifts, flips) if x.device.type == "cpu" else _at_once(x, indices, shifts, flips)
 

@@ -32,7 +32,7 @@ class Net(nn.Module):
 
     Attributes:
         channels_last: engines keep the weights in this memory order, in which convolutions train up to 1.6 times
-            faster (`benchmarks/channels_last.py`).
+            faster (`python -m benchmarks kernels nets`).
         in_bfloat16: in training, convolutions and linear layers below the head compute in bfloat16. Weights, the
             outputs of `features` and `maps`, and everything after them stay float32.
         kernel_context: if set, `features` and `maps` run inside the context that it makes. An engine sets it to replace

@@ -1,5 +1,7 @@
 """The measured evidence of advice: rules, rows of committed studies and traits of methods, as `rules.json` holds them,
 and the needs of a federation, which leave methods out whatever their accuracy.
+
+`python -m benchmarks advice` writes the file; do not edit it.
 """
 
 from __future__ import annotations

@@ -15,8 +15,8 @@ from fedloom.engine.fast.kernels.operators import convolution, max_pool2
 
 Sides: TypeAlias = int | tuple[int, int]
 
-# The kernels are faster up to these numbers of channels (`benchmarks/kernels.py`). Sides of the padded image and of the
-# window, in pixels, are limited because sums of a row of taps are kept in registers.
+# The kernels are faster up to these numbers of channels (`python -m benchmarks kernels`). Sides of the padded image and
+# of the window, in pixels, are limited because sums of a row of taps are kept in registers.
 MAX_IN_CHANNELS, MAX_OUT_CHANNELS, MAX_SIDE, MAX_WINDOW = 10, 64, 64, 7
 
 
