@@ -21,11 +21,10 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Literal, NamedTuple
 
-from benchmarks.cells import Cells, read_cells
+from benchmarks.cells import Cells, read_cells, studies_by_name
 from benchmarks.data import RESULTS, read_results, read_rows, write_results, write_rows
 from benchmarks.tables.words import DIVERGED, Measured, has_diverged, judged, markdown
 from fedloom.core.files import write_atomic
-from fedloom.methods import METHODS
 from fedloom.methods.catalogue.descriptions import Entry, entries
 from fedloom.runs.studies.plan import read_study
 
@@ -251,8 +250,9 @@ def _best_on_average(founding: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
 
 
 def traits() -> dict[str, dict[str, Any]]:
-    """Return the traits of every method and of tuned FedAvg, by name."""
-    own = [entry for entry in entries() if METHODS.get(entry.name).__module__.startswith("fedloom.")]
+    """Return the traits of every method in a committed study, and of tuned FedAvg, by name."""
+    measured = {cell.get("method") for cells in studies_by_name().values() for cell in cells.values()}
+    own = [entry for entry in entries() if entry.name in measured]
     by_name = {entry.name: traits_of(entry) for entry in own if is_federated(entry)}
     plain = by_name["fedavg"]
     return dict(sorted((by_name | {name: plain | {"yields": ["global", "personal"]} for name in TUNED}).items()))

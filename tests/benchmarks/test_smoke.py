@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import ast
 import importlib
+import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -12,12 +14,14 @@ from pathlib import Path
 import pytest
 
 from benchmarks import __main__ as command
-from benchmarks import bounds, needs
+from benchmarks import bounds, hostile, kernels, needs, privacy
 
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
 # Parts of `engines` that start no processes of their own but those of the engine.
-PARTS = "cnn,logistic-sizes,command,memory,scale,partition,evaluation,short-runs,methods,every-round,steps,no-op"
+PARTS = (
+    "cnn,logistic-sizes,command,memory,scale,partition,evaluation,short-runs,methods,every-round,operations,steps,no-op"
+)
 
 
 def output_of(name: str, *arguments: str) -> str:
@@ -55,25 +59,29 @@ def test_the_bench_of_engines_runs():
     printed = output_of("engines", "--smoke", "--only", PARTS)
     assert "it runs" in printed
     assert "short-runs: 50 rounds: default / former default" in printed
-
-
-def test_time_is_compared_with_operations():
-    assert '"pfedme: operations / fedavg\'s": 5.0' in output_of("engines", "--smoke", "--only", "operations")
+    assert '"pfedme: operations / fedavg\'s": 5.0' in printed
 
 
 def test_the_bench_of_a_gpu_runs_on_a_cpu():
     printed = output_of("gpu", "--device", "cpu", "--smoke")
     assert all(f"{part}: {{" in printed for part in ("step", "round", "copies", "evaluation", "fedsc"))
-    late = output_of("gpu", "--device", "cpu", "--smoke", "--minutes", "0", "--only", "fedsc")
-    assert "0 minutes are over" in late
 
 
-def test_one_hostile_node_is_measured():
-    printed = output_of(
-        "hostile", "--methods", "fedavg", "--attacks", "x100", "count", "--rounds", "2", "--epochs", "1"
-    )
-    assert "x100" in printed
-    assert "ended" not in printed
+def test_a_hostile_node_and_a_curious_server_are_measured(capsys):
+    hostile.main(["--methods", "fedavg", "--attacks", "x100", "--rounds", "1", "--epochs", "1"])
+    privacy.main(["--only", "labels", "--methods", "fedavg", "--seeds", "1"])
+    first, second = capsys.readouterr().out.splitlines()
+    assert re.fullmatch(r"fedavg: honest [\d.]+, x100 [\d.]+", first)
+    assert json.loads(second)["from"] == ["last layer"]
+
+
+def test_own_kernels_are_compared(capsys, monkeypatch):
+    monkeypatch.setattr(kernels, "SECONDS", 0.0)
+    monkeypatch.setattr(kernels, "IN_OUT", "1-6")
+    monkeypatch.setattr(kernels.MODELS, "names", lambda: ["digits-cnn"])
+    kernels.main([])
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split()[0] for line in lines[1:]] == [*["1"] * len(kernels.SIDES), *["2x2"] * 5, "digits-cnn"]
 
 
 def test_what_is_missing_is_named_before_anything_is_installed(monkeypatch, capsys, tmp_path):
