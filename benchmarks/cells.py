@@ -12,7 +12,7 @@ from benchmarks.data import RESULTS, Row, read_rows, write_rows
 from fedloom.core.text import ACCURACY
 from fedloom.results.clients import client_accuracies, worst_of_group
 from fedloom.results.result import Result
-from fedloom.runs.storage.environment import describe_environment
+from fedloom.runs.storage.data_record import describe_environment
 from fedloom.runs.studies.outcome import done_of, outcome
 from fedloom.runs.studies.plan import StudyPlan
 from fedloom.runs.studies.study_folder import StudyFolder, read

@@ -52,7 +52,7 @@ from fedloom.core.streams import Streams
 from fedloom.data import PARTITIONS, make_scenario
 from fedloom.data.partitions import labels_only
 from fedloom.data.sources import Splits
-from fedloom.runs.storage.environment import describe_environment
+from fedloom.runs.storage.data_record import describe_environment
 
 TURNS = 1 if SMOKE else 4
 SHORT_TURNS = 1 if SMOKE else 8  # of rounds below half a second, which other work disturbs most

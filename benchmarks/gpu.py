@@ -41,7 +41,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.nets.loaded_net import LoadedNet
-from fedloom.runs.storage.environment import describe_environment
+from fedloom.runs.storage.data_record import describe_environment
 
 MODEL, BATCH = ("lenet5", 4) if SMOKE else ("resnet10", 64)
 SAMPLES = 8 if SMOKE else 640  # of a client

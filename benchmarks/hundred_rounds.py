@@ -18,7 +18,7 @@ from fedloom.methods import METHODS
 from fedloom.results.statistics import mean_std
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.run import run
-from fedloom.runs.storage.environment import describe_environment
+from fedloom.runs.storage.data_record import describe_environment
 
 PATH = RESULTS / "hundred_rounds.csv.gz"
 SEEDS = range(5)

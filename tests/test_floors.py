@@ -26,7 +26,8 @@ FLOORS: dict[str, int] = {
     "diagnosis": 8,
     "papers": 8,
     "flower": 8,
-    "api": 9,
+    "study": 9,
+    "api": 10,
     "cli": 10,
     "__main__": 11,
 }

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from fedloom.results.result import Result
-from fedloom.runs.storage.run_folder import Row
+from fedloom.runs.storage.log import Row
 
 MakeResult = Callable[..., Result]
 

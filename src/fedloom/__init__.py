@@ -15,12 +15,7 @@ from typing import TYPE_CHECKING, Any
 from fedloom._version import __version__
 
 if TYPE_CHECKING:
-    from fedloom.api import compare, run, scenario
-    from fedloom.api.advising import advise
-    from fedloom.api.diagnosing import diagnose
-    from fedloom.api.inspection import inspect
-    from fedloom.api.reading import read
-    from fedloom.api.study import Study
+    from fedloom.api import advise, compare, diagnose, inspect, read, run
     from fedloom.core.errors import FedloomError
     from fedloom.core.tables import ClassTable
     from fedloom.data.scenario import Scenario
@@ -32,19 +27,21 @@ if TYPE_CHECKING:
     from fedloom.results.comparison import Comparison
     from fedloom.results.result import Result
     from fedloom.runs.callbacks import Callback
+    from fedloom.runs.config.keywords import scenario
     from fedloom.runs.early_stopping import EarlyStopping
     from fedloom.runs.export.evaluation import evaluate
     from fedloom.runs.export.trained import load
+    from fedloom.study import Study
 
 _HOMES = {
     "compare": "fedloom.api",
     "run": "fedloom.api",
-    "scenario": "fedloom.api",
-    "advise": "fedloom.api.advising",
-    "diagnose": "fedloom.api.diagnosing",
-    "inspect": "fedloom.api.inspection",
-    "read": "fedloom.api.reading",
-    "Study": "fedloom.api.study",
+    "scenario": "fedloom.runs.config.keywords",
+    "advise": "fedloom.api",
+    "diagnose": "fedloom.api",
+    "inspect": "fedloom.api",
+    "read": "fedloom.api",
+    "Study": "fedloom.study",
     "FedloomError": "fedloom.core.errors",
     "ClassTable": "fedloom.core.tables",
     "Scenario": "fedloom.data.scenario",

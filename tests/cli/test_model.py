@@ -14,7 +14,7 @@ from PIL import Image
 
 import fedloom as fl
 from command_line import call
-from fedloom.runs.export.imported_model import imported_model
+from fedloom.runs.export.evaluation import imported_model
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
 

@@ -12,7 +12,7 @@ from fedloom.data import SOURCES, describe_input
 from fedloom.data.sources.images import decode, resized
 from fedloom.data.sources.picture_notes import PictureNotes
 from fedloom.data.sources.pixels import image_pixels, read_pixels
-from fedloom.runs.export.metadata import Input
+from fedloom.runs.export.modules import Input
 from fedloom.runs.export.samples import read_samples
 from source_files import encoded, pixels, write_tree
 

@@ -22,7 +22,7 @@ from fedloom.methods import METHODS
 from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
-from fedloom.runs.rows import score_rows
+from fedloom.runs.protocol_tests import score_rows
 from support import scores_of
 
 LN3, HIT, MISS = math.log(3), math.log(4 / 3), math.log(4)

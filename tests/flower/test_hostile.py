@@ -17,7 +17,7 @@ from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
 from fedloom.flower.wire import Message, Request, TrainReply, read
 from fedloom.runs.run import run
-from fedloom.runs.storage.rewind import rewind
+from fedloom.runs.storage.checkpoint import rewind
 from flower_world import Faulty, Notes, config_of, nodes_of  # noqa: F401
 from support import same_bits
 

@@ -16,8 +16,7 @@ from fedloom.papers.measurements import CellResults, Measurement, measure, measu
 from fedloom.papers.recipe import Recipe, find_recipe
 from fedloom.papers.table_section import as_markdown
 from fedloom.results.result import Result
-from fedloom.runs.storage.curves import main_protocol
-from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.log import Row, main_protocol
 from toy_results import MakeResult, toy_scenario, with_test_samples
 
 

@@ -11,8 +11,7 @@ from fedloom.papers.figures import figure_rows
 from fedloom.papers.recipe import find_recipe
 from fedloom.results.report.figures import figure
 from fedloom.results.result import Result
-from fedloom.runs.storage.drift_log import DriftRound, DriftValue
-from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.log import DriftRound, DriftValue, Row
 from toy_results import MakeResult
 
 

@@ -19,7 +19,7 @@ from fedloom.papers.measurements import VARIANT
 from fedloom.papers.recipe import Recipe, Scale, find_recipe, recipes
 from fedloom.papers.shapes import shape_of, stand_in
 from fedloom.papers.values import file_names, printed_values
-from fedloom.runs.config.setup import Setup
+from fedloom.runs.setup import Setup
 from fedloom.runs.studies.plan import Cell
 
 TABLES = {

@@ -7,13 +7,13 @@ from typing import Any
 import pytest
 import torch
 
-import fedloom.runs.bfloat16_advice as module
+import fedloom.runs.setup as module
 from fedloom.core.trees import clone
 from fedloom.methods.fedavg import FedAvg
-from fedloom.runs.bfloat16_advice import bfloat16_advice, has_bfloat16, step_seconds
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.run import run
+from fedloom.runs.setup import bfloat16_advice, has_bfloat16, step_seconds
 from support import TinyBN, world
 
 LONG = 1000.0  # seconds of a round

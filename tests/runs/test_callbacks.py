@@ -15,17 +15,15 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.results.result import Result
 from fedloom.runs import run as run_module
-from fedloom.runs.callback_measures import CallbackMeasures
-from fedloom.runs.callbacks import Callback
+from fedloom.runs.callbacks import Callback, CallbackMeasures
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.early_stopping import EarlyStopping
-from fedloom.runs.rows import system_row
+from fedloom.runs.protocol_tests import system_row
 from fedloom.runs.run import run
-from fedloom.runs.studies.compare import compare
 from fedloom.runs.studies.plan import parse_study
-from fedloom.runs.studies.run_study import run_study
+from fedloom.runs.studies.run_study import compare, run_study
 from fedloom.runs.studies.study_folder import StudyFolder
-from fedloom.runs.trackers.tracker import measures
+from fedloom.runs.trackers import measures
 from head_norm import HeadNorm
 
 

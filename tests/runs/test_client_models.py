@@ -12,8 +12,8 @@ import torch
 import fedloom as fl
 from fedloom.core.errors import CheckpointError, ConfigError
 from fedloom.engine import Worker
-from fedloom.runs.storage.client_models import kept_rounds
-from fedloom.runs.storage.rewind import rewind
+from fedloom.runs.client_models import kept_rounds
+from fedloom.runs.storage.checkpoint import rewind
 
 MODEL = {"name": "mlp", "hidden": [4]}
 

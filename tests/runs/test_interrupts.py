@@ -14,8 +14,8 @@ import pytest
 
 from fedloom.core.errors import RunFolderError
 from fedloom.runs.config.run_config import parse
-from fedloom.runs.studies.compare import compare
-from fedloom.runs.studies.events import Event
+from fedloom.runs.studies.live_progress import Event
+from fedloom.runs.studies.run_study import compare
 from forked import start_command
 
 DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"

@@ -23,10 +23,9 @@ from fedloom.methods import METHODS
 from fedloom.methods.catalogue.abilities import abilities
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.config.sections import EvaluationConfig
-from fedloom.runs.newcomer_service import NewcomerService
-from fedloom.runs.newcomers import NewcomerTests
+from fedloom.runs.newcomers import NewcomerService, NewcomerTests
 from fedloom.runs.run import run
-from fedloom.runs.trackers.tracker import measures
+from fedloom.runs.trackers import measures
 from golden_world import golden_run, golden_scenario, probe
 from support import sampled
 

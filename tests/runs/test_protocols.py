@@ -32,11 +32,11 @@ from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.model_key import UserModelConfig
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from fedloom.runs.storage.curves import curve
+from fedloom.runs.storage.log import curve
 from fedloom.runs.studies.plan import parse_study
 from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder
-from fedloom.runs.trackers.tracker import measures
+from fedloom.runs.trackers import measures
 from flower_world import DEALT, settings_of
 
 ALL = list(PROTOCOLS)

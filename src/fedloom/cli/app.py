@@ -98,7 +98,7 @@ def demo(
 ) -> None:
     """FedAvg against FedSC on real handwritten digits, spread unevenly over ten clients. Under a minute."""
     from fedloom.runs.config.grid import variants
-    from fedloom.runs.config.ready_configs import find_ready
+    from fedloom.runs.config.reference import find_ready
     from fedloom.runs.config.run_config import load
 
     overrides = overrides_with_options(None, rounds=rounds, seed=seed)
@@ -136,8 +136,7 @@ def run(
     from fedloom.runs.run import run as run_config
     from fedloom.runs.storage.run_data import RunData
     from fedloom.runs.storage.run_folder import folder_name
-    from fedloom.runs.studies.events import Forward
-    from fedloom.runs.studies.live_progress import ProgressDisplay
+    from fedloom.runs.studies.live_progress import Forward, ProgressDisplay
 
     parsed = parse(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)))
     note_unused_options(overrides, {parsed.method})

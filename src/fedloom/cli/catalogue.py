@@ -69,7 +69,7 @@ def scenarios(
 ) -> None:
     """Ready configs: one for every setting of the papers' tables, and the demo's."""
     from fedloom.cli.terminal import print_listing
-    from fedloom.runs.config.ready_configs import find_ready, ready_configs
+    from fedloom.runs.config.reference import find_ready, ready_configs
 
     if name is not None:
         config = find_ready(name)

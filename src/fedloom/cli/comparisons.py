@@ -70,8 +70,7 @@ def compare(
     as_json: AsJson = False,
 ) -> None:
     """Several methods, seeds and settings on equal terms; finished runs are reused, unfinished ones resumed."""
-    from fedloom.runs.config.grid import variants
-    from fedloom.runs.config.references import variants_with_references
+    from fedloom.runs.config.grid import variants, variants_with_references
     from fedloom.runs.config.run_config import load
 
     names = None if methods is None else [name.strip() for name in methods.split(",")]
@@ -105,8 +104,8 @@ def run_comparison(
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
     from fedloom.results.report.drift_section import drift_sections
-    from fedloom.runs.studies.compare import compare as compare_runs
     from fedloom.runs.studies.live_progress import ProgressDisplay
+    from fedloom.runs.studies.run_study import compare as compare_runs
 
     with output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
         check_place(out / "report.html")
@@ -152,7 +151,7 @@ def report(
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
     from fedloom.results.report.drift_section import drift_sections
-    from fedloom.runs.studies.collect import collect
+    from fedloom.runs.studies.outcome import collect
 
     if out is not None:
         check_place(out)
@@ -175,7 +174,7 @@ def report(
 
 def _studies(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bool) -> list[Path]:
     """The studies that runs are of. Not of single runs that were named; and mixed runs need not be cells of theirs."""
-    from fedloom.runs.studies.collect import studies_of
+    from fedloom.runs.studies.outcome import studies_of
 
     return [] if allow_mixed else studies_of([result for result in results if result.folder not in runs])
 

@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from fedloom.diagnosis.diagnosis import Diagnosis
-    from fedloom.runs.storage.drift_log import DriftRound
+    from fedloom.runs.storage.log import DriftRound
 
 
 def diagnose(

@@ -101,8 +101,7 @@ def up(
         from fedloom.flower.in_process import run_in_process
         from fedloom.results.report import write_report
         from fedloom.results.report.drift_section import drift_sections
-        from fedloom.runs.studies.events import Forward
-        from fedloom.runs.studies.live_progress import ProgressDisplay
+        from fedloom.runs.studies.live_progress import Forward, ProgressDisplay
 
         states = out.with_name(out.name + ".flower") / "states"
         with ProgressDisplay([parsed], quiet=quiet or as_json) as live:

@@ -14,7 +14,7 @@ from fedloom.core.text import number_text, value_text, with_unit
 
 if TYPE_CHECKING:
     from fedloom.runs.export.trained import Trained
-    from fedloom.runs.storage.curves import RoundSelection
+    from fedloom.runs.storage.log import RoundSelection
 
 Run = Annotated[Path, typer.Argument(help="A run folder.")]
 Client = Annotated[int | None, typer.Option(help="This client's personal model; without it the server's.")]
@@ -47,7 +47,7 @@ def export(
 ) -> None:
     """Write a run's trained model as weights or as a graph, with its metadata and a model card."""
     from fedloom.results.export_model import export_model
-    from fedloom.runs.export.metadata import check_place
+    from fedloom.runs.export.modules import check_place
     from fedloom.runs.storage.run_data import RunData
 
     path = _path_of(out, file_format)
@@ -71,7 +71,7 @@ def export(
 def _path_of(out: Path | None, format_name: str | None) -> Path:
     """Return the file to write. Raises `ConfigError` for an unknown format, and for a suffix that is another's."""
     from fedloom.core.errors import ConfigError
-    from fedloom.runs.export.metadata import SUFFIXES, format_named
+    from fedloom.runs.export.modules import SUFFIXES, format_named
 
     suffix = SUFFIXES[format_named(format_name)] if format_name is not None else None
     if out is None:
@@ -130,7 +130,7 @@ def evaluate(
 ) -> None:
     """Test a trained model on new labelled data, with all metrics."""
     from fedloom.runs.export.evaluation import evaluate as test
-    from fedloom.runs.export.imported_model import imported_model
+    from fedloom.runs.export.evaluation import imported_model
 
     at = cast("RoundSelection", selection)
     user_model = None if model is None else imported_model(model)
@@ -154,7 +154,7 @@ def _cell(column: str, value: float | None) -> str:
 
 
 def _trained(run: Path, client: int | None, selection: str, model: str | None) -> Trained:
-    from fedloom.runs.export.imported_model import imported_model
+    from fedloom.runs.export.evaluation import imported_model
     from fedloom.runs.export.trained import read
 
     user_model = None if model is None else imported_model(model)

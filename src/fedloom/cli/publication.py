@@ -50,7 +50,7 @@ def figure(
     from fedloom.results.report import check_picture
     from fedloom.results.table import grouped, not_offered_notes
     from fedloom.results.table_notes import run_notes
-    from fedloom.runs.studies.collect import collect
+    from fedloom.runs.studies.outcome import collect
 
     check_kind(kind)
     inches = None if width is None else _inches(width)
@@ -121,7 +121,7 @@ def table(
     """The table of finished runs as text for a paper or a program; with --rows, --columns or --cells a pivot."""
     from fedloom.results.comparison import Comparison
     from fedloom.results.formats import check_format
-    from fedloom.runs.studies.collect import collect
+    from fedloom.runs.studies.outcome import collect
 
     pivots = any(option is not None for option in (rows, columns, cells)) or interval or p_value
     own_tables = bool(target) + costs + fairness + domains + newcomers

@@ -85,9 +85,9 @@ def reproduce(
         return
     from fedloom.papers.figures import MODEL_FIGURES
     from fedloom.papers.missing_data import refuse_missing
-    from fedloom.runs.storage.resources import stopped_by_full_disk
-    from fedloom.runs.studies.reuse import reusable
-    from fedloom.runs.studies.reuse import reuse as copy_cells
+    from fedloom.runs.storage.folders import stopped_by_full_disk
+    from fedloom.runs.studies.outcome import reusable
+    from fedloom.runs.studies.outcome import reuse as copy_cells
     from fedloom.runs.studies.run_study import refuse_other_versions
     from fedloom.runs.studies.study_folder import StudyFolder
 
@@ -144,7 +144,7 @@ def show_tables(scale: Scale, as_json: bool) -> None:
         )
     summaries += map(dict, computed_rows())
     if as_json:
-        from fedloom.runs.storage.environment import describe_environment, environment_line
+        from fedloom.runs.storage.data_record import describe_environment, environment_line
 
         print_json({"scale": scale, "machine": environment_line(describe_environment()), "tables": summaries})
         return

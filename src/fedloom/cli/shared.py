@@ -70,7 +70,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 def rewind_run(run: Path, round_: int) -> str:
     """Take a run back to the checkpoint of a round, and say what was deleted. Raises what `rewind` raises."""
-    from fedloom.runs.storage.rewind import rewind
+    from fedloom.runs.storage.checkpoint import rewind
 
     deleted = rewind(run, round_)
     later = f"checkpoints of rounds {', '.join(map(str, deleted))} are deleted" if deleted else "it is the newest one"
@@ -153,7 +153,7 @@ def expand_home_in(argument: str) -> str:
 
 def config_path(config: Path) -> Path:
     """The config file that is meant; says so where it is the package's and not the one named."""
-    from fedloom.runs.config.ready_configs import find_config
+    from fedloom.runs.config.reference import find_config
 
     path = find_config(config)
     if path != config and config.suffix:  # somebody thought of a file

@@ -49,9 +49,9 @@ def study(
     as_json: AsJson = False,
 ) -> None:
     """A grid of cells (settings, methods, seeds): resumable, in any order, by several processes or machines."""
-    from fedloom.runs.storage.resources import stopped_by_full_disk
+    from fedloom.runs.storage.folders import stopped_by_full_disk
     from fedloom.runs.studies.plan import read_study
-    from fedloom.runs.studies.study_keys import OF_STUDIES
+    from fedloom.runs.studies.search_space import OF_STUDIES
 
     if on == "ray" and workers > 1:
         raise ConfigError(
@@ -99,7 +99,7 @@ def run_and_report(
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
     from fedloom.results.report.drift_section import drift_sections
-    from fedloom.runs.storage.versions import refuse_mixed_results
+    from fedloom.runs.storage.finished_runs import refuse_mixed_results
     from fedloom.runs.studies.live_progress import ProgressDisplay
     from fedloom.runs.studies.outcome import outcome
     from fedloom.runs.studies.run_study import run_study
@@ -176,7 +176,7 @@ def show_plan(
     """
     from fedloom.core.text import counted, seconds_text
     from fedloom.papers.cost import seconds_left
-    from fedloom.runs.studies.job_states import job_states
+    from fedloom.runs.studies.tuning import job_states
 
     states = job_states(study, study_folder, cells, jobs)
     counts = Counter(states.cells.values())

@@ -18,7 +18,7 @@ from fedloom.core.text import counted, value_text, with_unit
 from fedloom.results.formats import ATTACK_NOTE, optional_columns
 from fedloom.results.report import ResultRow, bytes_text, percent, plus_minus, seconds_text
 from fedloom.results.table import figure_names, figure_text, metric_text
-from fedloom.runs.storage.curves import curve, of_protocol
+from fedloom.runs.storage.log import curve, of_protocol
 from fedloom.runs.storage.run_data import SECONDS, RunData
 
 # Metrics of every run, printed below the table of a comparison, which a terminal would cut otherwise.

@@ -15,10 +15,10 @@ from fedloom.diagnosis.skew.feature_profile import FeatureProfile, profile_of_sc
 from fedloom.diagnosis.skew.label_profile import Interval, LabelProfile, label_profile
 from fedloom.nets.net import Net, tree_of
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.config.setup import Setup
 from fedloom.runs.export.modules import config_of
 from fedloom.runs.export.run_at_checkpoint import Memory
 from fedloom.runs.export.trained import of_result
+from fedloom.runs.setup import Setup
 from fedloom.runs.storage.run_data import RunData
 
 COUNTS, FEATURES = "each client's class counts", "features of single samples"

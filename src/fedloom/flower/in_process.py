@@ -14,8 +14,7 @@ from fedloom.flower.transport import InProcessTransport
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.studies.events import Forward
-from fedloom.runs.studies.live_progress import progress_listener
+from fedloom.runs.studies.live_progress import Forward, progress_listener
 
 
 def run_in_process(

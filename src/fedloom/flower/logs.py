@@ -15,8 +15,7 @@ from fedloom.core.errors import printable
 from fedloom.core.files import json_text
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.storage.curves import main_protocol, of_protocol
-from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.log import Row, main_protocol, of_protocol
 from fedloom.runs.storage.run_data import RunData
 
 LOGGER = logging.getLogger("fedloom.flower")

@@ -40,8 +40,8 @@ from fedloom.flower.wire import (
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 from fedloom.nets.groups import group_of
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.config.setup import Setup
-from fedloom.runs.newcomer_service import NewcomerService, TrainedServer
+from fedloom.runs.newcomers import NewcomerService, TrainedServer
+from fedloom.runs.setup import Setup
 
 _RUN = re.compile(r"[0-9a-f-]{1,64}")
 _LOST = "flower.state_lost"

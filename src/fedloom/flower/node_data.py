@@ -21,9 +21,8 @@ from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Splits
 from fedloom.data.views import Views, starts
 from fedloom.flower.logs import log
-from fedloom.runs.config.public_data import PublicConfig
 from fedloom.runs.config.run_config import RunConfig, parse
-from fedloom.runs.config.scenario_config import ScenarioConfig
+from fedloom.runs.config.scenario_config import PublicConfig, ScenarioConfig
 
 _SPLITS = ("val", "split")
 

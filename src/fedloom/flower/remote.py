@@ -37,8 +37,7 @@ from fedloom.flower.wire import MAX_FACTS, AnyJob, MessageError
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic
 from fedloom.methods.contract.method import Uploads
 from fedloom.runs.config.sections import FlowerConfig
-from fedloom.runs.newcomer_service import Newcomer
-from fedloom.runs.newcomers import NewcomerTests
+from fedloom.runs.newcomers import Newcomer, NewcomerTests
 
 
 class RemoteEngine:

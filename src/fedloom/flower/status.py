@@ -18,8 +18,7 @@ from fedloom.core.files import read_file, write_atomic
 from fedloom.flower.logs import LogRecord
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.storage.curves import total_over_rounds
-from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.log import Row, total_over_rounds
 from fedloom.runs.storage.run_data import RunData
 
 FILE = "flower-status.json"

@@ -17,11 +17,11 @@ from fedloom.results.clients import selected_accuracies
 from fedloom.results.costs import epoch_ms
 from fedloom.results.formats import as_csv
 from fedloom.results.targets import reached
-from fedloom.runs.storage.curves import mean_over
-from fedloom.runs.storage.environment import environment_line, fedloom_version_in
+from fedloom.runs.storage.data_record import environment_line, fedloom_version_in
+from fedloom.runs.storage.finished_runs import refuse_mixed
+from fedloom.runs.storage.log import mean_over
 from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import RunFolder
-from fedloom.runs.storage.versions import refuse_mixed
 
 ACCURACY = ("acc_pct", "test_accuracy_pct", "mean_acc_pct")
 GAIN = "gain_over_fedavg_points"

@@ -15,11 +15,11 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
 from fedloom.papers.values import PrintedValue, printed_values
-from fedloom.runs.config.execution_keys import changes_numbers
 from fedloom.runs.config.run_config import load
 from fedloom.runs.config.sections import Section
+from fedloom.runs.storage.schemas import changes_numbers
 from fedloom.runs.studies.plan import StudyPlan, overlaid, parse_study
-from fedloom.runs.studies.study_keys import OF_STUDIES
+from fedloom.runs.studies.search_space import OF_STUDIES
 
 Scale = Literal["full", "small"]
 Kind = (

@@ -16,8 +16,8 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
 from fedloom.data import Scenario
 from fedloom.papers.probes import Rows, evenly, loss_surface, outputs_of, plane_of, scenario_of, single_net
-from fedloom.runs.export.round_models import RoundModels
-from fedloom.runs.storage.client_models import kept_rounds
+from fedloom.runs.client_models import kept_rounds
+from fedloom.runs.export.trained import RoundModels
 from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import RunFolder
 

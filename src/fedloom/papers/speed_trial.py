@@ -30,7 +30,7 @@ from fedloom.methods.catalogue.abilities import abilities
 from fedloom.papers.shapes import Shape, shape_of
 from fedloom.papers.trial_federation import TrialFederation
 from fedloom.runs.config.run_config import RunConfig, parse
-from fedloom.runs.storage.environment import describe_environment
+from fedloom.runs.storage.data_record import describe_environment
 
 _METHOD_SECONDS, _NETWORK_SECONDS = 1.0, 0.08  # that the timed round of a trial should take
 _LONGEST = 4  # times those seconds, which no round of a trial should take

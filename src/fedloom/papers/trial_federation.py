@@ -12,8 +12,8 @@ from fedloom.engine.flops import flops_per_sample
 from fedloom.engine.speedups import Speedups
 from fedloom.nets.net import Net
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.config.setup import Setup
 from fedloom.runs.protocol_tests import ProtocolTests
+from fedloom.runs.setup import Setup
 
 
 class TrialFederation:

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from math import ceil
 from statistics import fmean
 
-from fedloom.runs.storage.curves import main_protocol
-from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.log import Row, main_protocol
 from fedloom.runs.storage.run_data import RunData
 
 _WORST = 0.1  # share of the clients

@@ -25,10 +25,8 @@ from fedloom.results.table import grouped, not_offered_notes, result_table
 from fedloom.results.table_notes import run_notes
 from fedloom.results.tabular import Tabular, frame
 from fedloom.results.verdict import BASELINE, verdict
-from fedloom.runs.storage.finished_runs import STUDY_FILE, refuse_none, search_runs
+from fedloom.runs.storage.finished_runs import STUDY_FILE, refuse_mixed_results, refuse_none, search_runs, tuned_notes
 from fedloom.runs.storage.run_data import RunData
-from fedloom.runs.storage.versions import refuse_mixed_results
-from fedloom.runs.studies.tuning_record import tuned_notes
 
 if TYPE_CHECKING:
     import pandas

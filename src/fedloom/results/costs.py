@@ -10,7 +10,7 @@ from fedloom.results.comparability import same_setting
 from fedloom.results.group import Group
 from fedloom.results.statistics import mean_std
 from fedloom.results.verdict import BASELINE
-from fedloom.runs.storage.curves import total_over_rounds
+from fedloom.runs.storage.log import total_over_rounds
 from fedloom.runs.storage.run_data import RunData
 
 

@@ -14,7 +14,7 @@ from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedloom.runs.export.metadata import ExportMetadata
+    from fedloom.runs.export.modules import ExportMetadata
     from fedloom.runs.export.trained import Trained
 
 _MARK = "\n<!-- Written by fedloom, which replaces this file only while its text has the SHA-256 "
@@ -41,7 +41,7 @@ def export_model(trained: Trained, path: Path | str, run: RunData | None = None)
     Raises as `fedloom.runs.export.trained.Trained.save`, and `ConfigError` if the card was edited since fedloom
     wrote it.
     """
-    from fedloom.runs.export.metadata import ExportMetadata, check_place  # imports torch
+    from fedloom.runs.export.modules import ExportMetadata, check_place  # imports torch
 
     path = expand_home(path)
     check_place(path)

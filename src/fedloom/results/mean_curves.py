@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from math import isfinite
 
 from fedloom.results.statistics import mean_std
-from fedloom.runs.storage.curves import curve
+from fedloom.runs.storage.log import curve
 from fedloom.runs.storage.run_data import RunData
 
 
@@ -27,7 +27,7 @@ def mean_curve(results: Sequence[RunData], name: str, split: str) -> MeanCurve |
     Args:
         results: runs that differ in their seed.
         name: name of the measure.
-        split: split of the measure, as in `fedloom.runs.storage.curves.curve`.
+        split: split of the measure, as in `fedloom.runs.storage.log.curve`.
     """
     by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
     common = set.intersection(*(set(values) for values in by_run))

@@ -18,7 +18,7 @@ from fedloom.results.fairness import fairness
 from fedloom.runs.storage.run_data import RunData
 
 if TYPE_CHECKING:
-    from fedloom.runs.export.metadata import ExportMetadata, Input, Training
+    from fedloom.runs.export.modules import ExportMetadata, Input, Training
 
 Rows = list[tuple[str, str]]
 _MAX_CLASSES = 30  # of which the card has a row each

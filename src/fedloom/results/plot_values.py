@@ -28,7 +28,7 @@ from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.statistics import mean_std
 from fedloom.results.table import grouped
 from fedloom.results.verdict import BASELINE
-from fedloom.runs.storage.curves import curve
+from fedloom.runs.storage.log import curve
 from fedloom.runs.storage.run_data import RunData
 
 

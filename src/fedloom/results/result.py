@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any, Self
 from fedloom.core.text import counted
 from fedloom.results.summary_table import Summary, run_summary, summary_rows
 from fedloom.results.tabular import Tabular, frame
-from fedloom.runs.storage.curves import RoundSelection
+from fedloom.runs.storage.log import RoundSelection
 from fedloom.runs.storage.run_data import RunData
 
 if TYPE_CHECKING:
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 
     from fedloom.results.export_model import ExportedFiles
     from fedloom.runs.export.evaluation import Evaluation
-    from fedloom.runs.export.round_models import RoundModels
+    from fedloom.runs.export.trained import RoundModels
 
 
 @dataclass(frozen=True, slots=True, repr=False)
@@ -60,7 +60,7 @@ class Result(RunData, Tabular):
 
         Raises `ConfigError` for a round that was not kept, `CheckpointError` for damaged files.
         """
-        from fedloom.runs.export.round_models import RoundModels
+        from fedloom.runs.export.trained import RoundModels
 
         return RoundModels(self, round_)
 

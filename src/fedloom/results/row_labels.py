@@ -7,8 +7,8 @@ from dataclasses import replace
 
 from fedloom.results.comparability import OWN_COLUMNS, key_words, own_prefixes, setting_keys
 from fedloom.results.group import Group
+from fedloom.runs.storage.finished_runs import tuned_keys
 from fedloom.runs.storage.run_data import RunData
-from fedloom.runs.studies.tuning_record import tuned_keys
 
 
 def settings_agree(results: Sequence[RunData], keys: Sequence[Iterable[tuple[str, str]]]) -> bool:

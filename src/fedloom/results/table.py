@@ -17,9 +17,9 @@ from fedloom.results.difference import STEP
 from fedloom.results.group import MAIN_PROTOCOL, Group, ResultRow
 from fedloom.results.row_labels import name_by_study, settings_agree, without_settings
 from fedloom.results.statistics import mean_std
-from fedloom.runs.config.execution_keys import EXECUTION
+from fedloom.runs.storage.finished_runs import tuned_keys
 from fedloom.runs.storage.run_data import SECONDS, RunData, has_diverged
-from fedloom.runs.studies.tuning_record import tuned_keys
+from fedloom.runs.storage.schemas import EXECUTION
 
 _NOT_COMPARED = {"seed", *EXECUTION}
 _DEALT = "scenario.seed"

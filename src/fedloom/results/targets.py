@@ -8,7 +8,7 @@ from math import isfinite
 from statistics import fmean
 
 from fedloom.core.errors import ConfigError
-from fedloom.runs.storage.curves import curve
+from fedloom.runs.storage.log import curve
 from fedloom.runs.storage.run_data import RunData
 
 

@@ -1,25 +1,277 @@
 """Tests of a trained run on clients that never trained: which there are, and their rows.
 
-`runs/newcomer_service.py` says how one of them is served. Over nodes, the newcomers' own nodes do so.
+`runs/newcomers.py` says how one of them is served. Over nodes, the newcomers' own nodes do so.
+
+How a client that never trained is served by a trained run: as it comes, and after it tuned on a few samples.
+
+A newcomer starts as a client does that takes part for the first time: `client_init` joined with what the server has,
+never with the state of another client. Its support is k samples of each class that it holds, the first k of an order
+drawn for it, so that a larger k adds samples; it is tested on its whole test split, on which it never tunes.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import Protocol, runtime_checkable
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from typing import Literal, Protocol, runtime_checkable
 
 import numpy as np
+import torch
+from torch import Tensor
+from torch.nn.modules.batchnorm import _BatchNorm
 
 from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record
 from fedloom.core.text import counted
+from fedloom.core.trees import Tree
 from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, Worker
-from fedloom.evaluation import MetricStates, Scores
+from fedloom.engine.jobs import Job
+from fedloom.evaluation import Evaluator, MetricStates, Scores
+from fedloom.methods.catalogue.first_model import initial_part
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Predictor
+from fedloom.methods.parts.tuning import tuning_phases
+from fedloom.nets.groups import group_of
+from fedloom.nets.net import Net
+from fedloom.nets.roles import Role
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.config.sections import EvaluationConfig, NewcomersConfig
-from fedloom.runs.newcomer_service import Newcomer, NewcomerService, TrainedServer
-from fedloom.runs.rows import score_rows
+from fedloom.runs.protocol_tests import score_rows
 from fedloom.runs.storage.log import Row
+
+ZERO_SHOT = "zero-shot"
+_LOCAL = "local"
+Shots = int | Literal["all"]
+
+
+@dataclass(frozen=True, slots=True)
+class Newcomer:
+    """index: among the newcomers. client: its id in streams and contexts, after those of the training clients."""
+
+    index: int
+    client: int
+    task: Task
+
+
+@dataclass(frozen=True, slots=True)
+class TrainedServer:
+    """The server's state after a round of training."""
+
+    state: Record
+    round: int
+
+
+class NewcomerService:
+    """Serves the newcomers of a scenario, and tests what they get.
+
+    Args:
+        method: the run's.
+        tasks: one for each architecture.
+        worker: tunes and tests.
+        scenario: the training clients, with the newcomers.
+        evaluation: metrics, shots and ways of tuning.
+    """
+
+    def __init__(
+        self, method: Method, tasks: Sequence[Task], worker: Worker, scenario: Scenario, evaluation: EvaluationConfig
+    ) -> None:
+        newcomers = scenario.newcomers
+        assert newcomers is not None, "a scenario without newcomers"
+        self.method, self.tasks, self.worker, self.config = method, tasks, worker, evaluation.newcomers
+        self.scenario, self._first_id, self._public = newcomers, scenario.clients, scenario.public
+        on_device = replace(
+            newcomers, train_set=worker.data, test_set=newcomers.test_set.to(worker.device), attack=None, bad=()
+        )
+        reference = worker.evaluator_for(None)
+        metrics, mib = evaluation.metrics, evaluation.scores_mib
+        self.evaluator = Evaluator(on_device, "global/local", batch=reference.batch, metrics=metrics, scores_mib=mib)
+        task = tasks[0]
+        self._estimates_statistics = bool(method.private_names(task) & task.names(frozenset({Role.BN_STAT})))
+
+    def newcomers(self) -> Iterator[Newcomer]:
+        """Yield all newcomers, in the order of their ids."""
+        return map(self.newcomer, range(self.scenario.clients))
+
+    def newcomer(self, index: int) -> Newcomer:
+        """Return one of the newcomers."""
+        client = self._first_id + index
+        return Newcomer(index, client, self.tasks[group_of(client, self.tasks)])
+
+    def names(self, server: TrainedServer) -> list[str]:
+        """Name the ways of serving that are tested, of which each newcomer has all."""
+        names = [ZERO_SHOT]
+        for shots in self.config.shots:
+            names += [self._name(shots, tuned) for tuned in self._tunes(server)]
+            names.append(self._name(shots, _LOCAL))
+        return names
+
+    def tests(self, server: TrainedServer, newcomer: Newcomer) -> Iterator[tuple[str, MetricStates]]:
+        """Yield the name of each way of serving a newcomer, and the metric states of its test."""
+        whole = self.support(newcomer, "all")
+        predictor = self.predictor(server, newcomer, self.first_state(server, newcomer, whole))
+        yield ZERO_SHOT, self.test(server, newcomer, predictor, whole, None)
+        for shots in self.config.shots:
+            support = self.support(newcomer, shots)
+            for tuned in self._tunes(server):
+                if tuned == "own":
+                    states = self._after_own_round(server, newcomer, support)
+                else:
+                    states = self.test(server, newcomer, predictor, support, tuned)
+                yield self._name(shots, tuned), states
+            alone = Predictor(newcomer.task.init)  # and nothing of the server's, which a method's logits may use
+            yield self._name(shots, _LOCAL), self.test(server, newcomer, alone, support, "all")
+
+    def support(self, newcomer: Newcomer, shots: Shots) -> Tensor:
+        """Return the newcomer's support, indices [n]: up to `shots` samples of each class that it holds."""
+        rows = self.scenario.train[newcomer.index]
+        order = newcomer.task.streams.numpy("support", 0, newcomer.client).permutation(rows)
+        if shots == "all":
+            return torch.from_numpy(order)
+        labels = self.scenario.train_set.y.numpy()[order]
+        kept = np.concatenate([np.flatnonzero(labels == label)[:shots] for label in np.unique(labels)])
+        return torch.from_numpy(order[np.sort(kept)])
+
+    def first_state(self, server: TrainedServer, newcomer: Newcomer, indices: Tensor) -> Record:
+        """Return the private state of a client that takes part for the first time.
+
+        Args:
+            server: what the run has trained.
+            newcomer: the client.
+            indices: its samples in the training set [n], int64.
+        """
+        return self.method.client_init(self._context(server, newcomer, indices))
+
+    def has_personal_model(self, server: TrainedServer, newcomer: Newcomer) -> bool:
+        """Whether the method has a personal model of a newcomer, which a round of its own can train."""
+        state = self.first_state(server, newcomer, self.support(newcomer, "all"))
+        ctx = self._server_context(server, newcomer)
+        return "personal" in self.method.predictors(server.state, state, ctx)
+
+    def predictor(self, server: TrainedServer, newcomer: Newcomer, state: Record) -> Predictor:
+        """Return the model that a newcomer gets: its personal one, unless that is an initial one and there is a global
+        one.
+
+        Args:
+            server: what the run has trained.
+            newcomer: the client.
+            state: its private state.
+
+        Raises `ConfigError` if the method has neither.
+        """
+        ctx = self._server_context(server, newcomer)
+        predictors = self.method.predictors(server.state, None, ctx)
+        predictors |= self.method.predictors(server.state, state, ctx)
+        own = predictors.get("personal")
+        is_initial = self._initial_part() is not None or (own is not None and _are_first_weights(own.tree, newcomer))
+        kinds = ("global", "personal") if is_initial else ("personal", "global")
+        for kind in kinds:
+            if kind in predictors:
+                return predictors[kind]
+        raise ConfigError(
+            f"scenario.held_out: {self.method.name()} has no model for a client that never trained; leave "
+            "held_out out, or take another method"
+        )
+
+    def zero_shot_note(self, server: TrainedServer) -> str | None:
+        """Return what to know of the model that a newcomer gets before it tunes; None if it comes from the server.
+
+        A part may be the initial one, at chance, unless a global model takes its place. Statistics of batch norm that
+        stay with the clients are the newcomer's own.
+        """
+        part, ctx = self._initial_part(), self._server_context(server, self.newcomer(0))
+        if part is not None and "global" not in self.method.predictors(server.state, None, ctx):
+            return f"its {part} is the initial one"
+        return "batch norm has the statistics of the newcomer's own samples" if self._estimates_statistics else None
+
+    def test(
+        self,
+        server: TrainedServer,
+        newcomer: Newcomer,
+        predictor: Predictor,
+        support: Tensor,
+        tuned: Literal["all", "head", "lp_ft"] | None,
+    ) -> MetricStates:
+        """Test a model after its weights were tuned.
+
+        Where the statistics of batch norm stay with the clients, a trained model first gets those of the support, on
+        which the statistics of first weights, 0 and 1, would do it harm.
+
+        Args:
+            server: what the run has trained.
+            newcomer: on whose test samples.
+            predictor: the model.
+            support: the samples on which it tunes [n], int64.
+            tuned: what is tuned; None tests the model as it is.
+        """
+        ctx, loaded_net = self._context(server, newcomer, support), self.worker.net_of_client(newcomer.client)
+        optimizer = replace(newcomer.task.optimizer, lr=newcomer.task.optimizer.lr_in(server.round), decay=1.0)
+        phases = [] if tuned is None else tuning_phases(tuned, predictor, optimizer, self.config.epochs)
+        estimates = self._estimates_statistics and (tuned is None or not _are_first_weights(predictor.tree, newcomer))
+        with newcomer.task.streams.isolated("newcomer", ctx.round, ctx.client, self.worker.device):
+            if estimates:
+                self.worker.tune(loaded_net, predictor, ctx, support, [])
+                self._estimate_statistics(loaded_net.net, support)
+                predictor = replace(predictor, tree=loaded_net.weights())
+            self.worker.tune(loaded_net, predictor, ctx, support, phases)
+            return self.evaluator.states(loaded_net, predictor, newcomer.index, "test")
+
+    def _initial_part(self) -> str | None:
+        return initial_part(self.method, self.tasks[0])
+
+    def _tunes(self, server: TrainedServer) -> list[Literal["all", "head", "lp_ft", "own"]]:
+        """The ways of tuning, without the method's own round where it has no personal model."""
+        if "own" not in self.config.tunes or self.has_personal_model(server, self.newcomer(0)):
+            return list(self.config.tunes)
+        return [tuned for tuned in self.config.tunes if tuned != "own"]
+
+    def _name(self, shots: Shots, tuned: str) -> str:
+        return f"{shots}-shot/{tuned}" if tuned == "own" else f"{shots}-shot/{tuned}/{self.config.epochs}"
+
+    def _context(self, server: TrainedServer, newcomer: Newcomer, indices: Tensor) -> ClientContext:
+        task = newcomer.task
+        counts = torch.bincount(self.scenario.train_set.y[indices], minlength=task.num_classes)
+        return ClientContext(task, server.round + 1, newcomer.client, len(indices), counts)
+
+    def _server_context(self, server: TrainedServer, newcomer: Newcomer) -> ServerContext:
+        net = self.worker.net_of_client(newcomer.client).net.functional
+        return ServerContext(newcomer.task, server.round, net, self._public, client=newcomer.client)
+
+    @torch.no_grad()
+    def _estimate_statistics(self, net: Net, support: Tensor) -> None:
+        """Take the statistics of batch norm from the newcomer's samples, without their labels, in one pass."""
+        layers = [module for module in net.modules() if isinstance(module, _BatchNorm)]
+        momenta = [layer.momentum for layer in layers]
+        net.train()
+        try:
+            for layer in layers:
+                layer.reset_running_stats()
+                layer.momentum = None  # the mean over all batches
+            for rows in torch.split(support, self.evaluator.batch):
+                if len(rows) > 1:  # a single sample has no spread
+                    net(self.worker.data.gather(rows))
+        finally:
+            for layer, momentum in zip(layers, momenta, strict=True):
+                layer.momentum = momentum
+
+    def _after_own_round(self, server: TrainedServer, newcomer: Newcomer, support: Tensor) -> MetricStates:
+        """Test the personal model that the method's own round on the support leaves with the newcomer."""
+        ctx = self._context(server, newcomer, support)
+        payload = self.method.down(server.state, newcomer.client, self._server_context(server, newcomer))
+        with newcomer.task.streams.isolated("newcomer", ctx.round, ctx.client, self.worker.device):
+            state = self.worker.run(Job(ctx, payload, self.first_state(server, newcomer, support), support)).state
+            predictors = self.method.predictors(server.state, state, self._server_context(server, newcomer))
+            loaded_net = self.worker.net_of_client(newcomer.client)
+            predictor, _ = self.worker.adapt(loaded_net, predictors["personal"], ctx, support)
+            return self.evaluator.states(loaded_net, predictor, newcomer.index, "test")
+
+
+def _are_first_weights(tree: Tree, newcomer: Newcomer) -> bool:
+    """Whether a model is the initial one, as that of a method which keeps its last model in its state."""
+    first = newcomer.task.init
+    return tree.keys() == first.keys() and all(torch.equal(value, first[name]) for name, value in tree.items())
+
 
 SPLIT = "newcomers"  # of their rows
 

@@ -16,34 +16,25 @@ from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose_engine
 from fedloom.engine.states import ClientStates
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.runs.bfloat16_advice import bfloat16_advice
-from fedloom.runs.callback_measures import CallbackMeasures, check_reason
-from fedloom.runs.callbacks import Callback
+from fedloom.runs.callbacks import Callback, CallbackMeasures, check_reason, copy_weights
 from fedloom.runs.client_models import client_model_keeper
-from fedloom.runs.config.difference import difference
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.config.setup import Setup
-from fedloom.runs.drift.measured import RunDrift
-from fedloom.runs.early_stopping import EarlyStopping
-from fedloom.runs.evaluation_checks import note_metrics_by_name
+from fedloom.runs.drift.observer import RunDrift
+from fedloom.runs.early_stopping import EarlyStopping, note_metrics_by_name
 from fedloom.runs.export.run_at_checkpoint import Memory
 from fedloom.runs.newcomers import SPLIT, NewcomerTests, newcomer_notes
-from fedloom.runs.protocol_tests import ProtocolTests
-from fedloom.runs.rows import system_row, training_rows
+from fedloom.runs.protocol_tests import ProtocolTests, system_row, training_rows
+from fedloom.runs.setup import Setup, bfloat16_advice
 from fedloom.runs.storage import checkpoint as checkpoint_store
 from fedloom.runs.storage import data_record
-from fedloom.runs.storage.checkpoint import Checkpoint
-from fedloom.runs.storage.client_details import write_client_details
-from fedloom.runs.storage.compatibility import report_misfits, restore
-from fedloom.runs.storage.curves import best_val
-from fedloom.runs.storage.data_record import data_record_of, refuse_other_data
-from fedloom.runs.storage.environment import describe_environment
-from fedloom.runs.storage.log import START, Row
-from fedloom.runs.storage.resources import explain_shortage
-from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.checkpoint import Checkpoint, report_misfits, restore
+from fedloom.runs.storage.data_record import data_record_of, describe_environment, refuse_other_data
+from fedloom.runs.storage.folders import explain_shortage
+from fedloom.runs.storage.log import START, Row, best_val
+from fedloom.runs.storage.run_data import RunData, write_client_details
 from fedloom.runs.storage.run_folder import RunFolder
+from fedloom.runs.storage.schemas import difference
 from fedloom.runs.summary import degenerate, summarise
-from fedloom.runs.weights import copy_weights
 
 Existing = Literal["refuse", "resume", "fresh"]
 # Makes an engine for a federation, given the server's worker, and whom to tell what happens.

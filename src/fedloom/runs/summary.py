@@ -17,10 +17,9 @@ from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.newcomers import SPLIT
 from fedloom.runs.protocol_tests import ProtocolTests
-from fedloom.runs.storage.curves import accuracies, curve, of_protocol, total_over_rounds, value_at_selected_round
-from fedloom.runs.storage.environment import peak_memory_mb
+from fedloom.runs.storage.data_record import peak_memory_mb
+from fedloom.runs.storage.log import Row, accuracies, curve, of_protocol, total_over_rounds, value_at_selected_round
 from fedloom.runs.storage.run_data import SECONDS
-from fedloom.runs.storage.run_folder import Row
 
 
 def summarise(

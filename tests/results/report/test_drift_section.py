@@ -14,7 +14,7 @@ from fedloom.results.page_sections import PageSection, SectionPicture
 from fedloom.results.report.drift_section import drift_sections
 from fedloom.results.report.drift_summary import drift_notes, drift_rows, drift_sentences, mean_of_figure
 from fedloom.results.report.parts import render_section
-from fedloom.runs.storage.drift_log import DriftRound, DriftValue
+from fedloom.runs.storage.log import DriftRound, DriftValue
 from toy_results import MakeResult
 
 

@@ -7,11 +7,10 @@ import pytest
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
 from fedloom.nets import MODELS
 from fedloom.nets.options import model_options
-from fedloom.runs.config.explain import fields_of
+from fedloom.runs.config.keys import fields_of
 from fedloom.runs.config.model_key import ModelConfig, UserModelConfig
-from fedloom.runs.config.public_data import PublicConfig
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.config.scenario_config import ScenarioConfig
+from fedloom.runs.config.scenario_config import PublicConfig, ScenarioConfig
 
 LONGEST = 45  # words of a sentence
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
-from fedloom.runs.config.difference import difference
 from fedloom.runs.config.run_config import parse
+from fedloom.runs.storage.schemas import difference
 
 HERE = {"rounds": 3, "optimizer": {"lr": 0.1, "name": "sgd"}, "engine": {"workers": 2}, "scenario": {"alpha": 0.1}}
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.runs.config.difference import difference
-from fedloom.runs.config.execution_keys import EXECUTION, changes_numbers
 from fedloom.runs.config.run_config import RunConfig, parse
+from fedloom.runs.storage.schemas import EXECUTION, changes_numbers, difference
 from fedloom.runs.studies.plan import relevant
 
 CONFIG = {"scenario": {"source": "digits", "partition": "iid", "clients": 4}}

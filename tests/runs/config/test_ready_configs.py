@@ -14,7 +14,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.data.client_splits import hold_out
 from fedloom.data.views import Views
 from fedloom.papers.recipe import find_recipe
-from fedloom.runs.config.ready_configs import ReadyConfig, find_config, find_ready, ready_configs
+from fedloom.runs.config.reference import ReadyConfig, find_config, find_ready, ready_configs
 from fedloom.runs.config.run_config import parse
 
 READY = ready_configs()

@@ -6,7 +6,7 @@ import pytest
 
 import fedloom as fl
 from fedloom.core.errors import ConfigError
-from fedloom.runs.config.references import variants_with_references
+from fedloom.runs.config.grid import variants_with_references
 
 DATA = {"source": "digits", "partition": "iid", "clients": 4}
 

@@ -6,7 +6,7 @@ import torch
 from fedloom.core.tables import ClassTable
 from fedloom.engine.observed_round import ObservedRound
 from fedloom.methods.contract.contexts import ServerContext
-from fedloom.runs.drift.by_class import head_figures, table_figures
+from fedloom.runs.drift.observer import head_figures, table_figures
 from fedloom.runs.drift.updates import client_updates
 from support import CLASSES, Through, configured, world
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from fedloom.runs.drift.mean_weights import MeanWeights
+from fedloom.runs.drift.updates import MeanWeights
 from support import configured, world
 
 LABELS = [[0, 0, 0, 1], [1, 1], [2, 0]]

@@ -7,7 +7,7 @@ import fedloom as fl
 from fedloom.core.tables import ClassTable
 from fedloom.engine.observed_round import ObservedRound
 from fedloom.methods.contract.contexts import ServerContext
-from fedloom.runs.drift.server_values import server_figures
+from fedloom.runs.drift.updates import server_figures
 from support import configured, world
 
 

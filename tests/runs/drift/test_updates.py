@@ -5,8 +5,7 @@ import math
 import pytest
 import torch
 
-from fedloom.runs.drift.updates import ClientUpdates, update_figures
-from fedloom.runs.drift.vectors import evenly
+from fedloom.runs.drift.updates import ClientUpdates, evenly, update_figures
 from support import configured, world
 
 TASK = world(configured("fedavg"), [[0], [1]]).task

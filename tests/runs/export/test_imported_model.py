@@ -9,7 +9,7 @@ import pytest
 from torch import nn
 
 from fedloom.core.errors import ConfigError
-from fedloom.runs.export.imported_model import imported_model
+from fedloom.runs.export.evaluation import imported_model
 
 TEXT = """
 from torch import nn

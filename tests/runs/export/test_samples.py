@@ -19,7 +19,7 @@ from pyarrow import csv, parquet
 import fedloom as fl
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES, describe_input, from_arrays
-from fedloom.runs.export.metadata import Input
+from fedloom.runs.export.modules import Input
 from fedloom.runs.export.samples import SampleNote, read_samples
 from fedloom.runs.export.trained import read
 

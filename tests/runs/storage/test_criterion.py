@@ -3,8 +3,7 @@
 import math
 
 from fedloom.core.text import Criterion
-from fedloom.runs.storage.curves import accuracies, best_val, value_at_selected_round
-from fedloom.runs.storage.log import Row
+from fedloom.runs.storage.log import Row, accuracies, best_val, value_at_selected_round
 
 LOWEST = Criterion("brier", -1)
 

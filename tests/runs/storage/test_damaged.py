@@ -29,7 +29,7 @@ from fedloom.results.result import Result
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from fedloom.runs.storage import state_archive as packs
-from fedloom.runs.storage.versions import version_of
+from fedloom.runs.storage.finished_runs import version_of
 
 VALUES: dict[str, Any] = {
     "method": "fedproto",

@@ -14,9 +14,8 @@ from fedloom.core.errors import RunFolderError
 from fedloom.results.comparison import Comparison
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from fedloom.runs.studies.collect import collect
+from fedloom.runs.studies.outcome import collect, reuse
 from fedloom.runs.studies.plan import parse_study
-from fedloom.runs.studies.reuse import reuse
 from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder
 

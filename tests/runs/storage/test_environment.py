@@ -5,9 +5,9 @@ import sys
 
 import numpy as np
 
-from fedloom.runs.storage.environment import peak_memory_mb
+from fedloom.runs.storage.data_record import peak_memory_mb
 
-_PEAK = "from fedloom.runs.storage.environment import peak_memory_mb; print(peak_memory_mb())"
+_PEAK = "from fedloom.runs.storage.data_record import peak_memory_mb; print(peak_memory_mb())"
 
 
 def test_peak_memory_is_this_process_own():

@@ -13,9 +13,8 @@ from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from fedloom.runs.storage.log import START, MetricsLog
 from fedloom.runs.storage.run_folder import folder_name
-from fedloom.runs.studies.compare import compare
 from fedloom.runs.studies.plan import parse_study
-from fedloom.runs.studies.run_study import run_study
+from fedloom.runs.studies.run_study import compare, run_study
 from fedloom.runs.studies.study_folder import StudyFolder
 
 VALUES = {

@@ -10,8 +10,8 @@ import pytest
 from fedloom.core.errors import FedloomError, RunFolderError
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from fedloom.runs.storage import ownership as marker
-from fedloom.runs.studies.compare import compare
+from fedloom.runs.storage import folders
+from fedloom.runs.studies.run_study import compare
 
 CONFIG = parse({"scenario": {"source": "digits", "partition": "iid", "clients": 2}, "rounds": 1, "local_epochs": 1})
 
@@ -45,10 +45,10 @@ def test_a_folder_of_somebody_elses_is_refused_and_left_as_it_is(
 @pytest.mark.parametrize("kind", ["run", "comparison"])
 def test_a_folder_of_an_earlier_version_may_be_used(tmp_path: Path, kind: str) -> None:
     started(kind, tmp_path)
-    for mark in tmp_path.rglob(marker.MARKER):
+    for mark in tmp_path.rglob(folders.MARKER):
         mark.unlink()
     started(kind, tmp_path)
-    assert (tmp_path / marker.MARKER).exists()
+    assert (tmp_path / folders.MARKER).exists()
 
 
 def test_runs_and_comparisons_do_not_share_a_folder(tmp_path: Path) -> None:
@@ -81,6 +81,6 @@ def test_a_comparison_that_cannot_start_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_damaged_mark_is_no_mark(tmp_path: Path) -> None:
-    (tmp_path / marker.MARKER).write_text("{")
+    (tmp_path / folders.MARKER).write_text("{")
     with pytest.raises(RunFolderError, match="did not write"):
-        marker.check(tmp_path, "run")
+        folders.check(tmp_path, "run")

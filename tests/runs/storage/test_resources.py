@@ -9,7 +9,7 @@ import pytest
 import torch
 
 from fedloom.core.errors import ClientError, RunFolderError
-from fedloom.runs.storage.resources import explain_shortage
+from fedloom.runs.storage.folders import explain_shortage
 
 
 @pytest.mark.parametrize(

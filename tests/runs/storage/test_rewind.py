@@ -9,8 +9,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from fedloom.runs.storage.checkpoint import checkpoints_by_round, is_kept_for_rewind
-from fedloom.runs.storage.rewind import rewind
+from fedloom.runs.storage.checkpoint import checkpoints_by_round, is_kept_for_rewind, rewind
 
 CONFIG = {
     "method": "scaffold",

@@ -9,7 +9,7 @@ import pytest
 
 from fedloom.core.text import Criterion
 from fedloom.results.table import has_diverged
-from fedloom.runs.storage.curves import accuracies
+from fedloom.runs.storage.log import accuracies
 from fedloom.runs.storage.run_data import _summary_fits_rows
 from toy_results import MakeResult
 

@@ -8,7 +8,7 @@ import pytest
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.runs.storage.versions import refuse_mixed, version_of
+from fedloom.runs.storage.finished_runs import refuse_mixed, version_of
 
 
 def test_one_version_is_no_mix() -> None:

@@ -13,7 +13,7 @@ import yaml
 from fedloom.core.errors import ConfigError
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from fedloom.runs.studies.collect import collect
+from fedloom.runs.studies.outcome import collect
 
 SCENARIO = {"source": "digits", "partition": "iid", "clients": 2}
 CONFIG = {"scenario": SCENARIO, "rounds": 1, "local_epochs": 1, "engine": "serial"}

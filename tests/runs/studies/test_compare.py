@@ -11,7 +11,7 @@ from die_once import FullDisk
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.early_stopping import EarlyStopping
-from fedloom.runs.studies.compare import compare
+from fedloom.runs.studies.run_study import compare
 
 
 def configs(**changes: Any) -> list[Any]:

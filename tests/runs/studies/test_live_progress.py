@@ -13,9 +13,7 @@ from rich.console import Console
 
 import fedloom as fl
 from fedloom.runs.config.run_config import parse
-from fedloom.runs.studies.events import Event
-from fedloom.runs.studies.live_progress import ProgressDisplay, progress_listener
-from fedloom.runs.studies.pace import ProgressEstimate
+from fedloom.runs.studies.live_progress import Event, ProgressDisplay, ProgressEstimate, progress_listener
 
 
 class Clock:

@@ -14,12 +14,11 @@ from die_once import DieOnce
 from fedloom.core.errors import RunFolderError
 from fedloom.results.result import Result
 from fedloom.runs.callbacks import Callback
-from fedloom.runs.studies.events import Event
-from fedloom.runs.studies.on_ray import _work
+from fedloom.runs.studies.live_progress import Event
 from fedloom.runs.studies.outcome import Outcome
 from fedloom.runs.studies.plan import StudyPlan, parse_study
 from fedloom.runs.studies.run_study import run_study
-from fedloom.runs.studies.runner import Runner
+from fedloom.runs.studies.runner import Runner, _work
 from fedloom.runs.studies.study_folder import StudyFolder
 
 TINY: dict[str, Any] = {

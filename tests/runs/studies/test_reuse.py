@@ -11,8 +11,8 @@ import pytest
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
+from fedloom.runs.studies.outcome import reuse
 from fedloom.runs.studies.plan import StudyPlan, parse_study
-from fedloom.runs.studies.reuse import reuse
 from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder
 
@@ -92,7 +92,7 @@ def test_a_copy_that_cannot_be_written_leaves_nothing(
         copy.mkdir(parents=True)
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("fedloom.runs.studies.reuse.shutil.copytree", full_disk)
+    monkeypatch.setattr("fedloom.runs.studies.outcome.shutil.copytree", full_disk)
     with pytest.raises(RunFolderError, match="No space left"):
         reuse(study_folder, study.cells, table)
     assert not list((study_folder.path / ".copies").iterdir())

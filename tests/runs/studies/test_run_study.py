@@ -25,9 +25,8 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.results.result import Result
 from fedloom.results.table import result_table
 from fedloom.runs.callbacks import Callback
-from fedloom.runs.studies.collect import collect
-from fedloom.runs.studies.events import Event
-from fedloom.runs.studies.outcome import Outcome, done_of, outcome
+from fedloom.runs.studies.live_progress import Event
+from fedloom.runs.studies.outcome import Outcome, collect, done_of, outcome
 from fedloom.runs.studies.plan import StudyPlan, parse_study
 from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder

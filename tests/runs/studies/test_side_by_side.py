@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 from fedloom.core.errors import RunFolderError
-from fedloom.runs.studies.events import Event
+from fedloom.runs.studies.live_progress import Event
 from fedloom.runs.studies.side_by_side import _HandOut
 
 # Of each job, at one attempt after another, also with events before an answer; None: it is killed.

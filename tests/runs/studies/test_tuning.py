@@ -15,13 +15,13 @@ from fedloom.core.files import json_text, parse_json
 from fedloom.core.text import ACCURACY
 from fedloom.results.comparison import Comparison
 from fedloom.results.result import Result
+from fedloom.runs.storage.finished_runs import tuning_choices
 from fedloom.runs.storage.log import Row
-from fedloom.runs.studies.collect import collect
+from fedloom.runs.studies.outcome import collect
 from fedloom.runs.studies.plan import parse_study
 from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder
 from fedloom.runs.studies.tuning import Choices, jobs_of, trials_of, validation_value
-from fedloom.runs.studies.tuning_record import tuning_choices
 from toy_results import MakeResult
 
 TINY: dict[str, Any] = {

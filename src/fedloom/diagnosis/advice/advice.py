@@ -15,7 +15,7 @@ from fedloom.diagnosis.diagnosis import Diagnosis, diagnose_scenario
 from fedloom.engine.public import require_public
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.config.setup import Setup
+from fedloom.runs.setup import Setup
 
 if TYPE_CHECKING:
     from fedloom.diagnosis.advice.trial import TrialOutcome

@@ -17,7 +17,7 @@ from pydantic import Field, ValidationError
 
 from fedloom.core.errors import ConfigError
 from fedloom.diagnosis.diagnosis import Diagnosis
-from fedloom.runs.config.explain import explain_validation_error
+from fedloom.runs.config.keys import explain_validation_error
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.config.sections import Section
 

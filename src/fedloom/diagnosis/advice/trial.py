@@ -24,8 +24,8 @@ from fedloom.diagnosis.advice.advice import Advice, fitted
 from fedloom.diagnosis.advice.evidence import Needs
 from fedloom.results.difference import Difference, compare_family
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.studies.compare import compare
-from fedloom.runs.studies.events import Listener
+from fedloom.runs.studies.live_progress import Listener
+from fedloom.runs.studies.run_study import compare
 from fedloom.runs.studies.tuning import refuse_without_validation, trial_score
 
 FACTOR = 3  # of the rounds from rung to rung, and of the arms that are dropped

@@ -14,7 +14,7 @@ from fedloom.flower.preflight.finding import Finding, error, ok
 from fedloom.flower.preflight.machine import stored_bytes
 from fedloom.methods.contract.contexts import ClientContext, ServerContext
 from fedloom.runs.config.run_config import RunConfig, load, parse
-from fedloom.runs.config.setup import Setup
+from fedloom.runs.setup import Setup
 
 
 @dataclass(frozen=True, slots=True)

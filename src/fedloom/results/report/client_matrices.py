@@ -7,8 +7,7 @@ from collections.abc import Sequence
 from markupsafe import Markup
 
 from fedloom.results.report.markup import client_confusion
-from fedloom.runs.storage.client_details import Confusion
-from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.run_data import Confusion, RunData
 
 _MOST_CELLS = 100_000  # of all clients of a row: about 1 MB of a page
 

@@ -13,7 +13,7 @@ from fedloom.results.report.drift_summary import (
     figure_text,
     mean_of_figure,
 )
-from fedloom.runs.storage.drift_log import DriftRound
+from fedloom.runs.storage.log import DriftRound
 from fedloom.runs.storage.run_data import RunData
 
 _MOST_RUNS = 6  # with a section of their own

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from fedloom.core.text import counted
-from fedloom.runs.storage.drift_log import DriftRound
+from fedloom.runs.storage.log import DriftRound
 
 PARTS = ("local", "sampling", "server")
 NOT_MEASURED = (

@@ -32,8 +32,8 @@ from fedloom.results.report.tuned_values import tuning_blocks
 from fedloom.results.table import attack_words, grouped, not_offered_notes
 from fedloom.results.table_notes import run_notes
 from fedloom.results.verdict import BASELINE, verdicts
+from fedloom.runs.storage.finished_runs import tuning_choices
 from fedloom.runs.storage.run_data import RunData
-from fedloom.runs.studies.tuning_record import tuning_choices
 
 # Keys of a scenario that every scenario has, or that say little about it.
 _PLAIN_SCENARIO = {

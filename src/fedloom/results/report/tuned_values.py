@@ -10,7 +10,7 @@ from fedloom.core.text import counted
 from fedloom.results.formats import as_csv
 from fedloom.results.page_sections import Cell
 from fedloom.results.report.markup import fold, name_cell, paragraph, table, words_cell
-from fedloom.runs.studies.tuning_record import TuningChoice
+from fedloom.runs.storage.finished_runs import TuningChoice
 
 _NAMED = 3
 

@@ -1,21 +1,146 @@
-"""Keys by section, for hints on misplaced keys, and the check of a model's options."""
+"""Errors of a config in one line: the key, the value, why it is wrong, and where the key belongs.
+
+Keys by section, for hints on misplaced keys, and the check of a model's options.
+
+Upper bounds for the numbers of a config or a study. A larger number is a typing error: its run would not end.
+
+Refuses true and false where a config needs a number: Python reads them as 1 and 0.
+
+The one list of config keys that cannot change a number. Nothing here needs torch.
+
+Differences between the config of a run folder and another config, as a short text.
+"""
 
 from __future__ import annotations
 
+import difflib
 import json
-from collections.abc import Callable, Iterator, Mapping
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any
+from typing import Annotated, Any, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
 
-from fedloom.core.errors import UnknownKeyError
+from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
+from fedloom.core.registry import Registry
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.methods import METHODS
 from fedloom.nets import MODELS
 from fedloom.nets.options import model_options
-from fedloom.runs.config.explain import explain_validation_error, keys_with_sections
+
+# Pydantic's words for what a section is, in those of a config.
+_SECTION = "a section holds keys with values, as {key: value} or key.name=value"
+_UNION_MEMBER = re.compile(
+    r"str|int|float|bool|ModelConfig|constrained-\w+|literal\[.*|(list|dict|tuple)\[.*|function-.*"
+)
+_MESSAGES = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _SECTION, "tuple_type": "need a list"}
+
+
+def explain_validation_error(
+    error: ValidationError, section: str, model: type[BaseModel], more_keys: Sequence[str] = ()
+) -> ConfigError:
+    """Return the first problem that pydantic found as a `ConfigError`.
+
+    Args:
+        error: the error of pydantic.
+        section: path of `model` in the config, or "".
+        model: the class that was validated.
+        more_keys: keys that it accepts beside its fields.
+    """
+    first = error.errors()[0]
+    is_unknown = first["type"] in ("extra_forbidden", "unexpected_keyword_argument")
+    typed = first["loc"][-1:] if is_unknown else ()  # may have the name of a kind of value
+    path = first["loc"][: len(first["loc"]) - len(typed)]
+    location = [str(part) for part in (*(part for part in path if not _is_union_member(part)), *typed)]
+    key = ".".join([*filter(None, [section]), *location])
+    if is_unknown:
+        allowed = keys_at(model, location[:-1])
+        return UnknownKeyError(
+            key.rpartition(".")[0], location[-1], {*allowed, *(more_keys if len(location) == 1 else ())}
+        )
+    if first["type"] == "missing":
+        return ConfigError(f"{key} is missing: {model.__name__} needs it")
+    message = _MESSAGES.get(first["type"], f"{first['msg'][0].lower()}{first['msg'][1:]}")
+    if first["type"] in ("too_short", "too_long"):  # pydantic names a Python type, and counts after a validation
+        bound, limit = ("at least", "min_length") if first["type"] == "too_short" else ("at most", "max_length")
+        count = first.get("ctx", {}).get(limit, 1)
+        message = f"need {bound} {count:,} item{'' if count == 1 else 's'}"
+    return ConfigError(f"{key} = {short_repr(first['input'])}: {message}")
+
+
+def _is_union_member(part: int | str) -> bool:
+    """Whether a part of pydantic's location is no key, but the kind of value that a union tried."""
+    return isinstance(part, str) and _UNION_MEMBER.fullmatch(part) is not None
+
+
+def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Sequence[str]]) -> ConfigError:
+    """Add a hint to the error: sections that know the key, else sections that know a similar one, unless its own does.
+
+    Args:
+        error: the error for an unknown key.
+        sections: the sections that know a key, by its name, the likeliest first.
+    """
+    near = (
+        []
+        if error.key in sections
+        else difflib.get_close_matches(error.key, [*error.known_keys, *sections], 1, cutoff=0.75)
+    )
+    name = near[0] if near else error.key
+    paths = [f"{section}.{name}" if section else name for section in sections.get(name, ()) if section != error.section]
+    if not paths or (near and name in error.known_keys):
+        return error
+    return ConfigError(error.message_with(f"did you mean {' or '.join(map(repr, paths[:3]))}?"))
+
+
+def build_named(kinds: Registry[Any], values: Mapping[str, Any], path: str) -> Any:
+    """Build an entry `{name: ..., its keys}` of a config.
+
+    Args:
+        kinds: registry of the classes that `name` chooses from.
+        values: the entry.
+        path: its key with dots, for messages.
+
+    Returns an object of the chosen class. Raises `ConfigError` for what is not known.
+    """
+    keys = {str(key): value for key, value in values.items() if key != "name"}
+    if not isinstance(values.get("name"), str):
+        raise ConfigError(f"{path}: need a name; known: {', '.join(kinds.names())}")
+    kind = kinds.get(values["name"])
+    try:
+        return kind(**keys)
+    except ValidationError as error:
+        raise explain_validation_error(error, path, kind) from None
+
+
+def keys_with_sections(model: Any, section: str = "") -> Iterator[tuple[str, str]]:
+    """Yield section and name of every key below a model or a pydantic dataclass."""
+    for name, field in (fields_of(model) or {}).items():
+        yield section, name
+        for kind in (field.annotation, *get_args(field.annotation)):
+            yield from keys_with_sections(kind, f"{section}.{name}" if section else name)
+
+
+def keys_at(model: Any, path: Sequence[str]) -> set[str]:
+    """Return the keys of the section at `path` of a pydantic model or dataclass."""
+    fields = fields_of(model) or {}
+    for part in path:
+        annotation = fields[part].annotation if part in fields else None
+        inner_sections = [kind for kind in (annotation, *get_args(annotation)) if fields_of(kind) is not None]
+        if not inner_sections:
+            return set()
+        fields = fields_of(inner_sections[0]) or {}
+    return set(fields)
+
+
+def fields_of(kind: Any) -> Mapping[str, Any] | None:
+    """Return the fields of a pydantic model or dataclass by name; None for anything else."""
+    if isinstance(kind, type) and issubclass(kind, BaseModel):
+        return kind.model_fields
+    fields: Mapping[str, Any] | None = getattr(kind, "__pydantic_fields__", None)
+    return fields
 
 
 def check_options(model: str, options: Mapping[str, Any]) -> None:
@@ -67,3 +192,88 @@ def _every_key(config: type[BaseModel], method: str) -> Iterator[tuple[str, str]
         yield from keys_with_sections(METHODS.get(method).Options, method)
     for model in MODELS.names():
         yield from (("model", key) for key in model_options(model))
+
+
+MAX_RUNS = 100_000  # of a comparison, of a study, and of its tuning
+MAX_TRIES = 10_000  # of each group of cells in tuning
+
+_LARGEST_INTEGER = 2**31 - 1  # rounds are stored as 32-bit integers
+_LARGEST = 1e38  # of what nets compute with
+# By the last word of a key. Rounds may be many where early stopping ends a run.
+_BY_WORD: dict[str, float] = {
+    "rounds": 10_000_000,
+    "every": 10_000_000,
+    "k": 10_000_000,
+    "patience": 10_000_000,
+    "steps": 10_000_000,
+    "epochs": 100_000,
+    "pretraining": 100_000,
+    "episodes": 10_000_000,
+    "keep": 1_000_000,
+    "workers": 100_000,
+    "stack": 1_000_000,
+    "seconds": 1e9,
+    "timeout": 1e9,
+}
+# Seeds are large by intention; more clients than samples are refused with the number of samples.
+_FREE = ("seed", "clients")
+
+
+def refuse_absurd(values: Mapping[str, Any]) -> None:
+    """Raises `ConfigError` for the first number of a config's plain values that is larger than any run needs."""
+    for key, value in _numbers(values):
+        last_name = key.rpartition(".")[2]
+        largest = _BY_WORD.get(last_name.rpartition("_")[2], _LARGEST if isinstance(value, float) else _LARGEST_INTEGER)
+        if last_name not in _FREE and math.isfinite(value) and abs(value) > largest:
+            raise ConfigError(f"{key} = {value!r:.40}: need a number up to {largest:,.0f}")
+
+
+def refuse_many(subject: str, counts: Iterable[int], largest: int = MAX_RUNS) -> None:
+    """Raise `ConfigError` for too many combinations.
+
+    Args:
+        subject: name of what is counted, for the message.
+        counts: numbers of values, whose product is the number of combinations.
+        largest: the largest product that is allowed.
+    """
+    count = math.prod(counts)
+    if count > largest:
+        raise ConfigError(f"{subject}: {count:,} combinations, more than {largest:,}; shorten a list, or split them up")
+
+
+def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int | float]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _numbers(value, f"{prefix}{key}.")
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            yield f"{prefix}{key}", value
+
+
+def refuse_booleans(written: Any, read: Any, path: str = "") -> None:
+    """Raise `ConfigError` for the first true or false that was read as a number.
+
+    Args:
+        written: values as they were written: mappings, lists and single values.
+        read: the same values after their check, at the same places; more may stand beside them.
+        path: the key of both with dots, for the message.
+
+    Example:
+        >>> refuse_booleans({"rounds": [True]}, {"rounds": (1,)})
+        Traceback (most recent call last):
+        fedloom.core.errors.ConfigError: rounds.0 = True: need a number, as 1; true would be read as 1
+        >>> refuse_booleans({"mask": True}, {"mask": True})
+    """
+    if isinstance(written, bool):
+        if isinstance(read, int | float) and not isinstance(read, bool):
+            word = str(written).lower()
+            raise ConfigError(f"{path} = {written}: need a number, as {read:g}; {word} would be read as {read:g}")
+    elif isinstance(written, Mapping) and isinstance(read, Mapping):
+        for key, value in written.items():
+            refuse_booleans(value, read.get(key), f"{path}.{key}" if path else str(key))
+    elif _is_list(written) and _is_list(read):
+        for index, (value, found) in enumerate(zip(written, read, strict=False)):
+            refuse_booleans(value, found, f"{path}.{index}")
+
+
+def _is_list(value: Any) -> bool:
+    return isinstance(value, Sequence) and not isinstance(value, str)

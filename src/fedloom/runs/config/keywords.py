@@ -1,14 +1,22 @@
-"""Keywords of `fedloom.run`, `compare` and `scenario`, typed so that editors complete and check them.
+"""Configs from Python values: the keywords of `fedloom.run`, `compare` and `scenario`, and descriptions of scenarios.
 
-They are the fields of `RunConfig` and `ScenarioConfig` without those that are parameters of their own; a test compares
-the two. `fedloom config` explains each of them. A section is a mapping of its keys to values; where it has a `name`,
-the name alone will do.
+The keywords are typed so that editors complete and check them. They are the fields of `RunConfig` and `ScenarioConfig`
+without those that are parameters of their own; a test compares the two. A section is a mapping of its keys to values;
+where it has a `name`, the name alone will do.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal, TypeAlias, TypedDict
+from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.process_settings import reproducible_settings
+from fedloom.data.scenario import Scenario
+from fedloom.data.sources import SOURCES, splits_from
+from fedloom.data.sources.nodes import Nodes
+from fedloom.runs.config.run_config import parse
+from fedloom.runs.config.scenario_config import ScenarioConfig
 
 Section: TypeAlias = Mapping[str, Any]
 
@@ -70,3 +78,67 @@ class ScenarioKeywords(TypedDict, total=False):
     attack: str | Section | None
     held_out: Section | Sequence[int] | None
     seed: int | None
+
+
+# First overloads: keywords that editors complete. The others take sections of methods, and keys of parts, as well.
+@overload
+def scenario(source: str, **keys: Unpack[ScenarioKeywords]) -> ScenarioConfig: ...
+@overload
+def scenario(source: str, **keys: Any) -> ScenarioConfig: ...
+@overload
+def scenario(source: Any, **keys: Any) -> Scenario: ...
+def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
+    """Describe a scenario, e.g. `scenario("digits", partition="dirichlet", alpha=0.1, clients=10)`.
+
+    Args:
+        source: the name of a source, or data of your own: a pair of arrays (x, y), a torch Dataset of (sample, label),
+            a list of either (one a client), a Hugging Face `Dataset` or `DatasetDict`, or what
+            `fedloom.data.from_arrays`, `from_torch`, `from_clients` and `from_huggingface` give, which take options.
+            Data of your own are dealt at once, by `seed` (default 0): the same clients for every run.
+        keys: keys of the config's section `scenario`, and of the source, the partition and the like that they name.
+
+    Without `partition` and its keys, each owner becomes a client where samples have owners; other samples are dealt
+    alike (`iid`). Raises `ConfigError` for unknown names or keys and for values out of range, `DataError` for data that
+    it does not know or that do not fit.
+    """
+    with reproducible_settings():
+        splits = None if isinstance(source, str) else splits_from(source)
+    named = {"source": source} if splits is None else {"source": "given", "digest": ""}
+    dealt: dict[str, Any] = {}
+    if splits is not None and splits.owner_count and keys.get("partition", "natural") == "natural":
+        dealt = {"partition": "natural", "clients": splits.owner_count}
+    elif keys.keys() <= {*ScenarioConfig.model_fields, *SOURCES.get(named["source"]).model_fields}:
+        dealt = {} if named["source"] == Nodes.kind else {"partition": "iid"}
+    described = parse({"scenario": {**named, **dealt, **keys}}).scenario
+    if splits is None:
+        return described
+    with reproducible_settings():
+        return described.build(run_seed=0, splits=splits)
+
+
+describe = scenario  # other functions have a parameter of that name
+
+
+def suited(model: Any, user_scenario: Scenario | None) -> Any:
+    """`model`, or for data of one's own without images the name of one that takes them."""
+    train_set = None if user_scenario is None else user_scenario.train_set
+    if model is not None or train_set is None or train_set.x.dim() != 2:
+        return model
+    return "mlp" if train_set.x.is_floating_point() else "bilstm"
+
+
+def scenario_section(scenario: Any) -> dict[str, Any]:
+    """The section of a config that stands for a scenario. Raises `ConfigError` for what is none."""
+    if isinstance(scenario, str):
+        scenario = describe(scenario)
+    if isinstance(scenario, Mapping) and isinstance(scenario.get("source"), str):
+        scenario = describe(**scenario)
+    if isinstance(scenario, Scenario):
+        partition = "natural" if scenario.by_owners else "iid"
+        return {"source": "given", "digest": scenario.digest(), "partition": partition, "clients": scenario.clients}
+    if not isinstance(scenario, ScenarioConfig):
+        kind = type(scenario).__name__
+        raise ConfigError(
+            f"scenario is a {kind}; need the name of a source, its keys as a mapping, or what fl.scenario(...) gives"
+        )
+    return scenario.resolved()

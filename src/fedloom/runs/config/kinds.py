@@ -18,10 +18,8 @@ from fedloom.data.sources.nodes import Nodes
 from fedloom.methods import METHODS, OptimizerSpec
 from fedloom.nets import MODELS
 from fedloom.nets.options import model_options
-from fedloom.runs.config.explain import fields_of
-from fedloom.runs.config.keys import check_options, sections_by_key
-from fedloom.runs.config.public_data import PublicConfig
-from fedloom.runs.config.scenario_config import ScenarioConfig
+from fedloom.runs.config.keys import check_options, fields_of, sections_by_key
+from fedloom.runs.config.scenario_config import PublicConfig, ScenarioConfig
 
 _Path = tuple[str, ...]
 # For a section: its common keys, and by the key that names a kind, the registry of the kinds and the default name.

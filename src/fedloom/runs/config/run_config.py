@@ -20,11 +20,13 @@ from fedloom.data.augment import Augmentation
 from fedloom.engine.choose import EngineChoice
 from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
-from fedloom.runs.config.booleans import refuse_booleans
-from fedloom.runs.config.bounds import refuse_absurd
-from fedloom.runs.config.execution_keys import changes_numbers
-from fedloom.runs.config.explain import explain_validation_error, with_hint_across_sections
-from fedloom.runs.config.keys import sections_by_key
+from fedloom.runs.config.keys import (
+    explain_validation_error,
+    refuse_absurd,
+    refuse_booleans,
+    sections_by_key,
+    with_hint_across_sections,
+)
 from fedloom.runs.config.kinds import drop_keys_of_former_kinds, is_dropped_by_null
 from fedloom.runs.config.model_key import ModelConfig, model_configs
 from fedloom.runs.config.scenario_config import ScenarioConfig
@@ -37,6 +39,7 @@ from fedloom.runs.config.sections import (
     NewcomersConfig,
     Section,
 )
+from fedloom.runs.storage.schemas import changes_numbers
 
 _log = logging.getLogger(__name__)  # without configured handlers, a warning is one line on stderr
 # Sections that may be given as a word, their `name`.

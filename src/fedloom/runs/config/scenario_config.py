@@ -1,10 +1,17 @@
-"""The section `scenario` of a run: the source, the partition, the skews and the attack, with their keys."""
+"""The section `scenario` of a run: the source, the partition, the skews and the attack, with their keys.
+
+The run key `scenario.public`: what the server holds itself.
+
+The number of clients that the data decide, read once for all configs of a study.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Hashable, Mapping
+from pathlib import Path
 from typing import Any, Literal
 
+import torch
 from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
@@ -12,14 +19,97 @@ from fedloom.core.registry import Registry
 from fedloom.core.streams import Streams
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES, OwnSplit, Scenario, make_scenario
 from fedloom.data.attacks import Attack
+from fedloom.data.dataset import Dataset
 from fedloom.data.newcomers import MIN_TRAINING_CLIENTS, HeldOut
 from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Source, Splits
-from fedloom.runs.config.counted_clients import count_clients
-from fedloom.runs.config.explain import build_named, explain_validation_error
-from fedloom.runs.config.public_data import PublicConfig, share_or_source
+from fedloom.runs.config.keys import build_named, explain_validation_error
+
+_SECTION = "scenario.public"
+
+
+class PublicConfig(BaseModel):
+    """Data at the server from a source of its own, beside whose keys it takes these."""
+
+    model_config = ConfigDict(extra="allow", frozen=True)
+
+    source: str = Field(
+        description="Data source of the server's data, by name; its own keys stand beside this one.",
+        examples=["digits"],
+    )
+    samples: int | None = Field(
+        None,
+        ge=1,
+        description="Number of training samples of the source that the server holds, drawn at random; null takes all.",
+        examples=[500],
+    )
+
+    @model_validator(mode="after")
+    def _route(self) -> PublicConfig:
+        self.build_source()
+        return self
+
+    def build_source(self) -> Source:
+        """The source with its keys. Raises `ConfigError` for keys that it does not know."""
+        kind, keys = SOURCES.get(self.source), dict(self.model_extra or {})
+        for key in keys:
+            if key not in kind.model_fields:
+                raise UnknownKeyError(_SECTION, key, {*type(self).model_fields, *kind.model_fields})
+        try:
+            return kind(**keys)
+        except ValidationError as error:
+            raise explain_validation_error(error, _SECTION, kind) from None
+
+    def resolved(self) -> dict[str, Any]:
+        """All keys with their values."""
+        return {"source": self.source, "samples": self.samples} | self.build_source().model_dump(mode="json")
+
+    def load(self, streams: Streams) -> Dataset:
+        """The samples. Raises `ConfigError` if there are fewer than asked for."""
+        data = self.build_source().load().train
+        if self.samples is None:
+            return data
+        if self.samples > len(data):
+            raise ConfigError(f"{_SECTION}.samples = {self.samples}: {self.source} has {len(data)} training samples")
+        return data.take(torch.from_numpy(streams.numpy("public").permutation(len(data))[: self.samples]).sort().values)
+
+
+def share_or_source(value: Any) -> Any:
+    """A value of the key as a share or a `PublicConfig`. Raises `ConfigError` for what is neither."""
+    if isinstance(value, Mapping):
+        try:
+            return PublicConfig(**value)
+        except ValidationError as error:
+            raise explain_validation_error(error, _SECTION, PublicConfig) from None
+    if isinstance(value, PublicConfig):
+        return value
+    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+        raise ConfigError(f"{_SECTION} = {short_repr(value)}: need a share in [0, 1), or {{source: name, its keys}}")
+    return float(value)
+
+
+_counted: dict[Hashable, int | None] = {}
+
+
+def count_clients(source: Source, partition: Partition) -> int | None:
+    """Return the number of clients that the data decide; None if the config does.
+
+    A source is read once, and anew if one of the files that it names has changed. Raises what reading it raises.
+    """
+    key = tuple((type(part), part.model_dump_json(), *_stamps(part)) for part in (source, partition))
+    if key not in _counted:
+        _counted[key] = partition.count_clients(lambda: source.load().train)
+    return _counted[key]
+
+
+def _stamps(part: Any) -> list[tuple[int, int] | None]:
+    """Time of change and size of each file that a source or a partition names; None for one that is not there."""
+    paths = [value for _, value in part if isinstance(value, Path)]
+    stats = [path.stat() if path.exists() else None for path in paths]
+    return [None if stat is None else (stat.st_mtime_ns, stat.st_size) for stat in stats]
+
 
 _MAX_NODES = 1_000_000
 

@@ -1,24 +1,184 @@
-"""Measures the drift of every round of a run."""
+"""Measures the drift of every round of a run.
+
+Drift by class: rows of the head, and class tables between clients and between rounds.
+
+The drift of a run: measured round by round, and kept in its folder.
+"""
 
 from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING
 
+import torch
 from torch import Tensor
 
+from fedloom.core.errors import ConfigError
+from fedloom.core.records import Record
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+from fedloom.engine import Federation, Worker
 from fedloom.engine.observed_round import ObservedRound
+from fedloom.methods.contract.contexts import Task
 from fedloom.methods.contract.method import Method
-from fedloom.runs.drift.by_class import head_figures, table_figures
-from fedloom.runs.drift.mean_weights import MeanWeights
-from fedloom.runs.drift.server_values import server_figures
-from fedloom.runs.drift.updates import client_updates, update_figures
-from fedloom.runs.storage.drift_log import DriftRound, DriftValue
+from fedloom.nets.roles import Role
+from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.drift.decomposition import Decomposition
+from fedloom.runs.drift.updates import (
+    MOST_COMPARED,
+    ClientUpdates,
+    MeanWeights,
+    client_updates,
+    evenly,
+    server_figures,
+    update_figures,
+)
+from fedloom.runs.protocol_tests import system_row
+from fedloom.runs.storage.log import DriftLog, DriftRound, DriftValue, Row
+from fedloom.runs.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
     from fedloom.runs.drift.decomposition import Decomposition
+
+
+def head_figures(
+    updates: ClientUpdates, observed: ObservedRound, class_counts: Callable[[int], Tensor] | None
+) -> list[DriftValue] | str:
+    """Return the figures of the rows of the clients' heads; or say in one line why there are none.
+
+    A row's length and direction are those of a class's weights in the last linear layer, without the bias. Liu et al.
+    (FedDW, arXiv 2412.04521, Sec. III-B) observe that the length correlates with the class's share of the samples.
+
+    Args:
+        updates: the clients' updates.
+        observed: the round.
+        class_counts: returns the training samples of each class of a client [C]; None where only the client knows them.
+    """
+    task = observed.ctx.task
+    names = _head_rows(updates.moves[0][0], task)
+    if not names:
+        return "the uploads hold no linear head with a row for each class: no figures of the head"
+    values = list[DriftValue]()
+    for name in names:
+        server = (_tree_with(observed.before, updates.entry, name), _tree_with(observed.after, updates.entry, name))
+        if server[0] is not None and server[1] is not None:
+            values += _by_label("head_norm", server[1].norm(dim=1), name)
+            values += _by_label("head_turn", _angles(server[0], server[1]), name)
+        if any(before is None for _, before in updates.moves):
+            continue
+        before = torch.stack([tree[name].double() for _, tree in updates.moves if tree is not None])
+        after = torch.stack([tree[name].double() for tree, _ in updates.moves])
+        turns, lengths = _angles(before, after), after.norm(dim=2)
+        if class_counts is None:
+            values += _by_label("head_client_turn", turns.nanmean(0), name)
+            continue
+        counts = torch.stack([class_counts(client).double() for client in updates.clients])
+        growth = lengths / before.norm(dim=2)
+        for held, word in ((counts > 0, "held"), (counts == 0, "missing")):
+            values += _by_label(f"head_turn_{word}", torch.where(held, turns, torch.nan).nanmean(0), name)
+            values += _by_label(f"head_growth_{word}", torch.where(held, growth, torch.nan).nanmean(0), name)
+        for client, row_lengths, of_classes in zip(updates.clients, lengths, counts, strict=True):
+            values.append(DriftValue("head_correlation", _correlation(row_lengths, of_classes), client, entry=name))
+    return values
+
+
+def table_figures(observed: ObservedRound) -> list[DriftValue]:
+    """Return the distances of class tables: between clients that hold a class, and between two rounds of the server.
+
+    Distances are lengths of differences of rows. Those between clients are divided by the mean length of the compared
+    rows, those between rounds by the length of the earlier row.
+    """
+    clients = list(observed.uploads)
+    values = list[DriftValue]()
+    for name, tables in _client_tables(observed, clients):
+        stacked = ClassTable.stack(tables)
+        values += _between_clients(name, clients, stacked.values.double(), stacked.held)
+    for name, now in observed.after.items():
+        last = observed.before.get(name)
+        if _is_table(now) and _is_table(last) and now.values.shape == last.values.shape:  # type: ignore[union-attr]
+            values += _between_rounds(name, last, now)  # type: ignore[arg-type]
+    return values
+
+
+def _is_table(value: object) -> bool:
+    return isinstance(value, ClassTable) and value.held.dim() == 1
+
+
+def _client_tables(observed: ObservedRound, clients: Sequence[int]) -> Iterator[tuple[str, list[ClassTable]]]:
+    """Each entry of the uploads that is a class table [C, d] of every client, with these tables."""
+    uploads = [observed.uploads[client] for client in clients]
+    for name in uploads[0]:
+        tables = [value for upload in uploads if isinstance(value := upload.get(name), ClassTable)]
+        if len(tables) == len(uploads) and all(
+            _is_table(t) and t.values.shape == tables[0].values.shape for t in tables
+        ):
+            yield name, tables
+
+
+def _between_clients(name: str, clients: Sequence[int], rows: Tensor, held: Tensor) -> list[DriftValue]:
+    compared = evenly(range(len(clients)), MOST_COMPARED)
+    lengths = rows.norm(dim=2)
+    sums, pairs = torch.zeros(held.shape[1], dtype=torch.float64), torch.zeros(held.shape[1], dtype=torch.float64)
+    values = list[DriftValue]()
+    for i, first in enumerate(compared):
+        for second in compared[:i]:
+            common = held[first] & held[second]
+            scale = (lengths[first] + lengths[second]) / 2
+            apart = (rows[first] - rows[second]).norm(dim=1) / scale.clamp(min=1e-30)
+            usable = common & (scale > 0)
+            sums, pairs = sums + torch.where(usable, apart, 0.0), pairs + usable
+            mean = float(apart[usable].mean()) if bool(usable.any()) else None
+            values.append(DriftValue("table_distance", mean, clients[second], clients[first], entry=name))
+    return values + _by_label("table_distance_of_class", torch.where(pairs > 0, sums / pairs, torch.nan), name)
+
+
+def _between_rounds(name: str, last: ClassTable, now: ClassTable) -> list[DriftValue]:
+    length = last.values.double().norm(dim=1)
+    moved = (now.values.double() - last.values.double()).norm(dim=1) / length
+    defined = last.held & now.held & (length > 0)
+    return _by_label("table_step", torch.where(defined, moved, torch.nan), name)
+
+
+def _head_rows(tree: Tree, task: Task) -> list[str]:
+    """The entries of a tree that are matrices of the head with one row for each class."""
+    return [
+        name
+        for name, value in tree.items()
+        if task.roles.get(name) == Role.HEAD and value.dim() == 2 and value.shape[0] == task.num_classes
+    ]
+
+
+def _tree_with(server: Record, entry: str, name: str) -> Tensor | None:
+    """The matrix `name` of the server's own weights, in float64."""
+    tree = server.get(entry)
+    return tree[name].double() if isinstance(tree, dict) and name in tree else None
+
+
+def _angles(first: Tensor, second: Tensor) -> Tensor:
+    """Angles between rows [..., C] in degrees; NaN where a row is zero.
+
+    By the lengths of sum and difference of the unit vectors, because the arc cosine of a number near 1 is mostly
+    rounding.
+    """
+    units = [rows / rows.norm(dim=-1, keepdim=True) for rows in (first, second)]
+    return 2 * torch.rad2deg(torch.atan2((units[0] - units[1]).norm(dim=-1), (units[0] + units[1]).norm(dim=-1)))
+
+
+def _correlation(first: Tensor, second: Tensor) -> float | None:
+    """Pearson's correlation; None where one of them is constant."""
+    a, b = first - first.mean(), second - second.mean()
+    bottom = float(a.norm() * b.norm())
+    return float(a @ b) / bottom if bottom > 0 else None
+
+
+def _by_label(name: str, values: Tensor, entry: str) -> list[DriftValue]:
+    numbers: Mapping[int, float] = dict(enumerate(values.tolist()))
+    return [
+        DriftValue(name, value if math.isfinite(value) else None, label=label, entry=entry)
+        for label, value in numbers.items()
+    ]
 
 
 class DriftObserver:
@@ -68,3 +228,62 @@ class DriftObserver:
         finite = [v if v.value is None or math.isfinite(v.value) else v._replace(value=None) for v in values]
         self.latest = DriftRound(observed.ctx.round, finite, notes)
         self.seconds = time.perf_counter() - started
+
+
+class RunDrift:
+    """Measures the drift of a federation's rounds if the config says so, and keeps what it finds.
+
+    Args:
+        config: config of the run.
+        federation: gets an observer.
+        worker: trains clients for decompositions; it is copied.
+        folder: keeps the figures; None keeps them in memory alone.
+        elsewhere: whether clients train on nodes, whose data are not here.
+
+    Raises `ConfigError` for decompositions of a federation whose clients train on nodes.
+    """
+
+    def __init__(
+        self, config: RunConfig, federation: Federation, worker: Worker, folder: RunFolder | None, elsewhere: bool
+    ) -> None:
+        self._log = None if folder is None else DriftLog(folder.path)
+        self._rounds = list[DriftRound]()
+        self._observer: DriftObserver | None = None
+        if config.drift is None:
+            return
+        every, decomposition = config.drift.decompose_every, None
+        if every and elsewhere:
+            raise ConfigError(
+                f"drift.decompose_every = {every}: all clients would train once more here, and their data are on "
+                "nodes; leave it out, and drift=true still measures what uploads tell"
+            )
+        if every:
+            decomposition = Decomposition(worker, every)
+        counts = None if elsewhere else (lambda client: federation.client_context(client, 0).class_counts)
+        self._observer = federation.observer = DriftObserver(counts, decomposition)
+
+    @property
+    def rounds(self) -> list[DriftRound] | None:
+        """The rounds so far; None if drift is not measured."""
+        return None if self._observer is None else self._rounds
+
+    def resume(self, round_: int) -> None:
+        """Go on after a round: what was kept of later ones is deleted."""
+        if self._observer is not None and self._log is not None:
+            self._rounds = self._log.keep_until(round_)
+
+    def store(self, round_: int) -> list[Row]:
+        """Keep what was found in a round, and return the row of its cost.
+
+        Args:
+            round_: the round that has ended.
+        """
+        if self._observer is None:
+            return []
+        latest = self._observer.latest
+        if latest is None or latest.round != round_:  # no participant had data
+            latest = DriftRound(round_, (), ("no participant has data: nothing is measured",))
+        self._rounds.append(latest)
+        if self._log is not None:
+            self._log.append(latest)
+        return [system_row(round_, "seconds_drift", self._observer.seconds)]

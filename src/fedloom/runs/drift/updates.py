@@ -1,20 +1,128 @@
-"""How the clients' updates of a round differ: lengths, angles, gradient diversity."""
+"""Arithmetic of updates that are trees, in float64 and in blocks that fit the memory.
+
+How the clients' updates of a round differ: lengths, angles, gradient diversity.
+
+Figures of the server's state after a round: the variance of its class tables, and numbers such as FedSKC's rho.
+
+The weights with which a method's aggregation averages the uploads, noted while it does so.
+"""
 
 from __future__ import annotations
 
+import copy
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Any
 
 import torch
+from torch import Tensor
 
-from fedloom.core.records import Record, Value
+from fedloom.core.records import Record, Value, get_number
+from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
+from fedloom.data.statistics import total_variation
 from fedloom.engine.observed_round import ObservedRound
 from fedloom.methods.contract.contexts import Task
+from fedloom.methods.contract.method import Method, Uploads, Weights
 from fedloom.methods.contract.spec import Spec
-from fedloom.runs.drift.vectors import Move, evenly, geometry, ratio, weight_names
-from fedloom.runs.storage.drift_log import DriftValue
+from fedloom.nets.roles import Role
+from fedloom.runs.storage.log import DriftValue
+
+_BLOCK = 1 << 22  # float64 numbers of a block
+_NO_WEIGHTS = frozenset({Role.BN_STAT, Role.COUNTER, Role.BUFFER})
+Move = tuple[Tree, Tree | None]
+"""Weights after and before; None where the first tree is a difference already."""
+
+
+def weight_names(tree: Tree, task: Task, without: Collection[str] = ()) -> list[str]:
+    """Name the entries of a tree that are trained weights: no buffers, such as statistics and counters of batch norm.
+
+    Args:
+        tree: weights, or a part of them.
+        task: has the roles of the entries; entries that it does not know count as weights.
+        without: names that are left out.
+    """
+    return [
+        name
+        for name, value in tree.items()
+        if value.is_floating_point() and task.roles.get(name) not in _NO_WEIGHTS and name not in without
+    ]
+
+
+def flat(tree: Tree, names: Sequence[str]) -> Tensor:
+    """Return the entries `names` one after another [P], float64."""
+    parts = [tree[name].detach().reshape(-1).to("cpu", torch.float64) for name in names]
+    return torch.cat(parts) if parts else torch.zeros(0, dtype=torch.float64)
+
+
+def evenly(items: Sequence[int], most: int) -> list[int]:
+    """Return the items, or `most` evenly spaced ones of them."""
+    if len(items) <= most:
+        return list(items)
+    return [items[round(k * (len(items) - 1) / (most - 1))] for k in range(most)]
+
+
+@dataclass(frozen=True, slots=True)
+class Geometry:
+    """Lengths and angles of m updates and their weighted mean; all float64.
+
+    Attributes:
+        squared: squared length of each update [m].
+        to_mean: its product with the mean [m].
+        squared_distances: its squared distance to the mean [m].
+        mean_squared: squared length of the mean.
+        products: products of each pair among the chosen updates [k, k].
+    """
+
+    squared: Tensor
+    to_mean: Tensor
+    squared_distances: Tensor
+    mean_squared: float
+    products: Tensor
+
+
+def geometry(moves: Sequence[Move], names: Sequence[str], weights: Tensor, chosen: Sequence[int]) -> Geometry:
+    """Measure m updates.
+
+    Args:
+        moves: the m updates.
+        names: the entries that count.
+        weights: weights of the mean [m], float64, which sum to 1.
+        chosen: indices of the updates that are compared in pairs.
+    """
+    count, picked = len(moves), torch.tensor(chosen, dtype=torch.int64)
+    squared, to_mean, distances = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
+    mean_squared, products = 0.0, torch.zeros(len(chosen), len(chosen), dtype=torch.float64)
+    for rows in _blocks(moves, names):
+        mean = weights @ rows
+        squared += rows.square().sum(1)
+        to_mean += rows @ mean
+        distances += (rows - mean).square().sum(1)
+        mean_squared += float(mean @ mean)
+        part = rows[picked]
+        products += part @ part.T
+    return Geometry(squared, to_mean, distances, mean_squared, products)
+
+
+def _blocks(moves: Sequence[Move], names: Sequence[str]) -> Iterator[Tensor]:
+    """Yield the updates [m, columns] in float64, some columns at a time."""
+    width = max(1, _BLOCK // max(1, len(moves)))
+    for name in names:
+        for start in range(0, moves[0][0][name].numel(), width):
+            stop = start + width
+            yield torch.stack([_part(after, before, name, start, stop) for after, before in moves])
+
+
+def _part(after: Tree, before: Tree | None, name: str, start: int, stop: int) -> Tensor:
+    values = after[name].detach().reshape(-1)[start:stop].to("cpu", torch.float64)
+    return values if before is None else values - before[name].detach().reshape(-1)[start:stop].to("cpu", torch.float64)
+
+
+def ratio(top: float, bottom: float) -> float | None:
+    """Return top / bottom; None where that is not defined."""
+    return top / bottom if bottom > 0 else None
+
 
 MOST_COMPARED = 20  # clients that are compared in pairs
 
@@ -120,3 +228,82 @@ def _received(payload: Record, entry: str, tree: Tree) -> Tree | None:
 def _cosine(product: float, first: float, second: float) -> float | None:
     value = ratio(product, first * second)
     return None if value is None or math.isnan(value) else max(-1.0, min(1.0, value))
+
+
+def server_figures(observed: ObservedRound) -> list[DriftValue]:
+    """Return the variance of each class table of the server's next state, and each number in it.
+
+    The variance is S of FedSKC's Eq. 5: of each held class the variance over the entries of its row (divided by their
+    number), summed over these classes. In float64.
+    """
+    values = list[DriftValue]()
+    for name, value in observed.after.items():
+        if isinstance(value, ClassTable):
+            rows = value.values.double().flatten(value.held.dim()).var(-1, correction=0)
+            variance = float(torch.where(value.held, rows, 0.0).sum())
+            values.append(DriftValue("table_variance", variance, entry=name))
+        elif isinstance(value, int | float) and not isinstance(value, bool):
+            values.append(DriftValue("server_number", float(value), entry=name))
+    return values
+
+
+class MeanWeights:
+    """Notes the weights of `Method.mean`, call by call."""
+
+    def __init__(self) -> None:
+        self._calls: dict[str, list[dict[int, float]]] = {}
+        self._replaced = False
+
+    def noting(self, method: Method) -> Method:
+        """Return a copy of a method that computes the same, and whose means are noted here. Earlier notes are lost."""
+        self._calls, recorder, plain = {}, copy.copy(method), method.mean
+        self._replaced = type(method).reduce is not Method.reduce
+
+        def mean(uploads: Uploads, key: str = "model", weights: Weights = "samples", within: Tree | None = None) -> Any:
+            if (numbers := _numbers(uploads, weights)) is not None:
+                self._calls.setdefault(key, []).append(numbers)
+            return plain(uploads, key, weights, within)
+
+        recorder.mean = mean  # type: ignore[method-assign]
+        return recorder
+
+    def figures(self, entry: str, clients: Sequence[int], samples: dict[int, int]) -> list[DriftValue] | str:
+        """Return the weight of each client and how far they are from others; or say in one line why there are none.
+
+        Args:
+            entry: the upload's entry that is averaged.
+            clients: ids of the participants.
+            samples: training samples by client.
+        """
+        if self._replaced:
+            return f"a wrapper replaces the mean of {entry}: no aggregation weights"
+        calls = [call for call in self._calls.get(entry, []) if list(call) == list(clients) and sum(call.values()) > 0]
+        if not calls:
+            return f"the server takes no weighted mean of all clients' {entry}: no aggregation weights"
+        if any(call != calls[0] for call in calls):
+            return f"the server averages {entry} several times, with different weights: no aggregation weights"
+        shares = _shares([calls[0][client] for client in clients])
+        sizes = _shares([float(samples[client]) for client in clients])
+        uniform = [1 / len(clients)] * len(clients)
+        return [
+            DriftValue("weights_from_uniform", float(total_variation(shares, uniform))),
+            DriftValue("weights_from_samples", float(total_variation(shares, sizes))),
+            *(DriftValue("weight", share, client) for client, share in zip(clients, shares, strict=True)),
+        ]
+
+
+def _numbers(uploads: Uploads, weights: Weights) -> dict[int, float] | None:
+    """The weights as one number for each client; None where they differ by class or by number."""
+    if weights == "uniform":
+        return dict.fromkeys(uploads, 1.0)
+    if isinstance(weights, str):
+        return {client: get_number(upload, "samples") for client, upload in uploads.items()}
+    if isinstance(weights, Tensor):
+        weights = weights.tolist() if weights.dim() == 1 else []
+    numbers = [float(weight) for weight in weights if isinstance(weight, int | float | torch.Tensor)]
+    return dict(zip(uploads, numbers, strict=True)) if len(numbers) == len(uploads) else None
+
+
+def _shares(values: Sequence[float]) -> list[float]:
+    total = sum(values)
+    return [value / total for value in values]

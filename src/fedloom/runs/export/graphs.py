@@ -18,7 +18,7 @@ from fedloom.core.console import quiet_logger
 from fedloom.core.errors import ConfigError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.nets.user_model import error_line
-from fedloom.runs.export.metadata import ExportMetadata, Graph, Input
+from fedloom.runs.export.modules import ExportMetadata, Graph, Input
 
 GraphFormat: TypeAlias = Literal["onnx", "torch-export"]
 INPUT, OUTPUT = "x", "scores"

@@ -22,13 +22,11 @@ from fedloom.nets.groups import group_of
 from fedloom.nets.user_model import ModelSource, UserModel
 from fedloom.runs.config.model_key import UserModelConfig
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.config.setup import Setup
-from fedloom.runs.export.metadata import Architecture, ExportMetadata, Input, Training
-from fedloom.runs.export.modules import module_of, packages_named
-from fedloom.runs.storage.checkpoint import Checkpoint
-from fedloom.runs.storage.compatibility import misfit_error
-from fedloom.runs.storage.curves import RoundSelection
+from fedloom.runs.export.modules import Architecture, ExportMetadata, Input, Training, module_of, packages_named
+from fedloom.runs.setup import Setup
+from fedloom.runs.storage.checkpoint import Checkpoint, misfit_error
 from fedloom.runs.storage.data_record import KEY, data_record_of, refuse_changed
+from fedloom.runs.storage.log import RoundSelection
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,16 +1,26 @@
-"""metrics.jsonl: what a run measured, one row a line, appended while it goes on."""
+"""metrics.jsonl: what a run measured, one row a line, appended while it goes on.
+
+Curves of a run's measures, and the rounds that are selected from them. Nothing here needs torch.
+
+drift.jsonl: what the rounds of a run say about drift, one round a line. Nothing here needs torch.
+"""
 
 from __future__ import annotations
 
 import hashlib
 import math
 import os
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import NamedTuple, TypedDict
+from statistics import fmean
+from typing import Annotated, Any, Literal, NamedTuple, TypedDict
+
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text, open_to_append, parse_json, read_file, write_atomic
+from fedloom.core.text import ACCURACY, Criterion
 
 
 class Row(TypedDict):
@@ -125,3 +135,221 @@ def _is_row(row: Row) -> bool:
 
 
 START = LogPosition(0, hashlib.sha256().hexdigest())
+
+
+RoundSelection = Literal["last", "best_val"]
+TESTED_SPLITS = ("test", "val")  # on which a run is tested by its protocols
+
+
+def main_protocol(rows: Sequence[Row]) -> str | None:
+    """The protocol of the first test, which is a run's main one; None without a test."""
+    return next((r["protocol"] for r in rows if r["split"] in TESTED_SPLITS), None)
+
+
+def of_protocol(rows: Sequence[Row], protocol: str | None) -> list[Row]:
+    """The rows without the tests of other protocols."""
+    return [r for r in rows if r["split"] not in TESTED_SPLITS or r["protocol"] == protocol]
+
+
+def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[float]]:
+    """Return rounds and values of one measure, of tests in the main protocol alone, clients' own rows left out.
+
+    Args:
+        rows: measures of a run.
+        name: name of the measure.
+        split: "train", "val", "test", "system", "callback" or "newcomers".
+    """
+    picked = [r for r in rows if r["name"] == name and r["split"] == split and r["client"] is None]
+    if split in TESTED_SPLITS and picked:
+        main = main_protocol(rows)
+        picked = [r for r in picked if r["protocol"] == main]
+    return [r["round"] for r in picked], [r["value"] for r in picked]
+
+
+def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY) -> dict[str, float | None]:
+    """Return the test accuracy in [0, 1] by each way of selecting a round; None where there is no validation data.
+
+    Where the measure that selects is not defined in any round, as in a run that diverged, the last round stands for the
+    best.
+
+    Args:
+        rows: measures of a run.
+        last_k: evaluated rounds that `mean_last_k` averages over.
+        criterion: the measure by which a best round is chosen.
+    """
+    rounds, test = curve(rows, "accuracy", "test")
+    by_round = dict(zip(rounds, test, strict=True))
+    validated = any(curve(rows, name, "val")[0] for name in (criterion.name, "accuracy"))
+    best, best_test = best_val(rows, criterion), criterion.best(*curve(rows, criterion.name, "test"))
+    return {
+        "last": test[-1],
+        "best_val": by_round[best[0]] if best is not None else test[-1] if validated else None,
+        "best_test": test[-1] if best_test is None else by_round[best_test],
+        "mean_last_k": fmean(test[-last_k:]),
+    }
+
+
+def value_at_selected_round(
+    rows: Sequence[Row], name: str, select: str, last_k: int, criterion: Criterion = ACCURACY
+) -> float | None:
+    """Return a measure of the test data at the round that is selected; None where it was not measured.
+
+    Args:
+        rows: measures of a run.
+        name: name of the measure.
+        select: "last", "best_val", "best_test", or "mean_last_k" for a mean over rounds.
+        last_k: evaluated rounds that `mean_last_k` averages over.
+        criterion: the measure by which a best round is chosen.
+    """
+    return mean_over(rows, name, selected_rounds(rows, select, last_k, criterion))
+
+
+def selected_rounds(rows: Sequence[Row], select: str, last_k: int, criterion: Criterion = ACCURACY) -> list[int]:
+    """Return the tested rounds that count, of which `mean_last_k` selects several.
+
+    Where the measure that selects is NaN in every round, the last round stands for the best.
+
+    Args:
+        rows: measures of a run.
+        select: "last", "best_val", "best_test" or "mean_last_k".
+        last_k: evaluated rounds that `mean_last_k` selects.
+        criterion: the measure by which a best round is chosen.
+    """
+    tested = curve(rows, "accuracy", "test")[0]
+    if select == "mean_last_k":
+        return tested[-last_k:]
+    split = {"best_test": "test", "best_val": "val"}.get(select)
+    best = None if split is None else criterion.best(*curve(rows, criterion.name, split))
+    return tested[-1:] if best is None else [best]
+
+
+def mean_over(rows: Sequence[Row], name: str, rounds: Sequence[int]) -> float | None:
+    """Return the mean of a measure of the test data over those of the rounds that have it; None without any.
+
+    Args:
+        rows: measures of a run.
+        name: name of the measure.
+        rounds: the rounds that count.
+    """
+    by_round = dict(zip(*curve(rows, name, "test"), strict=True))
+    values = [by_round[round_] for round_ in rounds if round_ in by_round]
+    return fmean(values) if values else None
+
+
+def best_val(rows: Sequence[Row], criterion: Criterion = ACCURACY) -> tuple[int, float] | None:
+    """The round of the best validation value, the earliest of equal ones, and that; None without validation data."""
+    rounds, values = curve(rows, criterion.name, "val")
+    best = criterion.best(rounds, values)
+    return None if best is None else (best, dict(zip(rounds, values, strict=True))[best])
+
+
+def total_over_rounds(rows: Sequence[Row], name: str) -> float:
+    """Sum of a measure of the run itself (split "system") over all rounds."""
+    return sum(curve(rows, name, "system")[1])
+
+
+FILE = "drift.jsonl"
+
+
+class DriftValue(NamedTuple):
+    """One figure of a round.
+
+    Attributes:
+        name: name of the figure.
+        value: the number; None where it is not defined, as a cosine of a client that did not move.
+        client: id of the client that it is of.
+        other: id of a second client, for figures of pairs.
+        label: number of the class that it is of.
+        entry: name of the class table or of the head that it is of.
+    """
+
+    name: str
+    value: float | None
+    client: int | None = None
+    other: int | None = None
+    label: int | None = None
+    entry: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class DriftRound:
+    """The figures of one round. notes: what could not be measured, and why, each in one line."""
+
+    round: int
+    values: Sequence[DriftValue]
+    notes: Sequence[str] = ()
+
+    def rows(self) -> list[dict[str, Any]]:
+        """Return the figures as dicts that a data frame takes; a value that is not defined is NaN."""
+        return [
+            {
+                "round": self.round,
+                "name": value.name,
+                "client": value.client,
+                "other": value.other,
+                "class": value.label,
+                "entry": value.entry,
+                "value": math.nan if value.value is None else value.value,
+            }
+            for value in self.values
+        ]
+
+
+_Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
+_Id = Annotated[int, Field(ge=0, le=2**53)]
+_Value = tuple[str, _Number | None, _Id | None, _Id | None, _Id | None, str | None]
+_VALUES = TypeAdapter(list[_Value], config=ConfigDict(strict=True))
+_NOTES = TypeAdapter(list[str], config=ConfigDict(strict=True))
+
+
+class DriftLog:
+    """The rounds' drift on disk. A line that a crash cut off is no round."""
+
+    def __init__(self, folder: Path) -> None:
+        self.path = folder / FILE
+
+    def append(self, drift: DriftRound) -> None:
+        """Add a round at the end, and write it to the disk."""
+        line = json_text({"round": drift.round, "values": drift.values, "notes": drift.notes}) + "\n"
+        with open_to_append(self.path) as stream:
+            stream.write(line.encode())
+            stream.flush()
+            os.fsync(stream.fileno())
+
+    def keep_until(self, round_: int) -> list[DriftRound]:
+        """Delete the rounds after `round_`, which will be run again, and return the others."""
+        kept = [drift for drift in self.rounds() if drift.round <= round_]
+        if self.path.exists():
+            lines = [json_text({"round": d.round, "values": d.values, "notes": d.notes}) + "\n" for d in kept]
+            write_atomic(self.path, "".join(lines))
+        return kept
+
+    def rounds(self) -> list[DriftRound]:
+        """All complete rounds; none where there is no file. Raises `RunFolderError` for a line that is no round."""
+        try:
+            lines = read_file(self.path).splitlines(keepends=True)
+        except FileNotFoundError:
+            return []
+        except OSError as error:
+            raise RunFolderError(f"{self.path}: cannot be read ({error.strerror})") from None
+        return [self._round(number, line) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
+
+    def _round(self, number: int, line: bytes) -> DriftRound:
+        try:
+            content = parse_json(line)
+            if not isinstance(content, Mapping) or content.keys() != {"round", "values", "notes"}:
+                raise ValueError
+            round_ = content["round"]
+            if type(round_) is not int or round_ < 1:
+                raise ValueError
+            values = _VALUES.validate_python([tuple(value) for value in content["values"]])
+            return DriftRound(
+                round_, [DriftValue(*value) for value in values], _NOTES.validate_python(content["notes"])
+            )
+        except (ValueError, TypeError, ValidationError):
+            raise RunFolderError(f"{self.path}: line {number} is damaged; delete this file, or run again") from None
+
+
+def rows_of(rounds: Iterable[DriftRound]) -> list[dict[str, Any]]:
+    """Return the figures of several rounds as dicts that a data frame takes."""
+    return [row for drift in rounds for row in drift.rows()]

@@ -18,15 +18,14 @@ from filelock import FileLock, Timeout
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_digest, json_text, parse_json, read_file, refuse_unwritable, write_atomic
 from fedloom.core.safe_yaml import parse_yaml
-from fedloom.runs.storage import ownership
+from fedloom.runs.storage import folders
+from fedloom.runs.storage.folders import delete_round_folders
 from fedloom.runs.storage.log import MetricsLog, Row
-from fedloom.runs.storage.round_folders import delete_round_folders
 from fedloom.runs.storage.schemas import error_in_config, error_in_scenario, error_in_summary, with_later_keys
 
 if TYPE_CHECKING:
     from fedloom.runs.config.run_config import RunConfig
 
-__all__ = ["Row", "RunFolder", "folder_name"]
 
 _CHECKSUMS, _CONTENT = "checksums", "content"
 _KINDS = {_CONTENT, "numbers", "metrics", "config"}
@@ -54,7 +53,7 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.log = MetricsLog(path / "metrics.jsonl")
-        self._lock = FileLock(path / ownership.LOCK, timeout=0)
+        self._lock = FileLock(path / folders.LOCK, timeout=0)
 
     def open(self) -> None:
         """Create the folder, take its lock and mark it as a run's.
@@ -62,10 +61,10 @@ class RunFolder:
         Raises `RunFolderError` if it is in use, cannot be written, or holds what fedloom did not write.
         """
         try:
-            ownership.check(self.path, "run")
+            folders.check(self.path, "run")
             self.path.mkdir(parents=True, exist_ok=True)
             self._lock.acquire()
-            ownership.claim(self.path, "run")
+            folders.claim(self.path, "run")
         except Timeout:
             raise RunFolderError(
                 f"{self.path} is in use by another process; wait for it, or choose another folder with --out"
@@ -79,15 +78,15 @@ class RunFolder:
 
     def close(self) -> None:
         """Give the lock back; a folder in which nothing was written goes with it."""
-        ownership.remove_if_empty(self.path)
+        folders.remove_if_empty(self.path)
         self._lock.release()
 
     def check_files(self) -> None:
         """Raises `RunFolderError` where a file or folder that the run will write or delete is a link, or is a folder in
         the place of a file. The run folder itself may be a link."""
-        ownership.refuse_links([*(self.path / name for name in _FILES), *self._round_folders, self.states])
+        folders.refuse_links([*(self.path / name for name in _FILES), *self._round_folders, self.states])
         for folder in self._round_folders:
-            ownership.refuse_links([*folder.glob("round-*"), *folder.glob(".round-*.partial")])
+            folders.refuse_links([*folder.glob("round-*"), *folder.glob(".round-*.partial")])
         try:
             for name in _FILES:
                 refuse_unwritable(self.path / name)

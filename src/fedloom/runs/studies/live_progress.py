@@ -1,4 +1,13 @@
-"""Live progress of one or several runs: bars on a terminal, one output that settles in a notebook, else lines."""
+"""News of runs, which a runner passes to one listener, whichever process trains them.
+
+Live progress of one or several runs: bars on a terminal, one output that settles in a notebook, else lines.
+
+The pace of several runs: rounds done, and the time until all have ended.
+
+One output of a notebook cell that is replaced in place, so that the saved notebook has its last state only.
+
+`rich.live` needs ipywidgets in a notebook, and widgets are no part of a saved notebook.
+"""
 
 from __future__ import annotations
 
@@ -6,10 +15,12 @@ import contextlib
 import logging
 import time
 from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
+from typing import Any
 
-from rich.console import RenderableType
+from rich.console import Group, RenderableType
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -23,13 +34,123 @@ from rich.progress import (
 )
 from rich.text import Text
 
-from fedloom.core.console import console_of
+from fedloom.core.console import console_of, recorded
 from fedloom.core.errors import ConfigError, printable, short_repr
 from fedloom.core.text import counted, distinct_notes
+from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.studies.events import Event, Listener
-from fedloom.runs.studies.notebook_output import NotebookOutput
-from fedloom.runs.studies.pace import ProgressEstimate
+from fedloom.runs.storage.log import Row, curve
+from fedloom.runs.storage.run_data import RunData
+
+
+@dataclass(frozen=True, slots=True)
+class Event:
+    """News of one run: its position in the list, the round that it finished, its accuracy if tested, a note."""
+
+    position: int
+    round: int
+    accuracy: float | None = None
+    note: str | None = None
+
+
+Listener = Callable[[Event], None]
+
+
+class Forward(Callback):
+    """Turn a run's callbacks into events."""
+
+    def __init__(self, position: int, send: Listener) -> None:
+        self._position, self._send = position, send
+
+    def on_start(self, config: RunConfig, first_round: int) -> None:
+        self._send(Event(self._position, first_round - 1))
+
+    def on_round(self, config: RunConfig, round_: int, rows: Sequence[Row]) -> None:
+        _, tested = curve(rows, "accuracy", "test")
+        self._send(Event(self._position, round_, tested[-1] if tested else None))
+
+    def on_end(self, config: RunConfig, result: RunData) -> None:
+        self._send(Event(self._position, config.rounds))
+
+    def on_note(self, config: RunConfig, note: str) -> None:
+        self._send(Event(self._position, 0, note=note))
+
+
+def first_wait(listener: Listener) -> Callable[[int], None]:
+    """Return a function of the number of jobs that other calls work on, which reports only the first wait for them."""
+    reported = False
+
+    def report(remaining: int) -> None:
+        nonlocal reported
+        if not reported:
+            listener(Event(0, 0, note=f"{counted(remaining, 'run')} left, with other processes; waiting for them"))
+        reported = True
+
+    return report
+
+
+class ProgressEstimate:
+    """Estimate of the remaining time of several runs, from the rounds finished since the first news.
+
+    Rounds that were done before (a run that is resumed or reused) count as done, and say nothing of the pace.
+    """
+
+    def __init__(self, rounds: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
+        self._rounds, self._clock = list(rounds), clock
+        self._first: dict[int, int] = {}
+        self._done: dict[int, int] = {}
+        self._began = self._last = clock()
+
+    def record(self, run: int, round_: int) -> None:
+        """Run number `run` has finished this round; the first news of a run is where it begins."""
+        self._last = self._clock()
+        if not self._first:
+            self._began = self._last
+        self._first.setdefault(run, round_)
+        self._done[run] = round_
+
+    @property
+    def done(self) -> int:
+        """Rounds done, of all runs."""
+        return sum(self._done.values())
+
+    @property
+    def total(self) -> int:
+        """Rounds of all runs."""
+        return sum(self._rounds)
+
+    @property
+    def elapsed(self) -> float:
+        """Seconds since the first news."""
+        return self._clock() - self._began
+
+    def remaining(self) -> float | None:
+        """Seconds until the end; None before the first round is done."""
+        if self._first and self.done == self.total:
+            return 0.0
+        finished = self.done - sum(self._first.values())
+        if not finished:
+            return None
+        remaining = (self._last - self._began) / finished * (self.total - self.done)
+        return max(0.0, remaining - (self._clock() - self._last))
+
+
+class NotebookOutput:
+    """The output of a cell that `show` replaces."""
+
+    def __init__(self) -> None:
+        self._handle: Any = None
+
+    def show(self, renderables: Sequence[RenderableType]) -> None:
+        """Put renderables into the output, in place of those before."""
+        from IPython.display import display
+
+        bundle = recorded(lambda console: console.print(Group(*renderables)))
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
+
 
 _log = logging.getLogger(__name__)
 _BAR_COLUMNS = 72  # columns below which bars would be cut

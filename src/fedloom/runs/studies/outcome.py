@@ -1,16 +1,33 @@
-"""The outcome of the cells of a study, as its folder shows it."""
+"""The outcome of the cells of a study, as its folder shows it.
+
+Collect finished runs from folders: of runs, of comparisons, and of anything above them.
+
+Copy finished cells of another study into this one: a table and a figure of a paper often share runs.
+"""
 
 from __future__ import annotations
 
+import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from fedloom.core.errors import RunFolderError
+from fedloom._version import __version__
+from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.runs.storage.data_record import read_record, refuse_mixed_data
+from fedloom.runs.storage.finished_runs import (
+    STUDY_FILE,
+    CollectedRuns,
+    refuse_mixed_results,
+    refuse_none,
+    search_runs,
+    version_of,
+)
+from fedloom.runs.storage.folders import finished_folders, round_of
 from fedloom.runs.storage.run_data import RunData
-from fedloom.runs.storage.versions import refuse_mixed_results
+from fedloom.runs.storage.run_folder import RunFolder
 from fedloom.runs.studies.plan import Cell, StudyPlan
-from fedloom.runs.studies.study_folder import StudyFolder, read
+from fedloom.runs.studies.study_folder import COPIES, STUDY, StudyFolder, read
 from fedloom.runs.studies.tuning import Choices
 
 
@@ -117,3 +134,110 @@ def rows_of(folder: Path) -> list[tuple[str, tuple[str, str]]] | None:
         if tuned is not None:
             pairs[tuned.config.fingerprint(), cell.row] = None
     return list(pairs)
+
+
+def collect(folders: Sequence[Path], allow_mixed: bool = False) -> CollectedRuns:
+    """Return all finished runs in and below `folders`, each once, in the order of their paths.
+
+    Left out are runs that have not finished or cannot be read, folders without runs, trials of tuning and, unless
+    `allow_mixed`, runs in a study's folder that are not among its cells. Links to folders are not followed. Raises
+    `ConfigError` for paths that are no folders, if no run remains, and, unless `allow_mixed`, for runs of different
+    versions of fedloom.
+    """
+    collected = search_runs(folders)
+    if not allow_mixed:
+        _as_cells(collected)
+        refuse_mixed_results(collected.results)
+    refuse_none(collected)
+    return collected
+
+
+def studies_of(results: Sequence[RunData]) -> list[Path]:
+    """Return the folders of the studies that runs belong to, each once."""
+    folders = dict.fromkeys(result.folder.parent for result in results if result.folder is not None)
+    return [folder for folder in folders if (folder / STUDY_FILE).exists()]
+
+
+def _as_cells(collected: CollectedRuns) -> None:
+    """Order the runs in a study's folder as its cells, with its names; leave out those that are no cells of it.
+
+    A run of several cells, whose configs are equal, is there once for each of their rows.
+    """
+    studies = studies_of(collected.results)
+    if not studies:
+        return
+
+    pairs_by_study = {folder: rows_of(folder) or [] for folder in studies}
+    rows_by_run: dict[tuple[Path | None, str], list[tuple[str, str]]] = {}
+    for study, pairs in pairs_by_study.items():
+        for fingerprint, row in pairs:
+            rows_by_run.setdefault((study, fingerprint), []).append(row)
+    results_by_study: dict[Path | None, list[RunData]] = {}
+    for result in collected.results:
+        folder = None if result.folder is None else result.folder.parent
+        if folder not in pairs_by_study:
+            results_by_study.setdefault(folder, []).append(result)
+            continue
+        rows = rows_by_run.get((folder, _fingerprint(result)), [])
+        results_by_study.setdefault(folder, []).extend(replace(result, cell=row) for row in rows)
+        if not rows and result.folder is not None:
+            collected.left_out.append((result.folder, "no cell of its study has this config; --allow-mixed joins it"))
+    for folder, pairs in pairs_by_study.items():
+        at = {pair: position for position, pair in enumerate(pairs)}
+        results_by_study.get(folder, []).sort(key=lambda result: at[_fingerprint(result), result.cell or ("", "")])
+    collected.results[:] = [result for results in results_by_study.values() for result in results]
+
+
+def _fingerprint(result: RunData) -> str:
+    return str(result.numbers.get("fingerprint", ""))
+
+
+def reusable(folder: StudyFolder, cells: Sequence[Cell], source: Path) -> list[Cell]:
+    """Return those of `cells` that are finished in the study folder `source` and not begun in `folder`.
+
+    A cell matches if its config is equal in all keys and this version of fedloom made it. Raises `ConfigError` for a
+    folder without a study, `RunFolderError` for a damaged run, and for cells with other data than the runs here.
+    """
+    if not (source / STUDY).exists():
+        raise ConfigError(f"{source}: no study in this folder; give the folder of a table, or of a study")
+    chosen = [cell for cell in cells if not folder.cell(cell.folder).exists() and _is(cell, source / cell.folder)]
+    existing = [path.parent for path in sorted(folder.path.glob("*/scenario.json"))]
+    refuse_mixed_data((str(run), read_record(run)) for run in [*existing, *(source / cell.folder for cell in chosen)])
+    return chosen
+
+
+def reuse(folder: StudyFolder, cells: Sequence[Cell], source_study: Path) -> list[str]:
+    """Copy the `reusable` cells of the folder `source_study`, and return their names.
+
+    Raises as `reusable` does, and `RunFolderError` for a copy that cannot be written.
+    """
+    return [
+        cell.name for cell in reusable(folder, cells, source_study) if _take(folder, cell, source_study / cell.folder)
+    ]
+
+
+def _take(folder: StudyFolder, cell: Cell, source: Path) -> bool:
+    target, copy = folder.cell(cell.folder), folder.path / COPIES / cell.folder
+    with folder.cell_lock(cell.folder) as locked:
+        if not locked or target.exists():
+            return False
+        try:
+            shutil.rmtree(copy, ignore_errors=True)
+            shutil.copytree(source, copy)
+            copy.rename(target)
+        except OSError as error:
+            raise RunFolderError(f"{target}: cannot be copied from {source} ({error.strerror or error})") from None
+        finally:
+            shutil.rmtree(copy, ignore_errors=True)
+    return True
+
+
+def _is(cell: Cell, source: Path) -> bool:
+    """Whether a folder has this cell, finished, as this version makes it."""
+    result = RunData.read(source) if source.is_dir() else None
+    if result is None or result.numbers.get("fingerprint") != cell.config.fingerprint():
+        return False
+    kept = {round_of(path) for path in finished_folders(RunFolder(source).client_models)}
+    if not kept.issuperset(cell.config.checkpoint.keep_clients):  # no number of the run, so the fingerprint lacks it
+        return False
+    return version_of(source) == __version__

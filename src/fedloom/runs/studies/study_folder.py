@@ -2,6 +2,8 @@
 
 .fedloom (the mark) · study.yaml (the whole study) · a run folder for each cell · NAME.error.txt beside a cell that
 failed · trials/ (run folders of the tuning, and its choices) · .locks/.
+
+Read from a study's folder which values tuning chose. Needs no torch.
 """
 
 from __future__ import annotations
@@ -17,13 +19,12 @@ from filelock import FileLock, Timeout
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import write_atomic
 from fedloom.core.safe_yaml import parse_yaml
-from fedloom.runs.config.difference import difference
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.storage import ownership as marker
+from fedloom.runs.storage import folders
+from fedloom.runs.storage.finished_runs import TRIALS, version_of
 from fedloom.runs.storage.run_data import RunData
-from fedloom.runs.storage.versions import version_of
+from fedloom.runs.storage.schemas import difference
 from fedloom.runs.studies.plan import StudyPlan, parse_study, relevant
-from fedloom.runs.studies.tuning_record import TRIALS
 
 STUDY = "study.yaml"
 LOCKS = ".locks"
@@ -42,7 +43,7 @@ class StudyFolder:
 
     def check(self, study: StudyPlan) -> None:
         """Raise `RunFolderError` unless the folder is empty, or its study's cells include this one's or vice versa."""
-        marker.check(self.path, "study")
+        folders.check(self.path, "study")
         existing = read(self.path)
         if existing is not None and not (existing.holds(study) or study.holds(existing)):
             how = difference(relevant(existing.values), relevant(study.values)) or "made by another version of fedloom"
@@ -50,11 +51,11 @@ class StudyFolder:
 
     def claim(self, study: StudyPlan) -> None:
         """Create and mark the folder for this study, or for more cells of the study there. Raises as `check`."""
-        with marker.creating(self.path, "study"):
-            marker.refuse_links(self.path / name for name in (LOCKS, TRIALS, COPIES))
+        with folders.creating(self.path, "study"):
+            folders.refuse_links(self.path / name for name in (LOCKS, TRIALS, COPIES))
             with self.locked():
                 self.check(study)
-                marker.claim(self.path, "study")
+                folders.claim(self.path, "study")
                 existing = read(self.path)
                 if existing is None or (existing.values != study.values and study.holds(existing)):  # grown, or renamed
                     write_atomic(self.path / STUDY, yaml.safe_dump(study.values, sort_keys=False, allow_unicode=True))
@@ -64,7 +65,7 @@ class StudyFolder:
         """Hold the folder's own lock, for files that all processes write. Raises `RunFolderError` after a timeout."""
         with contextlib.ExitStack() as locks:
             try:
-                locks.enter_context(FileLock(self.path / marker.LOCK, timeout=_WAIT))
+                locks.enter_context(FileLock(self.path / folders.LOCK, timeout=_WAIT))
             except Timeout:
                 raise RunFolderError(f"{self.path} is locked by another process; wait for it") from None
             yield

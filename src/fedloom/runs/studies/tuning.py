@@ -2,6 +2,8 @@
 
 A trial's score is its validation accuracy, or that of the metric `evaluation.select_by`, by the rule by which the study
 selects a round. Test data are not used.
+
+How far the cells and trials of a study are.
 """
 
 from __future__ import annotations
@@ -18,11 +20,11 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, write_atomic
 from fedloom.core.text import Criterion
 from fedloom.runs.config.run_config import RunConfig, parse
+from fedloom.runs.storage.finished_runs import TRIALS, VALIDATION, assignments, read_choices, rule_of
 from fedloom.runs.storage.run_data import RunData, has_diverged
 from fedloom.runs.storage.run_folder import folder_name
 from fedloom.runs.studies.plan import Cell, StudyPlan, nested, overlaid
-from fedloom.runs.studies.study_folder import StudyFolder
-from fedloom.runs.studies.tuning_record import TRIALS, VALIDATION, assignments, read, rule_of
+from fedloom.runs.studies.study_folder import State, StudyFolder
 
 
 @dataclass(frozen=True, slots=True)
@@ -124,7 +126,7 @@ class Choices:
                 / f"choice-{_slug(cell.group)}-{trials[0].config.fingerprint()[:8]}.json"
             )
             if record.exists():
-                self._known[cell.group] = read(record)["chosen"]
+                self._known[cell.group] = read_choices(record)["chosen"]
             else:
                 try:
                     scores = [
@@ -186,3 +188,25 @@ def refuse_without_validation(config: RunConfig, who: str) -> None:
 
 def _slug(name: str) -> str:
     return re.sub(r"[^\w.=-]+", "-", name)
+
+
+@dataclass(frozen=True, slots=True)
+class JobStates:
+    """The state of each cell and of each trial, by name."""
+
+    cells: dict[str, State]
+    trials: dict[str, State]
+
+    def of(self, job: Job) -> State:
+        """Return the state of one job."""
+        return (self.trials if isinstance(job, Trial) else self.cells)[job.name]
+
+
+def job_states(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell], jobs: Sequence[Job]) -> JobStates:
+    """Return how far these cells and the trials among `jobs` are. Nothing is written."""
+    choices, states = Choices(study, study_folder), dict[str, State]()
+    for cell in cells:
+        tuned, why = choices.of(cell)
+        states[cell.name] = study_folder.state(tuned.folder, tuned.config) if tuned else "failed" if why else "left"
+    trials = {job.name: study_folder.state(job.folder, job.config) for job in jobs if isinstance(job, Trial)}
+    return JobStates(states, trials)

@@ -25,7 +25,7 @@ from fedloom.runs.config.first_config.choices import (
 )
 from fedloom.runs.config.first_config.draft import Ask, SourceDraft, draft_source
 from fedloom.runs.config.run_config import RunConfig, parse
-from fedloom.runs.config.setup import Setup
+from fedloom.runs.setup import Setup
 
 _WIDTH = 100  # of comments
 

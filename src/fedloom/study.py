@@ -10,7 +10,6 @@ from typing import Any, Unpack, overload
 
 import numpy as np
 
-from fedloom.api import scenario_section
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
 from fedloom.core.text import counted, seconds_text
@@ -18,18 +17,17 @@ from fedloom.papers.cost import seconds_left
 from fedloom.results.comparison import Comparison
 from fedloom.results.summary_table import Summary
 from fedloom.runs.callbacks import Callback
-from fedloom.runs.config.keywords import CompareKeywords
+from fedloom.runs.config.keywords import CompareKeywords, scenario_section
 from fedloom.runs.config.scenario_config import ScenarioConfig
-from fedloom.runs.storage.resources import stopped_by_full_disk
-from fedloom.runs.storage.versions import refuse_mixed_results
-from fedloom.runs.studies.job_states import job_states
+from fedloom.runs.storage.finished_runs import refuse_mixed_results
+from fedloom.runs.storage.folders import stopped_by_full_disk
 from fedloom.runs.studies.live_progress import progress_listener
 from fedloom.runs.studies.outcome import Outcome, outcome
 from fedloom.runs.studies.plan import Cell, parse_study
 from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder
 from fedloom.runs.studies.study_folder import read as read_plan
-from fedloom.runs.studies.tuning import jobs_of
+from fedloom.runs.studies.tuning import job_states, jobs_of
 
 _log = logging.getLogger(__name__)
 _Described = str | ScenarioConfig

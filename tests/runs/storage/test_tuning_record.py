@@ -11,7 +11,7 @@ import pytest
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text
 from fedloom.core.text import Criterion
-from fedloom.runs.studies.tuning_record import TRIALS, read, rule_of, tuned_keys, tuned_notes, tuning_choices
+from fedloom.runs.storage.finished_runs import TRIALS, read_choices, rule_of, tuned_keys, tuned_notes, tuning_choices
 
 WHOLE: dict[str, Any] = {
     "group": "fedavg",
@@ -22,7 +22,7 @@ WHOLE: dict[str, Any] = {
 
 def test_a_whole_record_is_as_it_was_written(tmp_path: Path) -> None:
     (tmp_path / "choice.json").write_text(json_text(WHOLE))
-    assert read(tmp_path / "choice.json") == WHOLE
+    assert read_choices(tmp_path / "choice.json") == WHOLE
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_a_whole_record_is_as_it_was_written(tmp_path: Path) -> None:
 def test_what_a_record_lacks_is_damage(tmp_path: Path, changed: dict[str, Any]) -> None:
     (tmp_path / "choice.json").write_text(json_text(WHOLE | changed))
     with pytest.raises(RunFolderError, match=r"choice\.json: damaged \(it lacks .*delete this file, and the study"):
-        read(tmp_path / "choice.json")
+        read_choices(tmp_path / "choice.json")
 
 
 def test_what_was_tuned_in_words(tmp_path: Path) -> None:

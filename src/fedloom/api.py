@@ -1,0 +1,322 @@
+"""The functions of the top level: `fedloom.scenario`, `run`, `compare`, `inspect`, `read`, `diagnose` and `advise`.
+
+Diagnosis and advice are imported when they are called, so that a run does without them.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, Unpack, overload
+
+from torch import nn
+
+from fedloom.core.errors import ConfigError, short_repr
+from fedloom.core.files import expand_home
+from fedloom.core.process_settings import reproducible_settings
+from fedloom.data.scenario import Scenario
+from fedloom.results.comparison import Comparison
+from fedloom.results.result import Result
+from fedloom.runs.callbacks import Callback
+from fedloom.runs.config.grid import variants, variants_with_references
+from fedloom.runs.config.keywords import CompareKeywords, RunKeywords, describe, scenario_section, suited
+from fedloom.runs.config.model_key import is_python_object, with_user_models
+from fedloom.runs.config.run_config import RunConfig, load, parse
+from fedloom.runs.config.scenario_config import ScenarioConfig
+from fedloom.runs.run import Existing
+from fedloom.runs.run import run as run_config
+from fedloom.runs.storage.finished_runs import STUDY_FILE, is_run, unfinished
+from fedloom.runs.studies.live_progress import Event, Forward, progress_listener
+from fedloom.runs.studies.outcome import collect
+from fedloom.runs.studies.run_study import compare as compare_runs
+
+if TYPE_CHECKING:
+    from fedloom.diagnosis.advice.advice import Advice
+    from fedloom.diagnosis.diagnosis import Diagnosis
+    from fedloom.nets.net import Net
+    from fedloom.results.report.inspection import Inspection
+
+_log = logging.getLogger(__name__)
+
+Model: TypeAlias = str | Mapping[str, Any] | nn.Module | Callable[..., nn.Module]
+
+
+@overload
+def run(
+    method: str = ...,
+    *,
+    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any],
+    model: Model | Sequence[Model] | None = ...,
+    out: Path | str | None = ...,
+    existing: Existing = ...,
+    callbacks: Sequence[Callback] = ...,
+    progress: bool = ...,
+    **keys: Unpack[RunKeywords],
+) -> Result: ...
+@overload
+def run(method: str = ..., *, scenario: Any, **keys: Any) -> Result: ...
+def run(
+    method: str = "fedavg",
+    *,
+    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any],
+    model: Model | Sequence[Model] | None = None,
+    out: Path | str | None = None,
+    existing: Existing = "refuse",
+    callbacks: Sequence[Callback] = (),
+    progress: bool = True,
+    **keys: Any,
+) -> Result:
+    """Train and test one method.
+
+    Args:
+        method: name of the method; `base+wrapper` for a method in a wrapper.
+        scenario: a description from `fedloom.scenario`, its arguments as a mapping, or a `Scenario` of your own; a name
+            is `fedloom.scenario(name)`.
+        model: a name or a mapping as in a config; a module, of which every run trains a copy with its weights; or a
+            function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it
+            names; a list for clients that differ; None takes mlp for features [n, d] of your own, bilstm for token ids
+            of your own, and else what suits the source.
+        out: run folder; None keeps nothing on disk.
+        existing: what to do with a folder that holds an unfinished run of the same config: "refuse" it, "resume" it, or
+            start "fresh".
+        callbacks: objects that watch the run (`fedloom.runs.callbacks.Callback`).
+        progress: show it, in a terminal and a notebook as bars, elsewhere as lines of the logger "fedloom".
+        keys: those of a config (rounds, participation, seed, optimizer, ...).
+
+    Raises what `fedloom.runs.run.run` raises.
+    """
+    user_scenario = scenario if isinstance(scenario, Scenario) else None
+    values = {"method": method, **keys, "scenario": scenario_section(scenario)}
+    if is_python_object(model):
+        config = parse(values)
+        with reproducible_settings():
+            user_scenario = user_scenario or config.scenario.build(config.seed)
+            model = with_user_models(model, user_scenario.train_set)
+    config = parse({**values, "model": suited(model, user_scenario)})
+    with progress_listener([config], progress) as listener:
+        result = run_config(
+            config,
+            scenario=user_scenario,
+            out=None if out is None else expand_home(out),
+            existing=existing,
+            callbacks=[Forward(0, listener), *callbacks],
+            result_type=Result,
+        )
+        listener(Event(0, config.rounds))  # also for a run that had finished before
+    return result
+
+
+@overload
+def compare(
+    methods: str | Sequence[str] | None = ...,
+    *,
+    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any] | Sequence[str | ScenarioConfig | Mapping[str, Any]],
+    seeds: int | Sequence[int] | None = ...,
+    model: Model | Sequence[Any] | None = ...,
+    out: Path | str | None = ...,
+    existing: Existing = ...,
+    jobs: int = ...,
+    callbacks: Sequence[Callback] = ...,
+    references: bool = ...,
+    progress: bool = ...,
+    **keys: Unpack[CompareKeywords],
+) -> Comparison: ...
+@overload
+def compare(methods: str | Sequence[str] | None = ..., *, scenario: Any, **keys: Any) -> Comparison: ...
+def compare(
+    methods: str | Sequence[str] | None = None,
+    *,
+    scenario: str | ScenarioConfig | Scenario | Mapping[str, Any] | Sequence[str | ScenarioConfig | Mapping[str, Any]],
+    seeds: int | Sequence[int] | None = None,
+    model: Model | Sequence[Any] | None = None,
+    out: Path | str | None = None,
+    existing: Existing = "resume",
+    jobs: int = 1,
+    callbacks: Sequence[Callback] = (),
+    references: bool = False,
+    progress: bool = True,
+    **keys: Any,
+) -> Comparison:
+    """Train and test several methods with several seeds, on equal terms.
+
+    Args:
+        methods: names of methods; None compares fedavg and fedsc.
+        scenario: a description or a `Scenario`, as for `run`; or a list of descriptions to compare.
+        seeds: the seeds, or how many from 0 on; None takes 3.
+        model: as for `run`; a list is one value, for clients that differ, and a list of lists compares several.
+        out: folder of the run folders; runs that have finished there are reused. None keeps nothing on disk.
+        existing: "resume" continues unfinished runs in `out`, "fresh" starts all again, "refuse" refuses them.
+        jobs: processes at a time; more than one needs `out`, and, as Python's `multiprocessing` does, a script whose
+            work stands below `if __name__ == "__main__":`.
+        callbacks: objects that watch the runs; every run gets copies of its own.
+        references: add the rows that a gain has to beat, `REFERENCES` in `fedloom.runs.config.grid`.
+        progress: as in `run`.
+        keys: those of a config. Each may be a list of values, which are compared as well, e.g. `rounds=[10, 30]`,
+            `fedsc={"tau": [0.1, 0.2]}`.
+
+    Raises what `fedloom.runs.config.grid.variants` and `fedloom.runs.studies.run_study.compare` raise.
+    """
+    user_scenario = scenario if isinstance(scenario, Scenario) else None
+    scenarios = list(scenario) if isinstance(scenario, list | tuple) else [scenario]
+    if len(scenarios) > 1 and any(isinstance(entry, Scenario) for entry in scenarios):
+        raise ConfigError("scenario: scenarios that are objects can be compared only one at a time")
+    sections = [scenario_section(entry) for entry in scenarios]
+    if is_python_object(model):
+        with reproducible_settings():
+            data = user_scenario or parse({"scenario": sections[0]}).scenario.build(run_seed=0)
+            model = with_user_models(model, data.train_set)
+    values = {**keys, "model": suited(model, user_scenario), "scenario": sections}
+    make = variants_with_references if references else variants
+    configs = make(values, [methods] if isinstance(methods, str) else methods, seeds)
+    folder = None if out is None else expand_home(out)
+    how: dict[str, Any] = {"existing": existing, "jobs": jobs, "scenario": user_scenario, "callbacks": callbacks}
+    how["result_type"] = Result
+    with progress_listener(configs, progress) as listener:
+        return Comparison(compare_runs(configs, out=folder, listener=listener, **how))
+
+
+def inspect(scenario: str | ScenarioConfig | Scenario | Any, seed: int = 0) -> Inspection:
+    """Show who holds what: clients by classes, and how far they differ.
+
+    A notebook shows the table and the picture; `print` shows the table, `save` writes the picture to a file.
+
+    Args:
+        scenario: what `fedloom.run` takes, or data of your own, as `fedloom.scenario` takes them.
+        seed: the run seed, by which a description is dealt that has no seed of its own.
+
+    Raises `ConfigError` and `DataError` as `fedloom.scenario`.
+    """
+    if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
+        raise ConfigError(f"seed = {short_repr(seed)}: need a whole number, 0 or more")
+    from fedloom.data import describe_scenario
+    from fedloom.results.report.inspection import Inspection
+
+    return Inspection(describe_scenario(_dealt(scenario, seed)))
+
+
+def read(folder: Path | str, allow_mixed: bool = False) -> Result | Comparison:
+    """Read finished runs: the folder of a run gives its `Result`, that of a comparison or a study a `Comparison`.
+
+    A folder with several of them gives one comparison of all runs. Runs that have not finished are left out, and a
+    warning of the log counts them.
+
+    Args:
+        folder: the folder.
+        allow_mixed: join runs of different versions of fedloom.
+
+    Raises `ConfigError` for a folder without a finished run, and `RunFolderError` for damaged files.
+    """
+    path = expand_home(folder)
+    if path.is_file():
+        raise ConfigError(f"{path}: a file; runs are folders, and fl.load reads the file of a model")
+    if (path / STUDY_FILE).exists():
+        from fedloom.study import Study
+
+        return Study.read(path).results(allow_mixed)
+    if is_run(path):
+        result = Result.read(path)
+        if result is None:
+            raise ConfigError(f"{path}: {unfinished(path)}; the same call with existing='resume' goes on with it")
+        return result
+    collected = collect([path], allow_mixed)
+    for left_out, why in collected.left_out:
+        _log.warning("note: %s is left out: %s", left_out, why)
+    return Comparison(collected.results)
+
+
+def diagnose(target: Any, net: Net | None = None, seed: int = 0) -> Diagnosis:
+    """Diagnose how heterogeneous data are: labels, amounts and features.
+
+    Args:
+        target: a scenario, as `fedloom.run` takes it; a config; or the result of a finished run.
+        net: a network whose features are compared, for a scenario; None compares labels and amounts alone. A config and
+            a result have their own.
+        seed: the run seed, by which a scenario is dealt that has no seed of its own.
+
+    Returns the diagnosis: `rows()` in words, `facts()` as JSON values.
+
+    Example:
+        >>> import fedloom as fl
+        >>> diagnosis = fl.diagnose(fl.scenario("digits", partition="iid", clients=5))
+        >>> diagnosis.sentences()
+        ['labels differ no more than random dealing explains']
+    """
+    from fedloom.diagnosis.diagnosis import diagnose_config, diagnose_result, diagnose_scenario
+
+    with reproducible_settings():
+        if isinstance(target, Result):
+            return diagnose_result(target)
+        if isinstance(target, RunConfig):
+            return diagnose_config(target)
+        return diagnose_scenario(_dealt(target, seed), net, seed=seed)
+
+
+def _dealt(scenario: Any, seed: int) -> Scenario:
+    """Return the scenario that `run` would train on with this seed."""
+    if not isinstance(scenario, ScenarioConfig | Scenario):
+        scenario = describe(scenario)
+    with reproducible_settings():
+        return scenario if isinstance(scenario, Scenario) else scenario.build(run_seed=seed)
+
+
+def advise(
+    target: Any,
+    *,
+    trial: bool = False,
+    out: Path | str | None = None,
+    jobs: int = 1,
+    progress: bool = True,
+    **needs: Any,
+) -> Advice:
+    """Say which methods to try on a federation's data, and why; with `trial`, try them.
+
+    Args:
+        target: a config: its file, the name of a ready one, its keys as a mapping, or a `RunConfig`; or a scenario, as
+            `fedloom.run` takes it.
+        trial: train the short list and the reference on the scenario, and recommend by validation data.
+        out: folder of the trial's runs; None keeps nothing on disk.
+        jobs: processes of the trial at a time; more than one needs `out`, and a target that is no `Scenario`.
+        progress: show that of the trial, as in `fedloom.run`.
+        needs: constraints: goal, nets, traffic, stateless, newcomers, secure_sums and dp, as
+            `fedloom.diagnosis.advice.evidence.Needs` describes them.
+
+    Raises `ConfigError` for unknown and contradictory needs, for one client and one class, and for a trial without
+    validation data.
+
+    Example:
+        >>> import fedloom as fl
+        >>> digits = fl.scenario("digits", partition="dirichlet", alpha=0.1, clients=5)
+        >>> fl.advise(digits, goal="personal", nets="different").reference
+        'local'
+    """
+    from fedloom.diagnosis.advice.advice import advise_scenario
+    from fedloom.diagnosis.advice.evidence import read_needs
+    from fedloom.diagnosis.advice.trial import with_trial
+
+    wanted = read_needs(needs)
+    config, scenario = _config_of(target)
+    with reproducible_settings():
+        dealt = config.scenario.build(config.seed) if scenario is None else scenario
+        advice = advise_scenario(config, dealt, wanted)
+    if not trial:
+        return advice
+    folder, show = None if out is None else expand_home(out), partial(progress_listener, progress=progress)
+    return with_trial(advice, config, scenario=scenario, out=folder, jobs=jobs, show=show)
+
+
+def _config_of(target: Any) -> tuple[RunConfig, Scenario | None]:
+    """Return the config that a target stands for, and the scenario where it is an object."""
+    if isinstance(target, RunConfig):
+        return target, None
+    if isinstance(target, str | Path):
+        from fedloom.runs.config.reference import find_config
+
+        return parse(load(find_config(Path(target)))), None
+    if isinstance(target, Mapping):
+        return parse(target), None
+    if not isinstance(target, ScenarioConfig | Scenario):
+        target = describe(target)
+    scenario = target if isinstance(target, Scenario) else None
+    return parse({"scenario": scenario_section(target), "model": suited(None, scenario)}), scenario
