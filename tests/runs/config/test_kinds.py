@@ -13,7 +13,7 @@ from fedloom.runs.config.grid import grid_points
 from fedloom.runs.config.run_config import RunConfig, load, parse
 from fedloom.runs.studies.plan import parse_study
 
-DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"
 
 
 def written(folder: Path, **keys: Any) -> Path:

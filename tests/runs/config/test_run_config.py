@@ -18,7 +18,7 @@ from fedloom.nets.net import MODELS
 from fedloom.runs.config.model_key import ModelConfig
 from fedloom.runs.config.run_config import load, parse
 
-DEMO = Path(__file__).parents[2] / "configs" / "demo.yaml"
+DEMO = Path(__file__).parents[3] / "configs" / "demo.yaml"
 SMALL: dict[str, Any] = {"scenario": {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 4}}
 
 

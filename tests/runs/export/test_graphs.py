@@ -21,7 +21,7 @@ from fedloom.nets import MODELS
 from fedloom.runs.export import graphs
 from fedloom.runs.export.trained import Trained, of_result
 
-EXAMPLES = Path(__file__).parents[2] / "examples"
+EXAMPLES = Path(__file__).parents[3] / "examples"
 ONNX = importlib.util.find_spec("onnxscript") is not None and importlib.util.find_spec("onnx") is not None
 needs_onnx = pytest.mark.skipif(not ONNX, reason="needs the extra onnx")
 SUFFIXES = [".pt2", pytest.param(".onnx", marks=needs_onnx)]
