@@ -25,7 +25,7 @@ from benchmarks.cells import Cells, read_cells, studies_by_name
 from benchmarks.data import RESULTS, read_results, read_rows, write_results, write_rows
 from benchmarks.tables.words import DIVERGED, Measured, has_diverged, judged, markdown
 from fedloom.core.files import write_atomic
-from fedloom.methods.catalogue.descriptions import Entry, entries
+from fedloom.methods.catalogue import Entry, entries
 from fedloom.runs.studies.plan import read_study
 
 OTHER_PROTOCOL = "another protocol"  # instead of a word of the rule, which compares within one

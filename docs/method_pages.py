@@ -18,7 +18,7 @@ from benchmarks.advice import TRAFFIC, cached_cells, is_federated, traffic_share
 from benchmarks.cells import Cells
 from benchmarks.tables.studies import differences
 from benchmarks.tables.words import markdown, mean_accuracy
-from fedloom.methods.catalogue.descriptions import Entry, entries
+from fedloom.methods.catalogue import Entry, entries
 from fedloom.methods.contract.citation import SYMBOLS, formula
 
 PAGES = Path(__file__).parent / "methods"

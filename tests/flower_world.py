@@ -11,7 +11,7 @@ from fedloom.flower.node_data import nodes_of_scenario
 from fedloom.flower.transport import InProcessTransport
 from fedloom.flower.wire import Message, Request, read
 from fedloom.methods import METHODS
-from fedloom.methods.catalogue.abilities import abilities
+from fedloom.methods.catalogue import abilities
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import parse
 

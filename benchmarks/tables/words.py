@@ -8,7 +8,7 @@ from math import isfinite
 from statistics import fmean
 from typing import Any
 
-from fedloom.methods.catalogue.descriptions import entries
+from fedloom.methods.catalogue import entries
 from fedloom.results import table
 from fedloom.results.difference import Difference, compare_family, paired_differences
 from fedloom.results.statistics import mean_std

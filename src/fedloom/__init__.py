@@ -23,7 +23,7 @@ if TYPE_CHECKING:
     from fedloom.methods.contract.method import METHODS, Method, register
     from fedloom.methods.contract.spec import Spec
     from fedloom.nets.net import MODELS, Net
-    from fedloom.nets.wrap import wrap
+    from fedloom.nets.user_model import wrap
     from fedloom.results.comparison import Comparison
     from fedloom.results.result import Result
     from fedloom.runs.callbacks import Callback
@@ -55,7 +55,7 @@ _HOMES = {
     "Callback": "fedloom.runs.callbacks",
     "Comparison": "fedloom.results.comparison",
     "EarlyStopping": "fedloom.runs.early_stopping",
-    "wrap": "fedloom.nets.wrap",
+    "wrap": "fedloom.nets.user_model",
     "Result": "fedloom.results.result",
     "evaluate": "fedloom.runs.export.evaluation",
     "load": "fedloom.runs.export.trained",

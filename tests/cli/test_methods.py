@@ -9,7 +9,7 @@ from rich.console import Console
 import command_line
 from fedloom.cli.terminal import print_catalogue
 from fedloom.methods import METHODS
-from fedloom.methods.catalogue.descriptions import entry
+from fedloom.methods.catalogue import entry
 
 
 def call(capsys, *words):

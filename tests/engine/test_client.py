@@ -15,8 +15,7 @@ from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.net import Net
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.nets.net import BN_ROLES, Net, Role
 from support import CLASSES, WIDTH, Tiny, TinyBN, TinyDropout, configured, furthest, same_bits, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3]]

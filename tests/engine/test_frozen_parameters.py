@@ -13,7 +13,7 @@ from fedloom.engine.processes import workers
 from fedloom.engine.stacked import obstacle
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
-from fedloom.nets.frozen_parameters import freeze_as_buffers, frozen_parameters
+from fedloom.nets.loaded_net import freeze_as_buffers, frozen_parameters
 from fedloom.nets.net import Net, tree_of
 from support import (
     ENGINES,

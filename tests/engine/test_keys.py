@@ -11,9 +11,9 @@ from fedloom.methods.contract.parts_of_data import Part
 from fedloom.methods.contract.phases import Collect, OptimizerSpec, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.parts.gradients import clipped
 from fedloom.methods.parts.measures import features, logits
-from fedloom.nets.roles import Role
+from fedloom.methods.parts.parameters import clipped
+from fedloom.nets.net import Role
 
 METHOD = FedAvg()
 

@@ -9,7 +9,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, Train
 from fedloom.methods.contract.sample_statistics import SampleMean
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.nets.net import BN_ROLES, Role
 from support import ENGINES, Backwards, Tiny, TinyBN, TinyDropout, TinyInstance, after, alike, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0, 1, 1, 2, 3], [1, 1, 0, 2]]

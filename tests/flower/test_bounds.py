@@ -11,7 +11,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.flower.bounds import NormBounds, UploadNorm, upload_norms
 from fedloom.methods import METHODS
 from fedloom.methods.contract.spec import Sent
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 
 SENDS = {"model": Sent(), "step": Sent(form="change"), "prototypes": Sent(per_client=True), "wide": Sent(spread=3.0)}
 ROLES = {"w": Role.BODY, "head.w": Role.HEAD}

@@ -20,7 +20,7 @@ from fedloom.methods.contract.contexts import Work
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Predictor, Train
 from fedloom.methods.contract.sample_statistics import Rows, SampleMean
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import Tiny, TinyBN, TinyDropout, after, dataset, world

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.methods.parts.descent import batches, descended
+from fedloom.methods.parts.measures import batches, descended
 
 
 def stepped(w, targets, *, adam, cosine, lr=0.01):

@@ -8,7 +8,7 @@ from __future__ import annotations
 import pytest
 
 import fedloom as fl
-from fedloom.methods.catalogue.descriptions import entries
+from fedloom.methods.catalogue import entries
 from support import sampled
 
 FAR = {"name": "sgd", "lr": 1e8}

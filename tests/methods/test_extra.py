@@ -11,7 +11,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import OptimizerSpec, Train
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.roles import EXTRA, Role
+from fedloom.nets.net import EXTRA, Role
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run

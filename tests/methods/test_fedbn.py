@@ -6,7 +6,7 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
 from fedloom.methods.contract.contexts import ServerContext
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.nets.net import BN_ROLES, Role
 from support import PLAIN_SGD, Recording, Tiny, TinyBN, configured, furthest, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1]]

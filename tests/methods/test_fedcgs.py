@@ -6,7 +6,7 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.methods.fed3r import RidgeHead
 from fedloom.methods.fedcgs import GaussianHead
-from fedloom.methods.parts.gaussian import conditioned
+from fedloom.methods.parts.one_shot import conditioned
 from golden_world import CLASS_KNOWLEDGE, golden_run, matches, probe, refuted
 from support import Recording, Through, Tiny, TinyBN, after, configured, same_bits, same_tree, world
 

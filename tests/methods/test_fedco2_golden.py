@@ -21,8 +21,7 @@ from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
 from fedloom.methods.contract.losses import kl_divergence
 from fedloom.methods.contract.phases import Batch, OptimizerSpec
 from fedloom.methods.fedco2 import foreign_losses, fused, head_stacks
-from fedloom.nets.blueprint import prepare_net
-from fedloom.nets.bundle import Bundle
+from fedloom.nets.blueprint import Bundle, prepare_net
 from fedloom.nets.net import Net, tree_of
 from support import Precision, Through, configured
 

@@ -22,7 +22,7 @@ from fedloom.methods.feddw import decayed, with_dw
 from fedloom.methods.fedprox import FedProx
 from fedloom.methods.parts.consistency import class_relations, inconsistency, next_soft_labels
 from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 from support import CLASSES, Recording, Tiny, TinyBN, configured, furthest, same_bits, same_tree, world
 
 PRESETS = ("paper", "authors", "sound")

@@ -8,7 +8,7 @@ from fedloom.core.records import wire_size
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.methods import METHODS, Batch
-from fedloom.methods.parts.lowrank import factored, rank_for, restored
+from fedloom.methods.fedkd import factored, rank_for, restored
 from golden_world import GOLDEN, WORLD, golden_run, matches, personal, probe
 from support import Recording, TinyBN, configured, near, same_bits, same_tree, world
 

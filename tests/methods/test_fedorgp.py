@@ -7,10 +7,9 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table, get_tree
 from fedloom.methods import METHODS, ClassTable
 from fedloom.methods.contract.sample_statistics import LabelledRows
-from fedloom.methods.fedorgp import angle_terms
+from fedloom.methods.fedorgp import angle_terms, kept, means_of_kept
 from fedloom.methods.parts.contrast import unit
-from fedloom.methods.parts.prototype_generator import generated
-from fedloom.methods.parts.typical_rows import kept, means_of_kept
+from fedloom.methods.parts.measures import generated
 from golden_world import CLASS_KNOWLEDGE, WORLD, golden_run, matches, probe, refuted
 from support import TinyBN, configured, same_bits, world
 

@@ -6,7 +6,7 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table, get_tree
 from fedloom.methods import METHODS, ClassTable
-from fedloom.methods.parts.head_weights import head_weights, weighted_means
+from fedloom.methods.fedpac import head_weights, weighted_means
 from golden_world import CLASS_KNOWLEDGE, golden_run, matches, noting_uploads, personal, probe
 from support import TinyBN, configured, furthest, same_tree, world
 

@@ -6,7 +6,7 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
 from fedloom.methods import METHODS
-from fedloom.methods.parts.prototype_pull import UNKNOWN
+from fedloom.methods.parts.prototypes import UNKNOWN
 from golden_world import CLASS_KNOWLEDGE, golden_run, matches, probe
 from support import TinyBN, configured, same_bits, world
 

@@ -6,7 +6,7 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
 from fedloom.methods import METHODS, ClassTable
-from fedloom.methods.parts.prototype_pull import UNKNOWN, nearest
+from fedloom.methods.parts.prototypes import UNKNOWN, nearest
 from golden_world import GOLDEN, SIZES, golden_run, matches, probe, refuted
 from support import CLASSES, Recording, Tiny, TinyBN, configured, same_bits, world
 

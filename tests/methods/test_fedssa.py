@@ -14,7 +14,7 @@ from fedloom.methods.contract.contexts import ServerContext, Work
 from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.fedssa import fusion_weight
 from fedloom.nets import build
-from fedloom.nets.groups import MODEL_GROUPS
+from fedloom.nets.loaded_net import MODEL_GROUPS
 from fedloom.nets.net import Net
 from support import (
     CLASSES,

@@ -9,7 +9,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
 from fedloom.methods import METHODS, ClassTable
 from fedloom.methods.fedtgp import margin_of
-from fedloom.methods.parts.prototype_generator import generated
+from fedloom.methods.parts.measures import generated
 from golden_world import GOLDEN, golden_run, matches, probe, refuted
 from support import TinyBN, configured, same_bits, world
 

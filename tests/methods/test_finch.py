@@ -3,7 +3,7 @@
 import torch
 
 from fedloom.core.tables import ClassTable
-from fedloom.methods.parts.finch import class_clusters, cluster_means, components, finch, nearest_by_cosine
+from fedloom.methods.parts.prototypes import class_clusters, cluster_means, components, finch, nearest_by_cosine
 from golden_world import CLASS_KNOWLEDGE
 
 GOLD = CLASS_KNOWLEDGE["fpl"]["clustering"]
@@ -43,7 +43,7 @@ def test_equal_points_and_points_without_length():
 
 
 def test_blocks_do_not_matter(monkeypatch):
-    monkeypatch.setattr("fedloom.methods.parts.finch._BLOCK", 4)
+    monkeypatch.setattr("fedloom.methods.parts.prototypes._BLOCK", 4)
     assert finch(POINTS).tolist() == GOLD["labels"]
 
 

@@ -5,8 +5,14 @@ import torch
 
 from fedloom.methods import METHODS
 from fedloom.methods.contract.contexts import ServerContext
-from fedloom.methods.floco import ENDS, logits_at
-from fedloom.methods.parts.simplex import principal_components, project_to_simplex, riesz_energy, spread_on_simplex
+from fedloom.methods.floco import (
+    ENDS,
+    logits_at,
+    principal_components,
+    project_to_simplex,
+    riesz_energy,
+    spread_on_simplex,
+)
 from golden_world import SHARED_BASELINES, golden_run, matches, probe
 from support import TinyBN, after, configured, furthest, same_bits, world
 

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.core.tables import ClassTable
-from fedloom.methods.parts.gaussian import gaussian_head, shrunk
+from fedloom.methods.parts.one_shot import gaussian_head, shrunk
 from golden_world import CLASS_KNOWLEDGE, WORLD
 
 GOLD = CLASS_KNOWLEDGE["fedcgs"]

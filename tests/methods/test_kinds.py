@@ -12,7 +12,7 @@ import fedloom as fl
 from fedloom.core.errors import ConfigError
 from fedloom.data import from_arrays
 from fedloom.methods import METHODS
-from fedloom.methods.catalogue.descriptions import entry
+from fedloom.methods.catalogue import entry
 from support import sampled
 
 QUICK = {"rounds": 2, "local_epochs": 1, "batch_size": 16, "participation": 0.6, "engine": "serial", "seed": 1}

@@ -8,7 +8,7 @@ from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.nets.net import BN_ROLES, Role
 from support import Recording, Tiny, TinyBN, configured, furthest, same_bits, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1]]

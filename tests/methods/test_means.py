@@ -8,7 +8,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods.contract.means import Slices, mean_of
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 from support import (
     FEDERATED,
     ROW_METHODS,

@@ -5,7 +5,7 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS, Start
-from fedloom.methods.parts.feature_gaussians import (
+from fedloom.methods.pfedfda import (
     Gaussians,
     gaussians_of,
     halves,

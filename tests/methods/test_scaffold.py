@@ -7,7 +7,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.trees import combine
 from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.scaffold import SCAFFOLD
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.nets.net import BN_ROLES, Role
 from fedloom.runs.config.run_config import parse
 from golden_world import GOLDEN, golden_run, matches, probe, refuted, with_steps
 from support import Recording, TinyBN, after, alike, configured, furthest, same_bits, world

@@ -11,7 +11,7 @@ from fedloom.data.partitions.partition import PARTITIONS
 from fedloom.methods import METHODS, register
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Train
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run

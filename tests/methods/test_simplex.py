@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from fedloom.methods.parts.simplex import minimum_on_simplex
+from fedloom.methods.fedpac import minimum_on_simplex
 from golden_world import CLASS_KNOWLEDGE
 
 GOLD = CLASS_KNOWLEDGE["fedpac"]["quadratic"]

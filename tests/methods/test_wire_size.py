@@ -8,7 +8,7 @@ from fedloom.core.records import to_bytes
 from fedloom.data.augment import Augmentation
 from fedloom.methods import METHODS
 from fedloom.nets.blueprint import prepare_net
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.nets.net import BN_ROLES, Role
 from support import CLASSES, FEDERATED, ROW_METHODS, Recording, TinyBN, handmade, world
 
 EVERYTHING = [[0, 1, 2, 3, 0, 1], [3, 2, 1, 0, 2], [0, 1, 1, 2, 3, 3]]

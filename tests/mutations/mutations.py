@@ -66,7 +66,7 @@ MUTATIONS = (
     ),
     Mutation(
         "fedopt: tau under the root",
-        "methods/parts/adaptive.py",
+        "methods/parts/parameters.py",
         "(v[name].double().sqrt() + options.tau)",
         "(v[name].double() + options.tau).sqrt()",
         _FEDOPT,
@@ -76,21 +76,21 @@ MUTATIONS = (
     _of("moon", "the last model is that before training", '{"previous": work.tree}', '{"previous": work.start.tree}'),
     Mutation(
         "moon, fedskc: the teacher's features in training mode",
-        "nets/functional_net.py",
+        "nets/net.py",
         "        self.net = net\n        self.eval()",
         "        self.net = net\n        self.train()",
         ("methods/test_frozen_nets.py",),
     ),
     Mutation(
         "fedproto: the distance summed over features",
-        "methods/parts/prototype_pull.py",
+        "methods/parts/prototypes.py",
         "(z - rows).square().mean(1)",
         "(z - rows).square().sum(1)",
         ("methods/test_fedproto.py",),
     ),
     Mutation(
         "fedproto: missing prototypes are rows of zeros",
-        "methods/parts/prototype_pull.py",
+        "methods/parts/prototypes.py",
         'torch.where(consts["known"][batch.y], distance, 0.0)',
         "distance",
         ("methods/test_fedproto.py",),
@@ -220,7 +220,7 @@ MUTATIONS = (
     ),
     Mutation(
         "floco: components of what all clients have in common",
-        "methods/parts/simplex.py",
+        "methods/floco.py",
         "centred = rows.double() - rows.double().mean(0)",
         "centred = rows.double()",
         ("methods/test_floco.py",),
@@ -228,7 +228,7 @@ MUTATIONS = (
     _of("floco", "a test at the middle, not at the centre", "middle if centre is None else centre", "middle"),
     Mutation(
         "floco: the centres that lie nearest",
-        "methods/parts/simplex.py",
+        "methods/floco.py",
         "if (energy := riesz_energy(places)) < least",
         "if -(energy := -riesz_energy(places)) < least",
         ("methods/test_floco.py",),
@@ -266,7 +266,7 @@ MUTATIONS = (
     ),
     Mutation(
         "fedcgs: the head without the shares of classes",
-        "methods/parts/gaussian.py",
+        "methods/parts/one_shot.py",
         "log_priors - (values",
         "0 * log_priors - (values",
         ("methods/test_fedcgs.py",),
@@ -317,7 +317,7 @@ MUTATIONS = (
     _of("fedtgp", "the sign of the margin", "-(distances + margins)", "-(distances - margins)"),
     Mutation(
         "fedorgp: the filter takes the distance alone",
-        "methods/parts/typical_rows.py",
+        "methods/fedorgp.py",
         "(1 - weight) * _scaled(cosines)",
         "0 * _scaled(cosines)",
         ("methods/test_fedorgp.py",),
@@ -434,14 +434,14 @@ MUTATIONS = (
     _of("heterofl", "the scaler multiplies", "value / rate", "value * rate"),
     Mutation(
         "krum: one neighbour too few",
-        "methods/parts/robust_rules.py",
+        "methods/wrappers/robust_rules.py",
         "max(2, len(squares) - faulty - 1)",
         "max(2, len(squares) - faulty - 2)",
         ("methods/wrappers/test_robust.py",),
     ),
     Mutation(
         "bulyan: values nearest the mean, not the median",
-        "methods/parts/robust_rules.py",
+        "methods/wrappers/robust_rules.py",
         "picked - median(picked)",
         "picked - picked.mean(0)",
         ("methods/wrappers/test_robust.py",),

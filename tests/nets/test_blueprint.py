@@ -6,8 +6,7 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.methods.contract.contexts import Task
-from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.bundle import Bundle
+from fedloom.nets.blueprint import Blueprint, Bundle
 from fedloom.nets.net import build, tree_of
 from support import same_tree
 

@@ -7,9 +7,7 @@ from fedloom.core.streams import Streams
 from fedloom.core.trees import clone
 from fedloom.methods.contract.contexts import Task
 from fedloom.nets.blueprint import prepare_net
-from fedloom.nets.functional_net import FunctionalNet
-from fedloom.nets.net import build, tree_of
-from fedloom.nets.roles import Role
+from fedloom.nets.net import FunctionalNet, Role, build, tree_of
 from support import WIDTH, Tiny, TinyBN, TinyDropout, same_tree
 
 NAMES = ("online", "offline")

@@ -5,9 +5,8 @@ import copy
 import torch
 from torch import nn
 
-from fedloom.nets.frozen_parameters import freeze_as_buffers, frozen_parameters
-from fedloom.nets.net import tree_of
-from fedloom.nets.roles import Role
+from fedloom.nets.loaded_net import freeze_as_buffers, frozen_parameters
+from fedloom.nets.net import Role, tree_of
 from support import TinyAdapter
 
 

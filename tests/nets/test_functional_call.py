@@ -2,7 +2,7 @@
 
 import torch
 
-from fedloom.nets.functional_call import FunctionalCall
+from fedloom.nets.masked_batch_norm import FunctionalCall
 from fedloom.nets.net import tree_of
 from support import TinyBN
 

@@ -5,8 +5,8 @@ import torch
 from torch import nn
 
 from fedloom.core.errors import ConfigError
-from fedloom.nets.functional_call import FunctionalCall
 from fedloom.nets.loaded_net import LoadedNet
+from fedloom.nets.masked_batch_norm import FunctionalCall
 from fedloom.nets.net import Net, tree_of
 
 

@@ -7,7 +7,7 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.nets import MODELS
-from fedloom.nets.options import model_options
+from fedloom.nets.blocks import model_options
 
 
 def test_options_have_types_defaults_and_descriptions():

@@ -8,10 +8,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from fedloom.nets.bundle import Bundle
+from fedloom.nets.blueprint import Bundle
 from fedloom.nets.net import Net
 from fedloom.nets.prediction_module import PredictionModule, load_tree, restore_head_bias
-from fedloom.nets.wrap import wrap
+from fedloom.nets.user_model import wrap
 from support import Tiny, TinyBN
 
 

@@ -6,8 +6,7 @@ from torch import nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.nets.probe import check_classifies, find_head
-from fedloom.nets.user_model import class_name
-from fedloom.nets.wrap import HeadlessNet, wrap
+from fedloom.nets.user_model import HeadlessNet, class_name, wrap
 
 X = torch.linspace(-1, 1, 10).view(2, 5)
 CLASSES = 3

@@ -5,9 +5,8 @@ import torch
 from torch import nn
 
 from fedloom.core.streams import Streams
-from fedloom.nets.frozen_parameters import freeze_as_buffers
-from fedloom.nets.net import build
-from fedloom.nets.roles import ALL_ROLES, BN_ROLES, Role, has_batch_norm, tag_roles
+from fedloom.nets.loaded_net import freeze_as_buffers
+from fedloom.nets.net import ALL_ROLES, BN_ROLES, Role, build, has_batch_norm, tag_roles
 
 
 class Misnamed(nn.Module):

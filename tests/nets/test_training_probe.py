@@ -12,8 +12,8 @@ from torch.nn.utils import parametrizations
 
 from fedloom.core.errors import ConfigError
 from fedloom.nets import MODELS
-from fedloom.nets.training_probe import check_entries, check_trains
-from fedloom.nets.wrap import HeadlessNet, wrap
+from fedloom.nets.probe import check_entries, check_trains
+from fedloom.nets.user_model import HeadlessNet, wrap
 
 X = torch.rand(2, 6)
 

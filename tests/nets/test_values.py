@@ -15,8 +15,7 @@ from torch.nn.functional import avg_pool2d, conv2d, linear, max_pool2d
 
 from fedloom.core.streams import Streams
 from fedloom.nets import MODELS, build
-from fedloom.nets.net import Net
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.nets.net import BN_ROLES, Net, Role
 
 Entries = Mapping[str, Tensor]
 IMAGE, TOKENS = (3, 32, 32), (6,)

@@ -14,9 +14,9 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.nets import MODELS, Net, build, wrap
-from fedloom.nets.groups import MODEL_GROUPS, group_of
+from fedloom.nets.loaded_net import MODEL_GROUPS, group_of
+from fedloom.nets.net import Role, tag_roles
 from fedloom.nets.resnet import BasicBlock
-from fedloom.nets.roles import Role, tag_roles
 
 CIFAR, GREY, BIG, TEXT = (3, 32, 32), (1, 28, 28), (3, 256, 256), (20,)
 NO_BIAS = {"head_bias": False}

@@ -10,7 +10,7 @@ from rich.console import Console
 
 import fedloom as fl
 from fedloom.cli.terminal import print_comparison, print_result
-from fedloom.methods.wrappers.accountant import epsilon
+from fedloom.methods.wrappers.privacy import epsilon
 from fedloom.results.comparison import Comparison
 from fedloom.results.report.chart_rows import chart_rows
 from fedloom.results.report.table_html import numbers_table

@@ -20,7 +20,7 @@ from fedloom.engine import Federation
 from fedloom.evaluation import Evaluator
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
-from fedloom.methods.catalogue.abilities import abilities
+from fedloom.methods.catalogue import abilities
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.config.sections import EvaluationConfig
 from fedloom.runs.newcomers import NewcomerService, NewcomerTests

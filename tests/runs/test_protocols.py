@@ -21,7 +21,7 @@ from fedloom.evaluation.protocols import offered_protocols
 from fedloom.evaluation.scores import details_of_clients
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
-from fedloom.methods.catalogue.abilities import abilities
+from fedloom.methods.catalogue import abilities
 from fedloom.results.clients import client_accuracies
 from fedloom.results.comparison import Comparison
 from fedloom.results.fairness import fairness_rows

@@ -54,7 +54,7 @@ def listed_datasets() -> tuple[Any, bool]:
 
 
 def _facts_of_model(name: str, factory: Any) -> dict[str, Any]:
-    from fedloom.nets.options import model_options
+    from fedloom.nets.blocks import model_options
 
     return _keys_and_meanings(model_options(name))
 

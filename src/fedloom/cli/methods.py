@@ -14,7 +14,7 @@ from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 
 if TYPE_CHECKING:
-    from fedloom.methods.catalogue.descriptions import Entry
+    from fedloom.methods.catalogue import Entry
 
 _Filter = Callable[[dict[str, Any]], bool]  # of one method in `listed_methods`
 
@@ -85,7 +85,7 @@ def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: st
 def listed_methods() -> tuple[dict[str, Any], bool]:
     """Return all methods with their facts and what filters ask, wrappers and papers; and whether all were loaded."""
     from fedloom.methods import METHODS, WRAPPERS
-    from fedloom.methods.catalogue.descriptions import entries
+    from fedloom.methods.catalogue import entries
     from fedloom.methods.contract.paper_settings import PAPERS
 
     methods = {
@@ -110,7 +110,7 @@ def _show_method(name: str, as_json: bool) -> None:
     from fedloom.cli.terminal import print_grid, print_listing
     from fedloom.evaluation.protocols import offered_protocols
     from fedloom.methods import METHODS
-    from fedloom.methods.catalogue.descriptions import entry, our_choices, set_by
+    from fedloom.methods.catalogue import entry, our_choices, set_by
     from fedloom.methods.contract.citation import SYMBOLS
 
     kind, description = METHODS.get(name), entry(name)

@@ -10,7 +10,7 @@ from fedloom.data.attacks.upload_attacks import AttackRound
 from fedloom.data.scenario import Scenario
 from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 
 _UNTOUCHED = frozenset({Role.BN_STAT, Role.COUNTER, Role.BUFFER})  # roles of entries that attacks leave alone
 

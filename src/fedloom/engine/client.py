@@ -31,8 +31,7 @@ from fedloom.methods.contract.phases import Choose, Collect, Consts, Phase, Pred
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import LoadedNet, net_of_client
-from fedloom.nets.net import Net
-from fedloom.nets.roles import EXTRA, Role, has_batch_norm
+from fedloom.nets.net import EXTRA, Net, Role, has_batch_norm
 
 CPU = torch.device("cpu")
 

@@ -27,8 +27,8 @@ from fedloom.engine.serial import Engine
 from fedloom.engine.states import ClientStates
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task
 from fedloom.methods.contract.method import Method, Uploads
-from fedloom.nets.functional_net import FunctionalNet
-from fedloom.nets.groups import group_of
+from fedloom.nets.loaded_net import group_of
+from fedloom.nets.net import FunctionalNet
 
 # Makes the server's next state and tests it: it gets the function that aggregates, the state so far and the uploads,
 # and returns the new state with the uploads from which it was made.

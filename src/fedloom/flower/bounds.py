@@ -20,7 +20,7 @@ from fedloom.core.records import Record
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.methods.contract.spec import Sent
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 
 FEWEST = 4  # uploads for a meaningful median: of three, one hostile client would be a third
 

@@ -38,7 +38,7 @@ from fedloom.flower.wire import (
     request_type,
 )
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
-from fedloom.nets.groups import group_of
+from fedloom.nets.loaded_net import group_of
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.newcomers import NewcomerService, TrainedServer
 from fedloom.runs.setup import Setup

@@ -33,10 +33,8 @@ from fedloom.methods.contract.sample_statistics import (
 )
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.wrappers.wrapping import averaged, names_of, wrapped
-from fedloom.nets.bundle import Bundle
-from fedloom.nets.functional_net import FunctionalNet
-from fedloom.nets.net import Net
-from fedloom.nets.roles import ALL_ROLES, BN_ROLES, Role
+from fedloom.nets.blueprint import Bundle
+from fedloom.nets.net import ALL_ROLES, BN_ROLES, FunctionalNet, Net, Role
 
 __all__ = [
     "ALL_ROLES",

@@ -20,9 +20,8 @@ from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Collect, Phase
 from fedloom.methods.contract.sample_statistics import ClassCovariances, ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.descent import batches, descended
-from fedloom.methods.parts.measures import features
-from fedloom.nets.roles import Role
+from fedloom.methods.parts.measures import batches, descended, features
+from fedloom.nets.net import Role
 
 
 class Options(method.Options):

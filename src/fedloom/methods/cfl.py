@@ -17,8 +17,7 @@ from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Predictor
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.client_rows import client_row
-from fedloom.methods.parts.parameters import parameters
+from fedloom.methods.parts.parameters import client_row, parameters
 from fedloom.methods.parts.several_models import models_in, named_models
 
 

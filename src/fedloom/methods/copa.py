@@ -18,8 +18,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Net, Role
 
 OWN = "head"
 _HEAD = "head."  # of a client in the server's set, before its number

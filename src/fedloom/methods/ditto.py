@@ -16,7 +16,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.bundle import Bundle
+from fedloom.nets.blueprint import Bundle
 from fedloom.nets.net import Net
 
 

@@ -19,8 +19,7 @@ from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, P
 from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.measures import probabilities
-from fedloom.nets.net import Net
-from fedloom.nets.roles import ALL_ROLES
+from fedloom.nets.net import ALL_ROLES, Net
 
 
 class Options(method.Options):

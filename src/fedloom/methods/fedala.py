@@ -21,8 +21,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.phases import TRAINABLE, Batch, Choose, Consts, OptimizerSpec, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.nets.net import Net
-from fedloom.nets.roles import EXTRA, Role
+from fedloom.nets.net import EXTRA, Net, Role
 
 _SETTLED, _LOSSES = 0.1, 10  # a first mixing ends when the last losses differ by less than that
 

@@ -21,8 +21,7 @@ from fedloom.methods.contract.phases import Batch, Consts, Objective
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.parameters import trained
 from fedloom.methods.parts.prototypes import cosine
-from fedloom.nets.net import Net
-from fedloom.nets.roles import ALL_ROLES
+from fedloom.nets.net import ALL_ROLES, Net
 
 ALONE = 1e-3  # sum of the others' weights below which a client learns from nobody
 

@@ -30,9 +30,8 @@ from fedloom.methods.contract.phases import (
 )
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.gradients import gradients_at
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.methods.parts.parameters import gradients_at
+from fedloom.nets.net import Net, Role
 
 HEAD = frozenset({Role.HEAD})
 DOMINANT = 0.9  # share of the traces from which on one client is said to be the mean

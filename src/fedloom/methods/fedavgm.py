@@ -14,8 +14,7 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, register
 from fedloom.methods.contract.phases import Predictor
-from fedloom.methods.parts.adaptive import FedOpt
-from fedloom.methods.parts.parameters import parameters
+from fedloom.methods.parts.parameters import FedOpt, parameters
 from fedloom.methods.wrappers.wrapping import names_of, wrapped
 
 _WORD = "servermomentum"

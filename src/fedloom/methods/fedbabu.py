@@ -15,7 +15,7 @@ from fedloom.methods.contract.heads import require_trained_body
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.phases import TRAINABLE, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 
 
 class Options(method.Options):

@@ -13,7 +13,7 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.nets.net import BN_ROLES, Role
 
 
 class Options(method.Options):

@@ -13,8 +13,7 @@ from fedloom.core.tables import ClassTable
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext
 from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.parts.gaussian import conditioned, gaussian_head
-from fedloom.methods.parts.one_shot import OneShotHead, OneShotOptions, SumsRound
+from fedloom.methods.parts.one_shot import OneShotHead, OneShotOptions, SumsRound, conditioned, gaussian_head
 
 LARGEST_CONDITION = 1e8
 

@@ -20,8 +20,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Train
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.net import Net
-from fedloom.nets.roles import ALL_ROLES, Role
+from fedloom.nets.net import ALL_ROLES, Net, Role
 
 _LEFT_OUT = -1e9  # the score of a row that does not count: finite, so that gradients are
 

@@ -21,7 +21,7 @@ from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.fedbn import bn_roles
-from fedloom.nets.bundle import Bundle
+from fedloom.nets.blueprint import Bundle
 from fedloom.nets.net import Net
 
 ONLINE, OFFLINE = "online", "offline"

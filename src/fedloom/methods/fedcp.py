@@ -20,8 +20,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.nets.net import Net
-from fedloom.nets.roles import ALL_ROLES, Role
+from fedloom.nets.net import ALL_ROLES, Net, Role
 
 W = "head.weight"
 WIDTHS = (10.0, 15.0, 20.0, 50.0)  # of the kernels, as in released code, whatever the number of features

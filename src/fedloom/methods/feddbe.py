@@ -18,8 +18,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.nets.net import Net
-from fedloom.nets.roles import EXTRA, Role
+from fedloom.nets.net import EXTRA, Net, Role
 
 BIAS, MEAN = f"{EXTRA}.bias", f"{EXTRA}.mean"
 

@@ -21,9 +21,9 @@ from fedloom.methods.contract.losses import kl_divergence
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.phases import Predictor
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.descent import batches, descended
-from fedloom.nets.functional_net import FunctionalNet
-from fedloom.nets.groups import group_of
+from fedloom.methods.parts.measures import batches, descended
+from fedloom.nets.loaded_net import group_of
+from fedloom.nets.net import FunctionalNet
 
 _AT_ONCE = 256  # public samples in one forward pass of a teacher
 

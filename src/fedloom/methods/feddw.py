@@ -33,8 +33,7 @@ from fedloom.methods.parts.consistency import (
 )
 from fedloom.methods.parts.measures import probabilities
 from fedloom.methods.wrappers.wrapping import names_of, wrapped
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Net, Role
 
 _FIRST_ROUNDS = 5  # classes not seen by then are reported
 _OWN = ("soft_labels", "classes_seen", "soft_label_sums", "soft_label_counts")  # entries of DW in states and payloads

@@ -15,8 +15,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.gradients import clipped
-from fedloom.methods.parts.parameters import parameters, zeros
+from fedloom.methods.parts.parameters import clipped, parameters, zeros
 from fedloom.nets.net import Net
 
 

@@ -21,7 +21,7 @@ from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, P
 from fedloom.methods.contract.sample_statistics import SampleMean
 from fedloom.methods.contract.spec import Spec
 from fedloom.methods.parts.several_models import first_models, noisy_starts
-from fedloom.nets.bundle import Bundle
+from fedloom.nets.blueprint import Bundle
 from fedloom.nets.net import Net
 
 _NEWCOMER_PASSES = 3  # E-steps of a client that has no shares yet, before its test

@@ -20,7 +20,7 @@ from fedloom.methods.contract.sample_statistics import SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.parameters import trained
 from fedloom.methods.parts.several_models import losses_of_models
-from fedloom.nets.roles import ALL_ROLES
+from fedloom.nets.net import ALL_ROLES
 
 Norm = Literal["l2", "l1", "squared", "by_tensor"]
 AUTHORS_SGD = {"lr": 0.1, "momentum": 0.0, "decay": 0.99, "weight_decay": 1e-4}

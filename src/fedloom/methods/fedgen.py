@@ -20,7 +20,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.descent import descended
+from fedloom.methods.parts.measures import descended
 from fedloom.nets.net import Net, tree_of
 
 

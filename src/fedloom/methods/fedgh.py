@@ -19,9 +19,8 @@ from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Collect, Phase
 from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.descent import descended
-from fedloom.methods.parts.measures import features
-from fedloom.nets.roles import ALL_ROLES, Role
+from fedloom.methods.parts.measures import descended, features
+from fedloom.nets.net import ALL_ROLES, Role
 
 
 class Options(method.Options):

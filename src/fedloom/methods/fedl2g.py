@@ -33,10 +33,9 @@ from fedloom.methods.contract.phases import (
 )
 from fedloom.methods.contract.sample_statistics import LabelledRows, Rows
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.gradients import clipped
 from fedloom.methods.parts.measures import inputs
-from fedloom.nets.net import Net
-from fedloom.nets.roles import ALL_ROLES, EXTRA, Role
+from fedloom.methods.parts.parameters import clipped
+from fedloom.nets.net import ALL_ROLES, EXTRA, Net, Role
 
 GUIDING = f"{EXTRA}.guiding"
 VECTORS = frozenset({Role.EXTRA})

@@ -27,8 +27,7 @@ from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, P
 from fedloom.methods.contract.sample_statistics import Rows
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.measures import logits
-from fedloom.nets.net import Net
-from fedloom.nets.roles import ALL_ROLES
+from fedloom.nets.net import ALL_ROLES, Net
 
 
 class Options(method.Options):

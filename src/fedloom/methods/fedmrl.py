@@ -20,11 +20,10 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.gradients import clipped
-from fedloom.methods.parts.pairs import require_same_net
-from fedloom.nets.bundle import Bundle
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.methods.parts.parameters import clipped
+from fedloom.methods.parts.several_models import require_same_net
+from fedloom.nets.blueprint import Bundle
+from fedloom.nets.net import Net, Role
 
 OWN, SMALL = "own", "small"
 OWN_HEAD, SMALL_HEAD = (f"{net}.head.weight" for net in (OWN, SMALL))

@@ -22,9 +22,8 @@ from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, Objective, Phase, Predictor, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.gradients import clipped
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.methods.parts.parameters import clipped
+from fedloom.nets.net import Net, Role
 
 W = "head.weight"
 

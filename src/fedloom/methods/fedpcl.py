@@ -21,9 +21,8 @@ from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, O
 from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.contrast import unit
-from fedloom.methods.parts.prototype_pull import UNKNOWN
-from fedloom.nets.net import Net
-from fedloom.nets.roles import ALL_ROLES, Role
+from fedloom.methods.parts.prototypes import UNKNOWN
+from fedloom.nets.net import ALL_ROLES, Net, Role
 
 
 class Options(method.Options):

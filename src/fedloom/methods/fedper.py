@@ -5,7 +5,7 @@ from __future__ import annotations
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 
 
 @register

@@ -18,8 +18,8 @@ from fedloom.methods.contract.sample_statistics import LabelledRows, Rows
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.fpl import with_absent_classes
 from fedloom.methods.parts.contrast import unit
-from fedloom.methods.parts.finch import clusters_by_class
 from fedloom.methods.parts.measures import features
+from fedloom.methods.parts.prototypes import clusters_by_class
 from fedloom.nets.net import Net
 
 SMALLEST_COSINE = 1e-6  # smaller ones count as this, without gradient: a power below 1 has none at 0

@@ -17,7 +17,7 @@ from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Phase, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.contract.spec import Sent
-from fedloom.methods.parts.prototype_pull import PrototypePull
+from fedloom.methods.parts.prototypes import PrototypePull
 
 
 class Options(method.Options):

@@ -15,8 +15,7 @@ from fedloom.methods.contract.method import register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.deep_copy import deep_copy
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Net, Role
 
 
 class Options(method.Options):

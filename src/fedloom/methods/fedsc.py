@@ -22,13 +22,15 @@ from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.contrast import (
     Prototypes,
     distances_to,
+    log_sum_exp,
     prototype_contrast,
     prototypes_of,
     prototypes_of_table,
     ramped,
+    unit,
 )
-from fedloom.methods.parts.diagnostics import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.measures import features
+from fedloom.methods.parts.parameters import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.prototypes import (
     client_distances,
     cosine,
@@ -38,7 +40,6 @@ from fedloom.methods.parts.prototypes import (
     shares,
     sigmoid_weights,
 )
-from fedloom.methods.released import fedsc as released
 from fedloom.nets.net import Net
 
 
@@ -133,7 +134,7 @@ class FedSC(Method):
         "and has no gradient.",
         departures="All losses are means over the batch (Algorithm 1 sums CE). Classes that nobody holds are masked, "
         "and means and weights go over the clients that hold a class or take part.",
-        released_code="Preset `authors`, with the losses of `methods/released/fedsc.py`.",
+        released_code="Preset `authors`, with the losses of `released_repulsion`.",
     )
 
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
@@ -172,7 +173,7 @@ class FedSC(Method):
             "weight": ramped(self.options.lambda_rpcl, ctx.round, self.options.rpcl_ramp, consistent.values),
         }
         if self.options.positives == "self":
-            return Start(start.tree, released.constants(relational) | prototypes)
+            return Start(start.tree, released_constants(relational) | prototypes)
         all_attract = self.options.positives == "all"
         made = prototypes_of_table(relational) if all_attract else prototypes_with_means(relational)
         return Start(start.tree, {"prototypes": made} | prototypes)
@@ -194,7 +195,7 @@ class FedSC(Method):
         if "prototypes" not in consts:  # round 1: nothing has been shared yet
             return Objective.sum({"ce": ce}, taps)
         if options.positives == "self":
-            repulsion = released.repulsion(z, batch, consts, options.tau)
+            repulsion = released_repulsion(z, batch, consts, options.tau)
             return Objective.sum({"ce": ce, "rpcl": consts["weight"] * repulsion}, taps)
         terms = {"ce": ce, "rpcl": consts["weight"] * rpcl(z, batch, consts, options)}
         if options.cpdr != "off":
@@ -209,6 +210,36 @@ class FedSC(Method):
     def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
         held = torch.stack([get_table(upload, "prototypes").held for upload in uploads.values()])
         return one_holder_per_class("fedsc", held, "no prototype has a neighbour, r = o = the local mean")
+
+
+def released_constants(relational: ClassTable) -> Consts:
+    """A round's constants from prototypes [m, C, d]: "prototypes" [m C, d], "directions" (the same at length 1), "own"
+    [C, m C] (which are of a class) and "held" [m C].
+    """
+    holders, classes, width = relational.values.shape
+    prototypes = relational.values.reshape(-1, width)
+    is_own_class = torch.arange(classes).repeat(holders) == torch.arange(classes).unsqueeze(1)
+    held = relational.held.reshape(-1)
+    return {"prototypes": prototypes, "directions": unit(prototypes), "own": is_own_class, "held": held}
+
+
+def released_repulsion(z: Tensor, batch: Batch, consts: Consts, tau: float) -> Tensor:
+    """mean_i log(1 + sum over the pool of exp((cos(z_i, p) - 1) / tau)); z [B, d] -> scalar.
+
+    FedSC as released (commit a04dc8e). `torch.mean` is called there on a list; the error is swallowed by a bare
+    `except`, so the positive of every sample is the sample itself (cosine 1, no gradient) and the consistency target is
+    the sample itself (CPDR = 0). What remains is a repulsion from the pooled negatives of the whole batch, in which
+    every class occurs once for every sample of another class. Relational prototypes are computed and thrown away: R
+    holds the raw local prototypes.
+    """
+    scores = (unit(z) @ consts["directions"].to(z.dtype).T - 1) / tau
+    counted = torch.ones_like(batch.y) if batch.mask is None else batch.mask.long()
+    same = (consts["own"][batch.y] * counted.unsqueeze(1)).sum(0)  # [Q] samples of the prototype's own class
+    repeats = (counted.sum() - same).to(z.dtype)  # [Q] how often the pool holds each prototype
+    pooled = (repeats > 0) & consts["held"]
+    scores = scores + torch.where(pooled, repeats, torch.ones_like(repeats)).log()
+    repelled = torch.nn.functional.softplus(log_sum_exp(scores, pooled))
+    return batch.mean(torch.where(pooled.any(), repelled, 0.0))
 
 
 def rpcl(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:

@@ -22,9 +22,16 @@ from fedloom.methods.contract.method import Method, Uploads, Weights, register
 from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.contrast import distances_to, prototype_contrast, prototypes_of_table, ramped
-from fedloom.methods.parts.diagnostics import neighbours_clamped, one_holder_per_class
+from fedloom.methods.parts.contrast import (
+    distances_to,
+    log_sum_exp,
+    prototype_contrast,
+    prototypes_of_table,
+    ramped,
+    scaled_similarities,
+)
 from fedloom.methods.parts.measures import logits
+from fedloom.methods.parts.parameters import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.prototypes import (
     client_distances,
     merge_neighbours,
@@ -32,9 +39,7 @@ from fedloom.methods.parts.prototypes import (
     shares,
     sigmoid_weights,
 )
-from fedloom.methods.released import fedskc as released
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Net, Role
 
 
 class Options(method.Options):
@@ -141,7 +146,7 @@ class FedSKC(Method):
         departures="Both losses are means over the batch (Algorithm 1 sums CE). Classes that nobody holds are "
         "masked, and means divide by what was merged.",
         released_code="Preset `authors`: sample weights overwrite GDA, there is no U and no SiLU, knowledge comes from "
-        "the last epoch, and the loss is that of `methods/released/fedskc.py`.",
+        "the last epoch, and the loss is that of `methods/fedskc.py`.",
     )
 
     def __init__(self, options: BaseModel | None = None) -> None:
@@ -250,6 +255,34 @@ class FedSKC(Method):
         return diagnostics
 
 
+def released_lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
+    """Contrast of logits as released (commit b513979), or with plain exponentials: scalar, mean over samples.
+
+    The code puts the positive in front of all classes, its own included, so it stands twice in the denominator: no
+    sample's loss falls below log 2. A sample of a class without knowledge is its own positive (cosine 1, no gradient)
+    and is still pushed away from all known classes. Its proximal term compares the weights with themselves and is left
+    out.
+
+    Args:
+        logits: [B, C].
+        batch: labels and mask.
+        consts: "prototypes", "known" [C] bool, and "scale" [Q] if `options.scale` is "dataset".
+        options: temperature, and which of the released code's departures hold.
+    """
+    scores, has_knowledge = scaled_similarities(logits, batch, consts, options), consts["known"]
+    has = has_knowledge[batch.y]
+    own_score = scores.gather(1, batch.y.unsqueeze(1)).squeeze(1)
+    positive = torch.where(has, own_score, 1 / options.tau)
+    added = torch.ones_like(has) if options.denominator == "positive_twice" else ~has
+    if options.naive_exp:
+        pool = torch.where(has_knowledge, scores.exp(), 0.0).sum(1)
+        losses = -(positive.exp() / torch.where(added, pool + positive.exp(), pool)).log()
+    else:
+        pool = log_sum_exp(scores, has_knowledge)
+        losses = torch.where(added, torch.logaddexp(pool, positive), pool) - positive
+    return batch.mean(losses, among=None if options.missing_positive == "self" else has)
+
+
 def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
     """Local contrastive loss, Eq. 2-3: scalar, mean over samples whose class has knowledge.
 
@@ -260,7 +293,7 @@ def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tenso
         options: those of FedSKC; they choose between the equations and the released code.
     """
     if _as_released(options):
-        return released.lcl(logits, batch, consts, options)
+        return released_lcl(logits, batch, consts, options)
     losses, defined = prototype_contrast(logits, batch, consts, options)
     return batch.mean(losses, among=defined)
 

@@ -22,10 +22,8 @@ from fedloom.methods.contract.heads import require_linear_head
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Phase, Train
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.client_rows import client_row
-from fedloom.methods.parts.diagnostics import one_holder_per_class
-from fedloom.methods.parts.gradients import clipped
-from fedloom.nets.roles import ALL_ROLES
+from fedloom.methods.parts.parameters import client_row, clipped, one_holder_per_class
+from fedloom.nets.net import ALL_ROLES
 
 GROWN = 100.0  # a header row this many times longer than its first value is reported
 

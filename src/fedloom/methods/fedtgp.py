@@ -15,10 +15,9 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.method import Uploads, register
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.descent import descended
-from fedloom.methods.parts.prototype_generator import first_generator, generated, generated_table, labelled_rows
-from fedloom.methods.parts.prototype_pull import PrototypePull
-from fedloom.nets.roles import ALL_ROLES
+from fedloom.methods.parts.measures import descended, first_generator, generated, generated_table, labelled_rows
+from fedloom.methods.parts.prototypes import PrototypePull
+from fedloom.nets.net import ALL_ROLES
 
 
 class Options(method.Options):

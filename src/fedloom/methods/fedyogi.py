@@ -8,7 +8,7 @@ from pydantic import Field
 from torch import Tensor
 
 from fedloom.methods.contract.method import register
-from fedloom.methods.parts import adaptive
+from fedloom.methods.parts import parameters as adaptive
 
 
 class Options(adaptive.Options):

@@ -15,8 +15,8 @@ from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.contract.spec import Spec
-from fedloom.methods.parts.pairs import pair_predictors, require_same_net
-from fedloom.nets.bundle import Bundle
+from fedloom.methods.parts.several_models import pair_predictors, require_same_net
+from fedloom.nets.blueprint import Bundle
 from fedloom.nets.net import Net
 
 OWN, MEME = "own", "meme"

@@ -16,9 +16,9 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts import learned_class_means
+from fedloom.methods.parts import prototypes as learned_class_means
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
-from fedloom.methods.parts.finch import class_clusters
+from fedloom.methods.parts.prototypes import class_clusters
 from fedloom.nets.net import Net
 
 FEWEST = 4  # points of which FINCH can make two clusters

@@ -19,8 +19,7 @@ from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Spec
 from fedloom.methods.parts.prototypes import cosine
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Net, Role
 
 EMBEDDING = "extra.embedding"
 FLOOR = 1e-24  # of the squared norm, whose root has no slope at 0

@@ -20,8 +20,7 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
 from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Net, Role
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 

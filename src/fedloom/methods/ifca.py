@@ -26,7 +26,7 @@ from fedloom.methods.parts.several_models import (
     named_models,
     noisy_starts,
 )
-from fedloom.nets.roles import ALL_ROLES, Role
+from fedloom.nets.net import ALL_ROLES, Role
 
 
 class Options(method.Options):

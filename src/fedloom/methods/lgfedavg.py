@@ -9,7 +9,7 @@ from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.methods.contract.heads import require_same_heads
 from fedloom.methods.contract.method import Method, register
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.roles import ALL_ROLES, Role
+from fedloom.nets.net import ALL_ROLES, Role
 
 
 @register

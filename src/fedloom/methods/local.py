@@ -7,7 +7,7 @@ from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Work
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.roles import ALL_ROLES
+from fedloom.nets.net import ALL_ROLES
 
 
 @register

@@ -17,9 +17,8 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Train
 from fedloom.methods.contract.spec import Spec
-from fedloom.methods.parts.gradients import gradients_at
-from fedloom.nets.net import Net
-from fedloom.nets.roles import has_batch_norm
+from fedloom.methods.parts.parameters import gradients_at
+from fedloom.nets.net import Net, has_batch_norm
 
 
 class Options(method.Options):

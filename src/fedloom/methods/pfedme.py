@@ -18,10 +18,9 @@ from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method, Uploads, register
 from fedloom.methods.contract.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Spec
-from fedloom.methods.parts.gradients import zero_with_gradients
-from fedloom.nets.bundle import Bundle
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.methods.parts.parameters import zero_with_gradients
+from fedloom.nets.blueprint import Bundle
+from fedloom.nets.net import Net, Role
 
 
 class Options(method.Options):

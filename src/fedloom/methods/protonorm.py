@@ -12,7 +12,7 @@ from fedloom.methods.contract import method
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext
 from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.parts.prototype_pull import PrototypePull
+from fedloom.methods.parts.prototypes import PrototypePull
 
 SHORTEST = 1e-12  # length of a mean that has a direction
 RATE_DECAY, DECAYS_EVERY = 0.95, 10  # of the released code's steps

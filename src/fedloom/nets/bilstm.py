@@ -9,8 +9,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
+from fedloom.nets.blocks import HeadBias
 from fedloom.nets.net import MODELS, Net
-from fedloom.nets.options import HeadBias
 
 Vocabulary = Annotated[int, Field(description="Number of token ids, from 0 on.", examples=[20_000])]
 

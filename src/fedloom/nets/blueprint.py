@@ -4,18 +4,73 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any, Literal, TypeAlias
+from typing import Any, Literal, TypeAlias, cast
 
-from torch import nn
+from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree, clone
-from fedloom.nets.bundle import Bundle
 from fedloom.nets.deep_copy import deep_copy
-from fedloom.nets.frozen_parameters import freeze_as_buffers
-from fedloom.nets.net import MODELS, Net, tree_of
+from fedloom.nets.loaded_net import freeze_as_buffers
+from fedloom.nets.net import EXTRA, MODELS, FunctionalNet, Net, Role, tag_roles, tree_of
 from fedloom.nets.user_model import UserModel
+
+
+class Bundle(Net):
+    """Several nets under names: a method that trains an online and an offline net gets both as one module.
+
+    Its tree is flat ("online.conv1.weight", "offline.conv1.weight"), and `bundle["online"]` is a child. The nets may
+    differ. The first net stands for the bundle where one net is needed: its head, features, logits, and so on.
+    """
+
+    def __init__(self, nets: Mapping[str, Net]) -> None:
+        super().__init__()
+        self._first_name = next(iter(nets))
+        first_net = nets[self._first_name]
+        self.classifier_block = first_net.classifier_block  # type: ignore[misc]  # the net's, not this class's
+        self.channels_last = first_net.channels_last
+        for name, net in nets.items():
+            self.add_module(name, net)
+
+    def __getitem__(self, name: str) -> Net:
+        return cast(Net, self._modules[name])
+
+    @property
+    def first_net(self) -> Net:
+        """The net that stands for the bundle where one net is needed."""
+        return self[self._first_name]
+
+    @property
+    def head(self) -> nn.Linear:  # type: ignore[override]
+        """The first net's head."""
+        return self.first_net.head
+
+    @property
+    def functional(self) -> FunctionalNet:
+        """The first net as a function of its weights."""
+        return self.first_net.functional
+
+    def features(self, x: Tensor) -> Tensor:
+        return self.first_net.features(x)
+
+    def maps(self, x: Tensor) -> Tensor:
+        return self.first_net.maps(x)
+
+    def classify(self, maps: Tensor) -> Tensor:
+        return self.first_net.classify(maps)
+
+    def forward(self, x: Tensor) -> Tensor:
+        logits: Tensor = self.first_net(x)
+        return logits
+
+    def roles(self) -> dict[str, Role]:
+        roles: dict[str, Role] = {}
+        for name, child in self.named_children():
+            child_roles = tag_roles(child, "") if name == EXTRA else cast(Net, child).roles()
+            roles |= {f"{name}.{entry}": Role.EXTRA if name == EXTRA else role for entry, role in child_roles.items()}
+        return roles
+
 
 SharedParameters: TypeAlias = Literal["all", "trainable"]
 ExtraFactory: TypeAlias = Callable[[Net], nn.Module | None]

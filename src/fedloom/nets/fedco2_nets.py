@@ -11,10 +11,9 @@ from typing import ClassVar
 
 from torch import Tensor, nn
 
-from fedloom.nets.blocks import conv_bn, dense, image_shape
+from fedloom.nets.blocks import FcNorm, conv_bn, dense, image_shape
 from fedloom.nets.net import MODELS, Net
-from fedloom.nets.options import FcNorm
-from fedloom.nets.two_conv import TwoConvNet
+from fedloom.nets.small_cnns import TwoConvNet
 
 
 @MODELS.register("fedco2-cnn")

@@ -9,9 +9,46 @@ from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree, tree_on
-from fedloom.nets.frozen_parameters import frozen_parameters
-from fedloom.nets.groups import group_of
 from fedloom.nets.net import Net, tree_of
+
+
+def freeze_as_buffers(net: nn.Module, *, persistent: bool) -> None:
+    """Turn the parameters that need no gradient into buffers, so that loops over parameters leave them alone.
+
+    Args:
+        net: the net, which changes.
+        persistent: whether they stay in the net's state dict, and so in the tree that is loaded, sent and stored.
+    """
+    for module in net.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None and not parameter.requires_grad:
+                del module._parameters[name]
+                module.register_buffer(name, parameter, persistent=persistent)
+
+
+def unfreeze_buffers(net: nn.Module) -> None:
+    """Undo `freeze_as_buffers`: the buffers are parameters again, and in the state dict."""
+    for module in net.modules():
+        for name, buffer in list(module._buffers.items()):
+            if isinstance(buffer, nn.Parameter):
+                del module._buffers[name]
+                module._non_persistent_buffers_set.discard(name)
+                module.register_parameter(name, buffer)
+
+
+def frozen_parameters(net: nn.Module) -> dict[str, Tensor]:
+    """Return by name the parameters that `freeze_as_buffers` has turned into buffers."""
+    return {name: buffer for name, buffer in net.named_buffers() if isinstance(buffer, nn.Parameter)}
+
+
+MODEL_GROUPS: dict[str, tuple[str, ...]] = {
+    "fedssa-cnn": ("fedssa-cnn1", "fedssa-cnn2", "fedssa-cnn3", "fedssa-cnn4", "fedssa-cnn5"),
+}
+
+
+def group_of(client_id: int, groups: Sequence[object]) -> int:
+    """Return the index of the client's group: client id mod number of groups (FedSSA, Sec. 6.2.2)."""
+    return client_id % len(groups)
 
 
 class LoadedNet:

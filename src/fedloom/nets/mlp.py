@@ -10,9 +10,8 @@ from pydantic import Field
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
-from fedloom.nets.blocks import dense
+from fedloom.nets.blocks import HeadBias, dense
 from fedloom.nets.net import MODELS, Net
-from fedloom.nets.options import HeadBias
 
 _MAX_WIDTH = 1_000_000  # one wider layer would not fit into memory
 HiddenWidths = Annotated[

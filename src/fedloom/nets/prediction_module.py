@@ -8,8 +8,7 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core.trees import Tree
-from fedloom.nets.net import Net
-from fedloom.nets.roles import EXTRA
+from fedloom.nets.net import EXTRA, Net
 
 
 class PredictionModule(nn.Module):

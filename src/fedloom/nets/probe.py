@@ -1,15 +1,20 @@
-"""Checks by one forward pass: does a module classify the samples of a run, and which layer is its head?"""
+"""Checks of a user's model before a run: by one forward pass, and by training it on two samples."""
 
 from __future__ import annotations
 
-from typing import Any
+import itertools
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
-from fedloom.nets.user_model import error_line
-from fedloom.nets.wrap import wrap
+from fedloom.core.records import SAFETENSORS_DTYPES
+from fedloom.core.streams import Streams
+from fedloom.nets.blueprint import Bundle
+from fedloom.nets.deep_copy import deep_copy, plain_attributes, unregistered_weights
+from fedloom.nets.net import EXTRA, Net, has_batch_norm
+from fedloom.nets.user_model import HeadlessNet, Wrapped, error_line, wrap
 
 
 def find_head(module: nn.Module, x: Tensor) -> str | None:
@@ -84,3 +89,224 @@ def _evaluate(module: nn.Module, x: Tensor) -> Any:
     finally:
         for child, training in modes.items():
             child.training = training
+
+
+_PASSES = 3  # in training mode: the first may fill caches
+
+
+class ModelNote(NamedTuple):
+    """A note on a model for its user: a stable code, and one line of text."""
+
+    code: str
+    text: str
+
+
+def check_entries(module: nn.Module, name: str) -> None:
+    """Raise `ConfigError` for a model that cannot be sent, copied or stored.
+
+    Such a model has entries of an unsupported dtype, hooks on its parameters, or cannot be copied.
+    """
+    for path, entry in [*module.named_parameters(), *module.named_buffers()]:
+        if entry.dtype not in SAFETENSORS_DTYPES:
+            kind = str(entry.dtype).removeprefix("torch.")
+            raise ConfigError(
+                f"model {name}: {_plain_path(path)} is {kind}, which is neither averaged nor stored; use real numbers "
+                "(torch.view_as_real for complex ones)"
+            )
+        if entry._backward_hooks or getattr(entry, "_post_accumulate_grad_hooks", None):
+            raise ConfigError(
+                f"model {name}: {_plain_path(path)} has a hook, which is lost in every copy, and so with other "
+                "engines; hook the module, or change gradients in a method (grad_map)"
+            )
+    if any(type(submodule).__name__ == "OptimizedModule" for submodule in module.modules()):
+        raise ConfigError(f"model {name}: it is compiled, and each process needs a copy; give it without torch.compile")
+    try:
+        deep_copy(module)
+    except Exception as error:
+        raise ConfigError(
+            f"model {name}: it cannot be copied, and each process needs a copy: {error_line(error)}"
+        ) from error
+
+
+def check_trains(net: Net, x: Tensor, num_classes: int, batch_size: int, name: str) -> list[ModelNote]:
+    """Return notes on how `net`, or the first net of a bundle, trains on x [n, *input_shape], n of 1 or 2.
+
+    The net is not changed. Nets of this library are only tried if `batch_size` is 1.
+
+    Raises `ConfigError` if in training mode it gives no logits, writes into its input, gives logits that depend on no
+    trainable parameter, or, with a `batch_size` of 1, cannot train on single samples.
+    """
+    if isinstance(net, Bundle):
+        net = net.first_net
+    if batch_size == 1 and has_batch_norm(net):
+        _check_single(deep_copy(net), x[:1], name)
+    if len(x) < 2 or not is_foreign(net):
+        return []
+    twin = deep_copy(net)
+    outputs, snapshots = list[Tensor](), list[dict[str, object]]()
+    entries = {path: tensor.detach().clone() for path, tensor in twin.state_dict().items()}
+    twin.train()
+    inputs = x.clone()
+    for _ in range(_PASSES):
+        with Streams(0).isolated("probe"):
+            try:
+                output = twin(inputs)
+            except Exception:  # training on a client's batch will raise a clearer error
+                return []
+        _check_output(output, inputs, x, num_classes, name)
+        outputs.append(output.detach())
+        snapshots.append(dict(plain_attributes(twin)))
+        unused = _without_gradient(twin, output)
+        _restore(twin, entries)
+    return [
+        *_state_notes(outputs, snapshots, name),
+        *_unused_notes(unused, name),
+        *_unregistered_notes(net, name),
+        *_evaluation_notes(twin, x, name),
+    ]
+
+
+def _check_output(output: object, inputs: Tensor, x: Tensor, num_classes: int, name: str) -> None:
+    if not isinstance(output, Tensor) or output.shape != (len(x), num_classes):
+        kind = f"{list(output.shape)}" if isinstance(output, Tensor) else f"a {type(output).__name__}"
+        raise ConfigError(
+            f"model {name} gives {kind} in training mode: it must give logits {[len(x), num_classes]} in training, too"
+        )
+    if not torch.equal(inputs, x):
+        raise ConfigError(
+            f"model {name} changes its input in place, which losses with several passes would see; write into a copy, "
+            "or give its first layer inplace=False"
+        )
+    if not output.requires_grad:
+        raise ConfigError(
+            f"model {name}: its logits depend on nothing that trains; take away no_grad, detach or .data in its forward"
+        )
+
+
+def _check_single(twin: Net, x: Tensor, name: str) -> None:
+    """Raise for batch norm over single values, as each batch of the run would give it."""
+    twin.train()
+    try:
+        with torch.no_grad(), Streams(0).isolated("probe"):
+            twin(x)
+    except ValueError as error:
+        if "more than 1 value per channel" not in str(error):
+            return
+        raise ConfigError(
+            f"batch_size = 1: model {name} has batch norm, which needs at least two samples in a batch; set batch_size "
+            "to 2 or more, or use group norm or layer norm"
+        ) from error
+    except Exception:  # training on a client's batch will raise a clearer error
+        return
+
+
+def _without_gradient(twin: Net, output: Tensor) -> list[str]:
+    """Paths of the model's parameters that its logits do not depend on."""
+    parameters = {path: tensor for path, tensor in twin.named_parameters() if path.partition(".")[0] != EXTRA}
+    weights = torch.linspace(0.5, 1.5, output.numel(), dtype=torch.float64).view(output.shape).to(output.dtype)
+    try:
+        gradients = torch.autograd.grad((output * weights).sum(), list(parameters.values()), allow_unused=True)
+    except RuntimeError:  # e.g. an operator without a derivative: training will raise a clearer error
+        return []
+    return [path for path, gradient in zip(parameters, gradients, strict=True) if gradient is None]
+
+
+@torch.no_grad()
+def _restore(twin: Net, entries: dict[str, Tensor]) -> None:
+    """Restore parameters and buffers, also buffers to which the net has assigned new tensors."""
+    for prefix, module in twin.named_modules():
+        for name, buffer in module._buffers.items():
+            saved = entries.get(f"{prefix}.{name}".lstrip("."))
+            if buffer is not None and saved is not None:
+                module._buffers[name] = saved.clone()
+    for path, parameter in twin.named_parameters():
+        parameter.copy_(entries[path])
+
+
+def _state_notes(outputs: list[Tensor], snapshots: list[dict[str, object]], name: str) -> list[ModelNote]:
+    """Note state in Python: passes with equal weights, buffers, samples and random numbers differed."""
+    paths = [
+        path
+        for path in snapshots[-1]
+        if any(before.get(path) != after[path] for before, after in itertools.pairwise(snapshots))
+    ]
+    consequence = "so numbers depend on the engine, on the number of processes, and on a resume"
+    if paths:
+        return [
+            ModelNote(
+                "model.python_state",
+                f"model {name} keeps state in Python: {_listed(paths)} changed from pass to pass; that is not sent, "
+                f"stored or reset, {consequence}; make it a buffer (register_buffer)",
+            )
+        ]
+    if all(torch.equal(outputs[-1].nan_to_num(), output.nan_to_num()) for output in outputs[1:]):
+        return []
+    return [
+        ModelNote(
+            "model.hidden_state",
+            f"model {name} gives other outputs for the same weights, buffers, samples and random numbers: it keeps "
+            f"state outside its modules, {consequence}",
+        )
+    ]
+
+
+def _unused_notes(paths: list[str], name: str) -> list[ModelNote]:
+    if not paths:
+        return []
+    text = f"model {name}: its logits do not depend on {_listed(paths)}: no gradient, only weight decay moves that"
+    return [ModelNote("model.unused_parameters", text)]
+
+
+def _unregistered_notes(net: Net, name: str) -> list[ModelNote]:
+    paths = unregistered_weights(net)
+    if not paths:
+        return []
+    text = (
+        f"model {name}: {_listed(paths)} holds weights that are not registered: they are not trained, sent or stored; "
+        "use nn.Parameter, nn.ModuleList or nn.ModuleDict"
+    )
+    return [ModelNote("model.unregistered", text)]
+
+
+def _evaluation_notes(twin: Net, x: Tensor, name: str) -> list[ModelNote]:
+    """Note random numbers in evaluation mode, and probabilities where logits are expected."""
+    twin.eval()
+    outputs = []
+    with torch.no_grad():
+        for client in range(2):
+            with Streams(0).isolated("probe", client=client):
+                outputs.append(twin(x.clone()))
+    notes = []
+    if not torch.equal(outputs[0].nan_to_num(), outputs[1].nan_to_num()):
+        text = (
+            f"model {name} draws random numbers in evaluation mode, so tests are noisy; "
+            "functional.dropout needs training=self.training"
+        )
+        notes.append(ModelNote("model.random_tests", text))
+    scores = outputs[0].double()
+    if isinstance(twin, HeadlessNet) and bool((scores >= 0).all()) and bool(((scores.sum(1) - 1).abs() < 1e-3).all()):
+        text = (
+            f"model {name} gives probabilities: losses take logits and apply softmax themselves; leave its softmax "
+            "out, or name the layer before it with fedloom.wrap"
+        )
+        notes.append(ModelNote("model.probabilities", text))
+    return notes
+
+
+def _listed(paths: list[str]) -> str:
+    shown = ", ".join(map(_plain_path, paths[:3]))
+    return shown + (f" and {len(paths) - 3} more" if len(paths) > 3 else "")
+
+
+def _plain_path(path: str) -> str:
+    """A path in the user's module, which is the child `body` of a wrapped net."""
+    return path.removeprefix("body.")
+
+
+def is_foreign(net: Net) -> bool:
+    """Return whether a net, or one in a bundle, is a user's. This library's own nets need no check."""
+    nets = [module for module in net.modules() if isinstance(module, Net)]
+    return any(
+        isinstance(member, Wrapped | HeadlessNet) or not type(member).__module__.startswith("fedloom.")
+        for member in nets
+    )

@@ -6,10 +6,9 @@ from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
-from fedloom.nets.blocks import conv_bn, dense, image_shape
-from fedloom.nets.feddw_cnns import MAPPING
+from fedloom.nets.blocks import HeadBias, conv_bn, dense, image_shape
 from fedloom.nets.net import MODELS, Net
-from fedloom.nets.options import HeadBias
+from fedloom.nets.small_cnns import MAPPING
 
 
 class BasicBlock(nn.Module):

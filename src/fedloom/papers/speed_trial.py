@@ -26,7 +26,7 @@ from fedloom.data import Scenario
 from fedloom.engine.choose import available_cores
 from fedloom.engine.memory import large_blocks_kept
 from fedloom.methods import METHODS
-from fedloom.methods.catalogue.abilities import abilities
+from fedloom.methods.catalogue import abilities
 from fedloom.papers.shapes import Shape, shape_of
 from fedloom.papers.trial_federation import TrialFederation
 from fedloom.runs.config.run_config import RunConfig, parse

@@ -28,14 +28,13 @@ from fedloom.data.scenario import Scenario
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job
 from fedloom.evaluation import Evaluator, MetricStates, Scores
-from fedloom.methods.catalogue.first_model import initial_part
+from fedloom.methods.catalogue import initial_part
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Predictor
-from fedloom.methods.parts.tuning import tuning_phases
-from fedloom.nets.groups import group_of
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.methods.wrappers.finetuning import tuning_phases
+from fedloom.nets.loaded_net import group_of
+from fedloom.nets.net import Net, Role
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.config.sections import EvaluationConfig, NewcomersConfig
 from fedloom.runs.protocol_tests import score_rows

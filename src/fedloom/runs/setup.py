@@ -23,8 +23,7 @@ from fedloom.methods.wrappers.finetuning import WORDS as TUNING_WORDS
 from fedloom.nets.blueprint import Blueprint
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.net import Net
-from fedloom.nets.probe import check_classifies
-from fedloom.nets.training_probe import check_entries, check_trains, is_foreign
+from fedloom.nets.probe import check_classifies, check_entries, check_trains, is_foreign
 from fedloom.nets.user_model import error_line
 from fedloom.runs.config.run_config import RunConfig
 

@@ -10,7 +10,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import from_bytes, to_bytes, wire_size
 from fedloom.methods import METHODS, wrapped
 from fedloom.methods.wrappers import compression
-from fedloom.nets.roles import ALL_ROLES, Role
+from fedloom.nets.net import ALL_ROLES, Role
 from support import (
     FEDERATED,
     PLAIN_SGD,

@@ -12,7 +12,7 @@ from dp_accounting import rdp
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
 from fedloom.methods import ServerContext
-from fedloom.methods.wrappers import accountant
+from fedloom.methods.wrappers import privacy as accountant
 from fedloom.methods.wrappers.privacy import DP, Options
 from support import Recording, Tiny, TinyBN, TinyInstance, after, alike, configured, same_bits, world
 

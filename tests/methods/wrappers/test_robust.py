@@ -10,8 +10,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
 from fedloom.methods import METHODS, Sent, Spec
 from fedloom.methods.contract.method import WRAPPERS, Method
-from fedloom.methods.parts import robust_rules
-from fedloom.methods.wrappers import robust
+from fedloom.methods.wrappers import robust, robust_rules
 from golden_world import GOLDEN, SHARED_BASELINES, matches
 from support import TinyBN, near, same_bits, world
 

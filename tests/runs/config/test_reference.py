@@ -6,7 +6,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
 from fedloom.methods import METHODS, WRAPPERS
 from fedloom.nets import MODELS
-from fedloom.nets.options import model_options
+from fedloom.nets.blocks import model_options
 from fedloom.runs.config.keys import keys_with_sections
 from fedloom.runs.config.reference import config_keys, config_schema, matching_keys
 from fedloom.runs.config.run_config import RunConfig

@@ -21,7 +21,7 @@ from fedloom.evaluation import METRICS
 from fedloom.evaluation.metrics.of_function import register_metric
 from fedloom.methods import METHODS, Method, Predictor, Train, register
 from fedloom.nets import MODELS, wrap
-from fedloom.nets.bundle import Bundle
+from fedloom.nets.blueprint import Bundle
 from fedloom.results.result import Result
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.export import trained

@@ -19,8 +19,7 @@ from fedloom.engine.stacked.constants import Stacked
 from fedloom.engine.steps import add_statistics, pass_function
 from fedloom.methods.contract.phases import Batch, Choose, Collect, Train
 from fedloom.methods.contract.sample_statistics import Statistic
-from fedloom.nets.functional_call import FunctionalCall
-from fedloom.nets.masked_batch_norm import masked_copy
+from fedloom.nets.masked_batch_norm import FunctionalCall, masked_copy
 from fedloom.nets.net import Net
 
 

@@ -22,7 +22,7 @@ from fedloom.engine.stacked.trial import is_of_vmap, obstacle_of, reason_of
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Choose, Collect, Phase, Train
 from fedloom.methods.contract.sample_statistics import Rows, Statistic
-from fedloom.nets.roles import BATCH_NORM
+from fedloom.nets.net import BATCH_NORM
 
 
 def obstacle(worker: Worker) -> str | None:

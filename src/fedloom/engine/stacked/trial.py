@@ -15,7 +15,7 @@ from fedloom.engine.stacked.members import StackedNet, dims
 from fedloom.methods.contract.phases import Batch
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
-from fedloom.nets.training_probe import is_foreign
+from fedloom.nets.probe import is_foreign
 from fedloom.nets.user_model import error_line
 
 _SAMPLES = 8

@@ -15,10 +15,8 @@ from fedloom.core.trees import Tree, clone
 from fedloom.data.dataset import Dataset
 from fedloom.methods.contract.phases import Consts, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
-from fedloom.nets.frozen_parameters import frozen_parameters
-from fedloom.nets.functional_net import FunctionalNet
-from fedloom.nets.net import Net, tree_of
-from fedloom.nets.roles import Role
+from fedloom.nets.loaded_net import frozen_parameters
+from fedloom.nets.net import FunctionalNet, Net, Role, tree_of
 
 
 @dataclass(frozen=True, slots=True)

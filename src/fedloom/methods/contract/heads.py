@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from fedloom.core.errors import ConfigError
 from fedloom.methods.contract.contexts import Task
 from fedloom.methods.contract.phases import TRAINABLE
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 
 
 def require_trained_head(task: Task, method: str) -> None:

@@ -30,8 +30,7 @@ from fedloom.methods.contract.optional_hooks import OptionalHooks
 from fedloom.methods.contract.paper_settings import PAPERS
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.net import Net
-from fedloom.nets.roles import BN_ROLES, Role
+from fedloom.nets.net import BN_ROLES, Net, Role
 
 
 class MethodRegistry(Registry["type[Method]"]):

@@ -15,8 +15,7 @@ from torch import Tensor
 from fedloom.core.trees import Tree
 from fedloom.methods.contract.parts_of_data import Part
 from fedloom.methods.contract.sample_statistics import Statistic
-from fedloom.nets.net import Net
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Net, Role
 
 Consts: TypeAlias = dict[str, Any]
 Origin: TypeAlias = Literal["own", "received"]

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import Literal
 
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,12 +1,20 @@
-"""Functions of a net, a batch and constants for the statistics `ClassMeans` and `SampleMean`."""
+"""Functions of a net and a batch for statistics; gradient steps and a generator of prototypes at the server."""
 
 from __future__ import annotations
 
-import torch
-from torch import Tensor
+import math
+from collections.abc import Callable, Iterator, Sequence
 
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from fedloom.core.tables import ClassTable
+from fedloom.core.trees import Tree
+from fedloom.methods.contract.contexts import Task
 from fedloom.methods.contract.phases import Batch, Consts
-from fedloom.nets.net import Net
+from fedloom.nets.net import Net, tree_of
 
 
 def features(net: Net, batch: Batch, consts: Consts) -> Tensor:
@@ -52,3 +60,91 @@ def inputs(net: Net, batch: Batch, consts: Consts) -> Tensor:
         consts: not used.
     """
     return batch.x
+
+
+BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as in its paper
+
+
+def descended(
+    loss: Callable[[Tree], Tensor], tree: Tree, lr: float, steps: int, *, adam: bool = False, cosine: bool = False
+) -> Tree:
+    """Descend from `tree` by a number of steps of size `lr` on `loss`, a scalar that is called once a step.
+
+    Args:
+        loss: maps a tree to a scalar; called once a step, with tensors that the steps change in place.
+        tree: the weights to start from.
+        lr: size of a step.
+        steps: number of steps.
+        adam: the steps of Adam (Kingma & Ba), from fresh moments, in place of plain ones.
+        cosine: `lr` falls to 0 along half a cosine.
+    """
+    if not steps:
+        return tree
+    trained = {name: value.detach().clone().requires_grad_() for name, value in tree.items()}
+    leaves = list(trained.values())
+    moments = torch.zeros(2, sum(leaf.numel() for leaf in leaves) if adam else 0, dtype=leaves[0].dtype)
+    for step in range(steps):
+        rate = lr * (1 + math.cos(math.pi * step / steps)) / 2 if cosine else lr
+        with torch.enable_grad():
+            gradients = torch.autograd.grad(loss(trained), leaves)
+        with torch.no_grad():
+            moves = _adam(moments, gradients, step + 1, rate) if adam else torch._foreach_mul(gradients, rate)
+            torch._foreach_sub_(leaves, moves)
+    return {name: leaf.detach() for name, leaf in trained.items()}
+
+
+def _adam(moments: Tensor, gradients: Sequence[Tensor], step: int, rate: float) -> list[Tensor]:
+    """Return the moves of a step of Adam, and update its moments [2, n] in place.
+
+    All entries are one vector meanwhile, because what is small costs by the call.
+    """
+    first, second = moments
+    beta1, beta2 = BETAS
+    gradient = torch.cat([entry.flatten() for entry in gradients])
+    first.mul_(beta1).add_(gradient * (1 - beta1))
+    second.mul_(beta2).add_((gradient * gradient).mul_(1 - beta2))
+    scales = (second / (1 - beta2**step)).sqrt_().add_(EPS)
+    moves = (first / (1 - beta1**step)).div_(scales).mul_(rate)
+    pieces = moves.split([entry.numel() for entry in gradients])
+    return [piece.view_as(entry) for piece, entry in zip(pieces, gradients, strict=True)]
+
+
+def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterator[Tensor]:
+    """Yield the row numbers of batches [b] int64 without end: pass after pass, each shuffled.
+
+    Args:
+        samples: number of samples n.
+        size: samples of a batch; the last of a pass may have fewer. None, or n and more, yields all rows in stored
+            order.
+        rng: shuffles the passes.
+    """
+    while True:
+        if size is None or size >= samples:
+            yield torch.arange(samples)
+        else:
+            yield from torch.split(torch.from_numpy(rng.permutation(samples)), size)
+
+
+def first_generator(task: Task) -> Tree:
+    """Weights of the generator, drawn from a stream of their own."""
+    with task.streams.isolated("generator"):
+        width = task.feature_dim
+        net = nn.ModuleDict({"middle": nn.Linear(width, width), "out": nn.Linear(width, width)})
+        return {"embedding": torch.randn(task.num_classes, width), **tree_of(net)}
+
+
+def generated(tree: Tree) -> Tensor:
+    """The prototypes [C, d] of a generator."""
+    hidden = functional.linear(tree["embedding"], tree["middle.weight"], tree["middle.bias"]).relu()
+    return functional.linear(hidden, tree["out.weight"], tree["out.bias"])
+
+
+def generated_table(tree: Tree) -> ClassTable:
+    """The prototypes [C, d] of a generator as a table, float32, in which every class is held."""
+    prototypes = generated(tree).to(torch.float32)
+    return ClassTable(prototypes, torch.ones(len(prototypes), dtype=torch.bool))
+
+
+def labelled_rows(tables: ClassTable, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+    """Return the rows [R, d] of tables [m, C, d], one for each client and class it holds, and their classes [R]."""
+    return tables.values[tables.held].to(dtype), tables.held.nonzero()[:, 1]

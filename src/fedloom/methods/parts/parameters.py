@@ -1,12 +1,25 @@
-"""The trained entries of a tree, over which control variates, momenta and linear terms are taken."""
+"""Arithmetic on the trained entries of trees: gradients, server optimisers (FedOpt), rows of clients, diagnostics."""
 
 from __future__ import annotations
 
-import torch
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
 
-from fedloom.core.trees import Tree, select
-from fedloom.methods.contract.contexts import Task
-from fedloom.methods.contract.phases import TRAINABLE
+import torch
+from pydantic import Field
+from torch import Tensor
+from torch.func import functional_call
+
+from fedloom.core.records import Record, get_tensor, get_tree
+from fedloom.core.trees import Tree, combine, select
+from fedloom.methods.contract import method
+from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Uploads
+from fedloom.methods.contract.phases import TRAINABLE, Consts
+from fedloom.nets.net import Net
 
 
 def parameters(tree: Tree, task: Task) -> Tree:
@@ -32,3 +45,157 @@ def difference(tree: Tree, other: Tree) -> Tree:
         {'w': tensor([2.])}
     """
     return {name: value - other[name] for name, value in tree.items()}
+
+
+def clipped(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
+    """Scale all gradients down together so that their joint 2-norm is at most `norm`; smaller ones stay.
+
+    Example:
+        >>> clipped(1.0)({"w": torch.tensor([3.0, 4.0])}, {}, {})
+        {'w': tensor([0.6000, 0.8000])}
+    """
+
+    def clip(gradients: Tree, parameters: Tree, consts: Consts) -> Tree:
+        total = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
+        scale = (norm / total.clamp(min=1e-12)).clamp(max=1.0)
+        return {name: gradient * scale for name, gradient in gradients.items()}
+
+    return clip
+
+
+def gradients_at(net: Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tree:
+    """Return the gradients by name of the mean cross-entropy at `weights`, detached.
+
+    Args:
+        net: the net, evaluated as a function of its weights.
+        weights: parameters by name.
+        x: inputs [B, ...].
+        y: labels [B], int64.
+    """
+    leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
+    ce = cross_entropy(functional_call(net, leaves, (x,)), y).mean()
+    return dict(zip(leaves, torch.autograd.grad(ce, list(leaves.values())), strict=True))
+
+
+def zero_with_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
+    """Return 0 [], a term of a loss whose gradients by `parameters` are `gradients`.
+
+    Example:
+        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
+        >>> torch.autograd.grad(zero_with_gradients([weight], [torch.tensor([0.5, 3.0])]), weight)
+        (tensor([0.5000, 3.0000]),)
+    """
+    zero: Tensor = _ZeroWithGradients.apply(*parameters, *gradients)  # type: ignore[no-untyped-call]
+    return zero
+
+
+class _ZeroWithGradients(torch.autograd.Function):
+    """The first half of the inputs are parameters, the second half their gradients."""
+
+    generate_vmap_rule = True
+
+    @staticmethod
+    def forward(*inputs: Tensor) -> Tensor:
+        return inputs[0].new_zeros(())
+
+    @staticmethod
+    def setup_context(ctx: Any, inputs: tuple[Tensor, ...], output: Tensor) -> None:
+        ctx.save_for_backward(*inputs[len(inputs) // 2 :])
+
+    @staticmethod
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        gradients = ctx.saved_tensors
+        return *(gradient * upstream for gradient in gradients), *(None,) * len(gradients)
+
+
+CITATION = Citation(
+    "Reddi et al.",
+    "ICLR",
+    2021,
+    "arXiv 2003.00295",
+    {"P": 1},
+    {"P": 1},
+    compared_in=("fedskc",),
+    code="google-research/federated at a5af8c4",
+)
+
+
+class Options(method.Options):
+    """Options that all adaptive server optimisers share."""
+
+    server_lr: float = Field(0.01, gt=0, description="eta, the server's step.")
+    beta1: float = Field(0.9, ge=0, lt=1, description="Share of the last direction in m.")
+    tau: float = Field(1e-3, gt=0, le=1e6, description="Degree of adaptivity, added to sqrt(v).")
+    v0: float | None = Field(None, ge=0, description="First v. Null is tau squared.")
+
+
+class FedOpt(method.Method, ABC):
+    """The mean change of the clients is a pseudo-gradient for an optimiser of the server, with a v for each parameter.
+
+    Buffers are averaged: v knows parameters alone.
+    """
+
+    Options = Options
+
+    @abstractmethod
+    def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
+        """The next v from the last one and the squared mean change, one for each entry, float64."""
+
+    def scale(self, round_: int) -> float:
+        """Return the factor of the server's rate in a round."""
+        return 1.0
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        options = self.options
+        first_v = options.tau**2 if options.v0 is None else options.v0
+        v = {name: torch.full_like(value, first_v) for name, value in zeros(ctx.task).items()}
+        return super().server_init(ctx) | {"m": zeros(ctx.task), "v": v}
+
+    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+        options, mean = self.options, self.mean(uploads)
+        old_parameters = parameters(get_tree(server, "model"), ctx.task)
+        change = combine([parameters(mean, ctx.task), old_parameters], [1, -1])
+        m = combine([get_tree(server, "m"), change], [options.beta1, 1 - options.beta1])
+        v = {
+            name: self.second_moment(last.double(), change[name].double().square()).to(last.dtype)
+            for name, last in get_tree(server, "v").items()
+        }
+        step = {name: m[name].double() / (v[name].double().sqrt() + options.tau) for name in m}
+        rate = options.server_lr * self.scale(ctx.round)
+        moved = {name: (value.double() + rate * step[name]).to(value.dtype) for name, value in old_parameters.items()}
+        return {"model": mean | moved, "m": m, "v": v}
+
+
+def client_row(server: Record, name: str, client: int) -> Tensor:
+    """Return a client's row of a server's tensor [N, ...]; zeros for a newcomer, of which the server knows nothing.
+
+    Example:
+        >>> import torch
+        >>> client_row({"seen": torch.tensor([3, 5])}, "seen", 1), client_row({"seen": torch.tensor([3, 5])}, "seen", 7)
+        (tensor(5), tensor(0))
+    """
+    rows = get_tensor(server, name)
+    return rows[client] if client < len(rows) else rows.new_zeros(rows.shape[1:])
+
+
+def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Diagnostic]:
+    """Report if, of several participants, no two hold a class in common.
+
+    Args:
+        method: name of the method, the first word of the diagnostic's code.
+        held: which classes each participant holds [m, C], bool.
+        consequence: what this means for the method, for the message.
+    """
+    if len(held) < 2 or int(held.sum(0).max()) > 1:
+        return []
+    message = f"every class is held by one participant: {consequence}"
+    return [Diagnostic(f"{method}.one_holder_per_class", message, 1.0)]
+
+
+def neighbours_clamped(method: str, neighbours: int, participants: int) -> list[Diagnostic]:
+    """Report if M neighbours are configured and a round has no more than M participants."""
+    if neighbours < participants:
+        return []
+    noun = "participant" if participants == 1 else "participants"
+    message = f"neighbours = {neighbours}: with {participants} {noun} a round, at most {participants - 1} are used"
+    return [Diagnostic(f"{method}.neighbours_clamped", message, float(participants - 1))]

@@ -1,11 +1,27 @@
-"""Server-side arithmetic of class prototypes [m, C, d] that FedSC and FedSKC share: neighbours, weights, distances."""
+"""Class prototypes [m, C, d]: neighbours, weights and clusters at the server, and a pull to them at the client."""
 
 from __future__ import annotations
 
+import functools
+from collections.abc import Sequence
+from typing import Literal
+
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from fedloom.core.records import Record, get_table
 from fedloom.core.tables import ClassTable
+from fedloom.methods.contract import method
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.heads import require_same_width
+from fedloom.methods.contract.losses import cross_entropy
+from fedloom.methods.contract.method import Method
+from fedloom.methods.contract.phases import Batch, Collect, Consts, LossFunction, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.sample_statistics import ClassMeans
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.measures import features
+from fedloom.nets.net import ALL_ROLES, Net
 
 
 def client_distances(table: ClassTable, p: float = 2.0) -> Tensor:
@@ -90,3 +106,199 @@ def label_discrepancy(counts: Tensor) -> Tensor:
     """
     shares = counts.double() / counts.sum(-1, keepdim=True).clamp(min=1).double()
     return torch.sqrt(0.5 * (shares - 1 / counts.shape[-1]).square().sum(-1))
+
+
+UNKNOWN = -1e6  # the score of a class without a prototype: finite, so that losses stay so
+
+
+class PrototypePull(Method):
+    """Private nets of any kind with features of one width. Down and up: a table [C, d] of prototypes.
+
+    Local: CE + weight mean over the batch of `distance`, |z - row_y|^2 / d unless a method has its own, and 0 for
+    samples whose class has no row; then the class means of z, in evaluation mode. Options have `weight`. Predictors:
+    the net's own head, and "nearest" prototype.
+    """
+
+    spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(labels=True)})
+
+    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+        require_same_width(tasks, self.name())
+        return super().examine(tasks, participants)
+
+    def server_init(self, ctx: ServerContext) -> Record:
+        classes, width = ctx.task.num_classes, ctx.task.feature_dim
+        return {"prototypes": ClassTable(torch.zeros(classes, width), torch.zeros(classes, dtype=torch.bool))}
+
+    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+        return {"prototypes": server["prototypes"]}
+
+    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+        table = get_table(payload, "prototypes")
+        return Start(super().begin(payload, state, ctx).tree, {"rows": table.values, "known": table.held})
+
+    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        return [Train(self.loss, ctx.task.local_epochs), Collect({"prototypes": ClassMeans(features)})]
+
+    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+        z = net.features(batch.x)
+        ce = batch.mean(cross_entropy(net.head(z), batch.y))
+        distance = self.distance(z, consts["rows"][batch.y])
+        pull = batch.mean(torch.where(consts["known"][batch.y], distance, 0.0))
+        return Objective.sum({"ce": ce, "prototypes": self.options.weight * pull}, {"features": z})
+
+    def distance(self, z: Tensor, rows: Tensor) -> Tensor:
+        """Return how far features are from the prototypes of their classes: z [B, d], rows [B, d] -> [B]."""
+        return (z - rows).square().mean(1)
+
+    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+        return {"prototypes": work.collected["prototypes"]}, {"model": work.tree}
+
+    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+        offered = super().predictors(server, state, ctx)
+        by_distance = functools.partial(nearest, table=self.tested_with(server, state))
+        for own_head in list(offered.values()):
+            offered["nearest"] = Predictor(own_head.tree, by_distance)
+        return offered
+
+    def tested_with(self, server: Record, state: Record | None) -> ClassTable:
+        """Return the prototypes [C, d] among which "nearest" chooses.
+
+        Args:
+            server: the server's state.
+            state: the client's state; None for the server's own test.
+        """
+        return get_table(server, "prototypes")
+
+
+def nearest(net: Net, x: Tensor, table: ClassTable) -> Tensor:
+    """Scores [B, C]: minus the squared distance of the features of x to each prototype of `table` [C, d]."""
+    z = net.features(x)
+    distance = (z.unsqueeze(1) - table.values.to(z)).square().sum(2)
+    return torch.where(table.held.to(z.device), -distance, UNKNOWN)
+
+
+Origin = Literal["after_training", "last_epoch"]
+
+
+class Options(method.Options):
+    """Options about class means as prototypes."""
+
+    prototypes_from: Origin = Field(
+        "after_training",
+        description="Where class means come from: a pass after training, or the last epoch's own forward passes.",
+    )
+    keep_absent: bool = Field(
+        True,
+        description="Whether a class that no participant holds keeps its prototypes. Released code drops them.",
+    )
+
+
+def training_with_class_means(loss: LossFunction, epochs: int, origin: Origin) -> list[Phase]:
+    """Return the phases of training that leave the class means of features as "prototypes".
+
+    Args:
+        loss: the objective, with the tap "features".
+        epochs: passes over the client's data.
+        origin: the option `prototypes_from`.
+    """
+    if origin == "last_epoch":
+        return [Train(loss, epochs, collect={"prototypes": ClassMeans("features")})]
+    return [Train(loss, epochs), Collect({"prototypes": ClassMeans(features)})]
+
+
+_BLOCK = 1024  # rows whose cosines to all points are in memory at once
+
+
+def finch(points: Tensor) -> Tensor:
+    """Return the cluster of each point: the coarsest partition of FINCH with more than one cluster, if there is one.
+
+    Each point joins its nearest one by cosine, the first of equally near ones; the connected components are the first
+    partition. The next one joins the clusters' means in the same way, and so on, until all are one. Up to three points
+    are always one cluster. A point without length has the cosine 0 to all others.
+
+    Args:
+        points: [n, d] of any float dtype, n of 1 or more; all arithmetic is float64.
+
+    Returns labels [n], int64, numbered in the order of their first points.
+
+    Example:
+        >>> finch(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]]))
+        tensor([0, 1, 0, 1])
+    """
+    points = points.double()
+    labels, number = torch.arange(len(points)), len(points)
+    while number > 1:
+        coarser = components(nearest_by_cosine(cluster_means(points, labels)).tolist())[labels]
+        fewer = int(coarser.max()) + 1
+        if fewer == 1:
+            return coarser if number == len(points) else labels
+        labels, number = coarser, fewer
+    return labels
+
+
+def cluster_means(points: Tensor, labels: Tensor) -> Tensor:
+    """Return the mean of the points [n, d] of each cluster [k, d], in float64; labels [n] from 0 to k - 1."""
+    clusters = int(labels.max()) + 1
+    sums = torch.zeros(clusters, points.shape[1], dtype=torch.float64).index_add_(0, labels, points.double())
+    return sums / labels.bincount(minlength=clusters).unsqueeze(1)
+
+
+def class_clusters(table: ClassTable) -> ClassTable:
+    """Cluster the rows of each class by `finch`, and return the clusters' means.
+
+    Args:
+        table: rows [m, C, d], of m clients or samples, and which of them are held.
+
+    Returns means [K, C, d], float64, K the largest number of clusters of a class (1 at least). A class has its
+    clusters first, in the order of their first rows, and a class without rows has none.
+    """
+    columns = zip(table.values.unbind(1), table.held.unbind(1), strict=True)
+    return clusters_by_class([column[held] for column, held in columns])
+
+
+def clusters_by_class(rows_by_class: Sequence[Tensor]) -> ClassTable:
+    """Cluster the rows [n_c, d] of each class by `finch`, and return the clusters' means as `class_clusters` does."""
+    points = [rows.double() for rows in rows_by_class]
+    means_by_class = [cluster_means(rows, finch(rows)) if len(rows) else rows for rows in points]
+    most = max(1, *(len(means) for means in means_by_class))
+    clusters = torch.stack([torch.nn.functional.pad(m, (0, 0, 0, most - len(m))) for m in means_by_class], 1)
+    numbers = torch.tensor([len(means) for means in means_by_class])
+    return ClassTable(clusters, torch.arange(most).unsqueeze(1) < numbers)
+
+
+def nearest_by_cosine(points: Tensor) -> Tensor:
+    """Return the position of the other point with the largest cosine to each of the points [n, d], n of 2 or more.
+
+    Differences below 1e-12 are rounding, not order: of equally near ones it is the first, on every machine.
+    """
+    directions = torch.nn.functional.normalize(points, dim=1, eps=1e-12)
+    nearest, start = [], 0
+    for block in torch.split(directions, _BLOCK):
+        cosines = torch.round(block @ directions.T, decimals=12)
+        rows = torch.arange(len(block))
+        cosines[rows, start + rows] = -torch.inf
+        nearest.append(cosines.argmax(1))
+        start += len(block)
+    return torch.cat(nearest)
+
+
+def components(neighbours: list[int]) -> Tensor:
+    """Return the connected component [n] of each node of the graph whose edges are (i, neighbours[i]).
+
+    Example:
+        >>> components([1, 0, 3, 2, 2])
+        tensor([0, 0, 1, 1, 1])
+    """
+    parents = list(range(len(neighbours)))
+
+    def root(node: int) -> int:
+        while parents[node] != node:
+            parents[node] = parents[parents[node]]
+            node = parents[node]
+        return node
+
+    for node, neighbour in enumerate(neighbours):
+        first, second = sorted((root(node), root(neighbour)))
+        parents[second] = first  # so that the root of a component is its first node
+    numbers: dict[int, int] = {}
+    return torch.tensor([numbers.setdefault(root(node), len(numbers)) for node in range(len(neighbours))])

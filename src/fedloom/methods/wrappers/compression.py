@@ -26,8 +26,7 @@ from fedloom.methods.contract import method
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads
 from fedloom.methods.contract.phases import TRAINABLE, Predictor
-from fedloom.methods.wrappers.uploads import Changed
-from fedloom.methods.wrappers.wrapping import alone, names_of, wrapped
+from fedloom.methods.wrappers.wrapping import Changed, alone, names_of, wrapped
 
 WORDS = ("topk", "int8", "sign")  # all wrappers of this file
 

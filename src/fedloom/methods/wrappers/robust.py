@@ -25,7 +25,7 @@ from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
 from fedloom.methods.contract.means import ByNumber
 from fedloom.methods.contract.method import WRAPPERS, Method, Uploads
 from fedloom.methods.contract.spec import Spec
-from fedloom.methods.parts.robust_rules import (
+from fedloom.methods.wrappers.robust_rules import (
     bulyan,
     geometric_median,
     krum,
@@ -34,8 +34,7 @@ from fedloom.methods.parts.robust_rules import (
     trimmed_mean,
     trimmed_rows,
 )
-from fedloom.methods.wrappers.uploads import Changed, Selected
-from fedloom.methods.wrappers.wrapping import alone, averaged, names_of, wrapped
+from fedloom.methods.wrappers.wrapping import Changed, Selected, alone, averaged, names_of, wrapped
 
 MEANS = ("median", "trimmed", "krum", "multikrum", "bulyan", "geomedian", "normbound")  # all wrappers of this file
 

@@ -7,7 +7,7 @@ wrap. All of them are one object: what a wrapper sets on `self` needs a name tha
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
 from typing import Any, TypeVar, cast
@@ -16,7 +16,7 @@ from pydantic import BaseModel, create_model
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
-from fedloom.methods.contract.method import METHODS, Method
+from fedloom.methods.contract.method import METHODS, Method, Uploads
 
 O = TypeVar("O", bound=BaseModel)  # noqa: E741
 
@@ -117,3 +117,48 @@ def _restored(name: str, options: dict[str, Any]) -> Method:
     """Restore a wrapped method in another process, because its class has no importable name."""
     method = METHODS.get(name)
     return method(method.Options(**options))
+
+
+class Changed(Mapping[int, Record]):
+    """Uploads, each changed by `change(client, upload)` when it is asked for, and no sooner.
+
+    The last one is kept: a mean asks for an upload and its weight in turn.
+    """
+
+    def __init__(self, uploads: Uploads, change: Callable[[int, Record], Record]) -> None:
+        self._uploads, self._change = uploads, change
+        self._last: tuple[int, Record] | None = None
+
+    def __getitem__(self, client: int) -> Record:
+        if self._last is None or self._last[0] != client:
+            self._last = client, self._change(client, self._uploads[client])
+        return self._last[1]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._uploads)
+
+    def __len__(self) -> int:
+        return len(self._uploads)
+
+
+class Selected(Mapping[int, Record]):
+    """The uploads of some clients, each read when it is asked for.
+
+    Args:
+        uploads: the uploads of all.
+        clients: ids of those that stay, in their order.
+    """
+
+    def __init__(self, uploads: Uploads, clients: Sequence[int]) -> None:
+        self._uploads, self._clients = uploads, dict.fromkeys(clients)
+
+    def __getitem__(self, client: int) -> Record:
+        if client not in self._clients:
+            raise KeyError(client)
+        return self._uploads[client]
+
+    def __iter__(self) -> Iterator[int]:
+        return iter(self._clients)
+
+    def __len__(self) -> int:
+        return len(self._clients)

@@ -29,7 +29,7 @@ from fedloom.core.registry import Registry
 from fedloom.data import PARTITIONS, SOURCES
 from fedloom.methods import METHODS
 from fedloom.nets import MODELS
-from fedloom.nets.options import model_options
+from fedloom.nets.blocks import model_options
 
 # Pydantic's words for what a section is, in those of a config.
 _SECTION = "a section holds keys with values, as {key: value} or key.name=value"

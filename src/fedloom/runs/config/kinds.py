@@ -17,7 +17,7 @@ from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
 from fedloom.data.sources.nodes import Nodes
 from fedloom.methods import METHODS, OptimizerSpec
 from fedloom.nets import MODELS
-from fedloom.nets.options import model_options
+from fedloom.nets.blocks import model_options
 from fedloom.runs.config.keys import check_options, fields_of, sections_by_key
 from fedloom.runs.config.scenario_config import PublicConfig, ScenarioConfig
 

@@ -13,7 +13,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.nets import MODELS
-from fedloom.nets.groups import MODEL_GROUPS
+from fedloom.nets.loaded_net import MODEL_GROUPS
 from fedloom.nets.net import Net
 from fedloom.nets.probe import check_classifies, find_head
 from fedloom.nets.user_model import UserModel, class_name, model_digest

@@ -20,7 +20,7 @@ from fedloom.core.files import json_text
 from fedloom.data import ATTACKS, PARTITIONS, SKEWS, SOURCES
 from fedloom.methods import METHODS, WRAPPERS
 from fedloom.nets import MODELS
-from fedloom.nets.options import model_options
+from fedloom.nets.blocks import model_options
 from fedloom.runs.config.run_config import RunConfig
 
 _TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}

@@ -23,7 +23,7 @@ from fedloom.engine import Federation, Worker
 from fedloom.engine.observed_round import ObservedRound
 from fedloom.methods.contract.contexts import Task
 from fedloom.methods.contract.method import Method
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.drift.decomposition import Decomposition
 from fedloom.runs.drift.updates import (

@@ -26,7 +26,7 @@ from fedloom.engine.observed_round import ObservedRound
 from fedloom.methods.contract.contexts import Task
 from fedloom.methods.contract.method import Method, Uploads, Weights
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.roles import Role
+from fedloom.nets.net import Role
 from fedloom.runs.storage.log import DriftValue
 
 _BLOCK = 1 << 22  # float64 numbers of a block

@@ -18,7 +18,7 @@ from fedloom.engine.jobs import kept_since
 from fedloom.engine.speedups import Speedups
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
 from fedloom.methods.contract.phases import Predictor
-from fedloom.nets.groups import group_of
+from fedloom.nets.loaded_net import group_of
 from fedloom.nets.user_model import ModelSource, UserModel
 from fedloom.runs.config.model_key import UserModelConfig
 from fedloom.runs.config.run_config import RunConfig

@@ -27,8 +27,8 @@ from fedloom.engine import PASS_BATCH
 from fedloom.evaluation import METRICS
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.phases import Predictor, Train
-from fedloom.nets.groups import group_of
-from fedloom.nets.roles import Role
+from fedloom.nets.loaded_net import group_of
+from fedloom.nets.net import Role
 from fedloom.nets.user_model import ModelSource
 from fedloom.runs.client_models import KeptRound, kept_rounds, load_kept_round
 from fedloom.runs.config.run_config import RunConfig

@@ -16,7 +16,7 @@ from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.data import Scenario
 from fedloom.engine.ray.cluster import connected
 from fedloom.evaluation.protocols import no_model_error, offered_protocols
-from fedloom.methods.catalogue.abilities import offered_models
+from fedloom.methods.catalogue import offered_models
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.run import Existing

@@ -9,16 +9,18 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS, WRAPPERS, Method, Options, Sent, Spec, register
-from fedloom.methods.catalogue.abilities import (
+from fedloom.methods.catalogue import (
     _TOY,
     _TOY_WITHOUT_NORM,
     _new_task,
     _refusal,
     abilities,
+    entry,
+    our_choices,
     refusal,
+    set_by,
     wrappers_of,
 )
-from fedloom.methods.catalogue.descriptions import entry, our_choices, set_by
 from fedloom.methods.contract.citation import SYMBOLS, formula
 from fedloom.methods.contract.method import PRESETS
 from fedloom.methods.contract.paper_settings import PAPERS
@@ -114,7 +116,7 @@ def test_our_choices_are_those_of_the_method_and_of_its_options():
 def test_departures_and_differences_of_released_code_are_no_choices_of_ours():
     citation = METHODS.get("fedsc").citation
     assert citation.departures.startswith("All losses are means over the batch")
-    assert "methods/released/fedsc.py" in citation.released_code
+    assert "methods/fedsc.py" in citation.released_code
     assert our_choices(METHODS.get("fedsc")) == citation.our_choice
     assert not any(
         word in our_choices(METHODS.get(name)) for name in HOUSE for word in ("Departures", "released code differs")

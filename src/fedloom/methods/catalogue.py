@@ -1,0 +1,266 @@
+"""The catalogue of methods for lists and pages, read from their own code and text.
+
+Abilities come from a method's `Spec` and from the code that refuses what it cannot do. A toy net stands in for the
+run's: one with features, a linear head and batch norm. Whether a wrapper can go around the method is also asked of a
+net without batch norm, because some wrappers refuse shared batch-norm statistics alone.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import inspect
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from fedloom.core.errors import ConfigError, MissingPackageError
+from fedloom.core.streams import Streams
+from fedloom.methods.contract.citation import Citation, formula
+from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
+from fedloom.methods.contract.method import METHODS, WRAPPERS, Method
+from fedloom.methods.contract.optional_hooks import OptionalHooks
+from fedloom.methods.wrappers.wrapping import averaged
+from fedloom.nets.blueprint import Blueprint, ExtraFactory
+from fedloom.nets.net import BN_ROLES, Role
+
+InitialPart = Literal["model", "head", "body"]
+
+
+def initial_part(method: Method, task: Task) -> InitialPart | None:
+    """Return the part of a newcomer's own model that still has its initial weights; None if all of it was trained.
+
+    Batch norm does not count, because its statistics are taken from the newcomer's samples.
+    """
+    private = method.private_names(task) - task.names(BN_ROLES)
+    if method.spec.private_nets or (private and private >= set(task.init) - task.names(BN_ROLES)):
+        return "model"
+    roles = {task.roles[name] for name in private}
+    if Role.HEAD in roles:
+        return "head"
+    return "body" if Role.BODY in roles else None
+
+
+_CLIENTS, _CLASSES = 20, 4
+_TOY, _TOY_WITHOUT_NORM, _SHAPE = "lenet5-bn", "lenet5", (1, 16, 16)  # torch copies larger weights in several threads
+
+
+@dataclass(frozen=True, slots=True)
+class Abilities:
+    """The abilities of a method at its default options.
+
+    predicts: the kinds of model that it offers, "global" and "personal".
+    any_architecture: clients may have different nets.
+    means: upload entries of which the server only needs the mean, so that a robust mean can replace it.
+    per_client: upload entries that the server reads client by client, also in an opening or closing round, or whose
+    sizes differ between clients. If this is empty, secure aggregation can be used.
+    unstackable: why clients cannot be trained in one stack; None if they can.
+    untrained: the part of a newcomer's model that still has its initial weights; None if the server has all of it.
+    """
+
+    predicts: frozenset[str]
+    any_architecture: bool
+    means: frozenset[str]
+    per_client: frozenset[str]
+    unstackable: str | None
+    untrained: InitialPart | None
+
+    @property
+    def secure_sum(self) -> bool:
+        """Whether sums over clients are all that the server needs."""
+        return bool(self.means) and not self.per_client
+
+
+def abilities(kind: type[Method]) -> Abilities:
+    """Determine the abilities of a method."""
+    method = _plain(kind)
+    stages = [method, method.opening(), method.closing()]
+    sends = {name: sent for stage in stages if stage is not None for name, sent in stage.spec.sends.items()}
+    try:
+        means = frozenset(averaged(method, "a wrapper"))
+    except ConfigError:
+        means = frozenset()
+    predicts = offered_models(method)
+    return Abilities(
+        predicts,
+        method.spec.architectures == "any",
+        means,
+        frozenset(name for name, sent in sends.items() if sent.per_client or sent.sliced),
+        method.spec.unstackable,
+        None if "global" in predicts else initial_part(method, _task(method)),
+    )
+
+
+def refusal(name: str, wrapper: str) -> str | None:
+    """Return why the method `name` cannot be in this wrapper on any net, as the error says it; None if it can."""
+    return _refusal(name, wrapper, _TOY) and _refusal(name, wrapper, _TOY_WITHOUT_NORM)
+
+
+def batch_norm_refusal(name: str, wrapper: str) -> str | None:
+    """Return why the wrapper takes the method `name` on nets without batch norm alone; None if that is not so."""
+    return None if refusal(name, wrapper) else _refusal(name, wrapper, _TOY)
+
+
+@functools.cache
+def _refusal(name: str, wrapper: str, model: str) -> str | None:
+    """Return why the method cannot be in this wrapper on a net; None if it can."""
+    try:
+        method = _plain(METHODS.get(f"{name}+{wrapper}"))
+        task = _task(method, model)
+        with contextlib.suppress(MissingPackageError):  # a fact of the environment, not of the method
+            method.examine([task], _CLIENTS)
+        method.server_init(ServerContext(task, 0))
+    except ConfigError as error:
+        return str(error)
+    return None
+
+
+def wrappers_of(name: str) -> dict[str, str | None]:
+    """Return, for every wrapper, why the method `name` refuses it; None if it accepts it."""
+    return {wrapper: refusal(name, wrapper) for wrapper in WRAPPERS.names()}
+
+
+def _plain(kind: type[Method]) -> Method:
+    preset = "sound" if "sound" in kind.presets else next(iter(kind.presets))
+    return kind.configured(preset, {})
+
+
+def _task(method: Method, model: str = _TOY) -> Task:
+    """The facts of a run on a toy net as this method wants it; methods that add nothing of their own share one."""
+    needs = model, method.spec.head_bias, tuple(method.spec.nets.items())
+    return _shared_task(*needs) if type(method).extra is OptionalHooks.extra else _new_task(*needs, method.extra)
+
+
+def _new_task(
+    model: str, head_bias: bool, nets: tuple[tuple[str, str | None], ...], extra: ExtraFactory | None = None
+) -> Task:
+    streams = Streams(0)
+    blueprint = Blueprint(model, _SHAPE, _CLASSES, head_bias=head_bias, nets=dict(nets), extra=extra)
+    facts = {"clients": _CLIENTS, "num_classes": _CLASSES, "rounds": 1, "local_epochs": 1, "streams": streams}
+    return Task.of(blueprint.build(streams), blueprint=blueprint, **facts)
+
+
+_shared_task = functools.cache(_new_task)
+
+
+def offered_models(method: Method) -> frozenset[str]:
+    """Return the kinds of model, "global" and "personal", that the method offers before the first round."""
+    task = _task(method)
+    ctx = ServerContext(task, 0)
+    server = method.server_init(ctx)
+    counts = task.init[next(iter(task.init))].new_ones(_CLASSES).long()
+    state = method.client_init(ClientContext(task, 0, 0, _CLASSES, counts))
+    offered = {**method.predictors(server, None, ctx), **method.predictors(server, state, ctx)}
+    return frozenset(offered) & {"global", "personal"}
+
+
+_OUR_CHOICE = "our choice"  # in the description of an option
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """The description of one method. wrappers: by name, why the method refuses it; None if it accepts it."""
+
+    name: str
+    title: str
+    idea: str
+    citation: Citation | None
+    abilities: Abilities
+    wrappers: Mapping[str, str | None]
+
+    @property
+    def yields(self) -> str:
+        """The models that come out: "global", "personal", or both."""
+        return ", ".join(sorted(self.abilities.predicts))
+
+    @property
+    def nets(self) -> str:
+        """Whether clients may have different nets."""
+        return "any" if self.abilities.any_architecture else "one"
+
+    @property
+    def accepted_wrappers(self) -> str:
+        """The wrappers that it accepts, in short, with those that it accepts only on nets without batch norm."""
+        refused = [word for word, why in self.wrappers.items() if why is not None]
+        accepted = [word for word, why in self.wrappers.items() if why is None]
+        without_norm = ", ".join(self.without_batch_norm)
+        condition = f" ({without_norm}: only nets without batch norm)" if without_norm else ""
+        if len(refused) <= len(accepted):
+            return (f"all but {', '.join(refused)}" if refused else "all") + condition
+        return (", ".join(accepted) or "none") + condition
+
+    @property
+    def without_batch_norm(self) -> dict[str, str]:
+        """The wrappers that it accepts only on nets without batch norm, with the reason."""
+        reasons = {word: batch_norm_refusal(self.name, word) for word, why in self.wrappers.items() if why is None}
+        return {word: reason for word, reason in reasons.items() if reason is not None}
+
+    def facts(self) -> dict[str, str]:
+        """Return the cells of tables, by column."""
+        citation = self.citation
+        return {
+            "idea": self.idea,
+            "published": citation.published if citation else "",
+            "yields": self.yields,
+            "nets": self.nets,
+            "down": formula(citation.down) if citation else "?",
+            "up": formula(citation.up) if citation else "?",
+            "client keeps": formula(citation.state) if citation else "?",
+            "compared in": ", ".join(citation.compared_in) if citation else "",
+            "secure sum": "yes" if self.abilities.secure_sum else "no",
+            "stacks": "no" if self.abilities.unstackable else "yes",
+            "wrappers": self.accepted_wrappers,
+        }
+
+
+def entry(name: str) -> Entry:
+    """Describe one method. Raises `ConfigError` for an unknown name."""
+    kind = METHODS.get(name)
+    title, idea = _title(kind)
+    return Entry(name, title, idea, kind.citation, abilities(kind), _Lazy(name))
+
+
+def entries() -> Iterator[Entry]:
+    """Describe all registered methods, by name."""
+    return map(entry, METHODS.names())
+
+
+def set_by(kind: type[Method], option: str) -> dict[str, Any]:
+    """The presets that set an option, with their values."""
+    return {name: values[option] for name, values in kind.presets.items() if option in values}
+
+
+def our_choices(kind: type[Method]) -> str:
+    """The decisions that no source states: those of the method, and those of its options. Empty for none."""
+    options = {name: field.description or "" for name, field in kind.Options.model_fields.items()}
+    sentences = [f"{name}: {text}" for name, text in options.items() if _OUR_CHOICE in text]
+    return " ".join(filter(None, [kind.citation.our_choice if kind.citation else "", *sentences]))
+
+
+def _title(kind: type[Method]) -> tuple[str, str]:
+    """Name and idea, out of the docstring's first sentence: "FedProx: a proximal pull to the weights received."."""
+    first = " ".join(inspect.cleandoc(kind.__doc__ or "").split("\n\n")[0].split())
+    title, colon, rest = first.partition(": ")
+    sentence = re.split(r"\.(?: |$)", rest if colon else first)[0]
+    return (title.split(",")[0], sentence) if colon else (kind.__name__, sentence)
+
+
+class _Lazy(Mapping[str, "str | None"]):
+    """The result of `wrappers_of`, computed when it is first read."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    @functools.cached_property
+    def _all(self) -> dict[str, str | None]:
+        return wrappers_of(self._name)
+
+    def __getitem__(self, wrapper: str) -> str | None:
+        return self._all[wrapper]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._all)
+
+    def __len__(self) -> int:
+        return len(self._all)

@@ -1,1 +1,0 @@
-"""Descriptions of methods for lists and pages, read from the methods themselves."""

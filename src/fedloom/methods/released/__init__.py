@@ -1,1 +1,0 @@
-"""Computations of authors' released code that differ from their papers."""

@@ -1,0 +1,264 @@
+"""Small CNNs of the papers. Most are two 5x5 convolutions, then linear layers."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+from torch import Tensor, nn
+
+from fedloom.nets.blocks import HeadBias, conv_bn, dense, image_shape
+from fedloom.nets.net import MODELS, Net
+
+
+class TwoConvNet(Net):
+    """conv5x5 [BN] ReLU pool2, conv5x5 [BN] [dropout] ReLU pool2, FC [BN] ReLU ... | head.
+
+    Subclasses set the class attributes. Pooling is computed before the ReLU: the values and gradients are the same as
+    in the other order, and the ReLU then has a quarter of the work.
+    """
+
+    widths: ClassVar[tuple[int, int]]
+    hidden: ClassVar[tuple[int, ...]]
+    padding: ClassVar[int] = 0
+    conv_norm: ClassVar[bool] = False
+    hidden_norm: ClassVar[bool] = False
+    dropout: ClassVar[float] = 0.0
+    last_relu: ClassVar[bool] = True
+
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int, head_bias: HeadBias = True) -> None:
+        super().__init__()
+        min_pixels = 4 if self.padding else 16
+        channels, height, width = image_shape(type(self).__name__, input_shape, min_pixels=min_pixels)
+        width1, width2 = self.widths
+        self.conv1 = nn.Conv2d(channels, width1, 5, padding=self.padding)
+        self.norm1 = nn.BatchNorm2d(width1) if self.conv_norm else nn.Identity()
+        self.conv2 = nn.Conv2d(width1, width2, 5, padding=self.padding)
+        self.norm2 = nn.BatchNorm2d(width2) if self.conv_norm else nn.Identity()
+        self.drop = nn.Dropout(self.dropout) if self.dropout else nn.Identity()
+        flat = width2 * self._pooled_side(height) * self._pooled_side(width)
+        self.fc = dense([flat, *self.hidden], batch_norm=self.hidden_norm, last_relu=self.last_relu)
+        self.head = nn.Linear(self.hidden[-1], num_classes, bias=head_bias)
+
+    def _pooled_side(self, pixels: int) -> int:
+        for _ in self.widths:
+            pixels = (pixels + 2 * self.padding - 4) // 2
+        return pixels
+
+    def features(self, x: Tensor) -> Tensor:
+        x = nn.functional.max_pool2d(self.norm1(self.conv1(x)), 2).relu()
+        x = nn.functional.max_pool2d(self.drop(self.norm2(self.conv2(x))), 2).relu()
+        z: Tensor = self.fc(x.flatten(1))
+        return z
+
+
+@MODELS.register("emnist-cnn")
+class EmnistCNN(TwoConvNet):
+    """FedSKC's CNN for EMNIST: two 5x5 convolutions, 512 features, no batch norm.
+
+    conv5x5 (c -> 32) ReLU pool2, conv5x5 (32 -> 64) ReLU pool2, FC 512 ReLU | head 512 -> C.
+    At 1x28x28 and C = 47: 601,007 parameters. The paper (Sec. IV-A) says only "multi-layers CNN" and the released
+    code has none: layers and widths, without padding, are our choice.
+    """
+
+    widths = (32, 64)
+    hidden = (512,)
+
+
+MAPPING = (256, 128)
+
+
+# FedDW (Liu et al. 2024, arXiv 2412.04521, Sec. V-A; layers from the released models.py). All end in the paper's
+# "mapping layers" FC 256 ReLU, FC 128 *without* ReLU, so that features may be negative (d = 128), and the
+# "classification layer", bias-free under FedDW (`head_bias=False`) and an ordinary one for its baselines.
+
+
+@MODELS.register("feddw-mnist-cnn")
+class FedDWMnistCNN(TwoConvNet):
+    """FedDW's CNN for MNIST: two 5x5 convolutions, dropout, 128 features without a last ReLU.
+
+    conv5x5 (c -> 10) pool2 ReLU, conv5x5 (10 -> 20) dropout 0.5 pool2 ReLU, FC 256 ReLU, FC 128 | head 128 -> C.
+    At 1x28x28 and C = 10: 121,632 parameters with the bias-free head, 121,642 with a bias.
+    The paper names neither the pooling nor the dropout: both are the released code's.
+    """
+
+    widths = (10, 20)
+    hidden = MAPPING
+    dropout = 0.5
+    last_relu = False
+
+
+@MODELS.register("feddw-cifar-cnn")
+class FedDWCifarCNN(TwoConvNet):
+    """FedDW's CNN for CIFAR-10: two 5x5 convolutions, 128 features without a last ReLU.
+
+    conv5x5 (c -> 6) ReLU pool2, conv5x5 (6 -> 16) ReLU pool2, FC 256 ReLU, FC 128 | head 128 -> C.
+    At 3x32x32 and C = 10: 139,704 parameters with the bias-free head, 139,714 with a bias.
+    """
+
+    widths = (6, 16)
+    hidden = MAPPING
+    last_relu = False
+
+
+@MODELS.register("feddw-fashion-cnn")
+class FedDWFashionCNN(TwoConvNet):
+    """FedDW's CNN for Fashion-MNIST (its Fig. 4 only): two 5x5 convolutions with batch norm, 128 features.
+
+    conv5x5 (c -> 16, padded) BN ReLU pool2, conv5x5 (16 -> 32, padded) BN ReLU pool2, FC 256 ReLU, FC 128 |
+    head 128 -> C. At 1x28x28 and C = 10: 449,184 parameters with the bias-free head, 449,194 with a bias.
+    Layers from the released code; the paper does not describe this net.
+    """
+
+    widths = (16, 32)
+    hidden = MAPPING
+    padding = 2
+    conv_norm = True
+    last_relu = False
+
+
+# The five heterogeneous CNNs of FedSSA (Yi et al., IJCAI 2024, Table 3), also used by FedProto-style comparisons:
+# conv5x5 (c -> 16) ReLU pool2, conv5x5 (16 -> m) ReLU pool2, FC w ReLU, FC 500 ReLU | head 500 -> C. All share d = 500,
+# so that header rows of different clients can be averaged; only m and w differ. The paper assigns CNN-(k mod 5 + 1) to
+# client k (`loaded_net.py`). Sizes in the docstrings are parameters x 4 bytes / 2^20 at C = 10.
+
+
+@MODELS.register("fedssa-cnn1")
+class FedSSACNN1(TwoConvNet):
+    """CNN-1 of FedSSA: m = 32 maps, FC 2000, FC 500; also the net of its homogeneous runs.
+
+    At 3x32x32: 2,621,558 parameters with C = 10 (10.00 MiB, as printed), 2,666,648 with C = 100.
+    """
+
+    widths = (16, 32)
+    hidden = (2000, 500)
+
+
+@MODELS.register("fedssa-cnn2")
+class FedSSACNN2(TwoConvNet):
+    """CNN-2 of FedSSA: m = 16 maps, FC 2000, FC 500.
+
+    At 3x32x32: 1,815,142 parameters with C = 10 (6.92 MiB, as printed), 1,860,232 with C = 100.
+    """
+
+    widths = (16, 16)
+    hidden = (2000, 500)
+
+
+@MODELS.register("fedssa-cnn3")
+class FedSSACNN3(TwoConvNet):
+    """CNN-3 of FedSSA: m = 32 maps, FC 1000, FC 500.
+
+    At 3x32x32: 1,320,558 parameters with C = 10 (5.04 MiB, as printed), 1,365,648 with C = 100.
+    """
+
+    widths = (16, 32)
+    hidden = (1000, 500)
+
+
+@MODELS.register("fedssa-cnn4")
+class FedSSACNN4(TwoConvNet):
+    """CNN-4 of FedSSA: m = 32 maps, FC 800, FC 500.
+
+    At 3x32x32: 1,060,358 parameters with C = 10 (4.04 MiB), 1,105,448 with C = 100. The paper prints 3.81 MB, which
+    its own FC 800 does not give; the layers are kept, not the size.
+    """
+
+    widths = (16, 32)
+    hidden = (800, 500)
+
+
+@MODELS.register("fedssa-cnn5")
+class FedSSACNN5(TwoConvNet):
+    """CNN-5 of FedSSA: m = 32 maps, FC 500, FC 500; also the small model of FML and FedKD there.
+
+    At 3x32x32: 670,058 parameters with C = 10 (2.56 MiB, printed as 2.55), 715,148 with C = 100.
+    """
+
+    widths = (16, 32)
+    hidden = (500, 500)
+
+
+@MODELS.register("digits-cnn")
+class DigitsCNN(Net):
+    """Small CNN for 8x8 images: two 3x3 convolutions, one pooling, 64 features.
+
+    conv3x3 (c -> 16) ReLU pool2, conv3x3 (16 -> 32) ReLU, FC 64 ReLU | head 64 -> C.
+    At 1x8x8 and C = 10: 38,282 parameters. No batch norm.
+    """
+
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        channels, height, width = image_shape("model digits-cnn", input_shape, min_pixels=4)
+        self.conv1 = nn.Conv2d(channels, 16, 3, padding=1)
+        self.conv2 = nn.Conv2d(16, 32, 3, padding=1)
+        self.fc = nn.Linear(32 * (height // 2) * (width // 2), 64)
+        self.head = nn.Linear(64, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = nn.functional.max_pool2d(self.conv1(x), 2).relu()  # equal to ReLU first, with less work
+        x = self.conv2(x).relu()
+        z: Tensor = self.fc(x.flatten(1)).relu()
+        return z
+
+
+@MODELS.register("lenet5")
+class LeNet5(Net):
+    """LeNet-5 (LeCun et al. 1998) with ReLU and max-pooling, for 28x28 or 32x32 images.
+
+    conv5x5 (c -> 6, padded to keep 28) ReLU pool2, conv5x5 (6 -> 16) ReLU pool2, FC 120 ReLU, FC 84 ReLU |
+    head 84 -> C. At 1x28x28 and C = 10: 61,706 parameters.
+    """
+
+    batch_norm = False
+
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        channels, height, width = image_shape("model lenet5", input_shape, min_pixels=16)
+        padding = 2 if height == 28 else 0
+
+        def pooled_side(pixels: int) -> int:
+            return ((pixels + 2 * padding - 4) // 2 - 4) // 2
+
+        self.conv1 = nn.Conv2d(channels, 6, 5, padding=padding)
+        self.norm1 = nn.BatchNorm2d(6) if self.batch_norm else nn.Identity()
+        self.conv2 = nn.Conv2d(6, 16, 5)
+        self.norm2 = nn.BatchNorm2d(16) if self.batch_norm else nn.Identity()
+        self.fc1 = nn.Linear(16 * pooled_side(height) * pooled_side(width), 120)
+        self.fc2 = nn.Linear(120, 84)
+        self.head = nn.Linear(84, num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        x = nn.functional.max_pool2d(self.norm1(self.conv1(x)), 2).relu()  # equal to ReLU first, with less work
+        x = nn.functional.max_pool2d(self.norm2(self.conv2(x)), 2).relu()
+        x = self.fc1(x.flatten(1)).relu()
+        z: Tensor = self.fc2(x).relu()
+        return z
+
+
+@MODELS.register("lenet5-bn")
+class LeNet5BN(LeNet5):
+    """LeNet-5 with batch norm after both convolutions (before the ReLU): 61,750 parameters at 1x28x28, C = 10."""
+
+    batch_norm = True
+    channels_last = False  # which is 3 % slower here: batch norm of 6 channels
+
+
+@MODELS.register("conv4")
+class Conv4(Net):
+    """Conv-4 (Snell et al. 2017, ProtoNet), for the FC100 runs of FedSKC and FedSC: four 3x3 convolutions of 64 maps.
+
+    4 x [conv3x3 (-> 64) BN ReLU pool2], flattened | head -> C. At 3x32x32: d = 256 and 113,088 parameters before
+    the head; with C = 60 (FC100's training classes) 128,508. Neither paper names ProtoNet's backbone, and
+    FedSC's d = 512 is not Conv-4's: there each paper's own ResNet is the default and this net the alternative.
+    """
+
+    def __init__(self, *, input_shape: tuple[int, ...], num_classes: int) -> None:
+        super().__init__()
+        channels, height, width = image_shape(type(self).__name__, input_shape, min_pixels=16)
+        blocks = [conv_bn(in_channels, 64, 3, bias=True) for in_channels in (channels, 64, 64, 64)]
+        self.body = nn.Sequential(*(nn.Sequential(block, nn.MaxPool2d(2), nn.ReLU()) for block in blocks))
+        self.head = nn.Linear(64 * (height // 16) * (width // 16), num_classes)
+
+    def features(self, x: Tensor) -> Tensor:
+        z: Tensor = self.body(x).flatten(1)
+        return z
