@@ -116,7 +116,7 @@ def test_our_choices_are_those_of_the_method_and_of_its_options():
 def test_departures_and_differences_of_released_code_are_no_choices_of_ours():
     citation = METHODS.get("fedsc").citation
     assert citation.departures.startswith("All losses are means over the batch")
-    assert "methods/fedsc.py" in citation.released_code
+    assert "released_repulsion" in citation.released_code
     assert our_choices(METHODS.get("fedsc")) == citation.our_choice
     assert not any(
         word in our_choices(METHODS.get(name)) for name in HOUSE for word in ("Departures", "released code differs")
