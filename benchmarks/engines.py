@@ -22,7 +22,6 @@ over the turns with their range. Parts:
     methods         FedSKC, FedDW, FedSC, Fed-CO2 and FedSSA on mlp-sizes: default against the former default
     every-round     the command of `fashion` tested every round: default against the former default
     operations      whether time grows with operations
-    steps           the cost of a method's loss in a local step
 
 The former default is the engine `processes`. --peers names a Python with flwr[simulation] 1.41, pfl and fedloom,
 --fluke one with fluke 0.8, --fedjax one with FedJAX (jax < 0.4.26). Fashion-MNIST is Debian's package. The command ends
@@ -43,7 +42,7 @@ from typing import Any
 import numpy as np
 import torch
 
-from benchmarks import federations, plain_loop, steps, whole_runs
+from benchmarks import federations, plain_loop, whole_runs
 from benchmarks.bounds import FORMER, LINEAR, METHODS, PEERS, table
 from benchmarks.data import read_results, write_results
 from benchmarks.turns import Figures, TurnCost, command, in_turns, obstacle, rates, ratios, summary, timed_rounds
@@ -252,8 +251,7 @@ def parts_of(pythons: Mapping[str, str]) -> dict[str, Callable[[], Figures]]:
         | {"scale": scale, "partition": partition}
         | {name: workload(name, SERIAL) for name in ("resnet8", "resnet10")}
         | {"auto": whole_runs.auto, "evaluation": whole_runs.evaluation, "short-runs": whole_runs.short_runs}
-        | {"methods": methods, "every-round": whole_runs.every_round}
-        | {"operations": steps.operations, "steps": steps.costs}
+        | {"methods": methods, "every-round": whole_runs.every_round, "operations": whole_runs.operations}
     )
 
 

@@ -19,9 +19,7 @@ from benchmarks import bounds, hostile, kernels, needs, privacy
 ROOT = Path(__file__).parents[2]
 FILES = sorted((ROOT / "benchmarks").rglob("*.py"))
 # Parts of `engines` that start no processes of their own but those of the engine.
-PARTS = (
-    "cnn,logistic-sizes,command,memory,scale,partition,evaluation,short-runs,methods,every-round,operations,steps,no-op"
-)
+PARTS = "cnn,logistic-sizes,command,memory,scale,partition,evaluation,short-runs,methods,every-round,operations,no-op"
 
 
 def output_of(name: str, *arguments: str) -> str:
