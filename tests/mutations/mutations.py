@@ -30,8 +30,8 @@ MUTATIONS = (
     _of(
         "scaffold",
         "the sign of the control variates",
-        'difference(get_tree(payload, "control"), get_tree(state, "control"))',
-        'difference(get_tree(state, "control"), get_tree(payload, "control"))',
+        'difference(fm.get_tree(payload, "control"), fm.get_tree(state, "control"))',
+        'difference(fm.get_tree(state, "control"), fm.get_tree(payload, "control"))',
     ),
     _of("scaffold", "clients forget their variates", ', {"control": new_control}', ', {"control": old_control}'),
     _of(
@@ -116,8 +116,8 @@ MUTATIONS = (
     Mutation(
         "fedbabu: the head is trained",
         "methods/fedbabu.py",
-        "trains=TRAINABLE - {Role.HEAD})]",
-        "trains=TRAINABLE)]",
+        "trains=fm.TRAINABLE - {fm.Role.HEAD})]",
+        "trains=fm.TRAINABLE)]",
         _MODELS,
     ),
     Mutation(
@@ -130,15 +130,15 @@ MUTATIONS = (
     Mutation(
         "fedper: averaged heads",
         "methods/fedper.py",
-        "spec = Spec(private=frozenset({Role.HEAD}))",
-        "spec = Spec()",
+        "spec = fm.Spec(private=frozenset({fm.Role.HEAD}))",
+        "spec = fm.Spec()",
         _PARTS,
     ),
     Mutation(
         "lgfedavg: the body travels, not the head",
         "methods/lgfedavg.py",
-        "Spec(private=ALL_ROLES - {Role.HEAD}",
-        "Spec(private=frozenset({Role.HEAD})",
+        "fm.Spec(private=fm.ALL_ROLES - {fm.Role.HEAD}",
+        "fm.Spec(private=frozenset({fm.Role.HEAD})",
         _PARTS,
     ),
     Mutation(
@@ -296,8 +296,8 @@ MUTATIONS = (
     _of(
         "fedas",
         "the head of the server",
-        "received | select(own, ctx.task.names(HEAD))",
-        "received | select(received, ctx.task.names(HEAD))",
+        "received | fm.select(own, ctx.task.names(HEAD))",
+        "received | fm.select(received, ctx.task.names(HEAD))",
     ),
     _of(
         "fedas",
@@ -340,7 +340,7 @@ MUTATIONS = (
     _of(
         "fedpac",
         "the head moves with the body",
-        "ctx.task.local_epochs, TRAINABLE - head",
+        "ctx.task.local_epochs, fm.TRAINABLE - head",
         "ctx.task.local_epochs, TRAINABLE",
     ),
     _of("fedproc", "a temperature of one half", "Cosines(1.0)", "Cosines(0.5)"),
@@ -391,7 +391,7 @@ MUTATIONS = (
     _of(
         "fedssa",
         "a header that nobody sent becomes zero",
-        'header = fresh.to(torch.float32).fill_missing(get_table(server, "header"))',
+        'header = fresh.to(torch.float32).fill_missing(fm.get_table(server, "header"))',
         "header = fresh.to(torch.float32)",
     ),
     Mutation(
@@ -426,8 +426,8 @@ MUTATIONS = (
     _of(
         "qfedavg",
         "the loss after training",
-        '[Collect({"loss": Moments(_losses)}), *super().phases(start, ctx)]',
-        '[*super().phases(start, ctx), Collect({"loss": Moments(_losses)})]',
+        '[fm.Collect({"loss": fm.Moments(_losses)}), *super().phases(start, ctx)]',
+        '[*super().phases(start, ctx), fm.Collect({"loss": fm.Moments(_losses)})]',
     ),
     _of("feddecorr", "the biased variance", "(samples - 1).clamp(min=1)", "samples.clamp(min=1)"),
     _of("heterofl", "rows of the head of all clients", "of_rows = task.roles", "of_rows = False and task.roles"),

@@ -1,15 +1,24 @@
 """Floor 3: one file per method. `METHODS` lists them; `contract/method.py` says what a method is.
 
-A plug-in finds everything that it needs here: `from fedloom.methods import Method, register, Train, ...`.
+One import has everything that a method needs, here and in a plug-in: `import fedloom.methods as fm`. This file imports
+no method, so that a run loads only those that it uses.
 """
 
+from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Received, ServerContext, Start, Task, Work
-from fedloom.methods.contract.losses import cross_entropy, kl_divergence
-from fedloom.methods.contract.method import METHODS, WRAPPERS, Method, Options, Uploads, register
+from fedloom.methods.contract.heads import (
+    require_linear_head,
+    require_same_heads,
+    require_same_width,
+    require_trained_body,
+    require_trained_head,
+)
+from fedloom.methods.contract.losses import ABSENT, cross_entropy, kl_divergence
+from fedloom.methods.contract.method import METHODS, PRESETS, WRAPPERS, Method, Options, Uploads, register
 from fedloom.methods.contract.parts_of_data import Part
 from fedloom.methods.contract.phases import (
     TRAINABLE,
@@ -34,12 +43,15 @@ from fedloom.methods.contract.sample_statistics import (
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.wrappers.wrapping import averaged, names_of, wrapped
 from fedloom.nets.blueprint import Bundle
-from fedloom.nets.net import ALL_ROLES, BN_ROLES, FunctionalNet, Net, Role
+from fedloom.nets.net import ALL_ROLES, BN_ROLES, EXTRA, FunctionalNet, Net, Role
 
 __all__ = [
+    "ABSENT",
     "ALL_ROLES",
     "BN_ROLES",
+    "EXTRA",
     "METHODS",
+    "PRESETS",
     "TRAINABLE",
     "WRAPPERS",
     "Batch",
@@ -51,6 +63,7 @@ __all__ = [
     "ClassTable",
     "ClientContext",
     "Collect",
+    "ConfigError",
     "Consts",
     "Diagnostic",
     "FunctionalNet",
@@ -89,6 +102,11 @@ __all__ = [
     "kl_divergence",
     "names_of",
     "register",
+    "require_linear_head",
+    "require_same_heads",
+    "require_same_width",
+    "require_trained_body",
+    "require_trained_head",
     "select",
     "weighted_mean",
     "wrapped",

@@ -9,22 +9,11 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from fedloom.core.records import Record, get_table, get_tensor, get_tree
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree, select
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_linear_head
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Collect, Phase
-from fedloom.methods.contract.sample_statistics import ClassCovariances, ClassMeans
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.measures import batches, descended, features
-from fedloom.nets.net import Role
 
 
-class Options(method.Options):
+class Options(fm.Options):
     """Options of CCVR."""
 
     features: int = Field(
@@ -39,8 +28,8 @@ class Options(method.Options):
     server_batch_size: int = Field(64, ge=1, description="Virtual features in a batch of these passes (our choice).")
 
 
-@register
-class CCVR(Method):
+@fm.register
+class CCVR(fm.Method):
     """CCVR: FedAvg, whose head is trained again at the end on features drawn from class Gaussians. Luo et al.,
     NeurIPS 2021, arXiv 2106.05001.
 
@@ -51,29 +40,29 @@ class CCVR(Method):
     plain gradient steps, from where it is. A class that nobody holds has none. The body stays.
     """
 
-    spec = Spec(features=True)
+    spec = fm.Spec(features=True)
     Options = Options
-    citation = Citation("Luo et al.", "NeurIPS", 2021, "arXiv 2106.05001", {"P": 1}, {"P": 1})
+    citation = fm.Citation("Luo et al., NeurIPS 2021, arXiv 2106.05001")
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
-        require_linear_head(tasks[0], self.name())
+        fm.require_linear_head(tasks[0], self.name())
         return diagnostics
 
-    def closing(self) -> Method:
+    def closing(self) -> fm.Method:
         return Calibration(self.options)
 
 
-class Calibration(Method):
+class Calibration(fm.Method):
     """CCVR's round after the last."""
 
     Options = Options
-    spec = Spec(
+    spec = fm.Spec(
         features=True,
         sends={
-            "means": Sent(per_client=True, labels=True),
-            "covariances": Sent(per_client=True, labels=True, spread=2.0),
-            "class_counts": Sent(per_client=True, labels=True),
+            "means": fm.Sent(per_client=True, labels=True),
+            "covariances": fm.Sent(per_client=True, labels=True, spread=2.0),
+            "class_counts": fm.Sent(per_client=True, labels=True),
         },
     )
 
@@ -81,23 +70,23 @@ class Calibration(Method):
     def name(cls) -> str:
         return CCVR.name()
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [Collect({"means": ClassMeans(features), "covariances": ClassCovariances(features)})]
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [fm.Collect({"means": fm.ClassMeans(features), "covariances": fm.ClassCovariances(features)})]
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         return {**work.collected, "class_counts": ctx.class_counts}, state
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        options, model = self.options, get_tree(server, "model")
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        options, model = self.options, fm.get_tree(server, "model")
         means, covariances = pooled(uploads)
         if not covariances.isfinite().all():  # the run diverged: there is nothing to draw from
             return {"model": model}
-        head = select(model, ctx.task.names(frozenset({Role.HEAD})))
+        head = fm.select(model, ctx.task.names(frozenset({fm.Role.HEAD})))
         z, labels = virtual_features(means, covariances, options.features, ctx)
         z = z.to(head["head.weight"].dtype)
         drawn = batches(len(z), options.server_batch_size, ctx.task.streams.numpy("calibration", ctx.round))
 
-        def loss(tree: Tree) -> Tensor:
+        def loss(tree: fm.Tree) -> Tensor:
             rows = next(drawn)
             logits = functional.linear(z[rows], tree["head.weight"], tree.get("head.bias"))
             return functional.cross_entropy(logits, labels[rows])
@@ -107,22 +96,24 @@ class Calibration(Method):
         return {"model": model | descended(loss, head, lr, steps)}
 
 
-def pooled(uploads: Uploads) -> tuple[ClassTable, Tensor]:
+def pooled(uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor]:
     """Means [C, d] and unbiased covariances [C, d, d] of each class over all clients' samples, in float64; covariance
     0 of a class with one sample."""
-    means = ClassTable.stack([get_table(upload, "means") for upload in uploads.values()]).to(torch.float64)
-    counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()]).double()
+    means = fm.ClassTable.stack([fm.get_table(upload, "means") for upload in uploads.values()]).to(torch.float64)
+    counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()]).double()
     mean, total = means.mean_over_clients(counts), counts.sum(0)
     scatter = torch.zeros(*mean.values.shape, mean.values.shape[1], dtype=torch.float64)
     for table, count, upload in zip(means.values, counts, uploads.values(), strict=True):
         apart = torch.where(count.unsqueeze(1) > 0, table - mean.values, 0.0)
-        within = get_table(upload, "covariances").values.double().view_as(scatter)
+        within = fm.get_table(upload, "covariances").values.double().view_as(scatter)
         scatter += (count - 1).clamp(min=0).view(-1, 1, 1) * within
         scatter += count.view(-1, 1, 1) * apart.unsqueeze(2) * apart.unsqueeze(1)
     return mean, scatter / (total - 1).clamp(min=1).view(-1, 1, 1)
 
 
-def virtual_features(mean: ClassTable, covariances: Tensor, count: int, ctx: ServerContext) -> tuple[Tensor, Tensor]:
+def virtual_features(
+    mean: fm.ClassTable, covariances: Tensor, count: int, ctx: fm.ServerContext
+) -> tuple[Tensor, Tensor]:
     """Draw features from the Gaussian of every class that is held, from the stream "virtual" of the round.
 
     Args:

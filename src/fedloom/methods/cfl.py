@@ -9,38 +9,13 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_number, get_tensor, get_tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Predictor
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import client_row, parameters
 from fedloom.methods.parts.several_models import models_in, named_models
 
 
-class Options(method.Options):
-    """Options of CFL."""
-
-    eps1: float = Field(0.4, ge=0, description="A cluster splits if its mean change is shorter; 0 never splits.")
-    eps2: float = Field(1.6, ge=0, description="A cluster splits if the longest change of a member is longer.")
-    first_split: int = Field(21, ge=1, description="First round in which clusters may split.")
-    min_size: int = Field(2, ge=2, description="Clusters with no more members than this do not split.")
-    linkage: Literal["complete", "single"] = Field(
-        "complete",
-        description="What the similarity of two groups is: that of their least similar pair (released code), or that "
-        "of their most similar pair, which makes the greatest similarity across the split as small as possible (the "
-        "paper).",
-    )
-    weights: Literal["uniform", "samples"] = Field(
-        "uniform", description="Weights of the members of a cluster: all alike, or by their samples."
-    )
-
-
-@register
-class CFL(Method):
+@fm.register
+class CFL(fm.Method):
     """CFL: a cluster of clients splits in two where their changes point apart. Sattler et al., TNNLS 2020, arXiv
     1910.01991.
 
@@ -50,21 +25,27 @@ class CFL(Method):
     mean of its members. Tested with the model of the client's cluster; a newcomer's is that of the first.
     """
 
-    spec = Spec(sends={"model": Sent(per_client=True)})
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {"weights": "samples", "linkage": "single"},
-        "authors": {},
-        "sound": {},
-    }
-    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.9, "decay": 0.99}}}  # noqa: RUF012
-    citation = Citation(
-        "Sattler et al.",
-        "TNNLS",
-        2020,
-        "arXiv 1910.01991",
-        {"P": 1},
-        {"P": 1},
+    spec = fm.Spec(sends={"model": fm.Sent(per_client=True)})
+
+    class Options(fm.Options):
+        eps1: float = Field(0.4, ge=0, description="A cluster splits if its mean change is shorter; 0 never splits.")
+        eps2: float = Field(1.6, ge=0, description="A cluster splits if the longest change of a member is longer.")
+        first_split: int = Field(21, ge=1, description="First round in which clusters may split.")
+        min_size: int = Field(2, ge=2, description="Clusters with no more members than this do not split.")
+        linkage: Literal["complete", "single"] = Field(
+            "complete",
+            description="What the similarity of two groups is: that of their least similar pair (released code), or "
+            "that of their most similar pair, which makes the greatest similarity across the split as small as "
+            "possible (the paper).",
+        )
+        weights: Literal["uniform", "samples"] = Field(
+            "uniform", description="Weights of the members of a cluster: all alike, or by their samples."
+        )
+
+    presets = {"paper": {"weights": "samples", "linkage": "single"}, "authors": {}, "sound": {}}
+    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.9, "decay": 0.99}}}
+    citation = fm.Citation(
+        "Sattler et al., TNNLS 2020, arXiv 1910.01991",
         code="felisat/clustered-federated-learning at 23a1c38",
         our_choice="The paper's own text was not at hand: the numbers are those of the released notebook, and the "
         "means by samples and the linkage of `paper` are recalled. With partial participation a similarity is that of "
@@ -74,9 +55,9 @@ class CFL(Method):
         "least. Its call of scikit-learn names an argument that later versions lack.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         if "servermomentum" in self.wrappers:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: servermomentum moves one model, and every cluster has its own; take cfl alone, or "
                 "fedavg+servermomentum"
             )
@@ -86,10 +67,10 @@ class CFL(Method):
                 f"{participants} of {tasks[0].clients} clients take part in a round: a cluster splits only when every "
                 "two of its members took part together once"
             )
-            diagnostics.append(Diagnostic("cfl.partial_participation", message, participants / tasks[0].clients))
+            diagnostics.append(fm.Diagnostic("cfl.partial_participation", message, participants / tasks[0].clients))
         return diagnostics
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         count = ctx.task.clients
         return super().server_init(ctx) | {
             "clusters": torch.zeros(count, dtype=torch.int64),
@@ -99,17 +80,17 @@ class CFL(Method):
             "max_norm": 0.0,
         }
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return {"model": self._models(server)[cluster_of(server, client)]}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        models, clusters = self._models(server), get_tensor(server, "clusters").clone()
-        similarity, known = get_tensor(server, "similarity").clone(), get_tensor(server, "known").clone()
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        models, clusters = self._models(server), fm.get_tensor(server, "clusters").clone()
+        similarity, known = fm.get_tensor(server, "similarity").clone(), fm.get_tensor(server, "known").clone()
         old = [parameters(model, ctx.task) for model in models]
         changes = {
             k: torch.cat(
                 [
-                    (get_tree(upload, "model")[name].double() - value.double()).flatten()
+                    (fm.get_tree(upload, "model")[name].double() - value.double()).flatten()
                     for name, value in old[cluster_of(server, k)].items()
                 ]
             )
@@ -138,21 +119,21 @@ class CFL(Method):
         facts = {"mean_norm": min(norm for norm, _ in norms), "max_norm": max(norm for _, norm in norms)}
         return named_models(models) | {"clusters": clusters, "similarity": similarity, "known": known} | facts
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
             return {}
-        return {"personal": Predictor(self._models(server)[cluster_of(server, ctx.client)])}
+        return {"personal": fm.Predictor(self._models(server)[cluster_of(server, ctx.client)])}
 
-    def figures(self, server: Record, ctx: ServerContext) -> Mapping[str, float]:
+    def figures(self, server: fm.Record, ctx: fm.ServerContext) -> Mapping[str, float]:
         """The number of clusters, and the norms with which eps1 and eps2 are compared: the least, the greatest."""
-        norms = {f"cluster_{name}": float(get_number(server, name)) for name in ("mean_norm", "max_norm")}
+        norms = {f"cluster_{name}": float(fm.get_number(server, name)) for name in ("mean_norm", "max_norm")}
         return {"clusters": float(len(self._models(server)))} | norms
 
-    def _models(self, server: Record) -> list[dict[str, Tensor]]:
-        return models_in(server, int(get_tensor(server, "clusters").max()) + 1)
+    def _models(self, server: fm.Record) -> list[dict[str, Tensor]]:
+        return models_in(server, int(fm.get_tensor(server, "clusters").max()) + 1)
 
-    def _weight(self, upload: Record) -> float:
-        return get_number(upload, "samples") if self.options.weights == "samples" else 1.0
+    def _weight(self, upload: fm.Record) -> float:
+        return fm.get_number(upload, "samples") if self.options.weights == "samples" else 1.0
 
     def _may_split(self, mean_norm: float, max_norm: float, members: int, round_: int) -> bool:
         options = self.options
@@ -160,7 +141,7 @@ class CFL(Method):
         return bool(stationary and members > options.min_size and round_ >= options.first_split)
 
 
-def cluster_of(server: Record, client: int) -> int:
+def cluster_of(server: fm.Record, client: int) -> int:
     """Return the number of a client's cluster; 0 for a newcomer, and where no client is named."""
     return int(client_row(server, "clusters", client)) if client >= 0 else 0
 

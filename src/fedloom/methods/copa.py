@@ -8,35 +8,14 @@ import torch
 from pydantic import Field
 from torch.nn import functional
 
-from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import Tree, weighted_mean
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_linear_head
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
-from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.nets.net import Net, Role
+import fedloom.methods as fm
 
 OWN = "head"
 _HEAD = "head."  # of a client in the server's set, before its number
 
 
-class Options(method.Options):
-    """Options of COPA."""
-
-    weight: float = Field(
-        1.0,
-        ge=0,
-        description="Weight of the summed losses of the other clients' heads. 1 is Fed-CO2's; the paper's is not "
-        "known.",
-    )
-
-
-@register
-class COPA(method.Method):
+@fm.register
+class COPA(fm.Method):
     """COPA: one body that satisfies every client's head, and an ensemble of all heads. Wu & Gong, ICCV 2021,
     pages 6484-6493, DOI 10.1109/ICCV48922.2021.00642, as Fed-CO2 compares with it.
 
@@ -51,69 +30,71 @@ class COPA(method.Method):
     logits, which for linear heads is the mean head's. The paper's hybrid batch-instance norm is not built.
     """
 
-    spec = Spec(features=True, sends={"model": Sent(), OWN: Sent(per_client=True)})
-    Options = Options
-    citation = Citation(
-        "Wu & Gong",
-        "ICCV",
-        2021,
-        "10.1109/ICCV48922.2021.00642",
-        {"P": 1, "foreign": 1},
-        {"P": 1},
-        compared_in=("fedco2",),
+    spec = fm.Spec(features=True, sends={"model": fm.Sent(), OWN: fm.Sent(per_client=True)})
+
+    class Options(fm.Options):
+        weight: float = Field(
+            1.0,
+            ge=0,
+            description="Weight of the summed losses of the other clients' heads. 1 is Fed-CO2's; the paper's is not "
+            "known.",
+        )
+
+    citation = fm.Citation(
+        "Wu & Gong, ICCV 2021, 10.1109/ICCV48922.2021.00642", down={"P": 1, "foreign": 1}, compared_in=("fedco2",)
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
-        require_linear_head(tasks[0], self.name())
+        fm.require_linear_head(tasks[0], self.name())
         return diagnostics
 
     # -- server ----------------------------------------------------------------------------------------------
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         body, head = _parts(ctx.task.init, ctx.task)
-        heads: Record = {f"{_HEAD}{client}": head for client in range(ctx.task.clients)}
+        heads: fm.Record = {f"{_HEAD}{client}": head for client in range(ctx.task.clients)}
         return {"model": body, **heads}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         body = self.mean(uploads, weights="uniform")
         return server | {"model": body} | {f"{_HEAD}{client}": upload[OWN] for client, upload in uploads.items()}
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        tree = get_tree(payload, "model") | get_tree(payload, f"{_HEAD}{ctx.client}")
-        others = [get_tree(payload, name) for name in payload if name not in ("model", f"{_HEAD}{ctx.client}")]
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        tree = fm.get_tree(payload, "model") | fm.get_tree(payload, f"{_HEAD}{ctx.client}")
+        others = [fm.get_tree(payload, name) for name in payload if name not in ("model", f"{_HEAD}{ctx.client}")]
         # class by class, each with the rows of all heads: one matrix product and one softmax serve them all
         stacked = {name: torch.stack([head[name] for head in others], 1).flatten(0, 1) for name in (others or [{}])[0]}
-        return Start({name: tree[name] for name in ctx.task.init}, {"heads": stacked} if others else {})
+        return fm.Start({name: tree[name] for name in ctx.task.init}, {"heads": stacked} if others else {})
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
-        terms = {"ce": batch.mean(cross_entropy(net.head(z), batch.y))}
+        terms = {"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "heads" in consts:
             heads, classes = consts["heads"], net.head.out_features
             foreign_logits = functional.linear(z, heads["head.weight"], heads.get("head.bias"))
             foreign_logits = foreign_logits.view(len(batch.y), classes, -1)  # [B, C, N - 1]
             labels = batch.y.unsqueeze(1).expand(-1, foreign_logits.shape[2])
-            terms["ce_foreign"] = self.options.weight * batch.mean(cross_entropy(foreign_logits, labels).sum(1))
-        return Objective.sum(terms)
+            terms["ce_foreign"] = self.options.weight * batch.mean(fm.cross_entropy(foreign_logits, labels).sum(1))
+        return fm.Objective.sum(terms)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         body, head = _parts(work.tree, ctx.task)
         return {"model": body, OWN: head, "samples": ctx.samples}, state
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is not None:
             return {}
-        heads = [get_tree(server, name) for name in server if name.startswith(_HEAD)]
-        tree = get_tree(server, "model") | weighted_mean(heads, [1.0] * len(heads))
-        return {"global": Predictor({name: tree[name] for name in ctx.task.init})}
+        heads = [fm.get_tree(server, name) for name in server if name.startswith(_HEAD)]
+        tree = fm.get_tree(server, "model") | fm.weighted_mean(heads, [1.0] * len(heads))
+        return {"global": fm.Predictor({name: tree[name] for name in ctx.task.init})}
 
 
-def _parts(tree: Tree, task: Task) -> tuple[Tree, Tree]:
+def _parts(tree: fm.Tree, task: fm.Task) -> tuple[fm.Tree, fm.Tree]:
     """Body and head."""
-    head = task.names(frozenset({Role.HEAD}))
+    head = task.names(frozenset({fm.Role.HEAD}))
     body = {name: value for name, value in tree.items() if name not in head}
     return body, {name: value for name, value in tree.items() if name in head}

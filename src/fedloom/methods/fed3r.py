@@ -7,8 +7,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.method import Uploads, register
+import fedloom.methods as fm
 from fedloom.methods.parts.one_shot import OneShotHead, OneShotOptions, SumsRound, masking_bias
 
 
@@ -24,14 +23,14 @@ class RidgeHead(SumsRound):
     Options = Options
     method_name = "fed3r"
 
-    def head(self, uploads: Uploads) -> tuple[Tensor, Tensor]:
+    def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
         means, shares, squares, samples = self.means(uploads)
         gram = samples * squares + self.options.ridge * torch.eye(len(squares), dtype=squares.dtype)
         sums = samples * shares.unsqueeze(1) * means.values
         return normalize(torch.linalg.solve(gram, sums.T).T, dim=1, eps=1e-12), masking_bias(means.held)
 
 
-@register
+@fm.register
 class Fed3R(OneShotHead):
     """Fed3R: FedAvg, whose head is replaced at the end by a ridge regression on the labels, solved from sums. Fani et
     al., ICML 2024, arXiv 2406.01116.
@@ -45,13 +44,8 @@ class Fed3R(OneShotHead):
 
     Options = Options
     head_round = RidgeHead
-    citation = Citation(
-        "Fani et al.",
-        "ICML",
-        2024,
-        "arXiv 2406.01116",
-        {"P": 1},
-        {"P": 1},
+    citation = fm.Citation(
+        "Fani et al., ICML 2024, arXiv 2406.01116",
         our_choice="FedAvg trains the body, as no pre-trained weights come with the library. The formula and lambda "
         "are those of FedCOF's repository, dipamgoswami/FedCOF at c2e9296; the authors' code was not read. A class "
         "without samples is never named.",

@@ -8,20 +8,11 @@ from math import sqrt
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.methods.contract.method import register
+import fedloom.methods as fm
 from fedloom.methods.parts import parameters as adaptive
 
 
-class Options(adaptive.Options):
-    """Options of FedAdam."""
-
-    beta2: float = Field(0.99, ge=0, lt=1, description="Share of the last v in the next one.")
-    bias_correction: bool = Field(
-        False, description="Multiply eta by sqrt(1 - beta2^t) / (1 - beta1^t) in round t, as Keras does."
-    )
-
-
-@register
+@fm.register
 class FedAdam(adaptive.FedOpt):
     """FedAdam: Adam at the server. Reddi et al., ICLR 2021, arXiv 2003.00295, Algorithm 2.
 
@@ -30,18 +21,19 @@ class FedAdam(adaptive.FedOpt):
     w <- w + eta m / (sqrt(v) + tau). m starts at 0, v at tau^2, no bias correction. Buffers are averaged.
     """
 
-    Options = Options
+    class Options(adaptive.Options):
+        beta2: float = Field(0.99, ge=0, lt=1, description="Share of the last v in the next one.")
+        bias_correction: bool = Field(
+            False, description="Multiply eta by sqrt(1 - beta2^t) / (1 - beta1^t) in round t, as Keras does."
+        )
+
     citation = replace(
         adaptive.CITATION,
         our_choice="eta is 0.01; the paper searches it for each task.",
         released_code="The authors' runs took the Adam of Keras, which corrects the bias, with beta2 0.999 and v at 0 "
         "(preset `authors`).",
     )
-    presets = {  # noqa: RUF012
-        "paper": {},
-        "authors": {"beta2": 0.999, "v0": 0.0, "bias_correction": True},
-        "sound": {},
-    }
+    presets = {"paper": {}, "authors": {"beta2": 0.999, "v0": 0.0, "bias_correction": True}, "sound": {}}
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         beta2: float = self.options.beta2

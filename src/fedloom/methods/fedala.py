@@ -11,36 +11,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_trained_head
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, register
-from fedloom.methods.contract.phases import TRAINABLE, Batch, Choose, Consts, OptimizerSpec, Phase, Predictor, Train
-from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.nets.net import EXTRA, Net, Role
+import fedloom.methods as fm
 
 _SETTLED, _LOSSES = 0.1, 10  # a first mixing ends when the last losses differ by less than that
 
 
-class Options(method.Options):
-    """Options of FedALA."""
-
-    eta: float = Field(1.0, gt=0, description="Rate at which a client learns how to mix.")
-    share: float = Field(0.8, gt=0, le=1, description="Share of its data, drawn at random, that a mixing pass uses.")
-    first: int = Field(
-        20,
-        ge=1,
-        description="Largest number of passes of a client's first mixing, which ends when its losses settle (our "
-        "choice: released code has no bound). Later mixings take one pass.",
-    )
-
-
-@register
-class FedALA(Method):
+@fm.register
+class FedALA(fm.Method):
     """FedALA: a client mixes the received head with its own, entry by entry. Zhang et al., AAAI 2023, arXiv 2212.01197.
 
     Down, up, server: as FedAvg.   A client keeps its trained net and the mixing weights A of its head, 1 at first.
@@ -49,67 +26,69 @@ class FedALA(Method):
     A client is tested with the net that it kept: as trained, before it is mixed again. Only drawn clients mix.
     """
 
-    spec = Spec(private=frozenset({Role.EXTRA}), sends={"model": Sent(no_feedback=frozenset({Role.HEAD}))})
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {},
-        "authors": {},
-        "sound": {},
-        "feddw": {"share": 1.0, "first": 1},
-    }
-    citation = Citation(
-        "Zhang et al.",
-        "AAAI",
-        2023,
-        "arXiv 2212.01197",
-        {"P": 1},
-        {"P": 1},
-        {"P": 1, "Q": 1},
+    spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), sends={"model": fm.Sent(no_feedback=frozenset({fm.Role.HEAD}))})
+
+    class Options(fm.Options):
+        eta: float = Field(1.0, gt=0, description="Rate at which a client learns how to mix.")
+        share: float = Field(
+            0.8, gt=0, le=1, description="Share of its data, drawn at random, that a mixing pass uses."
+        )
+        first: int = Field(
+            20,
+            ge=1,
+            description="Largest number of passes of a client's first mixing, which ends when its losses settle (our "
+            "choice: released code has no bound). Later mixings take one pass.",
+        )
+
+    presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"share": 1.0, "first": 1}}
+    citation = fm.Citation(
+        "Zhang et al., AAAI 2023, arXiv 2212.01197",
+        state={"P": 1, "Q": 1},
         compared_in=("feddw",),
         code="TsingZ0/FedALA at a7a9b21",
         our_choice="`first` bounds the first mixing, which has no bound in the released code.",
         released_code="All clients mix in every round, not only those that are drawn.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        require_trained_head(tasks[0], self.name())
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+        fm.require_trained_head(tasks[0], self.name())
         return super().examine(tasks, participants)
 
-    def extra(self, net: Net) -> nn.Module:
+    def extra(self, net: fm.Net) -> nn.Module:
         """A: one weight for each entry of the head."""
         roles = net.roles()
-        entries = {n: p for n, p in net.named_parameters() if roles[n] is Role.HEAD}
+        entries = {n: p for n, p in net.named_parameters() if roles[n] is fm.Role.HEAD}
         mixing = nn.Module()
         for name, entry in entries.items():
             mixing.register_parameter(_flat(name), nn.Parameter(torch.ones_like(entry)))
         return mixing
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "trained" not in state:
             return start
-        trained, head = get_tree(state, "trained"), ctx.task.names(frozenset({Role.HEAD}))
+        trained, head = fm.get_tree(state, "trained"), ctx.task.names(frozenset({fm.Role.HEAD}))
         pairs = {name: (trained[name], start.tree[name]) for name in start.tree if name in head}
-        mixing = {name: start.tree[f"{EXTRA}.{_flat(name)}"] for name in pairs}
-        return Start(start.tree | _mixed(pairs, mixing), {"pairs": pairs, "again": "again" in state})
+        mixing = {name: start.tree[f"{fm.EXTRA}.{_flat(name)}"] for name in pairs}
+        return fm.Start(start.tree | _mixed(pairs, mixing), {"pairs": pairs, "again": "again" in state})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        training = Train(self.loss, ctx.task.local_epochs, trains=TRAINABLE - {Role.EXTRA})
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        training = fm.Train(self.loss, ctx.task.local_epochs, trains=fm.TRAINABLE - {fm.Role.EXTRA})
         if "pairs" not in start.consts:
             return [training]
         passes = 1 if start.consts["again"] else self.options.first
-        mixing = Train(
+        mixing = fm.Train(
             self.mixing_loss,
             passes,
-            trains=frozenset({Role.EXTRA}),
-            optimizer=OptimizerSpec(lr=self.options.eta),
+            trains=frozenset({fm.Role.EXTRA}),
+            optimizer=fm.OptimizerSpec(lr=self.options.eta),
             project=_clipped,
             share=self.options.share,
             until=_settled,
         )
-        return [mixing, Choose(_mixed_head), training]
+        return [mixing, fm.Choose(_mixed_head), training]
 
-    def mixing_loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor:
+    def mixing_loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
         """Return the CE of the net whose head is mixed by A, as a function of A = `net.extra`.
 
         Args:
@@ -117,23 +96,23 @@ class FedALA(Method):
             batch: B samples of the share that adapts A.
             consts: "pairs", for each entry of the head its local and its received weights.
         """
-        mixing: Tree = {name: getattr(net.extra, _flat(name)) for name in consts["pairs"]}
+        mixing: fm.Tree = {name: getattr(net.extra, _flat(name)) for name in consts["pairs"]}
         tree = _mixed(consts["pairs"], mixing)
         logits: Tensor = functional_call(net, tree, (batch.x,))
-        return batch.mean(cross_entropy(logits, batch.y))
+        return batch.mean(fm.cross_entropy(logits, batch.y))
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, next_state = super().end(work, state, ctx)
-        trained = {name: value for name, value in work.tree.items() if ctx.task.roles[name] is not Role.EXTRA}
+        trained = {name: value for name, value in work.tree.items() if ctx.task.roles[name] is not fm.Role.EXTRA}
         again = {"again": 1} if "trained" in state else {}
         return payload, next_state | {"trained": trained} | again
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
-            mixing: Record = {"model": self._private(ctx.task.init, ctx.task)}
-            return {"global": Predictor(self._joined(server, mixing, ctx.task))}
-        trained = get_tree(state, "trained") if "trained" in state else {}
-        return {"personal": Predictor(self._joined(server, state, ctx.task) | trained)}
+            mixing: fm.Record = {"model": self._private(ctx.task.init, ctx.task)}
+            return {"global": fm.Predictor(self._joined(server, mixing, ctx.task))}
+        trained = fm.get_tree(state, "trained") if "trained" in state else {}
+        return {"personal": fm.Predictor(self._joined(server, state, ctx.task) | trained)}
 
 
 def _flat(name: str) -> str:
@@ -141,19 +120,19 @@ def _flat(name: str) -> str:
     return name.replace(".", "_")
 
 
-def _mixed(pairs: dict[str, tuple[Tensor, Tensor]], mixing: Tree) -> Tree:
+def _mixed(pairs: dict[str, tuple[Tensor, Tensor]], mixing: fm.Tree) -> fm.Tree:
     """own + (received - own) * A."""
     return {name: local + (received - local) * mixing[name] for name, (local, received) in pairs.items()}
 
 
-def _clipped(parameters: Tree, consts: Consts) -> Tree:
+def _clipped(parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
     """A in [0, 1]."""
     return {name: value.clamp(0, 1) for name, value in parameters.items()}
 
 
-def _mixed_head(weights: Tree, consts: Consts) -> Tree:
+def _mixed_head(weights: fm.Tree, consts: fm.Consts) -> fm.Tree:
     """The head that A gives."""
-    return _mixed(consts["pairs"], {name: weights[f"{EXTRA}.{_flat(name)}"] for name in consts["pairs"]})
+    return _mixed(consts["pairs"], {name: weights[f"{fm.EXTRA}.{_flat(name)}"] for name in consts["pairs"]})
 
 
 def _settled(means: Sequence[float]) -> bool:

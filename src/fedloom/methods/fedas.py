@@ -10,47 +10,15 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record, get_number, get_tree
-from fedloom.core.trees import select
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_trained_body
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import (
-    TRAINABLE,
-    Batch,
-    Collect,
-    Consts,
-    Objective,
-    OptimizerSpec,
-    Phase,
-    Predictor,
-    Train,
-)
-from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import gradients_at
-from fedloom.nets.net import Net, Role
 
-HEAD = frozenset({Role.HEAD})
+HEAD = frozenset({fm.Role.HEAD})
 DOMINANT = 0.9  # share of the traces from which on one client is said to be the mean
 
 
-class Options(method.Options):
-    """Options of FedAS."""
-
-    align_lr: float = Field(0.01, gt=0, description="Learning rate of the alignment, plain SGD.")
-    align_epochs: int = Field(1, ge=0, description="Passes that align the received body.")
-    trace: Literal["batches", "samples"] = Field(
-        "batches",
-        description="The weight of a client: squared gradients of batch means, summed over batches, as released, or of "
-        "single samples, averaged, as the Fisher information has them.",
-    )
-
-
-@register
-class FedAS(Method):
+@fm.register
+class FedAS(fm.Method):
     """FedAS: the received body is aligned with the client's own past features, and clients weigh by Fisher trace.
     Yang, Huang, Ye, CVPR 2024.
 
@@ -63,20 +31,24 @@ class FedAS(Method):
     Tested: personal, by the client's own model after training; global, by the server's weights.
     """
 
-    spec = Spec(
+    spec = fm.Spec(
         features=True,
-        sends={"model": Sent(no_feedback=HEAD), "trace": Sent(per_client=True, spread=10.0)},
+        sends={"model": fm.Sent(no_feedback=HEAD), "trace": fm.Sent(per_client=True, spread=10.0)},
         unstackable="its last pass takes gradients inside the loss",
     )
-    Options = Options
-    citation = Citation(
-        "Yang, Huang, Ye",
-        "CVPR",
-        2024,
-        "",
-        {"P": 1},
-        {"P": 1},
-        {"P": 1},
+
+    class Options(fm.Options):
+        align_lr: float = Field(0.01, gt=0, description="Learning rate of the alignment, plain SGD.")
+        align_epochs: int = Field(1, ge=0, description="Passes that align the received body.")
+        trace: Literal["batches", "samples"] = Field(
+            "batches",
+            description="The weight of a client: squared gradients of batch means, summed over batches, as released, "
+            "or of single samples, averaged, as the Fisher information has them.",
+        )
+
+    citation = fm.Citation(
+        "Yang, Huang, Ye, CVPR 2024",
+        state={"P": 1},
         code="xiyuanyang45/FedAS at 1a4f5fd",
         our_choice="Alignment takes the run's batch size and keeps the last batch of a pass. The server's weights are "
         "tested as a global model, too. Traces that are not finite count as 0; if all are 0, samples weigh.",
@@ -85,29 +57,31 @@ class FedAS(Method):
     )
 
     # -- client ----------------------------------------------------------------------------------------------
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        require_trained_body(tasks[0], self.name())
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+        fm.require_trained_body(tasks[0], self.name())
         return super().examine(tasks, participants)
 
-    def client_init(self, ctx: ClientContext) -> Record:
+    def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {"model": ctx.task.init}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        own, received = get_tree(state, "model"), get_tree(payload, "model")
-        return Start(received | select(own, ctx.task.names(HEAD)), {"own": own})
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        own, received = fm.get_tree(state, "model"), fm.get_tree(payload, "model")
+        return fm.Start(received | fm.select(own, ctx.task.names(HEAD)), {"own": own})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        align, still = OptimizerSpec(lr=self.options.align_lr), OptimizerSpec(lr=0.0)
-        traced = {"trace": SampleMean("squares")}
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        align, still = fm.OptimizerSpec(lr=self.options.align_lr), fm.OptimizerSpec(lr=0.0)
+        traced = {"trace": fm.SampleMean("squares")}
         return [
-            Collect({"goals": ClassMeans(own_features)}),
-            Train(alignment, self.options.align_epochs, trains=TRAINABLE - HEAD, optimizer=align),
-            Train(self.loss, ctx.task.local_epochs),
+            fm.Collect({"goals": fm.ClassMeans(own_features)}),
+            fm.Train(alignment, self.options.align_epochs, trains=fm.TRAINABLE - HEAD, optimizer=align),
+            fm.Train(self.loss, ctx.task.local_epochs),
             # a pass that moves nothing, since statistics are taken without gradients
-            Train(self.squared_gradients, 1, trains=HEAD, evaluates=frozenset(Role), optimizer=still, collect=traced),
+            fm.Train(
+                self.squared_gradients, 1, trains=HEAD, evaluates=frozenset(fm.Role), optimizer=still, collect=traced
+            ),
         ]
 
-    def squared_gradients(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def squared_gradients(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         """Tap squared norms of gradients whose mean over a client's samples is its trace, or that by samples.
 
         Args:
@@ -120,39 +94,39 @@ class FedAS(Method):
         squares = [squared_norm(net, weights, batch.x[part], batch.y[part]) for part in parts]
         tapped = squares[0].expand(rows) / rows if self.options.trace == "batches" else torch.stack(squares)
         nothing = 0 * torch.stack([value.sum() for value in net.head.parameters()]).sum()
-        return Objective(nothing, {}, {"squares": tapped})
+        return fm.Objective(nothing, {}, {"squares": tapped})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         upload, _ = super().end(work, state, ctx)
         summed = ctx.samples if self.options.trace == "batches" else 1
         return upload | {"trace": float(work.collected["trace"]) * summed}, {"model": work.tree}
 
     # -- server ----------------------------------------------------------------------------------------------
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         traces = traces_of(uploads)
         return {"model": self.mean(uploads, weights=traces if sum(traces) > 0 else "samples")}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
             return super().predictors(server, state, ctx)
-        return {"personal": Predictor(get_tree(state, "model"))}
+        return {"personal": fm.Predictor(fm.get_tree(state, "model"))}
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         traces = traces_of(uploads)
         share = max(traces) / sum(traces) if sum(traces) > 0 else 0.0
         if len(traces) < 2 or share < DOMINANT:
             return []
         message = f"one client has {share:.0%} of the weight by its trace: the shared body is nearly its own"
-        return [Diagnostic("fedas.one_client", message, share)]
+        return [fm.Diagnostic("fedas.one_client", message, share)]
 
 
-def traces_of(uploads: Uploads) -> list[float]:
+def traces_of(uploads: fm.Uploads) -> list[float]:
     """The clients' traces; 0 for one that is not finite."""
-    traces = [get_number(upload, "trace") for upload in uploads.values()]
+    traces = [fm.get_number(upload, "trace") for upload in uploads.values()]
     return [trace if math.isfinite(trace) and trace > 0 else 0.0 for trace in traces]
 
 
-def own_features(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def own_features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the features [B, d] of the client's own last model: a measure for statistics.
 
     Args:
@@ -163,7 +137,7 @@ def own_features(net: Net, batch: Batch, consts: Consts) -> Tensor:
     return net.functional.features(consts["own"], batch.x)
 
 
-def alignment(net: Net, batch: Batch, consts: Consts) -> Objective:
+def alignment(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
     """Return the sum over the classes of a batch of the mean over samples and features of (z - goal)^2.
 
     Args:
@@ -176,10 +150,10 @@ def alignment(net: Net, batch: Batch, consts: Consts) -> Objective:
     labels = torch.arange(len(goals.held), device=batch.y.device)
     classes = (batch.y.unsqueeze(1) == labels).to(distances.dtype)  # one_hot looks at values, so no step is recorded
     sums, counts = classes.T @ distances, classes.sum(0)
-    return Objective.sum({"align": (sums / counts.clamp(min=1)).sum()})
+    return fm.Objective.sum({"align": (sums / counts.clamp(min=1)).sum()})
 
 
-def squared_norm(net: Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
+def squared_norm(net: fm.Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
     """Return the squared 2-norm [] of the gradient of the mean cross-entropy.
 
     Args:

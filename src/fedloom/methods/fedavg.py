@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.method import Method, register
+import fedloom.methods as fm
 
 
-@register
-class FedAvg(Method):
+@fm.register
+class FedAvg(fm.Method):
     """FedAvg: average locally trained weights. McMahan et al., AISTATS 2017, arXiv 1602.05629.
 
     Down: weights.   Up: weights, number of samples.
@@ -15,12 +14,6 @@ class FedAvg(Method):
     numbers of samples; batch-norm statistics are averaged like weights, counters are not.
     """
 
-    citation = Citation(
-        "McMahan et al.",
-        "AISTATS",
-        2017,
-        "arXiv 1602.05629",
-        {"P": 1},
-        {"P": 1},
-        compared_in=("fedskc", "fedsc", "feddw", "fedco2"),
+    citation = fm.Citation(
+        "McMahan et al., AISTATS 2017, arXiv 1602.05629", compared_in=("fedskc", "fedsc", "feddw", "fedco2")
     )

@@ -6,21 +6,13 @@ from typing import ClassVar
 
 from pydantic import BaseModel, Field
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import Tree, combine, select
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ServerContext
-from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, register
-from fedloom.methods.contract.phases import Predictor
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import FedOpt, parameters
-from fedloom.methods.wrappers.wrapping import names_of, wrapped
 
 _WORD = "servermomentum"
 
 
-class Options(method.Options):
+class Options(fm.Options):
     """Options of FedAvgM."""
 
     beta: float = Field(0.9, ge=0, lt=1, description="Share of the last direction that the velocity keeps.")
@@ -30,55 +22,55 @@ class Options(method.Options):
     nesterov: bool = Field(False, description="Step from where the momentum alone would lead.")
 
 
-class ServerMomentum(Method):
+class ServerMomentum(fm.Method):
     """Momentum over what a method makes of its clients' weights: D = w^t minus that. Parameters that clients send move;
     buffers, and what else the server keeps, are the method's. Server state: the velocity."""
 
-    Options: ClassVar[type[method.Options]] = Options
+    Options: ClassVar[type[fm.Options]] = Options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.momentum_names = names_of(self, _WORD)
+        self.momentum_names = fm.names_of(self, _WORD)
         self.momentum = self.momentum_names.options(Options, self.options)
         sent = self.spec.sends.get("model")
         if sent is None or sent.form != "whole":
             entries = ", ".join(self.spec.sends) or "nothing"
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: {_WORD} is over the mean of weights, and clients send none (sent: {entries})"
             )
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         server = super().server_init(ctx)
         zeros = {name: value.new_zeros(value.shape) for name, value in _moved(server, ctx).items()}
         return server | {self.momentum_names.entry("velocity"): zeros}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return super().down(self._without_velocity(server), client, ctx)
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         options, entry = self.momentum, self.momentum_names.entry("velocity")
         next_server = super().aggregate(self._without_velocity(server), uploads, ctx)
-        sent = get_tree(uploads[next(iter(uploads))], "model")
-        old_parameters, mean = (select(_moved(record, ctx), sent) for record in (server, next_server))
-        change = combine([old_parameters, mean], [1, -1])
-        velocity = combine([select(get_tree(server, entry), sent), change], [options.beta, 1])
-        step = combine([change, velocity], [1, options.beta]) if options.nesterov else velocity
-        model = get_tree(next_server, "model") | combine([old_parameters, step], [1, -options.server_lr])
+        sent = fm.get_tree(uploads[next(iter(uploads))], "model")
+        old_parameters, mean = (fm.select(_moved(record, ctx), sent) for record in (server, next_server))
+        change = fm.combine([old_parameters, mean], [1, -1])
+        velocity = fm.combine([fm.select(fm.get_tree(server, entry), sent), change], [options.beta, 1])
+        step = fm.combine([change, velocity], [1, options.beta]) if options.nesterov else velocity
+        model = fm.get_tree(next_server, "model") | fm.combine([old_parameters, step], [1, -options.server_lr])
         return next_server | {"model": model, entry: velocity}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         return super().predictors(self._without_velocity(server), state, ctx)
 
-    def _without_velocity(self, server: Record) -> Record:
+    def _without_velocity(self, server: fm.Record) -> fm.Record:
         return self.momentum_names.without(server, "velocity")
 
 
-def _moved(record: Record, ctx: ServerContext) -> Tree:
+def _moved(record: fm.Record, ctx: fm.ServerContext) -> fm.Tree:
     """The parameters of a server's model."""
-    return parameters(get_tree(record, "model"), ctx.task)
+    return parameters(fm.get_tree(record, "model"), ctx.task)
 
 
-@register
+@fm.register
 class FedAvgM(ServerMomentum):
     """FedAvgM: momentum at the server. Hsu et al., 2019, arXiv 1909.06335.
 
@@ -87,14 +79,14 @@ class FedAvgM(ServerMomentum):
     """
 
     Options = Options
-    citation = Citation("Hsu et al.", "preprint", 2019, "arXiv 1909.06335", {"P": 1}, {"P": 1})
+    citation = fm.Citation("Hsu et al., preprint 2019, arXiv 1909.06335")
 
 
-@WRAPPERS.register(_WORD)
-def with_server_momentum(base: type[Method]) -> type[Method]:
+@fm.WRAPPERS.register(_WORD)
+def with_server_momentum(base: type[fm.Method]) -> type[fm.Method]:
     """`base` with momentum at the server. Raises `ConfigError` for a base with a server optimiser of its own."""
     if issubclass(base, FedOpt):
-        raise ConfigError(
+        raise fm.ConfigError(
             f"{base.name()}: its server optimiser has momentum of its own (beta1): {_WORD} would be a second"
         )
-    return wrapped(ServerMomentum, base, _WORD, Options)
+    return fm.wrapped(ServerMomentum, base, _WORD, Options)

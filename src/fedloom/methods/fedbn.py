@@ -7,30 +7,11 @@ from typing import Literal
 
 from pydantic import BaseModel, Field
 
-from fedloom.core.records import Record
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ServerContext
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.spec import Spec
-from fedloom.nets.net import BN_ROLES, Role
+import fedloom.methods as fm
 
 
-class Options(method.Options):
-    """Options of FedBN."""
-
-    weights: Literal["uniform", "samples"] = Field(
-        "uniform", description="Weights of clients in the mean: all alike, or by samples."
-    )
-    bn_stats: Literal["personal", "shared"] = Field(
-        "personal",
-        description="Personal: running means and variances stay with the client. Shared: they are averaged and only "
-        "scale and shift stay (the label-skew code of Fed-CO2).",
-    )
-
-
-@register
-class FedBN(Method):
+@fm.register
+class FedBN(fm.Method):
     """FedBN: batch norm stays with the client. Li et al., ICLR 2021, arXiv 2102.07623.
 
     Down: weights outside batch norm.   Up: the same, number of samples.
@@ -38,16 +19,23 @@ class FedBN(Method):
     weights (Algorithm 1). Clients that never took part are tested with the first batch-norm state.
     """
 
-    spec = Spec(private=BN_ROLES)
-    Options = Options
-    citation = Citation(
-        "Li et al.",
-        "ICLR",
-        2021,
-        "arXiv 2102.07623",
-        {"P": 1, "BN": -1},
-        {"P": 1, "BN": -1},
-        {"BN": 1},
+    spec = fm.Spec(private=fm.BN_ROLES)
+
+    class Options(fm.Options):
+        weights: Literal["uniform", "samples"] = Field(
+            "uniform", description="Weights of clients in the mean: all alike, or by samples."
+        )
+        bn_stats: Literal["personal", "shared"] = Field(
+            "personal",
+            description="Personal: running means and variances stay with the client. Shared: they are averaged and "
+            "only scale and shift stay (the label-skew code of Fed-CO2).",
+        )
+
+    citation = fm.Citation(
+        "Li et al., ICLR 2021, arXiv 2102.07623",
+        down={"P": 1, "BN": -1},
+        up={"P": 1, "BN": -1},
+        state={"BN": 1},
         compared_in=("fedco2",),
     )
 
@@ -55,10 +43,10 @@ class FedBN(Method):
         super().__init__(options)
         self.spec = replace(self.spec, private=bn_roles(self.options.bn_stats))
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         return {"model": self.mean(uploads, weights=self.options.weights)}
 
 
-def bn_roles(statistics: Literal["personal", "shared"]) -> frozenset[Role]:
+def bn_roles(statistics: Literal["personal", "shared"]) -> frozenset[fm.Role]:
     """The roles of batch norm that stay with the client."""
-    return BN_ROLES if statistics == "personal" else frozenset({Role.BN_AFFINE})
+    return fm.BN_ROLES if statistics == "personal" else frozenset({fm.Role.BN_AFFINE})

@@ -10,31 +10,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record, get_number, get_tensor, get_tree
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task, Work
-from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import parameters
 
 COMBINATIONS = 4096  # tried for one batch of clients at most
 
 
-class Options(method.Options):
-    """Options of FedCDA."""
-
-    kept: int = Field(3, ge=1, description="K, models that the server keeps of each client.")
-    batches: int = Field(3, ge=1, description="B, groups of participants that choose one after another.")
-    warmup: int = Field(50, ge=0, description="Number of first rounds that are FedAvg.")
-    smoothness: float = Field(
-        1.0, ge=0, description="L, weight of the distance between the models against their losses."
-    )
-
-
-@register
-class FedCDA(method.Method):
+@fm.register
+class FedCDA(fm.Method):
     """FedCDA: of each client's last models the server averages those that are close to each other. Wang et al., ICLR
     2024, OpenReview nbPGqeH3lt.
 
@@ -47,43 +30,46 @@ class FedCDA(method.Method):
     those of re-implementations. The server holds N K models.
     """
 
-    spec = Spec(sends={"model": Sent(per_client=True), "loss": Sent(per_client=True)})
-    Options = Options
-    citation = Citation(
-        "Wang et al.",
-        "ICLR",
-        2024,
-        "OpenReview nbPGqeH3lt",
-        {"P": 1},
-        {"P": 1},
+    spec = fm.Spec(sends={"model": fm.Sent(per_client=True), "loss": fm.Sent(per_client=True)})
+
+    class Options(fm.Options):
+        kept: int = Field(3, ge=1, description="K, models that the server keeps of each client.")
+        batches: int = Field(3, ge=1, description="B, groups of participants that choose one after another.")
+        warmup: int = Field(50, ge=0, description="Number of first rounds that are FedAvg.")
+        smoothness: float = Field(
+            1.0, ge=0, description="L, weight of the distance between the models against their losses."
+        )
+
+    citation = fm.Citation(
+        "Wang et al., ICLR 2024, OpenReview nbPGqeH3lt",
         compared_in=("fedsc",),
         our_choice="There are more batches where a batch would have more than 4096 combinations. F is 0 for a client "
         "that made no step.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics, rounds = super().examine(tasks, participants), tasks[0].rounds
         if self.options.warmup >= rounds:
             message = f"warmup = {self.options.warmup} covers all {rounds} rounds: this run is FedAvg"
-            diagnostics = [*diagnostics, Diagnostic("fedcda.only_warmup", message, float(self.options.warmup))]
+            diagnostics = [*diagnostics, fm.Diagnostic("fedcda.only_warmup", message, float(self.options.warmup))]
         return diagnostics
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"choice": torch.full((ctx.task.clients,), -1)}
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         return payload | {"loss": sum(work.terms.values(), 0.0)}, state
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        stored: Record = {name: value for name, value in server.items() if name not in ("model", "choice")}
-        choice = get_tensor(server, "choice").clone()
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        stored: fm.Record = {name: value for name, value in server.items() if name not in ("model", "choice")}
+        choice = fm.get_tensor(server, "choice").clone()
         for client, upload in uploads.items():
             stored |= self._pushed(stored, client, upload)
             choice[client] = 0
         if ctx.round <= self.options.warmup:
             return {"model": self.mean(uploads), "choice": choice} | stored
-        centre = get_tree(server, "model")
+        centre = fm.get_tree(server, "model")
         chosen = [int(client) for client in (choice >= 0).nonzero() if int(client) not in uploads]
         for group in self._groups(list(uploads), ctx):
             fixed = [_flat(stored, client, int(choice[client]), centre, ctx.task) for client in chosen]
@@ -91,23 +77,23 @@ class FedCDA(method.Method):
             for client, best in zip(group, closest(fixed, options, self.options.smoothness), strict=True):
                 choice[client] = best
             chosen += group
-        trees = [get_tree(stored, f"kept.{client}.{int(choice[client])}") for client in sorted(chosen)]
+        trees = [fm.get_tree(stored, f"kept.{client}.{int(choice[client])}") for client in sorted(chosen)]
         return {"model": self.reduce("model", trees, [1.0] * len(trees)), "choice": choice} | stored
 
-    def _pushed(self, stored: Record, client: int, upload: Record) -> Record:
+    def _pushed(self, stored: fm.Record, client: int, upload: fm.Record) -> fm.Record:
         """A client's models and losses with the newest in front, K at most."""
-        entries: Record = {f"kept.{client}.0": upload["model"], f"loss.{client}.0": upload["loss"]}
+        entries: fm.Record = {f"kept.{client}.0": upload["model"], f"loss.{client}.0": upload["loss"]}
         for slot in range(1, self.options.kept):
             for name in ("kept", "loss"):
                 if f"{name}.{client}.{slot - 1}" in stored:
                     entries[f"{name}.{client}.{slot}"] = stored[f"{name}.{client}.{slot - 1}"]
         return entries
 
-    def _options(self, stored: Record, client: int, centre: Tree, task: Task) -> list[tuple[Tensor, float]]:
+    def _options(self, stored: fm.Record, client: int, centre: fm.Tree, task: fm.Task) -> list[tuple[Tensor, float]]:
         slots = [slot for slot in range(self.options.kept) if f"kept.{client}.{slot}" in stored]
         return [_flat(stored, client, slot, centre, task) for slot in slots]
 
-    def _groups(self, clients: list[int], ctx: ServerContext) -> list[list[int]]:
+    def _groups(self, clients: list[int], ctx: fm.ServerContext) -> list[list[int]]:
         """The participants in random order, in batches as even as can be."""
         max_clients = max(1, int(math.log(COMBINATIONS, self.options.kept))) if self.options.kept > 1 else len(clients)
         count = min(len(clients), max(self.options.batches, math.ceil(len(clients) / max_clients)))
@@ -115,11 +101,11 @@ class FedCDA(method.Method):
         return [order[start::count] for start in range(count)]
 
 
-def _flat(stored: Record, client: int, slot: int, centre: Tree, task: Task) -> tuple[Tensor, float]:
+def _flat(stored: fm.Record, client: int, slot: int, centre: fm.Tree, task: fm.Task) -> tuple[Tensor, float]:
     """A kept model's parameters as one vector, float64, from the last global model on: distances stay, digits too."""
-    tree = parameters(get_tree(stored, f"kept.{client}.{slot}"), task)
+    tree = parameters(fm.get_tree(stored, f"kept.{client}.{slot}"), task)
     flat = torch.cat([(value.double() - centre[name].double()).flatten() for name, value in tree.items()])
-    return flat, get_number(stored, f"loss.{client}.{slot}")
+    return flat, fm.get_number(stored, f"loss.{client}.{slot}")
 
 
 def closest(

@@ -8,11 +8,7 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import Diagnostic, ServerContext
-from fedloom.methods.contract.method import Uploads, register
+import fedloom.methods as fm
 from fedloom.methods.parts.one_shot import OneShotHead, OneShotOptions, SumsRound, conditioned, gaussian_head
 
 LARGEST_CONDITION = 1e8
@@ -35,11 +31,11 @@ class GaussianHead(SumsRound):
     Options = Options
     method_name = "fedcgs"
 
-    def head(self, uploads: Uploads) -> tuple[Tensor, Tensor]:
+    def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
         means, shares, covariance = self.gaussians(uploads)
         return gaussian_head(means, conditioned(covariance, LARGEST_CONDITION)[0], shares)
 
-    def gaussians(self, uploads: Uploads) -> tuple[ClassTable, Tensor, Tensor]:
+    def gaussians(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor, Tensor]:
         """Return class means [C, d], shares of the classes [C], and the one covariance [d, d], gamma in it.
 
         Args:
@@ -55,7 +51,7 @@ class GaussianHead(SumsRound):
         identity = torch.eye(len(squares), dtype=squares.dtype)
         return means, shares, scatter / max(samples - 1, 1) + self.options.gamma * identity
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         means, _, covariance = self.gaussians(uploads)
         condition, missing, found = conditioned(covariance, LARGEST_CONDITION)[1], int((~means.held).sum()), []
         if condition > LARGEST_CONDITION:
@@ -63,14 +59,14 @@ class GaussianHead(SumsRound):
                 f"the covariance of the features has the condition {condition:.1e}: directions without variance got a "
                 "little; fewer features, more samples or a larger gamma would make the head certain"
             )
-            found.append(Diagnostic("fedcgs.condition", message, condition))
+            found.append(fm.Diagnostic("fedcgs.condition", message, condition))
         if missing:
             message = f"{missing} classes have no sample at any client: the head never names them"
-            found.append(Diagnostic("fedcgs.missing_classes", message, float(missing)))
+            found.append(fm.Diagnostic("fedcgs.missing_classes", message, float(missing)))
         return found
 
 
-@register
+@fm.register
 class FedCGS(OneShotHead):
     """FedCGS: FedAvg, whose head is replaced at the end by one of class Gaussians, made in one round of sums. Guan et
     al., AAAI 2025, arXiv 2503.06962.
@@ -84,16 +80,11 @@ class FedCGS(OneShotHead):
     """
 
     Options = Options
-    presets = {"paper": {"gamma": 0.0}, "authors": {"gamma": 0.0}, "sound": {}}  # noqa: RUF012
+    presets = {"paper": {"gamma": 0.0}, "authors": {"gamma": 0.0}, "sound": {}}
     head_round = GaussianHead
     needs_bias = True
-    citation = Citation(
-        "Guan et al.",
-        "AAAI",
-        2025,
-        "arXiv 2503.06962",
-        {"P": 1},
-        {"P": 1},
+    citation = fm.Citation(
+        "Guan et al., AAAI 2025, arXiv 2503.06962",
         code="Yuqin-G/FedCGS at 25402e6",
         our_choice="No pre-trained weights come with the library, so FedAvg trains the body; `body: first` leaves one "
         "that you bring as it is. gamma is 0.1: a ReLU feature that is always 0 makes the covariance singular.",

@@ -10,38 +10,14 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
+import fedloom.methods as fm
 from fedloom.core import trees
-from fedloom.core.records import Record, get_tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Start, Task, Work
-from fedloom.methods.contract.heads import require_same_heads
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Train
-from fedloom.methods.contract.spec import Spec
-from fedloom.nets.net import ALL_ROLES, Net, Role
 
 _LEFT_OUT = -1e9  # the score of a row that does not count: finite, so that gradients are
 
 
-class Options(method.Options):
-    """Options of FedClassAvg."""
-
-    tau: float = Field(0.07, gt=0, description="Temperature of the contrast.")
-    base_tau: float | None = Field(
-        None, gt=0, description="The contrast is multiplied by tau / base_tau, as in released code. Null: by 1."
-    )
-    rho: float = Field(
-        0.1, ge=0, description="Strength of the pull of the head to the received one (0.1 is our choice)."
-    )
-    pretraining: int = Field(
-        1, ge=0, description="Epochs of cross-entropy alone when a client takes part for the first time."
-    )
-
-
-@register
-class FedClassAvg(Method):
+@fm.register
+class FedClassAvg(fm.Method):
     """FedClassAvg: an averaged head over private bodies that learn features by contrast. Jang et al., ICPP 2022,
     arXiv 2210.14226.
 
@@ -52,48 +28,57 @@ class FedClassAvg(Method):
     Bodies are private and may differ, if the heads have one shape. Tested with the own body and the server's head.
     """
 
-    spec = Spec(private=ALL_ROLES - {Role.HEAD}, architectures="any", views=2)
-    Options = Options
-    presets = {"paper": {}, "authors": {"tau": 100.0, "base_tau": 0.07, "rho": 0.0}, "sound": {}}  # noqa: RUF012
-    citation = Citation(
-        "Jang et al.",
-        "ICPP",
-        2022,
-        "arXiv 2210.14226",
-        {"H": 1},
-        {"H": 1},
-        {"B": 1},
+    spec = fm.Spec(private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any", views=2)
+
+    class Options(fm.Options):
+        tau: float = Field(0.07, gt=0, description="Temperature of the contrast.")
+        base_tau: float | None = Field(
+            None, gt=0, description="The contrast is multiplied by tau / base_tau, as in released code. Null: by 1."
+        )
+        rho: float = Field(
+            0.1, ge=0, description="Strength of the pull of the head to the received one (0.1 is our choice)."
+        )
+        pretraining: int = Field(
+            1, ge=0, description="Epochs of cross-entropy alone when a client takes part for the first time."
+        )
+
+    presets = {"paper": {}, "authors": {"tau": 100.0, "base_tau": 0.07, "rho": 0.0}, "sound": {}}
+    citation = fm.Citation(
+        "Jang et al., ICPP 2022, arXiv 2210.14226",
+        down={"H": 1},
+        up={"H": 1},
+        state={"B": 1},
         compared_in=("fedssa",),
         code="hukla/FedClassAvg at 4ea500d",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        require_same_heads(tasks, self.name())
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+        fm.require_same_heads(tasks, self.name())
         return super().examine(tasks, participants)
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
-        return Start(start.tree, {"received": get_tree(payload, "model"), "first": "met" not in state})
+        return fm.Start(start.tree, {"received": fm.get_tree(payload, "model"), "first": "met" not in state})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        first = [Train(super().loss, self.options.pretraining)] if start.consts["first"] else []
-        return [*first, Train(self.loss, ctx.task.local_epochs)]
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        first = [fm.Train(super().loss, self.options.pretraining)] if start.consts["first"] else []
+        return [*first, fm.Train(self.loss, ctx.task.local_epochs)]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         views = [net.features(x) for x in (batch.x, cast(Tensor, batch.second))]
-        ce = batch.mean(cross_entropy(net.head(views[0]), batch.y))
+        ce = batch.mean(fm.cross_entropy(net.head(views[0]), batch.y))
         scale = 1.0 if self.options.base_tau is None else self.options.tau / self.options.base_tau
         contrast = batch.mean(supervised_contrast(views, batch, self.options.tau))
         head = trees.select(dict(net.named_parameters()), consts["received"])
         proximal = trees.squared_distance(head, consts["received"])
-        return Objective.sum({"ce": ce, "contrast": scale * contrast, "proximal": self.options.rho * proximal})
+        return fm.Objective.sum({"ce": ce, "contrast": scale * contrast, "proximal": self.options.rho * proximal})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, next_state = super().end(work, state, ctx)
         return payload, next_state | {"met": True}
 
 
-def supervised_contrast(views: Sequence[Tensor], batch: Batch, tau: float) -> Tensor:
+def supervised_contrast(views: Sequence[Tensor], batch: fm.Batch, tau: float) -> Tensor:
     """Supervised contrastive loss [B] of features, a sample's mean over its views (Khosla et al. 2020, Eq. 2).
 
     Positives of a row are all other rows of its label, in any view; rows without any have the loss 0.

@@ -11,75 +11,17 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import Tree, nbytes
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Task, Work
-from fedloom.methods.contract.losses import cross_entropy, kl_divergence
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
+from fedloom.core.trees import nbytes
 from fedloom.methods.fedbn import bn_roles
-from fedloom.nets.blueprint import Bundle
-from fedloom.nets.net import Net
 
 ONLINE, OFFLINE = "online", "offline"
 _STACK_BYTES = 4 << 20  # of heads that are stacked
 _FIRST = "first_"  # of a head in the bank before anybody has sent one
 
 
-class Options(method.Options):
-    """Options of FedCO2."""
-
-    algorithm: Literal["feature_skew", "label_skew"] = Field(
-        "feature_skew",
-        description="Algorithm 1, for feature skew, with a mutual phase and foreign heads, or Algorithm 2, for label "
-        "skew alone, with neither.",
-    )
-    mu: float = Field(1.0, ge=0, description="Weight of the foreign heads' losses.")
-    inter_reduce: Literal["sum", "mean"] = Field(
-        "sum",
-        description="Sum of the foreign heads' losses, as printed, or their mean, which does not grow with the number "
-        "of clients.",
-    )
-    intra_to_online: bool = Field(
-        True, description="Whether the online net learns from the offline net in the mutual phase."
-    )
-    intra_to_offline: bool = Field(
-        True, description="Whether the offline net learns from the online net in the mutual phase."
-    )
-    inter_online: bool = Field(True, description="Whether the online net's features pass through foreign heads.")
-    inter_offline: bool = Field(True, description="Whether the offline net's features pass through foreign heads.")
-    replace_intra: bool = Field(
-        False,
-        description="A net whose mutual phase is off trains on cross-entropy meanwhile, so that both nets make as "
-        "many steps.",
-    )
-    mutual_epochs: int = Field(1, ge=0, description="Passes of the mutual phase.")
-    personal: Literal["bn", "head", "bn+head"] = Field(
-        "bn", description="Entries of the online net that stay with the client."
-    )
-    bn_stats: Literal["personal", "shared"] = Field(
-        "personal", description="Whether running statistics stay with the client, too, or are averaged."
-    )
-    weights: Literal["uniform", "samples"] = Field(
-        "uniform", description="Weights of clients in the mean: all alike, or by samples."
-    )
-    offline_init: Literal["same", "independent"] = Field(
-        "same", description="First weights of the offline net: those of the online net, or drawn by each client."
-    )
-    bank: Literal["cache", "last_round"] = Field(
-        "cache",
-        description="Foreign heads that the server keeps: the latest of every client, or those of the last round.",
-    )
-    initial_heads: bool = Field(
-        True, description="Until the first uploads the bank holds every client's first head (if offline_init is same)."
-    )
-
-
-@register
-class FedCO2(Method):
+@fm.register
+class FedCO2(fm.Method):
     """Fed-CO2: an online and an offline net teach each other. Cai et al., NeurIPS 2023, arXiv 2312.13923.
 
     Every client has two nets: the online one, shared but for its batch norm, and the offline one, its own. H_j is the
@@ -98,9 +40,56 @@ class FedCO2(Method):
     Preset `sound` is `paper`: the method's page says why, and what of the label-skew program cannot be expressed.
     """
 
-    spec = Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}), features=True)
-    Options = Options
-    presets = {  # noqa: RUF012
+    spec = fm.Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}), features=True)
+
+    class Options(fm.Options):
+        algorithm: Literal["feature_skew", "label_skew"] = Field(
+            "feature_skew",
+            description="Algorithm 1, for feature skew, with a mutual phase and foreign heads, or Algorithm 2, for "
+            "label skew alone, with neither.",
+        )
+        mu: float = Field(1.0, ge=0, description="Weight of the foreign heads' losses.")
+        inter_reduce: Literal["sum", "mean"] = Field(
+            "sum",
+            description="Sum of the foreign heads' losses, as printed, or their mean, which does not grow with the "
+            "number of clients.",
+        )
+        intra_to_online: bool = Field(
+            True, description="Whether the online net learns from the offline net in the mutual phase."
+        )
+        intra_to_offline: bool = Field(
+            True, description="Whether the offline net learns from the online net in the mutual phase."
+        )
+        inter_online: bool = Field(True, description="Whether the online net's features pass through foreign heads.")
+        inter_offline: bool = Field(True, description="Whether the offline net's features pass through foreign heads.")
+        replace_intra: bool = Field(
+            False,
+            description="A net whose mutual phase is off trains on cross-entropy meanwhile, so that both nets make as "
+            "many steps.",
+        )
+        mutual_epochs: int = Field(1, ge=0, description="Passes of the mutual phase.")
+        personal: Literal["bn", "head", "bn+head"] = Field(
+            "bn", description="Entries of the online net that stay with the client."
+        )
+        bn_stats: Literal["personal", "shared"] = Field(
+            "personal", description="Whether running statistics stay with the client, too, or are averaged."
+        )
+        weights: Literal["uniform", "samples"] = Field(
+            "uniform", description="Weights of clients in the mean: all alike, or by samples."
+        )
+        offline_init: Literal["same", "independent"] = Field(
+            "same", description="First weights of the offline net: those of the online net, or drawn by each client."
+        )
+        bank: Literal["cache", "last_round"] = Field(
+            "cache",
+            description="Foreign heads that the server keeps: the latest of every client, or those of the last round.",
+        )
+        initial_heads: bool = Field(
+            True,
+            description="Until the first uploads the bank holds every client's first head (if offline_init is same).",
+        )
+
+    presets = {
         "paper": {},
         "authors": {
             "algorithm": "label_skew",
@@ -110,28 +99,24 @@ class FedCO2(Method):
         },
         "sound": {},
     }
-    settings = {  # noqa: RUF012
+    settings = {
         "authors": {
             "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
             "local_epochs": 5,
             "batch_size": 64,
         }
     }
-    citation = Citation(
-        "Cai et al.",
-        "NeurIPS",
-        2023,
-        "arXiv 2312.13923",
-        {"P": 1, "BN": -1, "foreign": 1},
-        {"P": 1, "BN": -1, "H": 1},
-        {"BN": 1, "Q": 1},
+    citation = fm.Citation(
+        "Cai et al., NeurIPS 2023, arXiv 2312.13923",
+        down={"P": 1, "BN": -1, "foreign": 1},
+        up={"P": 1, "BN": -1, "H": 1},
+        state={"BN": 1, "Q": 1},
         code="zhyczy/Fed-CO2 at 21f5255",
-        our_choice="The mutual phase is one pass and is skipped on first participation, because the nets are equal. "
-        "In round 1 the heads are the first weights. A client that never took part has no head in the "
-        "bank.",
+        our_choice="The mutual phase is one pass and is skipped on first participation, because the nets are equal. In "
+        "round 1 the heads are the first weights. A client that never took part has no head in the bank.",
         released_code="There are two programs. That for feature skew does what preset `paper` does. Preset `authors` "
-        "is that for label skew, which weighs by samples, averages running statistics and starts the offline "
-        "nets apart.",
+        "is that for label skew, which weighs by samples, averages running statistics and starts the offline nets "
+        "apart.",
     )
 
     def __init__(self, options: BaseModel | None = None) -> None:
@@ -139,27 +124,27 @@ class FedCO2(Method):
         if "bn" in self.options.personal:
             self.spec = replace(self.spec, private=bn_roles(self.options.bn_stats))
         if self.exchanges_heads:
-            self.spec = replace(self.spec, sends={**self.spec.sends, "head": Sent(per_client=True)})
+            self.spec = replace(self.spec, sends={**self.spec.sends, "head": fm.Sent(per_client=True)})
 
-    def private_names(self, task: Task) -> set[str]:
+    def private_names(self, task: fm.Task) -> set[str]:
         names = super().private_names(task)
         return names | set(_classifier(task, ONLINE)) if "head" in self.options.personal else names
 
     # -- server ----------------------------------------------------------------------------------------------
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         state = super().server_init(ctx)
         if self.exchanges_heads and self.options.initial_heads and self.options.offline_init == "same":
             head = self._head(ctx.task.init, ctx.task)
             state |= {_FIRST + head_of(client): head for client in range(ctx.task.clients)}
         return state
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         sent = {name.removeprefix(_FIRST): value for name, value in server.items()}
         sent.pop(head_of(client), None)
         return sent
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        next_server: Record = {"model": self.mean(uploads, weights=self.options.weights)}
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        next_server: fm.Record = {"model": self.mean(uploads, weights=self.options.weights)}
         if not self.exchanges_heads:
             return next_server
         bank = server if self.options.bank == "cache" else {}
@@ -167,30 +152,30 @@ class FedCO2(Method):
         return next_server | heads | {head_of(client): upload["head"] for client, upload in uploads.items()}
 
     # -- client ----------------------------------------------------------------------------------------------
-    def client_init(self, ctx: ClientContext) -> Record:
+    def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         state = super().client_init(ctx)
         if self.options.offline_init == "independent":
             fresh = ctx.task.fresh(ctx.client)
-            model = get_tree(state, "model")
+            model = fm.get_tree(state, "model")
             state["model"] = {n: fresh[n] if n.startswith(f"{OFFLINE}.") else value for n, value in model.items()}
         return state
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
-        consts: Consts = {"heads": head_stacks([get_tree(payload, name) for name in payload if name != "model"])}
+        consts: fm.Consts = {"heads": head_stacks([fm.get_tree(payload, name) for name in payload if name != "model"])}
         if "participated" in state:
             consts["teachers"] = {name: _child(start.tree, name) for name in (ONLINE, OFFLINE)}
-        return Start(start.tree, consts)
+        return fm.Start(start.tree, consts)
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        options, local = self.options, Train(self.loss, ctx.task.local_epochs)
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        options, local = self.options, fm.Train(self.loss, ctx.task.local_epochs)
         to = {ONLINE: options.intra_to_online, OFFLINE: options.intra_to_offline}
         nets = tuple(name for name in to if to[name] or options.replace_intra)
         if options.algorithm == "label_skew" or "teachers" not in start.consts or not nets:
             return [local]
-        return [Train(self.mutual, options.mutual_epochs, nets=nets), local]
+        return [fm.Train(self.mutual, options.mutual_epochs, nets=nets), local]
 
-    def mutual(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def mutual(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         """Intra-client transfer, Eq. 4-5: KL(teacher || student), each net taught by the other as it was before.
 
         Args:
@@ -198,46 +183,46 @@ class FedCO2(Method):
             batch: B samples.
             consts: "teachers", the tree of each net at the start of the round, which does not train.
         """
-        bundle, terms = cast(Bundle, net), {}
+        bundle, terms = cast(fm.Bundle, net), {}
         to = {ONLINE: self.options.intra_to_online, OFFLINE: self.options.intra_to_offline}
         for student, teacher in ((ONLINE, OFFLINE), (OFFLINE, ONLINE)):
             if to[student]:
                 with torch.no_grad():
                     taught = bundle.functional.logits(consts["teachers"][teacher], batch.x)
-                terms[f"intra_{student}"] = batch.mean(kl_divergence(taught, bundle[student](batch.x)))
+                terms[f"intra_{student}"] = batch.mean(fm.kl_divergence(taught, bundle[student](batch.x)))
             elif self.options.replace_intra:
-                terms[f"ce_{student}"] = batch.mean(cross_entropy(bundle[student](batch.x), batch.y))
-        return Objective.sum(terms)
+                terms[f"ce_{student}"] = batch.mean(fm.cross_entropy(bundle[student](batch.x), batch.y))
+        return fm.Objective.sum(terms)
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         """Local adaptation with inter-client transfer, Eq. 6-7; the nets share nothing, so one sum serves both."""
-        bundle, terms = cast(Bundle, net), {}
+        bundle, terms = cast(fm.Bundle, net), {}
         to = {ONLINE: self.options.inter_online, OFFLINE: self.options.inter_offline}
         for name in (ONLINE, OFFLINE):
             maps = bundle[name].maps(batch.x)
-            terms[f"ce_{name}"] = batch.mean(cross_entropy(bundle[name].classify(maps), batch.y))
+            terms[f"ce_{name}"] = batch.mean(fm.cross_entropy(bundle[name].classify(maps), batch.y))
             if to[name] and consts["heads"]:
                 foreign = foreign_losses(bundle, maps, batch, consts["heads"])
                 share = 1 / _count(consts["heads"]) if self.options.inter_reduce == "mean" else 1.0
                 terms[f"inter_{name}"] = self.options.mu * share * foreign
-        return Objective.sum(terms)
+        return fm.Objective.sum(terms)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         if self.exchanges_heads:
             payload["head"] = self._head(work.tree, ctx.task)
         return payload, state | {"participated": True}
 
     # -- prediction ------------------------------------------------------------------------------------------
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         """ "personal" is the sum of both nets; "online" and "offline" are its branches (Table 10)."""
         if state is None:
             return {}
         tree = self._joined(server, state, ctx.task)
         return {
-            "personal": Predictor(tree, fused),
-            ONLINE: Predictor(tree, lambda net, x: cast(Bundle, net)[ONLINE](x)),
-            OFFLINE: Predictor(tree, lambda net, x: cast(Bundle, net)[OFFLINE](x)),
+            "personal": fm.Predictor(tree, fused),
+            ONLINE: fm.Predictor(tree, lambda net, x: cast(fm.Bundle, net)[ONLINE](x)),
+            OFFLINE: fm.Predictor(tree, lambda net, x: cast(fm.Bundle, net)[OFFLINE](x)),
         }
 
     @property
@@ -248,18 +233,18 @@ class FedCO2(Method):
         return enabled and options.algorithm == "feature_skew"
 
     @staticmethod
-    def _head(tree: Tree, task: Task) -> Tree:
+    def _head(tree: fm.Tree, task: fm.Task) -> fm.Tree:
         return _child({name: tree[name] for name in _classifier(task, OFFLINE)}, OFFLINE)
 
 
-def fused(net: Net, x: Tensor) -> Tensor:
+def fused(net: fm.Net, x: Tensor) -> Tensor:
     """Sum of both nets' logits [B, C], Eq. 3: not of their softmax outputs."""
-    bundle = cast(Bundle, net)
+    bundle = cast(fm.Bundle, net)
     logits: Tensor = bundle[ONLINE](x) + bundle[OFFLINE](x)
     return logits
 
 
-def head_stacks(heads: Sequence[Tree]) -> list[Tree]:
+def head_stacks(heads: Sequence[fm.Tree]) -> list[fm.Tree]:
     """Stack heads into trees of entries [Q, ...], as many as one matrix product serves well.
 
     A large head stays alone, and is not copied: a few of them cost more memory than calls.
@@ -269,7 +254,7 @@ def head_stacks(heads: Sequence[Tree]) -> list[Tree]:
     return [{n: torch.stack([h[n] for h in g]) if len(g) > 1 else g[0][n].unsqueeze(0) for n in g[0]} for g in groups]
 
 
-def foreign_losses(bundle: Bundle, maps: Tensor, batch: Batch, stacks: Sequence[Tree]) -> Tensor:
+def foreign_losses(bundle: fm.Bundle, maps: Tensor, batch: fm.Batch, stacks: Sequence[fm.Tree]) -> Tensor:
     """Sum of the foreign heads' cross-entropies on maps [B, f], Eq. 6. The heads are frozen, in evaluation mode.
 
     Args:
@@ -282,12 +267,12 @@ def foreign_losses(bundle: Bundle, maps: Tensor, batch: Batch, stacks: Sequence[
     for stack in stacks:
         logits = foreign_logits(bundle, maps, stack)
         labels = batch.y.unsqueeze(1).expand(-1, logits.shape[1])
-        by_sample = cross_entropy(logits.flatten(0, 1), labels.flatten()).view(labels.shape)
+        by_sample = fm.cross_entropy(logits.flatten(0, 1), labels.flatten()).view(labels.shape)
         losses.append(batch.mean(by_sample).sum())
     return torch.stack(losses).sum()
 
 
-def foreign_logits(bundle: Bundle, maps: Tensor, stack: Tree) -> Tensor:
+def foreign_logits(bundle: fm.Bundle, maps: Tensor, stack: fm.Tree) -> Tensor:
     """Return the logits [B, Q, C] of stacked heads.
 
     Where the classifier block is the head alone, all rows are one matrix, because many small products take longer.
@@ -305,7 +290,7 @@ def foreign_logits(bundle: Bundle, maps: Tensor, stack: Tree) -> Tensor:
     return logits
 
 
-def _count(stacks: Sequence[Tree]) -> int:
+def _count(stacks: Sequence[fm.Tree]) -> int:
     """The number of heads in stacks."""
     return sum(len(next(iter(stack.values()))) for stack in stacks)
 
@@ -315,12 +300,12 @@ def head_of(client: int | str = "") -> str:
     return f"head.{client}"
 
 
-def _classifier(task: Task, net: str) -> list[str]:
+def _classifier(task: fm.Task, net: str) -> list[str]:
     """Names of the entries of one net's classifier block."""
     parts = tuple(f"{net}.{block}." for block in task.classifier)
     return [name for name in task.init if name.startswith(parts)]
 
 
-def _child(tree: Tree, net: str) -> Tree:
+def _child(tree: fm.Tree, net: str) -> fm.Tree:
     """One net's entries under its own names."""
     return {name.removeprefix(f"{net}."): value for name, value in tree.items() if name.startswith(f"{net}.")}

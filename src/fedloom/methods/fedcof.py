@@ -7,11 +7,7 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedloom.core.records import Record, get_table
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import Diagnostic, ServerContext
-from fedloom.methods.contract.method import Uploads, register
+import fedloom.methods as fm
 from fedloom.methods.parts.one_shot import MeansRound, OneShotHead, OneShotOptions, masking_bias
 
 
@@ -27,9 +23,9 @@ class CovarianceHead(MeansRound):
     Options = Options
     method_name = "fedcof"
 
-    def head(self, uploads: Uploads) -> tuple[Tensor, Tensor]:
+    def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
         means, counts = self.class_means(uploads)
-        tables = ClassTable.stack([get_table(upload, "means") for upload in uploads.values()])
+        tables = fm.ClassTable.stack([fm.get_table(upload, "means") for upload in uploads.values()])
         gram = self.gram(means, covariances(tables, counts, means), counts.sum(0))
         if not gram.isfinite().all():
             return torch.full_like(means.values, torch.nan), masking_bias(means.held)
@@ -37,7 +33,7 @@ class CovarianceHead(MeansRound):
         rows = sums @ torch.linalg.pinv(gram, hermitian=True)
         return normalize(rows, dim=1, eps=1e-12), masking_bias(means.held)
 
-    def gram(self, means: ClassTable, spread: Tensor, totals: Tensor) -> Tensor:
+    def gram(self, means: fm.ClassTable, spread: Tensor, totals: Tensor) -> Tensor:
         """Return sum_c (n_c - 1) (Sigma_c + gamma I) + N mu mu^T [d, d] over the classes that somebody holds.
 
         Args:
@@ -52,16 +48,16 @@ class CovarianceHead(MeansRound):
         gram: Tensor = within + totals.sum() * torch.outer(centre, centre)
         return gram
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        holders = torch.stack([get_table(upload, "means").held for upload in uploads.values()]).sum(0)
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        holders = torch.stack([fm.get_table(upload, "means").held for upload in uploads.values()]).sum(0)
         alone = int((holders <= 1).sum())
         if not alone:
             return []
         message = f"{alone} classes have at most one holder: gamma takes the place of their covariance"
-        return [Diagnostic("fedcof.one_holder", message, float(alone))]
+        return [fm.Diagnostic("fedcof.one_holder", message, float(alone))]
 
 
-def covariances(tables: ClassTable, counts: Tensor, means: ClassTable) -> Tensor:
+def covariances(tables: fm.ClassTable, counts: Tensor, means: fm.ClassTable) -> Tensor:
     """Return the covariance within each class [C, d, d], estimated from the clients' means alone; 0 for one holder.
 
     Sigma_c = sum_k n_k^c (mu_k^c - mu_c)(...)^T / (K_c - 1) over the K_c clients that hold class c.
@@ -78,7 +74,7 @@ def covariances(tables: ClassTable, counts: Tensor, means: ClassTable) -> Tensor
     return scatter / divisor.view(-1, 1, 1)
 
 
-@register
+@fm.register
 class FedCOF(OneShotHead):
     """FedCOF: FedAvg, whose head is replaced at the end by a regression whose covariances come from class means alone.
     Goswami et al., NeurIPS 2025, arXiv 2412.14326.
@@ -93,13 +89,8 @@ class FedCOF(OneShotHead):
 
     Options = Options
     head_round = CovarianceHead
-    citation = Citation(
-        "Goswami et al.",
-        "NeurIPS",
-        2025,
-        "arXiv 2412.14326",
-        {"P": 1},
-        {"P": 1},
+    citation = fm.Citation(
+        "Goswami et al., NeurIPS 2025, arXiv 2412.14326",
         code="dipamgoswami/FedCOF at c2e9296",
         our_choice="FedAvg trains the body, as no pre-trained weights come with the library. gamma is that of the "
         "released instructions; their command line has 1. A class without samples is never named.",

@@ -11,19 +11,13 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.method import WRAPPERS, Method, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective
+import fedloom.methods as fm
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.wrappers.wrapping import names_of, wrapped
-from fedloom.nets.net import Net
 
 _WORD = "decorr"
 
 
-class Options(method.Options):
+class Options(fm.Options):
     """Options of FedDecorr."""
 
     beta: float = Field(0.1, ge=0, description="Weight of the term. With 0 it is the method without it.")
@@ -34,33 +28,35 @@ class Options(method.Options):
     )
 
 
-class Decorr(Method):
+class Decorr(fm.Method):
     """The term of FedDecorr over a base whose loss computes the features of a batch with one net."""
 
-    Options: ClassVar[type[method.Options]] = Options
+    Options: ClassVar[type[fm.Options]] = Options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.decorr = names_of(self, _WORD).options(Options, self.options)
+        self.decorr = fm.names_of(self, _WORD).options(Options, self.options)
         if self.spec.nets:
-            raise ConfigError(f"{self.name()}: {_WORD} acts on the features of one net, and clients train several")
+            raise fm.ConfigError(f"{self.name()}: {_WORD} acts on the features of one net, and clients train several")
         if self.spec.unstackable is not None:
-            raise ConfigError(f"{self.name()}: {_WORD} needs one forward pass of a batch, and {self.spec.unstackable}")
+            raise fm.ConfigError(
+                f"{self.name()}: {_WORD} needs one forward pass of a batch, and {self.spec.unstackable}"
+            )
         if self.spec.views > 1:
-            raise ConfigError(f"{self.name()}: {_WORD} acts on one view of each sample, and the loss has two")
+            raise fm.ConfigError(f"{self.name()}: {_WORD} acts on one view of each sample, and the loss has two")
         self.spec = replace(self.spec, features=True)
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         with features_of(net) as features:
             base = super().loss(net, batch, consts)
-        if not isinstance(base, Objective):
-            base = Objective.sum({"ce": base})
+        if not isinstance(base, fm.Objective):
+            base = fm.Objective.sum({"ce": base})
         z = features[0] if features else net.features(batch.x)
         term = self.decorr.beta * correlation(z, batch, self.decorr.form)
-        return Objective(base.total + term, {**base.terms, "decorr": term}, base.taps)
+        return fm.Objective(base.total + term, {**base.terms, "decorr": term}, base.taps)
 
 
-@register
+@fm.register
 class FedDecorr(Decorr, FedAvg):
     """FedDecorr: features without correlation do not collapse. Shi et al., ICLR 2023, arXiv 2210.00226.
 
@@ -72,21 +68,16 @@ class FedDecorr(Decorr, FedAvg):
     """
 
     Options = Options
-    presets = {"paper": {"form": "paper"}, "authors": {}, "sound": {}}  # noqa: RUF012
-    settings = {  # noqa: RUF012
+    presets = {"paper": {"form": "paper"}, "authors": {}, "sound": {}}
+    settings = {
         "authors": {
             "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
             "local_epochs": 10,
             "batch_size": 64,
         }
     }
-    citation = Citation(
-        "Shi et al.",
-        "ICLR",
-        2023,
-        "arXiv 2210.00226",
-        {"P": 1},
-        {"P": 1},
+    citation = fm.Citation(
+        "Shi et al., ICLR 2023, arXiv 2210.00226",
         code="bytedance/FedDecorr at 973e4af",
         our_choice="z is the head's input. A batch of one sample has no term.",
         released_code="Preset `authors`: the diagonal is left out, and T is about B times the paper's.",
@@ -94,7 +85,7 @@ class FedDecorr(Decorr, FedAvg):
 
 
 @contextlib.contextmanager
-def features_of(net: Net) -> Iterator[list[Tensor]]:
+def features_of(net: fm.Net) -> Iterator[list[Tensor]]:
     """Yield the list of the features [B, d] that the net computes in the block, so that they are not computed twice."""
     found: list[Tensor] = []
     features = net.features
@@ -111,7 +102,7 @@ def features_of(net: Net) -> Iterator[list[Tensor]]:
         del net.features
 
 
-def correlation(z: Tensor, batch: Batch, form: Literal["code", "paper"] = "code") -> Tensor:
+def correlation(z: Tensor, batch: fm.Batch, form: Literal["code", "paper"] = "code") -> Tensor:
     """Return how much the dimensions of features correlate over a batch, a scalar; 0 for fewer than two samples.
 
     Args:
@@ -138,9 +129,9 @@ def correlation(z: Tensor, batch: Batch, form: Literal["code", "paper"] = "code"
     return torch.where(samples > 1, term, 0.0)
 
 
-@WRAPPERS.register(_WORD)
-def with_decorr(base: type[Method]) -> type[Method]:
+@fm.WRAPPERS.register(_WORD)
+def with_decorr(base: type[fm.Method]) -> type[fm.Method]:
     """`base` with the term of FedDecorr; its options have `decorr_` in front."""
     if issubclass(base, Decorr):
-        raise ConfigError(f"{base.name()} has the term of FedDecorr already: {_WORD} would add it again")
-    return wrapped(Decorr, base, _WORD, Options, FedDecorr.presets)
+        raise fm.ConfigError(f"{base.name()} has the term of FedDecorr already: {_WORD} would add it again")
+    return fm.wrapped(Decorr, base, _WORD, Options, FedDecorr.presets)

@@ -10,38 +10,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import Tree
+import fedloom.methods as fm
 from fedloom.data.dataset import Dataset
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task
-from fedloom.methods.contract.losses import kl_divergence
-from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.phases import Predictor
-from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.measures import batches, descended
 from fedloom.nets.loaded_net import group_of
-from fedloom.nets.net import FunctionalNet
 
 _AT_ONCE = 256  # public samples in one forward pass of a teacher
 
 
-class Options(method.Options):
-    """Options of FedDF."""
-
-    steps: int = Field(100, ge=0, description="Distillation steps of the server in a round.")
-    server_lr: float = Field(1e-3, gt=0, description="Learning rate of these steps.")
-    server_optimizer: Literal["adam", "sgd"] = Field(
-        "adam", description="Optimiser of these steps; its moments start afresh in each round."
-    )
-    cosine: bool = Field(True, description="Whether the rate falls to 0 along half a cosine during a round.")
-    server_batch_size: int | None = Field(128, ge=1, description="Public samples in each step. Null takes all.")
-
-
-@register
-class FedDF(method.Method):
+@fm.register
+class FedDF(fm.Method):
     """FedDF: the server distils the ensemble of the clients' models into the averaged one. Lin et al., NeurIPS 2020,
     arXiv 2006.07242.
 
@@ -56,68 +34,74 @@ class FedDF(method.Method):
     most; here the number of steps is fixed: those 10,000 in presets `paper` and `authors`, 100 in `sound`.
     """
 
-    spec = Spec(architectures="any", sends={"model": Sent(per_client=True)}, public="inputs")
-    Options = Options
-    presets = {"paper": {"steps": 10_000}, "authors": {"steps": 10_000}, "sound": {}}  # noqa: RUF012
-    citation = Citation(
-        "Lin et al.",
-        "NeurIPS",
-        2020,
-        "arXiv 2006.07242",
-        {"P": 1},
-        {"P": 1},
+    spec = fm.Spec(architectures="any", sends={"model": fm.Sent(per_client=True)}, public="inputs")
+
+    class Options(fm.Options):
+        steps: int = Field(100, ge=0, description="Distillation steps of the server in a round.")
+        server_lr: float = Field(1e-3, gt=0, description="Learning rate of these steps.")
+        server_optimizer: Literal["adam", "sgd"] = Field(
+            "adam", description="Optimiser of these steps; its moments start afresh in each round."
+        )
+        cosine: bool = Field(True, description="Whether the rate falls to 0 along half a cosine during a round.")
+        server_batch_size: int | None = Field(128, ge=1, description="Public samples in each step. Null takes all.")
+
+    presets = {"paper": {"steps": 10_000}, "authors": {"steps": 10_000}, "sound": {}}
+    citation = fm.Citation(
+        "Lin et al., NeurIPS 2020, arXiv 2006.07242",
         code="epfml/federated-learning-public-code at 2ec0157",
         our_choice="The student's batch norm uses the averaged statistics, which do not move.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         if len(tasks) > 1 and self.wrappers:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: a wrapper works on one architecture, the clients have {len(tasks)}; use one model, or "
                 "feddf alone"
             )
         return super().examine(tasks, participants)
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         name = model_of(ctx.task.group)
         return {"model": server[name]} if name in server else {}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        return super().begin(payload, state, ctx) if payload else Start(ctx.task.init, {})
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        return super().begin(payload, state, ctx) if payload else fm.Start(ctx.task.init, {})
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         public = ctx.public
         assert public is not None, "`Spec.public` asks for it"
-        teacher_logits = [_logits(get_tree(upload, "model"), client, public, ctx) for client, upload in uploads.items()]
+        teacher_logits = [
+            _logits(fm.get_tree(upload, "model"), client, public, ctx) for client, upload in uploads.items()
+        ]
         rng, next_server = ctx.task.streams.numpy("distillation", ctx.round), dict(server)
         for group in sorted({group_of(client, ctx.nets) for client in uploads}):
-            mean: Tree = self.mean({k: upload for k, upload in uploads.items() if group_of(k, ctx.nets) == group})
+            mean: fm.Tree = self.mean({k: upload for k, upload in uploads.items() if group_of(k, ctx.nets) == group})
             next_server[model_of(group)] = self._taught(
                 mean, ctx.nets[group], torch.stack(teacher_logits).mean(0), public, rng
             )
         return next_server
 
     def _taught(
-        self, tree: Tree, net: FunctionalNet, logits: Tensor, public: Dataset, rng: np.random.Generator
-    ) -> Tree:
+        self, tree: fm.Tree, net: fm.FunctionalNet, logits: Tensor, public: Dataset, rng: np.random.Generator
+    ) -> fm.Tree:
         """`tree` after the steps of a round; logits: the ensemble's [n, C] of all public samples."""
         options, trained = self.options, {name: value for name, value in tree.items() if name in net.trainable}
         drawn = batches(len(public), options.server_batch_size, rng)
 
-        def loss(leaves: Tree) -> Tensor:
+        def loss(leaves: fm.Tree) -> Tensor:
             rows = next(drawn)
             student_logits = net.logits(tree | leaves, public.gather(rows))
-            return kl_divergence(logits[rows].to(student_logits.dtype), student_logits).mean()
+            return fm.kl_divergence(logits[rows].to(student_logits.dtype), student_logits).mean()
 
         adam = options.server_optimizer == "adam"
         return tree | descended(loss, trained, options.server_lr, options.steps, adam=adam, cosine=options.cosine)
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         """ "global" is the model of the first architecture, "personal" that of the client's."""
         if state is None:
             return super().predictors(server, None, ctx)
         name = model_of(ctx.task.group)
-        return {"personal": Predictor(get_tree(server, name) if name in server else ctx.task.init)}
+        return {"personal": fm.Predictor(fm.get_tree(server, name) if name in server else ctx.task.init)}
 
 
 def model_of(group: int) -> str:
@@ -125,7 +109,7 @@ def model_of(group: int) -> str:
     return f"model.{group}" if group else "model"
 
 
-def _logits(tree: Tree, client: int, public: Dataset, ctx: ServerContext) -> Tensor:
+def _logits(tree: fm.Tree, client: int, public: Dataset, ctx: fm.ServerContext) -> Tensor:
     """A client's logits of all public samples [n, C], in float64."""
     net, rows = ctx.nets[group_of(client, ctx.nets)], torch.arange(len(public))
     with torch.no_grad():

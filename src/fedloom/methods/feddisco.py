@@ -8,64 +8,47 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record, get_number
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Work
-from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.prototypes import shares
 
 
-class Options(method.Options):
-    """Options of FedDisco."""
-
-    a: float = Field(
-        0.5, ge=0, description="Factor of a client's discrepancy, which is subtracted from its share of samples."
-    )
-    b: float = Field(0.1, ge=0, description="Number added to every client's weight.")
-    distance: Literal["l2", "kl"] = Field("l2", description="Distance of the client's label shares from 1 / C.")
-    normalised: bool = Field(
-        False,
-        description="Divide the distance by its sum over the participants, so that a means the same for both "
-        "distances.",
-    )
-
-
-@register
-class FedDisco(method.Method):
+@fm.register
+class FedDisco(fm.Method):
     """FedDisco: clients weigh by size and by how even their labels are. Ye et al., ICML 2023, arXiv 2305.19229.
 
     Down, local: as FedAvg.   Up: weights, number of samples, discrepancy d_k (one number that tells of the labels).
     Server: p_k in proportion to max(0, n_k / n - a d_k + b), n over the participants; w <- sum_k p_k w_k.
     """
 
-    spec = Spec(sends={"model": Sent(), "discrepancy": Sent(per_client=True, labels=True)})
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {},
-        "authors": {"distance": "kl", "normalised": True},
-        "sound": {},
-    }
-    citation = Citation(
-        "Ye et al.",
-        "ICML",
-        2023,
-        "arXiv 2305.19229",
-        {"P": 1},
-        {"P": 1},
+    spec = fm.Spec(sends={"model": fm.Sent(), "discrepancy": fm.Sent(per_client=True, labels=True)})
+
+    class Options(fm.Options):
+        a: float = Field(
+            0.5, ge=0, description="Factor of a client's discrepancy, which is subtracted from its share of samples."
+        )
+        b: float = Field(0.1, ge=0, description="Number added to every client's weight.")
+        distance: Literal["l2", "kl"] = Field("l2", description="Distance of the client's label shares from 1 / C.")
+        normalised: bool = Field(
+            False,
+            description="Divide the distance by its sum over the participants, so that a means the same for both "
+            "distances.",
+        )
+
+    presets = {"paper": {}, "authors": {"distance": "kl", "normalised": True}, "sound": {}}
+    citation = fm.Citation(
+        "Ye et al., ICML 2023, arXiv 2305.19229",
         code="MediaBrain-SJTU/FedDisco at f3ea299",
         our_choice="Where no weight is positive, weights are by samples.",
         released_code="It stops with an error where no weight is positive.",
     )
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         return payload | {"discrepancy": discrepancy(ctx.class_counts, self.options.distance)}, state
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         samples, distances = (
-            torch.tensor([get_number(upload, key) for upload in uploads.values()], dtype=torch.float64)
+            torch.tensor([fm.get_number(upload, key) for upload in uploads.values()], dtype=torch.float64)
             for key in ("samples", "discrepancy")
         )
         if self.options.normalised:

@@ -9,37 +9,16 @@ import torch
 from pydantic import BaseModel, Field, PositiveInt
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_table, get_tensor
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
-from fedloom.methods.contract.heads import require_linear_head
-from fedloom.methods.contract.method import WRAPPERS, Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.fedavg import FedAvg
-from fedloom.methods.parts.consistency import (
-    class_relations,
-    gram_linearised,
-    identity_labels,
-    inconsistency,
-    next_soft_labels,
-    softmax_linearised,
-    uniform_labels,
-)
+from fedloom.methods.parts import consistency
 from fedloom.methods.parts.measures import probabilities
-from fedloom.methods.wrappers.wrapping import names_of, wrapped
-from fedloom.nets.net import Net, Role
 
 _FIRST_ROUNDS = 5  # classes not seen by then are reported
 _OWN = ("soft_labels", "classes_seen", "soft_label_sums", "soft_label_counts")  # entries of DW in states and payloads
 
 
-class Options(method.Options):
+class Options(fm.Options):
     """Options of FedDW."""
 
     mu: float = Field(0.1, ge=0, description="Weight of the regulariser.")
@@ -69,7 +48,7 @@ class Options(method.Options):
     head_bias: bool = Field(False, description="Keep the head's bias.")
 
 
-class DW(Method):
+class DW(fm.Method):
     """DW over a base method whose head is one linear layer w [C, d], shared, and trained by the base's loss.
 
     | direction | item beside the base's | shape |
@@ -78,31 +57,38 @@ class DW(Method):
     | up | class means of softmax outputs; class counts | [C, C] + mask; [C] int64 |
     """
 
-    Options: ClassVar[type[method.Options]] = Options
+    Options: ClassVar[type[fm.Options]] = Options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.names = names_of(self, "dw")
+        self.names = fm.names_of(self, "dw")
         self.dw = self.names.options(Options, self.options)
-        entries = {"soft_labels": Sent(labels=True), "class_counts": Sent(per_client=True, labels=True, dp="ones")}
+        entries = {
+            "soft_labels": fm.Sent(labels=True),
+            "class_counts": fm.Sent(per_client=True, labels=True, dp="ones"),
+        }
         sends = {**self.spec.sends, **{self.names.entry(name): sent for name, sent in entries.items()}}
         self.spec = replace(self.spec, head_bias=self.dw.head_bias, sends=sends)
         if self.dw.relu_on_cr and self.dw.linearised != "off":
-            raise ConfigError(f"{self.name()}.relu_on_cr = True: it has no linearised form; set linearised to off")
-        if Role.HEAD in self.spec.private:
-            raise ConfigError(f"{self.name()} needs a head that all clients share, here it is private")
+            raise fm.ConfigError(f"{self.name()}.relu_on_cr = True: it has no linearised form; set linearised to off")
+        if fm.Role.HEAD in self.spec.private:
+            raise fm.ConfigError(f"{self.name()} needs a head that all clients share, here it is private")
 
     # -- server ----------------------------------------------------------------------------------------------
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         task, classes = ctx.task, ctx.task.num_classes
-        require_linear_head(task, self.name(), bias=self.spec.head_bias)
+        fm.require_linear_head(task, self.name(), bias=self.spec.head_bias)
         base = super().server_init(ctx)
-        facts = ClientContext(task, 1, 0, 1, torch.zeros(classes, dtype=torch.int64))
+        facts = fm.ClientContext(task, 1, 0, 1, torch.zeros(classes, dtype=torch.int64))
         sent = super().down(base, 0, replace(ctx, round=1))
         start = super().begin(sent, super().client_init(facts), facts)
         if not any(self._trains_head(phase) for phase in super().phases(start, facts)):
-            raise ConfigError(f"{self.name()} needs a head that is trained by the method's loss, here it is not")
-        first = uniform_labels(classes) if self.dw.sl_init == "uniform" else identity_labels(classes)
+            raise fm.ConfigError(f"{self.name()} needs a head that is trained by the method's loss, here it is not")
+        first = (
+            consistency.uniform_labels(classes)
+            if self.dw.sl_init == "uniform"
+            else consistency.identity_labels(classes)
+        )
         state = base | {
             self.names.entry("soft_labels"): first,
             self.names.entry("classes_seen"): torch.zeros(classes, dtype=torch.bool),
@@ -112,33 +98,33 @@ class DW(Method):
             state[self.names.entry("soft_label_counts")] = torch.zeros(classes, dtype=torch.float64)
         return state
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         payload, entry = super().down(self._inner(server), client, ctx), self.names.entry("soft_labels")
         skipped = ctx.round == 1 and self.dw.sl_init == "skip_round1"
         return payload if skipped else payload | {entry: server[entry]}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         entry = self.names.entry
-        client_counts = torch.stack([get_tensor(upload, entry("class_counts")) for upload in uploads.values()])
-        fresh: ClassTable = self.mean(uploads, entry("soft_labels"), client_counts)  # Eq. 7
+        client_counts = torch.stack([fm.get_tensor(upload, entry("class_counts")) for upload in uploads.values()])
+        fresh: fm.ClassTable = self.mean(uploads, entry("soft_labels"), client_counts)  # Eq. 7
         counts = torch.where(fresh.held, client_counts.double().sum(0), 0.0)  # +dp knows holders, not counts
-        classes_seen = get_tensor(server, entry("classes_seen")) | (counts > 0)
+        classes_seen = fm.get_tensor(server, entry("classes_seen")) | (counts > 0)
         next_server = super().aggregate(self._inner(server), uploads, ctx)
         if self.dw.sl_cumulative:
-            sums = fresh.values * counts.unsqueeze(1) + get_tensor(server, entry("soft_label_sums"))
-            counts = counts + get_tensor(server, entry("soft_label_counts"))
+            sums = fresh.values * counts.unsqueeze(1) + fm.get_tensor(server, entry("soft_label_sums"))
+            counts = counts + fm.get_tensor(server, entry("soft_label_counts"))
             next_server |= {entry("soft_label_sums"): sums, entry("soft_label_counts"): counts}
-            fresh = ClassTable.from_sums(sums, counts)
-        last_labels = get_table(server, entry("soft_labels"))
-        soft_labels = next_soft_labels(fresh, last_labels, self.dw.absent_row, self.dw.sl_ema)
+            fresh = fm.ClassTable.from_sums(sums, counts)
+        last_labels = fm.get_table(server, entry("soft_labels"))
+        soft_labels = consistency.next_soft_labels(fresh, last_labels, self.dw.absent_row, self.dw.sl_ema)
         return next_server | {entry("soft_labels"): soft_labels.to(torch.float32), entry("classes_seen"): classes_seen}
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start, entry = super().begin(self._inner(payload), state, ctx), self.names.entry
         if entry("soft_labels") not in payload:
             return start
-        table = get_table(payload, entry("soft_labels"))
+        table = fm.get_table(payload, entry("soft_labels"))
         interval, divisor = self.dw.mu_decay or (ctx.round + 1, 1.0)
         constants = {
             "soft_labels": table.values,
@@ -148,41 +134,41 @@ class DW(Method):
         if self.dw.linearised != "off":
             constants["reference"] = start.tree["head.weight"].clone()
             constants["steps"] = torch.zeros((), dtype=torch.int64)
-        return Start(start.tree, start.consts | {entry(name): value for name, value in constants.items()})
+        return fm.Start(start.tree, start.consts | {entry(name): value for name, value in constants.items()})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         phases = super().phases(start, ctx)
         if self.dw.relin_every:
             phases = [self._relinearising(phase) for phase in phases]
-        return [*phases, Collect({self.names.entry("soft_labels"): ClassMeans(probabilities)})]
+        return [*phases, fm.Collect({self.names.entry("soft_labels"): fm.ClassMeans(probabilities)})]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         base = super().loss(net, batch, consts)
-        if not isinstance(base, Objective):
-            base = Objective.sum({"ce": base})
+        if not isinstance(base, fm.Objective):
+            base = fm.Objective.sum({"ce": base})
         entry = self.names.entry
         if entry("soft_labels") not in consts:  # round 1, if it is skipped
             return base
         regulariser = consts[entry("mu")] * self.regulariser(net.head.weight, consts)
-        return Objective(base.total + regulariser, {**base.terms, "dw": regulariser}, base.taps)  # Eq. 12
+        return fm.Objective(base.total + regulariser, {**base.terms, "dw": regulariser}, base.taps)  # Eq. 12
 
-    def regulariser(self, weight: Tensor, consts: Consts) -> Tensor:
+    def regulariser(self, weight: Tensor, consts: fm.Consts) -> Tensor:
         """L_reg, Eq. 11, of the head's weight [C, d]. It depends on nothing else."""
         entry = self.names.entry
         if self.dw.linearised == "softmax_lin":
-            relations = softmax_linearised(weight, consts[entry("reference")])
+            relations = consistency.softmax_linearised(weight, consts[entry("reference")])
         elif self.dw.linearised == "gram":
-            relations = gram_linearised(weight, consts[entry("reference")])
+            relations = consistency.gram_linearised(weight, consts[entry("reference")])
         else:
-            relations = class_relations(weight, relu=self.dw.relu_on_cr)
-        return inconsistency(relations, consts[entry("soft_labels")], consts[entry("soft_label_rows")])
+            relations = consistency.class_relations(weight, relu=self.dw.relu_on_cr)
+        return consistency.inconsistency(relations, consts[entry("soft_labels")], consts[entry("soft_label_rows")])
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         table, counts = self.names.entry("soft_labels"), self.names.entry("class_counts")
         return payload | {table: work.collected[table], counts: ctx.class_counts}, state
 
-    def _relinearising(self, phase: Phase) -> Phase:
+    def _relinearising(self, phase: fm.Phase) -> fm.Phase:
         """A phase that trains the head, with a new reference every `relin_every` steps; others as they are.
 
         The reference and the step count are the only constants that move; they do so in place.
@@ -191,7 +177,7 @@ class DW(Method):
             return phase
         before, reference, steps = phase.project, self.names.entry("reference"), self.names.entry("steps")
 
-        def project(parameters: Tree, consts: Consts) -> Tree:
+        def project(parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
             parameters = before(parameters, consts) if before else parameters
             if reference in consts:
                 due = consts[steps].add_(1) % self.dw.relin_every == 0
@@ -200,21 +186,21 @@ class DW(Method):
 
         return replace(phase, project=project)
 
-    def _trains_head(self, phase: Phase) -> TypeGuard[Train]:
-        return isinstance(phase, Train) and Role.HEAD in phase.trains and phase.loss == self.loss
+    def _trains_head(self, phase: fm.Phase) -> TypeGuard[fm.Train]:
+        return isinstance(phase, fm.Train) and fm.Role.HEAD in phase.trains and phase.loss == self.loss
 
-    def _inner(self, record: Record) -> Record:
+    def _inner(self, record: fm.Record) -> fm.Record:
         return self.names.without(record, *_OWN)
 
     # -- self-examination ------------------------------------------------------------------------------------
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         diagnostics = super().diagnostics(self._inner(server), uploads, ctx)
-        unseen = (~get_tensor(server, self.names.entry("classes_seen"))).nonzero().flatten().tolist()
+        unseen = (~fm.get_tensor(server, self.names.entry("classes_seen"))).nonzero().flatten().tolist()
         if unseen and self.dw.absent_row != "mask" and ctx.round >= min(_FIRST_ROUNDS, ctx.task.rounds):
             message = (
                 f"no participant ever held class {', '.join(map(str, unseen))}: rows of the SL matrix without data"
             )
-            diagnostics.append(Diagnostic("dw.unseen_rows", message, float(len(unseen))))
+            diagnostics.append(fm.Diagnostic("dw.unseen_rows", message, float(len(unseen))))
         return diagnostics
 
 
@@ -232,7 +218,7 @@ def decayed(value: float, divisor: float, times: int) -> float:
         return 0.0
 
 
-@register
+@fm.register
 class FedDW(DW, FedAvg):
     """FedDW: class relations of the head agree with soft labels. Liu et al., 2024, arXiv 2412.04521.
 
@@ -245,39 +231,28 @@ class FedDW(DW, FedAvg):
     Preset `sound` has mu = 30 and leaves out rows without data: see the method's page.
     """
 
-    spec = Spec(head_bias=False)
+    spec = fm.Spec(head_bias=False)
     Options = Options
-    presets = {  # noqa: RUF012
+    presets = {
         "paper": {},
-        "authors": {
-            "mu_decay": (9, 10),
-            "sl_ema": 0.5,
-            "sl_cumulative": True,
-            "absent_row": "eye",
-            "head_bias": True,
-        },
+        "authors": {"mu_decay": (9, 10), "sl_ema": 0.5, "sl_cumulative": True, "absent_row": "eye", "head_bias": True},
         "sound": {"mu": 30.0, "absent_row": "mask"},
     }
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"name": "adam", "lr": 0.001}, "local_epochs": 5, "batch_size": 128}
-    }
-    citation = Citation(
-        "Liu et al.",
-        "preprint",
-        2024,
-        "arXiv 2412.04521",
-        {"P": 1, "CC": 1, "mask": 1},
-        {"P": 1, "CC": 1, "mask": 1, "counts": 1},
+    settings = {"authors": {"optimizer": {"name": "adam", "lr": 0.001}, "local_epochs": 5, "batch_size": 128}}
+    citation = fm.Citation(
+        "Liu et al., preprint 2024, arXiv 2412.04521",
+        down={"P": 1, "CC": 1, "mask": 1},
+        up={"P": 1, "CC": 1, "mask": 1, "counts": 1},
         code="liuvvvvv1/FedDW at 6eacde6",
         our_choice="The SL matrix starts as the identity. The row of a class that no participant held stays as it was.",
         released_code="Preset `authors`: the moving average is 0.5, uploads are summed from round 1 on, rows without "
-        "data are reset to e_i, mu is divided by 10 every 9 rounds, and the bias stays. The code also "
-        "takes soft labels, tests on augmented images, hands sample 0 to empty clients and truncates the "
-        "number of participants; none of this is done here.",
+        "data are reset to e_i, mu is divided by 10 every 9 rounds, and the bias stays. The code also takes soft "
+        "labels, tests on augmented images, hands sample 0 to empty clients and truncates the number of participants; "
+        "none of this is done here.",
     )
 
 
-@WRAPPERS.register("dw")
-def with_dw(base: type[Method]) -> type[Method]:
+@fm.WRAPPERS.register("dw")
+def with_dw(base: type[fm.Method]) -> type[fm.Method]:
     """`base` with DW; DW's options have `dw_` in front. Raises `ConfigError` if it has DW already."""
-    return wrapped(DW, base, "dw", Options, FedDW.presets)
+    return fm.wrapped(DW, base, "dw", Options, FedDW.presets)

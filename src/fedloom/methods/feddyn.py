@@ -5,29 +5,13 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
+import fedloom.methods as fm
 from fedloom.core import trees
-from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import Tree, combine
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.parameters import clipped, parameters, zeros
-from fedloom.nets.net import Net
 
 
-class Options(method.Options):
-    """Options of FedDyn."""
-
-    alpha: float = Field(0.01, gt=0, description="Strength of the regulariser, which is undefined at 0.")
-    clip: float | None = Field(None, gt=0, description="Bound of the gradients' joint 2-norm. Null is no bound.")
-
-
-@register
-class FedDyn(method.Method):
+@fm.register
+class FedDyn(fm.Method):
     """FedDyn: a regulariser that makes the clients' optima agree with the global one. Acar et al., ICLR 2021,
     arXiv 2111.04263, Algorithm 1.
 
@@ -39,62 +23,61 @@ class FedDyn(method.Method):
     the paper reports, too.
     """
 
-    spec = Spec(sends={"model": Sent()})
-    Options = Options
-    presets = {"paper": {}, "authors": {"clip": 10.0}, "sound": {}}  # noqa: RUF012
-    citation = Citation(
-        "Acar et al.",
-        "ICLR",
-        2021,
-        "arXiv 2111.04263",
-        {"P": 1},
-        {"P": 1},
-        {"W": 1},
+    spec = fm.Spec(sends={"model": fm.Sent()})
+
+    class Options(fm.Options):
+        alpha: float = Field(0.01, gt=0, description="Strength of the regulariser, which is undefined at 0.")
+        clip: float | None = Field(None, gt=0, description="Bound of the gradients' joint 2-norm. Null is no bound.")
+
+    presets = {"paper": {}, "authors": {"clip": 10.0}, "sound": {}}
+    citation = fm.Citation(
+        "Acar et al., ICLR 2021, arXiv 2111.04263",
+        state={"W": 1},
         code="alpemreacar/FedDyn at 48a19fa",
-        our_choice="alpha is not divided by the client's share of all samples, because no client knows the size of "
-        "the others.",
+        our_choice="alpha is not divided by the client's share of all samples, because no client knows the size of the "
+        "others.",
         released_code="It clips gradients at 10 (preset `authors`) and divides alpha by the client's share of all "
         "samples times N.",
     )
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"h": zeros(ctx.task)}
 
-    def client_init(self, ctx: ClientContext) -> Record:
+    def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {"g": zeros(ctx.task)}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, {}, ctx)
-        return Start(start.tree, {"received": start.tree, "g": get_tree(state, "g")})
+        return fm.Start(start.tree, {"received": start.tree, "g": fm.get_tree(state, "g")})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         clip = self.options.clip
-        return [Train(self.loss, ctx.task.local_epochs, grad_map=clipped(clip) if clip else None)]
+        return [fm.Train(self.loss, ctx.task.local_epochs, grad_map=clipped(clip) if clip else None)]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        ce = batch.mean(cross_entropy(net(batch.x), batch.y))
-        weights: Tree = dict(net.named_parameters())
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
+        ce = batch.mean(fm.cross_entropy(net(batch.x), batch.y))
+        weights: fm.Tree = dict(net.named_parameters())
         linear = torch.stack([(consts["g"][name] * value).sum() for name, value in weights.items()]).sum()
         proximal = trees.squared_distance(weights, consts["received"])
-        return Objective.sum({"ce": ce, "linear": -linear, "proximal": 0.5 * self.options.alpha * proximal})
+        return fm.Objective.sum({"ce": ce, "linear": -linear, "proximal": 0.5 * self.options.alpha * proximal})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, _ = super().end(work, {}, ctx)
         begun, ended = parameters(work.start.tree, ctx.task), parameters(work.tree, ctx.task)
         alpha = self.options.alpha
-        return payload, {"g": combine([get_tree(state, "g"), begun, ended], [1, alpha, -alpha])}
+        return payload, {"g": fm.combine([fm.get_tree(state, "g"), begun, ended], [1, alpha, -alpha])}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         alpha, share = self.options.alpha, len(uploads) / ctx.task.clients
         mean = self.mean(uploads, weights="uniform")
-        mean_parameters, old_parameters = parameters(mean, ctx.task), parameters(get_tree(server, "model"), ctx.task)
-        h = combine([get_tree(server, "h"), mean_parameters, old_parameters], [1, -alpha * share, alpha * share])
-        return {"model": mean | combine([mean_parameters, h], [1, -1 / alpha]), "h": h}
+        mean_parameters, old_parameters = parameters(mean, ctx.task), parameters(fm.get_tree(server, "model"), ctx.task)
+        h = fm.combine([fm.get_tree(server, "h"), mean_parameters, old_parameters], [1, -alpha * share, alpha * share])
+        return {"model": mean | fm.combine([mean_parameters, h], [1, -1 / alpha]), "h": h}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         predictors = super().predictors(server, state, ctx)
         if state is None:
-            model = get_tree(server, "model")
-            shifted = combine([parameters(model, ctx.task), get_tree(server, "h")], [1, 1 / self.options.alpha])
-            predictors["average"] = Predictor(model | shifted)
+            model = fm.get_tree(server, "model")
+            shifted = fm.combine([parameters(model, ctx.task), fm.get_tree(server, "h")], [1, 1 / self.options.alpha])
+            predictors["average"] = fm.Predictor(model | shifted)
         return predictors

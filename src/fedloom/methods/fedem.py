@@ -10,32 +10,15 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from fedloom.core.records import Record, get_number, get_tree
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, register
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Predictor
-from fedloom.methods.contract.sample_statistics import SampleMean
-from fedloom.methods.contract.spec import Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.several_models import first_models, noisy_starts
-from fedloom.nets.blueprint import Bundle
-from fedloom.nets.net import Net
 
 _NEWCOMER_PASSES = 3  # E-steps of a client that has no shares yet, before its test
 _LEAST = 1e-12  # floor of a share in its logarithm
 
 
-class Options(method.Options):
-    """Options of FedEM."""
-
-    components: int = Field(3, ge=1, description="M, the number of shared models; 1 is FedAvg.")
-
-
-@register
-class FedEM(Method):
+@fm.register
+class FedEM(fm.Method):
     """FedEM: a client's data are a mixture of shared distributions, with a model for each. Marfoq et al., NeurIPS 2021,
     arXiv 2108.10252, Algorithm 1.
 
@@ -45,22 +28,22 @@ class FedEM(Method):
     Server: as FedAvg, model by model. Tested with sum_j pi_kj softmax(o_j).
     """
 
-    spec = Spec(unstackable="the received models are computed beside those that train, each by a net of its own")
-    Options = Options
-    settings = {  # noqa: RUF012
+    spec = fm.Spec(unstackable="the received models are computed beside those that train, each by a net of its own")
+
+    class Options(fm.Options):
+        components: int = Field(3, ge=1, description="M, the number of shared models; 1 is FedAvg.")
+
+    settings = {
         "authors": {
             "optimizer": {"lr": 0.03, "momentum": 0.9, "weight_decay": 5e-4},
             "local_epochs": 1,
             "batch_size": 128,
         }
     }
-    citation = Citation(
-        "Marfoq et al.",
-        "NeurIPS",
-        2021,
-        "arXiv 2108.10252",
-        {"P": 3},
-        {"P": 3},
+    citation = fm.Citation(
+        "Marfoq et al., NeurIPS 2021, arXiv 2108.10252",
+        down={"P": 3},
+        up={"P": 3},
         code="omarfoq/FedEM at 996fadd",
         our_choice="A client without shares takes three E-steps on its training data before a test. With augmentation, "
         "q is that of the augmented inputs. A net that comes with its weights cannot be drawn M times: models start "
@@ -73,54 +56,54 @@ class FedEM(Method):
         nets: dict[str, str | None] = {component(number): None for number in range(self.options.components)}
         self.spec = replace(self.spec, nets=nets)
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         return [*super().examine(tasks, participants), *noisy_starts(self.name(), self.options.components, tasks[0])]
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         starts = first_models(ctx.task, self.options.components)
         number_of = {component(number): number for number in range(len(starts))}
         return {"model": {name: starts[number_of[name.partition(".")[0]]][name] for name in ctx.task.init}}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        tree = get_tree(payload, "model")
-        return Start(tree, {"prior": self._shares(state), "received": self._components(tree)})
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        tree = fm.get_tree(payload, "model")
+        return fm.Start(tree, {"prior": self._shares(state), "received": self._components(tree)})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [self._e_step(), *super().phases(start, ctx)]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         nets = children(net)
         logits = [one.functional.logits(tree, batch.x) for one, tree in zip(nets, consts["received"], strict=True)]
-        q = responsibilities(torch.stack([cross_entropy(o, batch.y) for o in logits], 1), consts["prior"])
-        ce = torch.stack([cross_entropy(one(batch.x), batch.y) for one in nets], 1)
-        return Objective.sum({"ce": batch.mean((q.detach() * ce).sum(1))})
+        q = responsibilities(torch.stack([fm.cross_entropy(o, batch.y) for o in logits], 1), consts["prior"])
+        ce = torch.stack([fm.cross_entropy(one(batch.x), batch.y) for one in nets], 1)
+        return fm.Objective.sum({"ce": batch.mean((q.detach() * ce).sum(1))})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         shares = work.collected["shares"].tolist()
         return {"model": work.tree, "samples": ctx.samples}, {f"share.{j}": share for j, share in enumerate(shares)}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
             return {}
-        tree, shares = get_tree(server, "model"), self._shares(state)
+        tree, shares = fm.get_tree(server, "model"), self._shares(state)
         consts = {} if "share.0" in state else {"prior": shares}
-        return {"personal": with_shares(Predictor(tree, consts=consts), shares)}
+        return {"personal": with_shares(fm.Predictor(tree, consts=consts), shares)}
 
-    def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def adapt(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [self._e_step() for _ in range(_NEWCOMER_PASSES)] if start.consts else []
 
-    def adapted(self, work: Work, predictor: Predictor, ctx: ClientContext) -> Predictor:
+    def adapted(self, work: fm.Work, predictor: fm.Predictor, ctx: fm.ClientContext) -> fm.Predictor:
         return with_shares(predictor, work.collected["shares"]) if "shares" in work.collected else predictor
 
-    def _e_step(self) -> Phase:
-        return Collect({"shares": SampleMean(sample_shares)})
+    def _e_step(self) -> fm.Phase:
+        return fm.Collect({"shares": fm.SampleMean(sample_shares)})
 
-    def _shares(self, state: Record) -> Tensor:
+    def _shares(self, state: fm.Record) -> Tensor:
         count = self.options.components
-        shares = [float(get_number(state, f"share.{j}")) if "share.0" in state else 1 / count for j in range(count)]
+        shares = [float(fm.get_number(state, f"share.{j}")) if "share.0" in state else 1 / count for j in range(count)]
         return torch.tensor(shares)
 
-    def _components(self, tree: Tree) -> list[Tree]:
+    def _components(self, tree: fm.Tree) -> list[fm.Tree]:
         """The models of a bundle's tree, under the names of a single net."""
         prefixes = [f"{component(number)}." for number in range(self.options.components)]
         return [{n.removeprefix(p): v for n, v in tree.items() if n.startswith(p)} for p in prefixes]
@@ -131,9 +114,9 @@ def component(number: int) -> str:
     return f"component{number}"
 
 
-def children(net: Net) -> list[Net]:
+def children(net: fm.Net) -> list[fm.Net]:
     """Return the models of a bundle in their order."""
-    bundle = cast(Bundle, net)
+    bundle = cast(fm.Bundle, net)
     return [bundle[name] for name, _ in bundle.named_children() if name.startswith("component")]
 
 
@@ -142,7 +125,7 @@ def responsibilities(losses: Tensor, shares: Tensor) -> Tensor:
     return (shares.clamp(min=_LEAST).log().to(losses.dtype) - losses).softmax(1)
 
 
-def sample_shares(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def sample_shares(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return q [B, M] at the net's present weights.
 
     Args:
@@ -150,14 +133,14 @@ def sample_shares(net: Net, batch: Batch, consts: Consts) -> Tensor:
         batch: B samples.
         consts: "shares" of an earlier E-step, else "prior" [M].
     """
-    losses = torch.stack([cross_entropy(one(batch.x), batch.y) for one in children(net)], 1)
+    losses = torch.stack([fm.cross_entropy(one(batch.x), batch.y) for one in children(net)], 1)
     return responsibilities(losses, consts["shares"] if "shares" in consts else consts["prior"])
 
 
-def with_shares(predictor: Predictor, shares: Tensor) -> Predictor:
+def with_shares(predictor: fm.Predictor, shares: Tensor) -> fm.Predictor:
     """Return the predictor of sum_j share_j softmax(o_j), whose scores are logarithms of these probabilities."""
 
-    def logits(net: Net, x: Tensor) -> Tensor:
+    def logits(net: fm.Net, x: Tensor) -> Tensor:
         logs = torch.stack([one(x).log_softmax(1) for one in children(net)])
         return (logs + shares.clamp(min=_LEAST).log().to(logs).view(-1, 1, 1)).logsumexp(0)
 

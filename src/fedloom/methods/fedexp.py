@@ -8,27 +8,12 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from fedloom.core.records import Record, get_number, get_tree
-from fedloom.core.trees import combine
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task, Work
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import difference, parameters
 
 
-class Options(method.Options):
-    """Options of FedExP."""
-
-    eps: float = Field(1e-3, ge=0, description="Number that keeps the divisor of the server's step from 0.")
-    eps_by_participants: bool = Field(False, description="Multiply eps by the number of participants.")
-    weights: Literal["samples", "uniform"] = Field("samples", description="Weights p_k of the means over clients.")
-    average: bool = Field(True, description="Test the mean of the last two iterates instead of the last one.")
-
-
-@register
-class FedExP(Method):
+@fm.register
+class FedExP(fm.Method):
     """FedExP: a longer server step where clients disagree. Jhunjhunwala, Wang, Joshi, ICLR 2023, arXiv 2301.09604.
 
     Down: weights.   Up: weights, squared length of the change.   Client state: none.
@@ -38,68 +23,64 @@ class FedExP(Method):
     Changes are those of parameters. Buffers are averaged and never extrapolated, which could make variances negative.
     """
 
-    spec = Spec(sends={"model": Sent(), "squared_length": Sent(spread=10.0)})
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {"weights": "uniform"},
-        "authors": {"eps_by_participants": True},
-        "sound": {},
-    }
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.01, "momentum": 0.0, "weight_decay": 1e-4, "decay": 0.998}}
-    }
-    citation = Citation(
-        "Jhunjhunwala, Wang, Joshi",
-        "ICLR",
-        2023,
-        "arXiv 2301.09604",
-        {"P": 1},
-        {"P": 1, "number": 1},
+    spec = fm.Spec(sends={"model": fm.Sent(), "squared_length": fm.Sent(spread=10.0)})
+
+    class Options(fm.Options):
+        eps: float = Field(1e-3, ge=0, description="Number that keeps the divisor of the server's step from 0.")
+        eps_by_participants: bool = Field(False, description="Multiply eps by the number of participants.")
+        weights: Literal["samples", "uniform"] = Field("samples", description="Weights p_k of the means over clients.")
+        average: bool = Field(True, description="Test the mean of the last two iterates instead of the last one.")
+
+    presets = {"paper": {"weights": "uniform"}, "authors": {"eps_by_participants": True}, "sound": {}}
+    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0, "weight_decay": 1e-4, "decay": 0.998}}}
+    citation = fm.Citation(
+        "Jhunjhunwala, Wang, Joshi, ICLR 2023, arXiv 2301.09604",
+        up={"P": 1, "number": 1},
         code="Divyansh03/FedExP at 34b05a2",
-        our_choice="The paper's own text was not at hand: the uniform weights of `paper` are recalled. Only "
-        "parameters are averaged over the last two iterates; buffers are those of the last.",
+        our_choice="The paper's own text was not at hand: the uniform weights of `paper` are recalled. Only parameters "
+        "are averaged over the last two iterates; buffers are those of the last.",
         released_code="eps is multiplied by the number of participants and, every round, by the square of the rate's "
         "decay of 0.998. Clients weigh by their samples, take 20 steps, and clip gradients at a norm of 10.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics, optimizer = super().examine(tasks, participants), tasks[0].optimizer
         if optimizer.name == "sgd" and not optimizer.momentum:
             return diagnostics
         message = "fedexp: the bound behind the server's step is of plain SGD at the clients; they train with "
         message += optimizer.name if optimizer.name != "sgd" else f"momentum {optimizer.momentum:g}"
-        return [*diagnostics, Diagnostic("fedexp.not_plain_sgd", message, optimizer.momentum)]
+        return [*diagnostics, fm.Diagnostic("fedexp.not_plain_sgd", message, optimizer.momentum)]
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         server = super().server_init(ctx)
-        return server | {"previous": parameters(get_tree(server, "model"), ctx.task), "rate": 1.0}
+        return server | {"previous": parameters(fm.get_tree(server, "model"), ctx.task), "rate": 1.0}
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         change = difference(*(parameters(tree, ctx.task) for tree in (work.tree, work.start.tree)))
         squares = [value.double().square().sum() for value in change.values()]
         return payload | {"squared_length": torch.stack(squares).sum()}, state
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         options = self.options
         model = self.mean(uploads, weights=options.weights)
         squared_length = float(self.mean(uploads, "squared_length", options.weights))
-        old, mean = (parameters(tree, ctx.task) for tree in (get_tree(server, "model"), model))
+        old, mean = (parameters(tree, ctx.task) for tree in (fm.get_tree(server, "model"), model))
         eps = options.eps * (len(uploads) if options.eps_by_participants else 1)
         squared_mean = sum(float((mean[name].double() - old[name].double()).square().sum()) for name in mean)
         divisor = 2 * (squared_mean + eps)
         rate = max(1.0, squared_length / divisor) if divisor > 0 else 1.0
         if rate > 1:
-            model = model | combine([old, mean], [1 - rate, rate])
+            model = model | fm.combine([old, mean], [1 - rate, rate])
         return {"model": model, "previous": old, "rate": rate}
 
-    def tested(self, server: Record, ctx: ServerContext) -> Record:
+    def tested(self, server: fm.Record, ctx: fm.ServerContext) -> fm.Record:
         if not self.options.average:
             return server
-        model = get_tree(server, "model")
-        iterates = [parameters(model, ctx.task), get_tree(server, "previous")]
-        return server | {"model": model | combine(iterates, [0.5, 0.5])}
+        model = fm.get_tree(server, "model")
+        iterates = [parameters(model, ctx.task), fm.get_tree(server, "previous")]
+        return server | {"model": model | fm.combine(iterates, [0.5, 0.5])}
 
-    def figures(self, server: Record, ctx: ServerContext) -> Mapping[str, float]:
+    def figures(self, server: fm.Record, ctx: fm.ServerContext) -> Mapping[str, float]:
         """The server's step of the last round."""
-        return {**super().figures(server, ctx), "server_step": get_number(server, "rate")}
+        return {**super().figures(server, ctx), "server_step": fm.get_number(server, "rate")}

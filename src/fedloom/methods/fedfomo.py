@@ -8,52 +8,16 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record, get_tensor, get_tree
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.parts_of_data import Part
-from fedloom.methods.contract.phases import Choose, Collect, Consts, Phase, Train
-from fedloom.methods.contract.sample_statistics import SampleMean
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import trained
 from fedloom.methods.parts.several_models import losses_of_models
-from fedloom.nets.net import ALL_ROLES
 
 Norm = Literal["l2", "l1", "squared", "by_tensor"]
 AUTHORS_SGD = {"lr": 0.1, "momentum": 0.0, "decay": 0.99, "weight_decay": 1e-4}
 
 
-class Options(method.Options):
-    """Options of FedFomo."""
-
-    models: int = Field(5, ge=1, description="M, how many other clients' models a client receives at most.")
-    explore: float = Field(
-        0.3, ge=0, le=1, description="epsilon, the probability in round 1 that a model is drawn and not the best known."
-    )
-    explore_decay: float = Field(0.05, ge=0, description="By how much the probability falls in each round.")
-    validation: float = Field(
-        0.2, gt=0, lt=1, description="Share of a client's training samples that weigh models and never train."
-    )
-    drawn_validation: bool = Field(
-        True, description="Whether these samples are drawn; if not, they are a client's last in stored order."
-    )
-    norm: Norm = Field(
-        "l2",
-        description="Length by which a fall of the loss is divided: of the whole change (l2), the sum of absolute "
-        "values (l1), the squared length (squared), or the sum of the tensors' lengths (by_tensor).",
-    )
-    base: Literal["first", "own"] = Field(
-        "first",
-        description="Weights from which a client moves to others' models: those with which its last training began, or "
-        "its own latest, as in FL-bench.",
-    )
-
-
-@register
-class FedFomo(Method):
+@fm.register
+class FedFomo(fm.Method):
     """FedFomo: a client mixes the models of others by how much each lowers its own validation loss. Zhang et al., ICLR
     2021, arXiv 2012.08565, Algorithm 1.
 
@@ -67,22 +31,43 @@ class FedFomo(Method):
     Tested: personal, by theta_k.
     """
 
-    spec = Spec(private=ALL_ROLES, sends={"weights": Sent(per_client=True), "raw": Sent(per_client=True, spread=20.0)})
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {},
-        "authors": {"models": 4, "norm": "l1"},
-        "sound": {},
-    }
-    settings = {"authors": {"optimizer": AUTHORS_SGD, "local_epochs": 5, "batch_size": 50}}  # noqa: RUF012
-    citation = Citation(
-        "Zhang et al.",
-        "ICLR",
-        2021,
-        "arXiv 2012.08565",
-        {"MP": 1},
-        {"P": 1, "weights": 1},
-        {"P": 2},
+    spec = fm.Spec(
+        private=fm.ALL_ROLES, sends={"weights": fm.Sent(per_client=True), "raw": fm.Sent(per_client=True, spread=20.0)}
+    )
+
+    class Options(fm.Options):
+        models: int = Field(5, ge=1, description="M, how many other clients' models a client receives at most.")
+        explore: float = Field(
+            0.3,
+            ge=0,
+            le=1,
+            description="epsilon, the probability in round 1 that a model is drawn and not the best known.",
+        )
+        explore_decay: float = Field(0.05, ge=0, description="By how much the probability falls in each round.")
+        validation: float = Field(
+            0.2, gt=0, lt=1, description="Share of a client's training samples that weigh models and never train."
+        )
+        drawn_validation: bool = Field(
+            True, description="Whether these samples are drawn; if not, they are a client's last in stored order."
+        )
+        norm: Norm = Field(
+            "l2",
+            description="Length by which a fall of the loss is divided: of the whole change (l2), the sum of absolute "
+            "values (l1), the squared length (squared), or the sum of the tensors' lengths (by_tensor).",
+        )
+        base: Literal["first", "own"] = Field(
+            "first",
+            description="Weights from which a client moves to others' models: those with which its last training "
+            "began, or its own latest, as in FL-bench.",
+        )
+
+    presets = {"paper": {}, "authors": {"models": 4, "norm": "l1"}, "sound": {}}
+    settings = {"authors": {"optimizer": AUTHORS_SGD, "local_epochs": 5, "batch_size": 50}}
+    citation = fm.Citation(
+        "Zhang et al., ICLR 2021, arXiv 2012.08565",
+        down={"MP": 1},
+        up={"P": 1, "weights": 1},
+        state={"P": 2},
         code="NVlabs/FedFomo at fe04f66",
         our_choice="A model equal to the base has weight 0. Statistics of batch norm travel with their model and are "
         "mixed like its weights. The values of preset `paper` are recalled; the paper was not read again.",
@@ -92,15 +77,15 @@ class FedFomo(Method):
         "l2_root are the squared length and the sum of the tensors' lengths.",
     )
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {"affinity": torch.eye(ctx.task.clients)}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return {f"client.{j}": server[f"client.{j}"] for j in self._chosen(server, client, ctx)}
 
-    def _chosen(self, server: Record, client: int, ctx: ServerContext) -> list[int]:
+    def _chosen(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> list[int]:
         """Return the other clients whose models a client receives, by id."""
-        options, affinity = self.options, get_tensor(server, "affinity")
+        options, affinity = self.options, fm.get_tensor(server, "affinity")
         others = [j for j in senders(server) if j != client]
         rng = ctx.task.streams.numpy("fedfomo models", ctx.round, client)
         drawn, ties = [int(j) for j in rng.permutation(others)], {j: rng.random() for j in others}
@@ -111,55 +96,57 @@ class FedFomo(Method):
             chosen.append(next(j for j in order if j not in chosen))
         return sorted(chosen)
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        affinity = get_tensor(server, "affinity").clone()
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        affinity = fm.get_tensor(server, "affinity").clone()
         for client, upload in uploads.items():
-            affinity[client] += get_tensor(upload, "raw")
+            affinity[client] += fm.get_tensor(upload, "raw")
         return server | {f"client.{k}": upload["weights"] for k, upload in uploads.items()} | {"affinity": affinity}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        own, others = get_tree(state, "model"), senders(payload)
-        base = get_tree(state, "base") if "base" in state and self.options.base == "first" else own
-        models = [base, own, *(get_tree(payload, f"client.{j}") for j in others)]
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        own, others = fm.get_tree(state, "model"), senders(payload)
+        base = fm.get_tree(state, "base") if "base" in state and self.options.base == "first" else own
+        models = [base, own, *(fm.get_tree(payload, f"client.{j}") for j in others)]
         moved = [trained(tree, ctx.task) for tree in models]
         lengths = torch.tensor([length_of(tree, moved[0], self.options.norm) for tree in moved], dtype=torch.float64)
-        return Start(base, {"models": models, "lengths": lengths, "owners": torch.tensor([ctx.client, *others])})
+        return fm.Start(base, {"models": models, "lengths": lengths, "owners": torch.tensor([ctx.client, *others])})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         part = self._validation()
-        judged = Collect({"losses": SampleMean(losses_of_models)}, part=part)
-        return [judged, Choose(mixed), Train(self.loss, ctx.task.local_epochs, part=part.others)]
+        judged = fm.Collect({"losses": fm.SampleMean(losses_of_models)}, part=part)
+        return [judged, fm.Choose(mixed), fm.Train(self.loss, ctx.task.local_epochs, part=part.others)]
 
-    def _validation(self) -> Part:
+    def _validation(self) -> fm.Part:
         share = self.options.validation
         return (
-            Part("validation", share) if self.options.drawn_validation else Part("validation", 1 - share, False).others
+            fm.Part("validation", share)
+            if self.options.drawn_validation
+            else fm.Part("validation", 1 - share, False).others
         )
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         consts = work.start.consts
         clients = max(ctx.task.clients, ctx.client + 1)  # a client that never trained comes after the others
         raw = torch.zeros(clients, dtype=torch.float64)
         raw[consts["owners"]] = raw_weights(work.collected["losses"], consts["lengths"])[1:]
         started = mixed(work.start.tree, {**consts, **work.collected})
-        payload: Record = {"weights": work.tree, "raw": raw.float(), "samples": ctx.samples}
+        payload: fm.Record = {"weights": work.tree, "raw": raw.float(), "samples": ctx.samples}
         return payload, {"model": work.tree, "base": started}
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        raw = torch.stack([get_tensor(upload, "raw") for upload in uploads.values()])
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        raw = torch.stack([fm.get_tensor(upload, "raw") for upload in uploads.values()])
         raw[range(len(uploads)), list(uploads)] = 0.0
         if not raw.any() or (raw > 0).any():
             return []
         message = f"in round {ctx.round} no model of another client lowers any participant's validation loss"
-        return [Diagnostic("fedfomo.alone", message, float(raw.max()))]
+        return [fm.Diagnostic("fedfomo.alone", message, float(raw.max()))]
 
 
-def senders(record: Record) -> list[int]:
+def senders(record: fm.Record) -> list[int]:
     """Return the clients whose models a record has, by id."""
     return sorted(int(name.removeprefix("client.")) for name in record if name.startswith("client."))
 
 
-def length_of(tree: Tree, base: Tree, norm: Norm) -> float:
+def length_of(tree: fm.Tree, base: fm.Tree, norm: Norm) -> float:
     """Return the length of a change of weights, in float64.
 
     Args:
@@ -189,11 +176,11 @@ def raw_weights(losses: Tensor, lengths: Tensor) -> Tensor:
     return torch.where((lengths > 0) & falls.isfinite() & lengths.isfinite(), falls, 0.0)
 
 
-def mixed(weights: Tree, consts: Consts) -> Tree:
+def mixed(weights: fm.Tree, consts: fm.Consts) -> fm.Tree:
     """Return `weights`, moved to the mean of `consts["models"]` by their positive raw weights, if there are any."""
     positive = raw_weights(consts["losses"], consts["lengths"]).clamp(min=0)
     shares = positive / torch.where(positive.any(), positive.sum(), 1.0)
-    pairs, moved = list(zip(shares, consts["models"], strict=True)), Tree()
+    pairs, moved = list(zip(shares, consts["models"], strict=True)), fm.Tree()
     for name, value in weights.items():
         moves = [torch.where(share > 0, share * (tree[name] - value), 0.0) for share, tree in pairs]
         moved[name] = (value + torch.stack(moves).sum(0)).to(value) if value.is_floating_point() else value

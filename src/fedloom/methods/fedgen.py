@@ -10,40 +10,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedloom.core.records import Record, get_tensor, get_tree
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_linear_head
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.measures import descended
-from fedloom.nets.net import Net, tree_of
+from fedloom.nets.net import tree_of
 
 
-class Options(method.Options):
-    """Options of FedGen."""
-
-    weight: float = Field(1.0, ge=0, description="Weight of the clients' loss on generated features; 0 is FedAvg.")
-    noise: int = Field(32, ge=1, description="Width of the generator's noise.")
-    hidden: int = Field(256, ge=1, description="Width of the generator's hidden layer.")
-    server_lr: float = Field(3e-4, gt=0, description="Learning rate of the generator.")
-    server_steps: int = Field(50, ge=0, description="Steps of the generator in a round.")
-    adam: bool = Field(
-        True,
-        description="Whether these are steps of Adam, with moments that start afresh in each round, or plain ones.",
-    )
-    draws: int = Field(32, ge=1, description="Features in each step, and of a client in a round.")
-    diversity: float = Field(
-        0.0, ge=0, description="Weight of the released code's term against features that do not follow the noise."
-    )
-
-
-@register
-class FedGen(method.Method):
+@fm.register
+class FedGen(fm.Method):
     """FedGen: clients also learn from features of a generator that the server fits to all clients' heads. Zhu, Hong &
     Zhou, ICML 2021, arXiv 2105.10056.
 
@@ -59,32 +32,44 @@ class FedGen(method.Method):
     the head (Eq. 5). A class that no participant holds is not drawn.
     """
 
-    spec = Spec(
-        features=True, sends={"model": Sent(per_client=True), "class_counts": Sent(per_client=True, labels=True)}
+    spec = fm.Spec(
+        features=True, sends={"model": fm.Sent(per_client=True), "class_counts": fm.Sent(per_client=True, labels=True)}
     )
-    Options = Options
-    presets = {"paper": {}, "authors": {"weight": 10.0, "diversity": 1.0}, "sound": {}}  # noqa: RUF012
-    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "batch_size": 32}}  # noqa: RUF012
-    citation = Citation(
-        "Zhu et al.",
-        "ICML",
-        2021,
-        "arXiv 2105.10056",
-        {"P": 1, "Q": 1, "counts": 1},
-        {"P": 1, "counts": 1},
+
+    class Options(fm.Options):
+        weight: float = Field(1.0, ge=0, description="Weight of the clients' loss on generated features; 0 is FedAvg.")
+        noise: int = Field(32, ge=1, description="Width of the generator's noise.")
+        hidden: int = Field(256, ge=1, description="Width of the generator's hidden layer.")
+        server_lr: float = Field(3e-4, gt=0, description="Learning rate of the generator.")
+        server_steps: int = Field(50, ge=0, description="Steps of the generator in a round.")
+        adam: bool = Field(
+            True,
+            description="Whether these are steps of Adam, with moments that start afresh in each round, or plain ones.",
+        )
+        draws: int = Field(32, ge=1, description="Features in each step, and of a client in a round.")
+        diversity: float = Field(
+            0.0, ge=0, description="Weight of the released code's term against features that do not follow the noise."
+        )
+
+    presets = {"paper": {}, "authors": {"weight": 10.0, "diversity": 1.0}, "sound": {}}
+    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "batch_size": 32}}
+    citation = fm.Citation(
+        "Zhu et al., ICML 2021, arXiv 2105.10056",
+        down={"P": 1, "Q": 1, "counts": 1},
+        up={"P": 1, "counts": 1},
         code="zhuangdizhu/FedGen at 67f2cd7",
-        our_choice="A client draws its features once a round, from a stream of its own. Adam's moments start anew "
-        "each round.",
+        our_choice="A client draws its features once a round, from a stream of its own. Adam's moments start anew each "
+        "round.",
         released_code="The method's page lists the differences.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
-        require_linear_head(tasks[0], self.name())
+        fm.require_linear_head(tasks[0], self.name())
         return diagnostics
 
     # -- server ----------------------------------------------------------------------------------------------
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         task, options = ctx.task, self.options
         with task.streams.isolated("generator"):
             hidden_layer = nn.Linear(options.noise + task.num_classes, options.hidden)
@@ -93,32 +78,32 @@ class FedGen(method.Method):
         nothing = torch.zeros(task.num_classes, dtype=torch.int64)
         return super().server_init(ctx) | {"generator": generator, "class_counts": nothing}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        return server if int(get_tensor(server, "class_counts").sum()) else super().down(server, client, ctx)
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
+        return server if int(fm.get_tensor(server, "class_counts").sum()) else super().down(server, client, ctx)
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         options, rng = self.options, ctx.task.streams.numpy("generated", ctx.round)
-        models = [get_tree(upload, "model") for upload in uploads.values()]
+        models = [fm.get_tree(upload, "model") for upload in uploads.values()]
         weights = torch.stack(
             [model["head.weight"] for model in models], 1
         )  # [C, m, d]: a softmax over C is fast there
         biases = (
             torch.stack([model["head.bias"] for model in models], 1).flatten() if "head.bias" in models[0] else None
         )
-        counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
+        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
         held = counts.sum(0)
         shares = (counts / held.clamp(min=1)).to(weights.dtype).T  # [C, m]
 
-        def loss(tree: Tree) -> Tensor:
+        def loss(tree: fm.Tree) -> Tensor:
             noise, labels = self.drawn(held, rng)
             z = generated(tree, noise, labels)
             logits = functional.linear(z, weights.flatten(0, 1), biases).view(len(z), len(weights), -1)  # [n, C, m]
-            losses = cross_entropy(logits, labels.unsqueeze(1).expand(-1, len(models)))
+            losses = fm.cross_entropy(logits, labels.unsqueeze(1).expand(-1, len(models)))
             total = (shares[labels] * losses).sum(1).mean()
             return total + options.diversity * crowding(noise, z) if options.diversity else total
 
         generator = descended(
-            loss, get_tree(server, "generator"), options.server_lr, options.server_steps, adam=options.adam
+            loss, fm.get_tree(server, "generator"), options.server_lr, options.server_steps, adam=options.adam
         )
         return {"model": self.mean(uploads), "generator": generator, "class_counts": held}
 
@@ -129,27 +114,29 @@ class FedGen(method.Method):
         return torch.from_numpy(rng.standard_normal((self.options.draws, self.options.noise))), torch.from_numpy(labels)
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "generator" not in payload:  # round 1
             return start
-        generator, rng = get_tree(payload, "generator"), ctx.task.streams.numpy("generated", ctx.round, ctx.client)
-        noise, labels = self.drawn(get_tensor(payload, "class_counts"), rng)
+        generator, rng = fm.get_tree(payload, "generator"), ctx.task.streams.numpy("generated", ctx.round, ctx.client)
+        noise, labels = self.drawn(fm.get_tensor(payload, "class_counts"), rng)
         z = generated(generator, noise, labels)
-        return Start(start.tree, {"z": z, "labels": labels})
+        return fm.Start(start.tree, {"z": z, "labels": labels})
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        terms = {"ce": batch.mean(cross_entropy(net(batch.x), batch.y))}
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
+        terms = {"ce": batch.mean(fm.cross_entropy(net(batch.x), batch.y))}
         if "z" in consts:
-            terms["ce_generated"] = self.options.weight * cross_entropy(net.head(consts["z"]), consts["labels"]).mean()
-        return Objective.sum(terms)
+            terms["ce_generated"] = (
+                self.options.weight * fm.cross_entropy(net.head(consts["z"]), consts["labels"]).mean()
+            )
+        return fm.Objective.sum(terms)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         return payload | {"class_counts": ctx.class_counts}, state
 
 
-def generated(tree: Tree, noise: Tensor, labels: Tensor) -> Tensor:
+def generated(tree: fm.Tree, noise: Tensor, labels: Tensor) -> Tensor:
     """Features [n, d] of a generator with the weights `tree`, for noise [n, e] and labels [n]."""
     classes = tree["0.weight"].shape[1] - noise.shape[1]
     inputs = torch.cat([noise, functional.one_hot(labels, classes)], 1).to(tree["0.weight"].dtype)

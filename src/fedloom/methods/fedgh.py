@@ -8,35 +8,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from fedloom.core.records import Record, get_table, get_tree
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_linear_head, require_same_heads
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Collect, Phase
-from fedloom.methods.contract.sample_statistics import ClassMeans
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.measures import descended, features
-from fedloom.nets.net import ALL_ROLES, Role
 
 
-class Options(method.Options):
-    """Options of FedGH."""
-
-    server_lr: float = Field(0.01, gt=0, description="Learning rate of the server's steps.")
-    server_epochs: int = Field(
-        100,
-        ge=0,
-        description="Steps of the server in a round, each over all rows of the round (our choice: HtFLlib takes "
-        "batches). With 0 the head stays as it was.",
-    )
-
-
-@register
-class FedGH(Method):
+@fm.register
+class FedGH(fm.Method):
     """FedGH: the server trains a shared head on the clients' class means. Yi et al., ACM MM 2023, arXiv 2303.13137.
 
     Down: the head.   Up: class means of z, the head's input, and mask.
@@ -46,34 +23,45 @@ class FedGH(Method):
     A client is tested with its own body and the server's head.
     """
 
-    spec = Spec(
-        private=ALL_ROLES - {Role.HEAD},
+    spec = fm.Spec(
+        private=fm.ALL_ROLES - {fm.Role.HEAD},
         architectures="any",
-        sends={"prototypes": Sent(per_client=True, labels=True)},
+        sends={"prototypes": fm.Sent(per_client=True, labels=True)},
     )
-    Options = Options
-    citation = Citation("Yi et al.", "ACM MM", 2023, "arXiv 2303.13137", {"H": 1}, {"Cd": 1, "mask": 1}, {"B": 1})
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    class Options(fm.Options):
+        server_lr: float = Field(0.01, gt=0, description="Learning rate of the server's steps.")
+        server_epochs: int = Field(
+            100,
+            ge=0,
+            description="Steps of the server in a round, each over all rows of the round (our choice: HtFLlib takes "
+            "batches). With 0 the head stays as it was.",
+        )
+
+    citation = fm.Citation(
+        "Yi et al., ACM MM 2023, arXiv 2303.13137", down={"H": 1}, up={"Cd": 1, "mask": 1}, state={"B": 1}
+    )
+
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         for task in tasks:
-            require_linear_head(task, self.name())
-        require_same_heads(tasks, self.name())
+            fm.require_linear_head(task, self.name())
+        fm.require_same_heads(tasks, self.name())
         return super().examine(tasks, participants)
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [*super().phases(start, ctx), Collect({"prototypes": ClassMeans(features)})]
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [*super().phases(start, ctx), fm.Collect({"prototypes": fm.ClassMeans(features)})]
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         _, next_state = super().end(work, state, ctx)
         return {"prototypes": work.collected["prototypes"]}, next_state
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        tables = ClassTable.stack([get_table(upload, "prototypes") for upload in uploads.values()])
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        tables = fm.ClassTable.stack([fm.get_table(upload, "prototypes") for upload in uploads.values()])
         labels = tables.held.nonzero()[:, 1]
-        head = get_tree(server, "model")
+        head = fm.get_tree(server, "model")
         rows = tables.values[tables.held].to(head["head.weight"].dtype)
 
-        def loss(tree: Tree) -> Tensor:
+        def loss(tree: fm.Tree) -> Tensor:
             logits = functional.linear(rows, tree["head.weight"], tree.get("head.bias"))
             return functional.cross_entropy(logits, labels)
 

@@ -9,19 +9,9 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor, nn
 
-from fedloom.core.records import Record, get_tensor, get_tree
-from fedloom.core.trees import Tree, combine
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.losses import cross_entropy, kl_divergence
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import client_row
 from fedloom.methods.parts.several_models import pair_predictors, require_same_net
-from fedloom.nets.blueprint import Bundle
-from fedloom.nets.net import Net, Role
 
 PARTS = (":u", ":s", ":v")  # behind an entry's name
 
@@ -32,27 +22,8 @@ MENTOR, MENTEE = "mentor", "mentee"
 _LEAST_DOUBT = 1e-6  # of a client with one class it becomes 0, and the terms over it 0 / 0
 
 
-class Options(method.Options):
-    """Options of FedKD."""
-
-    mentee: str | None = Field(
-        None,
-        description="Registered model of the shared net. Null takes the run's own; a name is needed where clients "
-        "have different nets.",
-    )
-    compresses: Literal["updates", "weights", "nothing"] = Field(
-        "updates", description="What is decomposed: updates of the mentee, its weights (as in PFLlib), or nothing."
-    )
-    energy_first: float = Field(
-        0.95, gt=0, le=1, description="Share of the squared singular values that is kept at the first round."
-    )
-    energy_last: float = Field(
-        0.98, gt=0, le=1, description="Share of the squared singular values that is kept at the last round."
-    )
-
-
-@register
-class FedKD(Method):
+@fm.register
+class FedKD(fm.Method):
     """FedKD: a private mentor and a small shared mentee teach each other; the mentee travels at low rank. Wu et al.,
     Nature Communications 2022, arXiv 2108.13323.
 
@@ -65,16 +36,28 @@ class FedKD(Method):
     energy T0 + (T1 - T0) t / T in round t. A client is tested with its mentor.
     """
 
-    Options = Options
-    presets = {"paper": {}, "authors": {}, "sound": {}, "fedssa": {"mentee": "fedssa-cnn5"}}  # noqa: RUF012
-    citation = Citation(
-        "Wu et al.",
-        "Nature Communications",
-        2022,
-        "arXiv 2108.13323",
-        {"X": 1},
-        {"X": 1},
-        {"P": 1, "Q": 2},
+    class Options(fm.Options):
+        mentee: str | None = Field(
+            None,
+            description="Registered model of the shared net. Null takes the run's own; a name is needed where clients "
+            "have different nets.",
+        )
+        compresses: Literal["updates", "weights", "nothing"] = Field(
+            "updates", description="What is decomposed: updates of the mentee, its weights (as in PFLlib), or nothing."
+        )
+        energy_first: float = Field(
+            0.95, gt=0, le=1, description="Share of the squared singular values that is kept at the first round."
+        )
+        energy_last: float = Field(
+            0.98, gt=0, le=1, description="Share of the squared singular values that is kept at the last round."
+        )
+
+    presets = {"paper": {}, "authors": {}, "sound": {}, "fedssa": {"mentee": "fedssa-cnn5"}}
+    citation = fm.Citation(
+        "Wu et al., Nature Communications 2022, arXiv 2108.13323",
+        down={"X": 1},
+        up={"X": 1},
+        state={"P": 1, "Q": 2},
         compared_in=("fedssa",),
         departures="D is at least 1e-6: where both nets are certain, as on a client with one class, the terms over it "
         "would be 0 / 0.",
@@ -83,85 +66,87 @@ class FedKD(Method):
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
         factors = self.options.compresses != "nothing"
-        self.spec = Spec(
-            private=frozenset({Role.EXTRA}),
+        self.spec = fm.Spec(
+            private=frozenset({fm.Role.EXTRA}),
             nets={MENTOR: None, MENTEE: self.options.mentee},
             private_nets=frozenset({MENTOR}),
             architectures="any",
-            sends={"model": Sent(per_client=factors, form="own" if factors else "whole")},
+            sends={"model": fm.Sent(per_client=factors, form="own" if factors else "whole")},
         )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         require_same_net(tasks, MENTEE, f"{self.name()}.mentee")
         return super().examine(tasks, participants)
 
-    def extra(self, net: Net) -> nn.Module:
+    def extra(self, net: fm.Net) -> nn.Module:
         """W_h, at first the identity."""
-        bundle = cast(Bundle, net)
+        bundle = cast(fm.Bundle, net)
         mentee, mentor = bundle[MENTEE].head, bundle[MENTOR].head
         align = nn.Linear(mentee.in_features, mentor.in_features, bias=False, dtype=mentee.weight.dtype)
         nn.init.eye_(align.weight)
         return align
 
     # -- server ----------------------------------------------------------------------------------------------
-    def server_init(self, ctx: ServerContext) -> Record:
-        last_rounds: Record = {"told": torch.zeros(ctx.task.clients, dtype=torch.int64)}
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
+        last_rounds: fm.Record = {"told": torch.zeros(ctx.task.clients, dtype=torch.int64)}
         return super().server_init(ctx) | (last_rounds if self.options.compresses == "updates" else {})
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         is_current = "told" not in server or 0 < int(client_row(server, "told", client)) == ctx.round - 1
         return {"factors": server["factors"]} if "factors" in server and is_current else {"model": server["model"]}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         if self.options.compresses == "nothing":
             return {"model": self.mean(uploads, weights="uniform")}
-        trees = (restored(get_tree(upload, "model")) for upload in uploads.values())
-        mean = cast(Tree, self.reduce("model", trees, [1.0] * len(uploads)))
+        trees = (restored(fm.get_tree(upload, "model")) for upload in uploads.values())
+        mean = cast(fm.Tree, self.reduce("model", trees, [1.0] * len(uploads)))
         factors = factored(mean, self.energy(ctx.task, ctx.round))
         if self.options.compresses == "weights":
             return {"model": restored(factors), "factors": factors}
-        last_rounds = get_tensor(server, "told").clone()
+        last_rounds = fm.get_tensor(server, "told").clone()
         last_rounds[list(uploads)] = ctx.round
-        return {"model": updated(factors, get_tree(server, "model")), "factors": factors, "told": last_rounds}
+        return {"model": updated(factors, fm.get_tree(server, "model")), "factors": factors, "told": last_rounds}
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         if "factors" not in payload:
             return super().begin(payload, state, ctx)
-        factors = get_tree(payload, "factors")
+        factors = fm.get_tree(payload, "factors")
         updates = self.options.compresses == "updates"
-        mentee = updated(factors, get_tree(state, "received")) if updates else restored(factors)
+        mentee = updated(factors, fm.get_tree(state, "received")) if updates else restored(factors)
         return super().begin({"model": mentee}, state, ctx)
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        nets = {student: cast(Bundle, net)[student] for student in (MENTOR, MENTEE)}
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
+        nets = {student: cast(fm.Bundle, net)[student] for student in (MENTOR, MENTEE)}
         z = {student: member.features(batch.x) for student, member in nets.items()}
         logits_of = {student: member.head(z[student]) for student, member in nets.items()}
-        ce = {student: batch.mean(cross_entropy(logits, batch.y)) for student, logits in logits_of.items()}
+        ce = {student: batch.mean(fm.cross_entropy(logits, batch.y)) for student, logits in logits_of.items()}
         terms = {f"ce_{student}": value for student, value in ce.items()}
         doubt = (ce[MENTOR] + ce[MENTEE]).detach().clamp(min=_LEAST_DOUBT)
         aligned = net.extra(z[MENTEE])
         for student, teacher in ((MENTOR, MENTEE), (MENTEE, MENTOR)):
-            terms[f"kl_{student}"] = batch.mean(kl_divergence(logits_of[teacher].detach(), logits_of[student])) / doubt
+            terms[f"kl_{student}"] = (
+                batch.mean(fm.kl_divergence(logits_of[teacher].detach(), logits_of[student])) / doubt
+            )
         terms["z_mentor"] = batch.mean((z[MENTOR] - aligned.detach()).square().mean(1)) / doubt
         terms["z_mentee"] = batch.mean((z[MENTOR].detach() - aligned).square().mean(1)) / doubt
-        return Objective.sum(terms)
+        return fm.Objective.sum(terms)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, next_state = super().end(work, state, ctx)
         if self.options.compresses == "nothing":
             return payload, next_state
-        mentee = get_tree(payload, "model")
+        mentee = fm.get_tree(payload, "model")
         if self.options.compresses == "updates":
             received = self._shared(work.start.tree, ctx.task)
-            mentee, next_state = combine([mentee, received], [1, -1]), next_state | {"received": received}
+            mentee, next_state = fm.combine([mentee, received], [1, -1]), next_state | {"received": received}
         return payload | {"model": factored(mentee, self.energy(ctx.task, ctx.round))}, next_state
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         """ "personal" is the mentor; "global", or "mentee" beside it, the shared one."""
         return pair_predictors(self, server, state, ctx, MENTEE)
 
-    def energy(self, task: Task, round_: int) -> float:
+    def energy(self, task: fm.Task, round_: int) -> float:
         """The share of squared singular values that travels in a round: T0 + (T1 - T0) t / T."""
         first_share, last_share = self.options.energy_first, self.options.energy_last
         share: float = first_share + (last_share - first_share) * round_ / task.rounds
@@ -179,7 +164,7 @@ def rank_for(singular: Tensor, energy: float) -> int:
     return min(len(singular), int((gathered < energy * gathered[-1]).sum()) + 1)
 
 
-def factored(tree: Tree, energy: float) -> Tree:
+def factored(tree: fm.Tree, energy: float) -> fm.Tree:
     """Each floating entry of two dimensions or more as u [a, r], s [r], v [r, ...]; others as they are.
 
     An entry [a, b, c, ...] counts as one matrix [a, b c ...]. One that is not finite has no factors, and stays as it
@@ -190,7 +175,7 @@ def factored(tree: Tree, energy: float) -> Tree:
         tree: weights by name.
         energy: part of the squared singular values, in (0, 1], that the rank r has to keep.
     """
-    parts: Tree = {}
+    parts: fm.Tree = {}
     for name, value in tree.items():
         if value.dim() < 2 or not value.is_floating_point() or not value.isfinite().all():
             parts[name] = value
@@ -205,9 +190,9 @@ def factored(tree: Tree, energy: float) -> Tree:
     return parts
 
 
-def restored(parts: Tree) -> Tree:
+def restored(parts: fm.Tree) -> fm.Tree:
     """The tree of which `factored` gave these parts, as far as they hold it."""
-    tree: Tree = {}
+    tree: fm.Tree = {}
     for name, value in parts.items():
         entry, mark, part = name.rpartition(":")
         if not mark:
@@ -219,6 +204,6 @@ def restored(parts: Tree) -> Tree:
     return tree
 
 
-def updated(factors: Tree, tree: Tree) -> Tree:
+def updated(factors: fm.Tree, tree: fm.Tree) -> fm.Tree:
     """`tree` with an update added; integers are the update's."""
-    return combine([restored(factors), tree], [1, 1])
+    return fm.combine([restored(factors), tree], [1, 1])

@@ -11,55 +11,16 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedloom.core.records import Record, get_table, get_tensor
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_same_width, require_trained_head
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.parts_of_data import Part
-from fedloom.methods.contract.phases import (
-    TRAINABLE,
-    Batch,
-    Collect,
-    Consts,
-    Objective,
-    OptimizerSpec,
-    Phase,
-    Predictor,
-    Train,
-)
-from fedloom.methods.contract.sample_statistics import LabelledRows, Rows
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.measures import inputs
 from fedloom.methods.parts.parameters import clipped
-from fedloom.nets.net import ALL_ROLES, EXTRA, Net, Role
 
-GUIDING = f"{EXTRA}.guiding"
-VECTORS = frozenset({Role.EXTRA})
-
-
-class Options(method.Options):
-    """Options of FedL2G."""
-
-    guides: Literal["logits", "features"] = Field(
-        "logits", description="What the vectors guide: the outputs (FedL2G-l) or the head's input (FedL2G-f)."
-    )
-    quiz: int | None = Field(
-        None, ge=1, description="Samples of a client that never train and judge a guided step. Null is a batch."
-    )
-    drawn_quiz: bool = Field(
-        True, description="Whether the quiz is drawn; if not, it is a client's first samples in stored order."
-    )
-    warm_up: int = Field(0, ge=0, description="Rounds at the start in which only the vectors learn.")
-    server_lr: float = Field(0.1, ge=0, description="Learning rate of the vectors.")
-    clip: float | None = Field(100.0, gt=0, description="Bound of the norm of the vectors' gradient at a client.")
+GUIDING = f"{fm.EXTRA}.guiding"
+VECTORS = frozenset({fm.Role.EXTRA})
 
 
-@register
-class FedL2G(Method):
+@fm.register
+class FedL2G(fm.Method):
     """FedL2G: class vectors that guide nets of any kind, and learn to by meta-gradients. Zhang et al., 2024, arXiv
     2410.06490.
 
@@ -71,30 +32,39 @@ class FedL2G(Method):
     size `server_lr` on CE(quiz; theta') as a function of G. Server: the plain mean of each row over its senders.
     """
 
-    spec = Spec(
-        private=ALL_ROLES - VECTORS,
+    spec = fm.Spec(
+        private=fm.ALL_ROLES - VECTORS,
         architectures="any",
         features=True,
-        sends={"guiding": Sent(labels=True)},
+        sends={"guiding": fm.Sent(labels=True)},
         unstackable="its vectors learn from gradients of a gradient",
     )
-    Options = Options
-    presets = {  # noqa: RUF012
+
+    class Options(fm.Options):
+        guides: Literal["logits", "features"] = Field(
+            "logits", description="What the vectors guide: the outputs (FedL2G-l) or the head's input (FedL2G-f)."
+        )
+        quiz: int | None = Field(
+            None, ge=1, description="Samples of a client that never train and judge a guided step. Null is a batch."
+        )
+        drawn_quiz: bool = Field(
+            True, description="Whether the quiz is drawn; if not, it is a client's first samples in stored order."
+        )
+        warm_up: int = Field(0, ge=0, description="Rounds at the start in which only the vectors learn.")
+        server_lr: float = Field(0.1, ge=0, description="Learning rate of the vectors.")
+        clip: float | None = Field(100.0, gt=0, description="Bound of the norm of the vectors' gradient at a client.")
+
+    presets = {
         "paper": {"drawn_quiz": False, "warm_up": 50},
         "authors": {"drawn_quiz": False, "warm_up": 50},
         "sound": {},
     }
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "batch_size": 10, "local_epochs": 1}
-    }
-    citation = Citation(
-        "Zhang et al.",
-        "preprint",
-        2024,
-        "arXiv 2410.06490",
-        {"vectors": 1},
-        {"study": 1, "mask": 1},
-        {"P": 1},
+    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "batch_size": 10, "local_epochs": 1}}
+    citation = fm.Citation(
+        "Zhang et al., preprint 2024, arXiv 2410.06490",
+        down={"vectors": 1},
+        up={"study": 1, "mask": 1},
+        state={"P": 1},
         our_choice="Preset `paper` follows the released formulas; the paper's own text was not read. In `sound` "
         "guiding starts in round 1. The step that is thrown away is plain SGD, in evaluation mode, at the run's rate.",
         departures="A client with no more samples than the quiz gives the quiz all but one of them; with one sample it "
@@ -104,15 +74,15 @@ class FedL2G(Method):
         "rate of the server is 100.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         for task in tasks:
-            require_trained_head(task, self.name())
+            fm.require_trained_head(task, self.name())
         if self.options.guides == "features":
-            require_same_width(tasks, self.name())
+            fm.require_same_width(tasks, self.name())
         return diagnostics
 
-    def extra(self, net: Net) -> nn.Module:
+    def extra(self, net: fm.Net) -> nn.Module:
         """G, drawn from the normal distribution."""
         width = net.head.out_features if self.options.guides == "logits" else net.head.in_features
         vectors = nn.Module()
@@ -120,48 +90,48 @@ class FedL2G(Method):
         vectors.register_parameter("guiding", nn.Parameter(guiding))
         return vectors
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {"guiding": ctx.task.init[GUIDING]}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return {"guiding": server["guiding"]}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        guiding, mean = get_tensor(server, "guiding"), self.mean(uploads, "guiding", "uniform")
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        guiding, mean = fm.get_tensor(server, "guiding"), self.mean(uploads, "guiding", "uniform")
         return {"guiding": torch.where(mean.held.unsqueeze(1), mean.values.to(guiding.dtype), guiding)}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        tree = self._joined({"model": {GUIDING: get_tensor(payload, "guiding")}}, state, ctx.task)
-        return Start(tree, {"rate": torch.tensor(ctx.lr, dtype=tree[GUIDING].dtype)})
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        tree = self._joined({"model": {GUIDING: fm.get_tensor(payload, "guiding")}}, state, ctx.task)
+        return fm.Start(tree, {"rate": torch.tensor(ctx.lr, dtype=tree[GUIDING].dtype)})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         options = self.options
-        quiz = Part("quiz", options.quiz or ctx.task.batch_size, options.drawn_quiz)
-        nets = TRAINABLE - VECTORS
-        guided = Train(self.loss, ctx.task.local_epochs, trains=nets, part=quiz.others)
+        quiz = fm.Part("quiz", options.quiz or ctx.task.batch_size, options.drawn_quiz)
+        nets = fm.TRAINABLE - VECTORS
+        guided = fm.Train(self.loss, ctx.task.local_epochs, trains=nets, part=quiz.others)
         guides = ctx.round > options.warm_up
         if ctx.samples < 2:  # nothing is left for a quiz
             return [replace(guided, part=None)] if guides else []
-        judged = Collect({"quiz": Rows(inputs)}, part=quiz)
-        learned = Train(
+        judged = fm.Collect({"quiz": fm.Rows(inputs)}, part=quiz)
+        learned = fm.Train(
             self.loss_of_quiz,
             steps=1,
             trains=VECTORS,
-            optimizer=OptimizerSpec(lr=options.server_lr),
+            optimizer=fm.OptimizerSpec(lr=options.server_lr),
             grad_map=None if options.clip is None else clipped(options.clip),
-            evaluates=ALL_ROLES,
+            evaluates=fm.ALL_ROLES,
             part=quiz.others,
         )
         return [*([guided] if guides else []), judged, learned]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
         logits = net.head(z)
         apart = (logits if self.options.guides == "logits" else z) - cast(Tensor, net.extra.guiding)[batch.y]
-        ce = batch.mean(cross_entropy(logits, batch.y))
-        return Objective.sum({"ce": ce, "guide": batch.mean(apart.square().mean(1))})
+        ce = batch.mean(fm.cross_entropy(logits, batch.y))
+        return fm.Objective.sum({"ce": ce, "guide": batch.mean(apart.square().mean(1))})
 
-    def loss_of_quiz(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss_of_quiz(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         """Return the CE of the quiz after a guided step on a study batch, as a function of the vectors.
 
         Args:
@@ -169,29 +139,29 @@ class FedL2G(Method):
             batch: study samples.
             consts: the "quiz" with its inputs and labels, and the "rate" of the step.
         """
-        quiz: LabelledRows = consts["quiz"]
-        weights = {n: p for n, p in net.named_parameters() if p.requires_grad and not n.startswith(f"{EXTRA}.")}
+        quiz: fm.LabelledRows = consts["quiz"]
+        weights = {n: p for n, p in net.named_parameters() if p.requires_grad and not n.startswith(f"{fm.EXTRA}.")}
         guided, parts, _ = self.loss(net, batch, consts)
         steps = torch.autograd.grad(guided, list(weights.values()), create_graph=True, materialize_grads=True)
         moved = {n: w - consts["rate"] * step for (n, w), step in zip(weights.items(), steps, strict=True)}
         logits: Tensor = functional_call(net, moved, (quiz.values,))
-        ce = cross_entropy(logits, quiz.labels).mean()
-        return Objective(ce, {"ce_quiz": ce, **{name: part.detach() for name, part in parts.items()}})
+        ce = fm.cross_entropy(logits, quiz.labels).mean()
+        return fm.Objective(ce, {"ce_quiz": ce, **{name: part.detach() for name, part in parts.items()}})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         guiding = work.tree[GUIDING]
         held = (guiding != work.start.tree[GUIDING]).any(1)  # rows without gradient are no part of the mean
-        table = ClassTable(torch.where(held.unsqueeze(1), guiding, 0.0), held)
+        table = fm.ClassTable(torch.where(held.unsqueeze(1), guiding, 0.0), held)
         return {"guiding": table, "samples": ctx.samples}, {"model": self._private(work.tree, ctx.task)}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
             return {}
-        shared: Record = {"model": {GUIDING: get_tensor(server, "guiding")}}
-        return {"personal": Predictor(self._joined(shared, state, ctx.task))}
+        shared: fm.Record = {"model": {GUIDING: fm.get_tensor(server, "guiding")}}
+        return {"personal": fm.Predictor(self._joined(shared, state, ctx.task))}
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        if any(bool(get_table(upload, "guiding").held.any()) for upload in uploads.values()):
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        if any(bool(fm.get_table(upload, "guiding").held.any()) for upload in uploads.values()):
             return []
         message = "no vector moved at any client: the meta-gradients are 0, or below the precision of the vectors"
-        return [Diagnostic("fedl2g.vectors_stand_still", message, self.options.server_lr)]
+        return [fm.Diagnostic("fedl2g.vectors_stand_still", message, self.options.server_lr)]

@@ -5,26 +5,11 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
-from fedloom.core.records import Record
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Start
-from fedloom.methods.contract.losses import ABSENT, cross_entropy
-from fedloom.methods.contract.method import register
-from fedloom.methods.contract.phases import Batch, Consts, Objective
-from fedloom.nets.net import Net
+import fedloom.methods as fm
 
 
-class Options(method.Options):
-    """Options of FedLC."""
-
-    tau: float = Field(
-        1.0, ge=0, description="Strength of the calibration; 0 only leaves out classes that the client lacks."
-    )
-
-
-@register
-class FedLC(method.Method):
+@fm.register
+class FedLC(fm.Method):
     """FedLC: logits calibrated by the client's own class counts. Zhang et al., ICML 2022, arXiv 2209.00189.
 
     Down, up, server: as FedAvg.
@@ -32,15 +17,19 @@ class FedLC(method.Method):
     of the softmax. Another method of this name (Wang et al., ISPA 2022) is not this one.
     """
 
-    Options = Options
-    citation = Citation("Zhang et al.", "ICML", 2022, "arXiv 2209.00189", {"P": 1}, {"P": 1})
+    class Options(fm.Options):
+        tau: float = Field(
+            1.0, ge=0, description="Strength of the calibration; 0 only leaves out classes that the client lacks."
+        )
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    citation = fm.Citation("Zhang et al., ICML 2022, arXiv 2209.00189")
+
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start, counts = super().begin(payload, state, ctx), ctx.class_counts.double()
-        offset = torch.where(counts > 0, -self.options.tau * counts.clamp(min=1) ** -0.25, ABSENT)
-        return Start(start.tree, {"offset": offset})
+        offset = torch.where(counts > 0, -self.options.tau * counts.clamp(min=1) ** -0.25, fm.ABSENT)
+        return fm.Start(start.tree, {"offset": offset})
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         logits = net(batch.x)
         calibrated = logits + consts["offset"].to(logits.dtype)
-        return Objective.sum({"ce": batch.mean(cross_entropy(calibrated, batch.y))})
+        return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(calibrated, batch.y))})

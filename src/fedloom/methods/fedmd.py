@@ -10,48 +10,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record, get_tensor
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import (
-    ClientContext,
-    Diagnostic,
-    Received,
-    ServerContext,
-    Start,
-    Task,
-    Work,
-)
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
-from fedloom.methods.contract.sample_statistics import Rows
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.measures import logits
-from fedloom.nets.net import ALL_ROLES, Net
 
 
-class Options(method.Options):
-    """Options of FedMD."""
-
-    inputs: int | None = Field(
-        None, ge=1, description="How many of the server's public inputs are used, the first ones. Null takes all."
-    )
-    digest_epochs: int = Field(1, ge=0, description="Passes over the public inputs that digest the consensus.")
-    digest_lr: float | None = Field(
-        None, gt=0, description="Learning rate of these passes. Null takes the run's in this round."
-    )
-    distance: Literal["absolute", "squared"] = Field(
-        "absolute", description="Distance of logits that the digest minimises: mean absolute or mean squared."
-    )
-    start: Literal["drawn", "common"] = Field(
-        "common",
-        description="First weights: each client draws its own, or those of one architecture are alike. Alike ones "
-        "agree from the start, and teach each other nothing new.",
-    )
-
-
-@register
-class FedMD(Method):
+@fm.register
+class FedMD(fm.Method):
     """FedMD: nets of any kind agree on the logits of public inputs. Li and Wang, 2019, arXiv 1910.03581.
 
     | direction | item | shape |
@@ -64,78 +28,90 @@ class FedMD(Method):
     A client keeps its net, with which it is tested.
     """
 
-    spec = Spec(
-        private=ALL_ROLES,
+    spec = fm.Spec(
+        private=fm.ALL_ROLES,
         architectures="any",
-        sends={"logits": Sent()},
+        sends={"logits": fm.Sent()},
         public="inputs",
         unstackable="it trains on samples that the server sent",
     )
-    Options = Options
-    presets = {"paper": {"start": "drawn"}, "authors": {"start": "drawn"}, "sound": {}}  # noqa: RUF012
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"name": "adam", "lr": 1e-3}, "local_epochs": 4},
-    }
-    citation = Citation(
-        "Li and Wang",
-        "preprint",
-        2019,
-        "arXiv 1910.03581",
-        {"public": 1, "outputs": 1},
-        {"outputs": 1},
-        {"P": 1},
+
+    class Options(fm.Options):
+        inputs: int | None = Field(
+            None, ge=1, description="How many of the server's public inputs are used, the first ones. Null takes all."
+        )
+        digest_epochs: int = Field(1, ge=0, description="Passes over the public inputs that digest the consensus.")
+        digest_lr: float | None = Field(
+            None, gt=0, description="Learning rate of these passes. Null takes the run's in this round."
+        )
+        distance: Literal["absolute", "squared"] = Field(
+            "absolute", description="Distance of logits that the digest minimises: mean absolute or mean squared."
+        )
+        start: Literal["drawn", "common"] = Field(
+            "common",
+            description="First weights: each client draws its own, or those of one architecture are alike. Alike ones "
+            "agree from the start, and teach each other nothing new.",
+        )
+
+    presets = {"paper": {"start": "drawn"}, "authors": {"start": "drawn"}, "sound": {}}
+    settings = {"authors": {"optimizer": {"name": "adam", "lr": 1e-3}, "local_epochs": 4}}
+    citation = fm.Citation(
+        "Li and Wang, preprint 2019, arXiv 1910.03581",
+        down={"public": 1, "outputs": 1},
+        up={"outputs": 1},
+        state={"P": 1},
         code="diogenes0319/FedMD_clean",
-        our_choice="The paper's own text was not at hand: preset `paper` follows the released code. Logits travel "
-        "once a round, after training, so a round digests those of the last round's participants. With all clients in "
-        "every round that is the paper's order. Public inputs travel in every round, and batches of the digest have "
-        "the run's size.",
+        our_choice="The paper's own text was not at hand: preset `paper` follows the released code. Logits travel once "
+        "a round, after training, so a round digests those of the last round's participants. With all clients in every "
+        "round that is the paper's order. Public inputs travel in every round, and batches of the digest have the "
+        "run's size.",
         departures="Clients do not train on labels of the public inputs first (the paper's transfer phase), and the "
         "public inputs are the same in all rounds; the authors draw 5,000 anew.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         if self.options.start == "common" and len(tasks) < tasks[0].clients:
             message = "clients of one architecture start from one net: their logits agree before anybody has learnt"
-            diagnostics.append(Diagnostic("fedmd.alike_nets", message, float(len(tasks))))
+            diagnostics.append(fm.Diagnostic("fedmd.alike_nets", message, float(len(tasks))))
         return diagnostics
 
     # -- server ----------------------------------------------------------------------------------------------
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}
 
-    def client_init(self, ctx: ClientContext) -> Record:
+    def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         if self.options.start == "common":
             return super().client_init(ctx)
         return {"model": ctx.task.fresh(ctx.client)}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         public = ctx.public
         if public is None:  # a trial of hooks without data: `Spec.public` asks for it in every run
             return server
         count = len(public) if self.options.inputs is None else min(self.options.inputs, len(public))
         return {"inputs": public.gather(torch.arange(count)), **server}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         consensus: Tensor = self.mean(uploads, "logits", "uniform")
         return {"consensus": consensus.to(torch.float32)}
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         tree = self._joined({}, state, ctx.task)
         consts = {"consensus": payload["consensus"]} if "consensus" in payload else {}
-        return Start(tree, consts, Received(get_tensor(payload, "inputs")))
+        return fm.Start(tree, consts, fm.Received(fm.get_tensor(payload, "inputs")))
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         options, optimizer = self.options, ctx.task.optimizer
         if options.digest_lr is not None:
             optimizer = replace(optimizer, lr=options.digest_lr, decay=1.0)
-        digest = Train(self.digest, options.digest_epochs, optimizer=optimizer, on="received")
-        revisit = Train(self.loss, ctx.task.local_epochs)
-        answer = Collect({"logits": Rows(logits)}, on="received")
+        digest = fm.Train(self.digest, options.digest_epochs, optimizer=optimizer, on="received")
+        revisit = fm.Train(self.loss, ctx.task.local_epochs)
+        answer = fm.Collect({"logits": fm.Rows(logits)}, on="received")
         return [*([digest] if "consensus" in start.consts else []), revisit, answer]
 
-    def digest(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def digest(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         """Return the distance of logits to the consensus on public inputs.
 
         Args:
@@ -145,7 +121,7 @@ class FedMD(Method):
         """
         apart = net(batch.x) - consts["consensus"][batch.y]
         distance = apart.abs() if self.options.distance == "absolute" else apart.square()
-        return Objective.sum({"digest": batch.mean(distance.mean(1))})
+        return fm.Objective.sum({"digest": batch.mean(distance.mean(1))})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         return {"logits": work.collected["logits"].values, "samples": ctx.samples}, {"model": work.tree}

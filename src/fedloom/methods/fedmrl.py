@@ -10,52 +10,16 @@ from pydantic import BaseModel, Field
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import clipped
 from fedloom.methods.parts.several_models import require_same_net
-from fedloom.nets.blueprint import Bundle
-from fedloom.nets.net import Net, Role
 
 OWN, SMALL = "own", "small"
 OWN_HEAD, SMALL_HEAD = (f"{net}.head.weight" for net in (OWN, SMALL))
 
 
-class Options(method.Options):
-    """Options of FedMRL."""
-
-    small: str | None = Field(
-        None,
-        description="Registered model of the small shared net, whose features may not be wider than those of any "
-        "client's own net. Null takes the run's own model.",
-    )
-    weights: Literal["samples", "uniform"] = Field(
-        "samples",
-        description="Weights of clients in the mean of small nets: by samples, as the authors, or all alike, as "
-        "HtFLlib.",
-    )
-    tied_heads: bool = Field(
-        False,
-        description="Whether the small head is the first columns of the own head, with its bias, and both losses move "
-        "them, as in the authors' script for clients with equal nets.",
-    )
-    clip: float | None = Field(
-        None,
-        gt=0,
-        description="Bound of the gradients' 2-norm, of each net alone. Null is no bound; the authors take 50.",
-    )
-
-
-@register
-class FedMRL(Method):
+@fm.register
+class FedMRL(fm.Method):
     """FedMRL: a small shared net and a large private one feed one private map; nested features serve both heads.
     Yi et al., NeurIPS 2024, arXiv 2406.00488.
 
@@ -68,23 +32,41 @@ class FedMRL(Method):
     Tested: personal.
     """
 
-    Options = Options
-    presets = {"paper": {}, "authors": {"clip": 50.0}, "sound": {}}  # noqa: RUF012
-    settings = {  # noqa: RUF012
+    class Options(fm.Options):
+        small: str | None = Field(
+            None,
+            description="Registered model of the small shared net, whose features may not be wider than those of any "
+            "client's own net. Null takes the run's own model.",
+        )
+        weights: Literal["samples", "uniform"] = Field(
+            "samples",
+            description="Weights of clients in the mean of small nets: by samples, as the authors, or all alike, as "
+            "HtFLlib.",
+        )
+        tied_heads: bool = Field(
+            False,
+            description="Whether the small head is the first columns of the own head, with its bias, and both losses "
+            "move them, as in the authors' script for clients with equal nets.",
+        )
+        clip: float | None = Field(
+            None,
+            gt=0,
+            description="Bound of the gradients' 2-norm, of each net alone. Null is no bound; the authors take 50.",
+        )
+
+    presets = {"paper": {}, "authors": {"clip": 50.0}, "sound": {}}
+    settings = {
         "authors": {
             "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3},
             "local_epochs": 10,
             "batch_size": 512,
         }
     }
-    citation = Citation(
-        "Yi et al.",
-        "NeurIPS",
-        2024,
-        "arXiv 2406.00488",
-        {"Q": 1},
-        {"Q": 1},
-        {"P": 1, "map": 1},
+    citation = fm.Citation(
+        "Yi et al., NeurIPS 2024, arXiv 2406.00488",
+        down={"Q": 1},
+        up={"Q": 1},
+        state={"P": 1, "map": 1},
         code="LipingYi/FedMRL at 8b90f41",
         our_choice="Both losses have weight 1, as in the code; the paper's weights were not at hand. Without `small` "
         "both nets are the run's own model. The test takes the newest small net, as HtFLlib does.",
@@ -95,81 +77,81 @@ class FedMRL(Method):
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.spec = Spec(
-            private=frozenset({Role.EXTRA}),
+        self.spec = fm.Spec(
+            private=frozenset({fm.Role.EXTRA}),
             nets={OWN: None, SMALL: self.options.small},
             private_nets=frozenset({OWN}),
             architectures="any",
             features=True,
-            sends={"model": Sent(no_feedback=frozenset({Role.HEAD} if self.options.tied_heads else ()))},
+            sends={"model": fm.Sent(no_feedback=frozenset({fm.Role.HEAD} if self.options.tied_heads else ()))},
         )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         require_same_net(tasks, SMALL, "fedmrl.small")
         diagnostics = super().examine(tasks, participants)
         for task in tasks:
             rows, joined = task.init["extra.weight"].shape
             small = joined - rows
             if SMALL_HEAD not in task.init or OWN_HEAD not in task.init:
-                raise ConfigError("fedmrl needs heads of one linear layer in both nets")
+                raise fm.ConfigError("fedmrl needs heads of one linear layer in both nets")
             if small > rows:
-                raise ConfigError(
+                raise fm.ConfigError(
                     f"fedmrl.small: its features have {small} entries, those of group {task.group} {rows}: the small "
                     f"head reads the first of {rows}; name a model whose features are no wider"
                 )
             if small == rows and self.options.small is not None:
                 message = f"the small net's features are as wide as the own net's ({rows}): nothing is nested"
-                diagnostics.append(Diagnostic("fedmrl.not_nested", message, float(rows)))
+                diagnostics.append(fm.Diagnostic("fedmrl.not_nested", message, float(rows)))
         return diagnostics
 
-    def extra(self, net: Net) -> nn.Module:
+    def extra(self, net: fm.Net) -> nn.Module:
         """The map from [z_s; z] to m."""
-        bundle = cast(Bundle, net)
+        bundle = cast(fm.Bundle, net)
         small, own = bundle[SMALL].head.in_features, bundle[OWN].head
         return nn.Linear(small + own.in_features, own.in_features, dtype=own.weight.dtype)
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
-        return Start(self._tied(start.tree, {}), {}) if self.options.tied_heads else start
+        return fm.Start(self._tied(start.tree, {}), {}) if self.options.tied_heads else start
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         clip = None if self.options.clip is None else clipped_by_net(self.options.clip)
         project = self._tied if self.options.tied_heads else None
-        return [Train(self.loss, ctx.task.local_epochs, grad_map=clip, project=project)]
+        return [fm.Train(self.loss, ctx.task.local_epochs, grad_map=clip, project=project)]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        bundle, mapped = cast(Bundle, net), nested_features(net, batch.x)
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
+        bundle, mapped = cast(fm.Bundle, net), nested_features(net, batch.x)
         own, small = bundle[OWN].head, bundle[SMALL].head
         first = mapped[:, : small.in_features]
         tied = self.options.tied_heads
         logits = functional.linear(first, own.weight[:, : small.in_features], own.bias) if tied else small(first)
-        return Objective.sum(
+        return fm.Objective.sum(
             {
-                "ce": batch.mean(cross_entropy(own(mapped), batch.y)),
-                "ce_small": batch.mean(cross_entropy(logits, batch.y)),
+                "ce": batch.mean(fm.cross_entropy(own(mapped), batch.y)),
+                "ce_small": batch.mean(fm.cross_entropy(logits, batch.y)),
             }
         )
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         return {"model": self.mean(uploads, weights=self.options.weights)}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
             return {}
-        return {"personal": Predictor(self._joined(server, state, ctx.task), own_logits)}
+        return {"personal": fm.Predictor(self._joined(server, state, ctx.task), own_logits)}
 
     @staticmethod
-    def _tied(tree: Tree, consts: Consts) -> Tree:
+    def _tied(tree: fm.Tree, consts: fm.Consts) -> fm.Tree:
         columns = {"weight": tree[OWN_HEAD][:, : tree[SMALL_HEAD].shape[1]].clone()}
         tied = columns | ({"bias": tree[f"{OWN}.head.bias"]} if f"{OWN}.head.bias" in tree else {})
         return tree | {f"{SMALL}.head.{name}": value for name, value in tied.items()}
 
 
-def clipped_by_net(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
+def clipped_by_net(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tree]:
     """Scale down the gradients of each net, and of the map, so that their joint 2-norm is at most `norm`."""
     clip = clipped(norm)
 
-    def clip_each(gradients: Tree, parameters: Tree, consts: Consts) -> Tree:
+    def clip_each(gradients: fm.Tree, parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
         parts = {name.partition(".")[0] for name in gradients}
         return {
             name: gradient
@@ -182,14 +164,14 @@ def clipped_by_net(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
     return clip_each
 
 
-def nested_features(net: Net, x: Tensor) -> Tensor:
+def nested_features(net: fm.Net, x: Tensor) -> Tensor:
     """m = W [z_s; z] + b [B, d] of a bundle with its map."""
-    bundle = cast(Bundle, net)
+    bundle = cast(fm.Bundle, net)
     mapped: Tensor = net.extra(torch.cat([bundle[SMALL].features(x), bundle[OWN].features(x)], 1))
     return mapped
 
 
-def own_logits(net: Net, x: Tensor) -> Tensor:
+def own_logits(net: fm.Net, x: Tensor) -> Tensor:
     """Logits [B, C] of the own head on m."""
-    logits: Tensor = cast(Bundle, net)[OWN].head(nested_features(net, x))
+    logits: Tensor = cast(fm.Bundle, net)[OWN].head(nested_features(net, x))
     return logits

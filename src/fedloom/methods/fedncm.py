@@ -5,8 +5,7 @@ from __future__ import annotations
 from torch import Tensor
 from torch.nn.functional import normalize
 
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.method import Uploads, register
+import fedloom.methods as fm
 from fedloom.methods.parts.one_shot import MeansRound, OneShotHead, masking_bias
 
 
@@ -15,12 +14,12 @@ class MeansHead(MeansRound):
 
     method_name = "fedncm"
 
-    def head(self, uploads: Uploads) -> tuple[Tensor, Tensor]:
+    def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
         means, _ = self.class_means(uploads)
         return normalize(means.values, dim=1, eps=1e-12), masking_bias(means.held)
 
 
-@register
+@fm.register
 class FedNCM(OneShotHead):
     """FedNCM: FedAvg, whose head is replaced at the end by the unit means of the classes' features. Legate et al.,
     NeurIPS 2023, arXiv 2306.03937.
@@ -33,13 +32,8 @@ class FedNCM(OneShotHead):
     """
 
     head_round = MeansHead
-    citation = Citation(
-        "Legate et al.",
-        "NeurIPS",
-        2023,
-        "arXiv 2306.03937",
-        {"P": 1},
-        {"P": 1},
+    citation = fm.Citation(
+        "Legate et al., NeurIPS 2023, arXiv 2306.03937",
         our_choice="FedAvg trains the body, as no pre-trained weights come with the library. The formula is that of "
         "FedCOF's repository, dipamgoswami/FedCOF at c2e9296; the authors' code was not read. A class without samples "
         "is never named.",

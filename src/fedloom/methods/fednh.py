@@ -10,37 +10,14 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_tensor, get_tree
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_linear_head, require_trained_body
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import clipped
-from fedloom.nets.net import Net, Role
 
 W = "head.weight"
 
 
-class Options(method.Options):
-    """Options of FedNH."""
-
-    rho: float = Field(
-        0.9, ge=0, le=1, description="Share of the last prototypes in the next ones; 1 never moves them."
-    )
-    scale: float = Field(30.0, gt=0, description="s, the factor of cosines.")
-    learn_scale: bool = Field(False, description="Whether s is trained and averaged like a weight, from `scale` on.")
-    clip: float | None = Field(10.0, gt=0, description="Bound of the gradients' joint 2-norm. Null is no bound.")
-
-
-@register
-class FedNH(method.Method):
+@fm.register
+class FedNH(fm.Method):
     """FedNH: a head of spread class prototypes that clients do not train. Dai et al., AAAI 2023, arXiv 2212.02758.
 
     Down: body, prototypes W [C, d].   Up: body, own class means [C, d], class counts [C].   State: last own model.
@@ -52,29 +29,31 @@ class FedNH(method.Method):
     Predictors: "global", and "personal" by the client's last own model.
     """
 
-    spec = Spec(
+    spec = fm.Spec(
         features=True,
         head_bias=False,
         sends={
-            "model": Sent(),
-            "prototypes": Sent(labels=True),
-            "class_counts": Sent(per_client=True, labels=True, dp="ones"),
+            "model": fm.Sent(),
+            "prototypes": fm.Sent(labels=True),
+            "class_counts": fm.Sent(per_client=True, labels=True, dp="ones"),
         },
     )
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {},
-        "authors": {"learn_scale": True, "scale": 20.0},
-        "sound": {},
-    }
-    citation = Citation(
-        "Dai et al.",
-        "AAAI",
-        2023,
-        "arXiv 2212.02758",
-        {"P": 1},
-        {"P": 1, "mask": 1, "counts": 1},
-        {"P": 1},
+
+    class Options(fm.Options):
+        rho: float = Field(
+            0.9, ge=0, le=1, description="Share of the last prototypes in the next ones; 1 never moves them."
+        )
+        scale: float = Field(30.0, gt=0, description="s, the factor of cosines.")
+        learn_scale: bool = Field(
+            False, description="Whether s is trained and averaged like a weight, from `scale` on."
+        )
+        clip: float | None = Field(10.0, gt=0, description="Bound of the gradients' joint 2-norm. Null is no bound.")
+
+    presets = {"paper": {}, "authors": {"learn_scale": True, "scale": 20.0}, "sound": {}}
+    citation = fm.Citation(
+        "Dai et al., AAAI 2023, arXiv 2212.02758",
+        up={"P": 1, "mask": 1, "counts": 1},
+        state={"P": 1},
         compared_in=("fedskc", "fedsc"),
         code="Yutong-Dai/FedNH",
         our_choice="s is fixed at 30, one of the two ways of the released code.",
@@ -82,18 +61,18 @@ class FedNH(method.Method):
         "CNN.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         task = tasks[0]
-        require_trained_body(task, self.name())
-        require_linear_head(task, self.name(), bias=False)
+        fm.require_trained_body(task, self.name())
+        fm.require_linear_head(task, self.name(), bias=False)
         if task.feature_dim < task.num_classes:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"fednh: {task.num_classes} classes and {task.feature_dim} features: prototypes at right angles need "
                 "at least as many features as classes; choose a wider model"
             )
         return super().examine(tasks, participants)
 
-    def extra(self, net: Net) -> nn.Module | None:
+    def extra(self, net: fm.Net) -> nn.Module | None:
         if not self.options.learn_scale:
             return None
         module = nn.Module()
@@ -101,21 +80,21 @@ class FedNH(method.Method):
         return module
 
     # -- server ----------------------------------------------------------------------------------------------
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         prototypes = ctx.task.init[W]
         return {"model": ctx.task.init | {W: self.first_prototypes(ctx.task).to(prototypes.dtype)}}
 
-    def first_prototypes(self, task: Task) -> Tensor:
+    def first_prototypes(self, task: fm.Task) -> Tensor:
         """Orthonormal rows [C, d], the same for every run of this seed, float64."""
         normal = task.streams.numpy("prototypes").standard_normal((task.feature_dim, task.num_classes))
         columns, triangle = torch.linalg.qr(torch.from_numpy(normal))
         rows: Tensor = (columns * triangle.diagonal().sign()).T.contiguous()
         return rows
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        rows = get_tree(server, "model")[W]
-        counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
-        fresh: ClassTable = self.mean(uploads, "prototypes", counts)
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        rows = fm.get_tree(server, "model")[W]
+        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
+        fresh: fm.ClassTable = self.mean(uploads, "prototypes", counts)
         rho, mean = self.options.rho, normalize(fresh.values.double(), dim=1)
         mixed = normalize(rho * rows.double() + (1 - rho) * mean, dim=1).to(rows.dtype)
         unchanged = ~fresh.held | torch.tensor(rho == 1)
@@ -123,41 +102,41 @@ class FedNH(method.Method):
         return {"model": {name: model[name] for name in ctx.task.init}}
 
     # -- client ----------------------------------------------------------------------------------------------
-    def client_init(self, ctx: ClientContext) -> Record:
+    def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         return super().begin(payload, {}, ctx)
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         clip = None if self.options.clip is None else clipped(self.options.clip)
-        train = Train(self.loss, ctx.task.local_epochs, trains=TRAINABLE - {Role.HEAD}, grad_map=clip)
-        return [train, Collect({"prototypes": ClassMeans(_directions)})]
+        train = fm.Train(self.loss, ctx.task.local_epochs, trains=fm.TRAINABLE - {fm.Role.HEAD}, grad_map=clip)
+        return [train, fm.Collect({"prototypes": fm.ClassMeans(_directions)})]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        return Objective.sum({"ce": batch.mean(cross_entropy(self.logits(net, batch.x), batch.y))})
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
+        return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(self.logits(net, batch.x), batch.y))})
 
-    def logits(self, net: Net, x: Tensor) -> Tensor:
+    def logits(self, net: fm.Net, x: Tensor) -> Tensor:
         """s cos(z, W) [B, C]."""
         cosines = normalize(net.features(x), dim=1) @ normalize(net.head.weight, dim=1).T
         scale: Any = net.extra.scale if self.options.learn_scale else self.options.scale
         scores: Tensor = cosines * scale
         return scores
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, _ = super().end(work, {}, ctx)
-        means: ClassTable = work.collected["prototypes"]
+        means: fm.ClassTable = work.collected["prototypes"]
         payload["model"] = {name: value for name, value in work.tree.items() if name != W}
-        payload |= {"prototypes": ClassTable(normalize(means.values, dim=1), means.held)}
+        payload |= {"prototypes": fm.ClassTable(normalize(means.values, dim=1), means.held)}
         return payload | {"class_counts": ctx.class_counts}, {"last": work.tree}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        model = get_tree(server, "model")
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
+        model = fm.get_tree(server, "model")
         if state is None:
-            return {"global": Predictor(model, self.logits)}
-        return {"personal": Predictor(get_tree(state, "last") if state else model, self.logits)}
+            return {"global": fm.Predictor(model, self.logits)}
+        return {"personal": fm.Predictor(fm.get_tree(state, "last") if state else model, self.logits)}
 
 
-def _directions(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def _directions(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """unit(z) [B, d]."""
     return normalize(net.features(batch.x), dim=1)

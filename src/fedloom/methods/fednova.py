@@ -4,19 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_number, get_tree
-from fedloom.core.trees import combine
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task, Work
-from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import parameters
 
 
-@register
-class FedNova(method.Method):
+@fm.register
+class FedNova(fm.Method):
     """FedNova: clients' changes are divided by their numbers of steps before they are averaged. Wang et al., NeurIPS
     2020, arXiv 2007.07481.
 
@@ -25,38 +18,33 @@ class FedNova(method.Method):
     |a_k|_1 is K_k with plain SGD, and sum_{i=1..K_k} (1 - rho^i) / (1 - rho) with local momentum rho.
     """
 
-    spec = Spec(sends={"model": Sent(), "norm": Sent(per_client=True)})
-    citation = Citation(
-        "Wang et al.",
-        "NeurIPS",
-        2020,
-        "arXiv 2007.07481",
-        {"P": 1},
-        {"P": 1},
+    spec = fm.Spec(sends={"model": fm.Sent(), "norm": fm.Sent(per_client=True)})
+    citation = fm.Citation(
+        "Wang et al., NeurIPS 2020, arXiv 2007.07481",
         our_choice="Buffers are averaged by samples. A client that made no step changes nothing.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         if (name := tasks[0].optimizer.name) != "sgd":
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"optimizer.name = {name}: fednova divides by how often a gradient counts in SGD, with or without "
                 "momentum; use sgd"
             )
         return super().examine(tasks, participants)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         return payload | {"norm": gradient_weight(work.steps, ctx.task.optimizer.momentum)}, state
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        samples, norms = ([get_number(upload, key) for upload in uploads.values()] for key in ("samples", "norm"))
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        samples, norms = ([fm.get_number(upload, key) for upload in uploads.values()] for key in ("samples", "norm"))
         total = sum(samples)
         weights = [n / max(a, 1.0) / total for n, a in zip(samples, norms, strict=True)]
         effective = sum(n * a for n, a in zip(samples, norms, strict=True)) / total
         model, step = self.mean(uploads, weights=weights), effective * sum(weights)
-        old_and_new = [parameters(tree, ctx.task) for tree in (get_tree(server, "model"), model)]
+        old_and_new = [parameters(tree, ctx.task) for tree in (fm.get_tree(server, "model"), model)]
         buffers = self.mean(uploads) if len(old_and_new[0]) < len(model) else model
-        return {"model": buffers | combine(old_and_new, [1 - step, step])}
+        return {"model": buffers | fm.combine(old_and_new, [1 - step, step])}
 
 
 def gradient_weight(steps: int, momentum: float) -> float:

@@ -6,25 +6,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Start
-from fedloom.methods.contract.losses import cross_entropy, kl_divergence
-from fedloom.methods.contract.method import register
-from fedloom.methods.contract.phases import Batch, Consts, Objective
-from fedloom.nets.net import Net
+import fedloom.methods as fm
 
 
-class Options(method.Options):
-    """Options of FedNTD."""
-
-    beta: float = Field(1.0, ge=0, description="Weight of the distillation; 0 is FedAvg.")
-    tau: float = Field(1.0, gt=0, description="Temperature of the distillation.")
-
-
-@register
-class FedNTD(method.Method):
+@fm.register
+class FedNTD(fm.Method):
     """FedNTD: the received model teaches the classes that are not the label. Lee et al., NeurIPS 2022,
     arXiv 2106.03097.
 
@@ -33,36 +19,32 @@ class FedNTD(method.Method):
     the weights received, in evaluation mode, without gradient.
     """
 
-    Options = Options
-    settings = {  # noqa: RUF012
+    class Options(fm.Options):
+        beta: float = Field(1.0, ge=0, description="Weight of the distillation; 0 is FedAvg.")
+        tau: float = Field(1.0, gt=0, description="Temperature of the distillation.")
+
+    settings = {
         "authors": {
             "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "decay": 0.99},
             "local_epochs": 5,
             "batch_size": 50,
         }
     }
-    citation = Citation(
-        "Lee et al.",
-        "NeurIPS",
-        2022,
-        "arXiv 2106.03097",
-        {"P": 1},
-        {"P": 1},
-        compared_in=("fedsc",),
-        code="Lee-Gihun/FedNTD at be00ee5",
+    citation = fm.Citation(
+        "Lee et al., NeurIPS 2022, arXiv 2106.03097", compared_in=("fedsc",), code="Lee-Gihun/FedNTD at be00ee5"
     )
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
-        return Start(start.tree, {"received": start.tree})
+        return fm.Start(start.tree, {"received": start.tree})
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         tau, logits = self.options.tau, net(batch.x)
         with torch.no_grad():
             taught = net.functional.logits(consts["received"], batch.x)
         others = [not_true(o, batch.y) / tau for o in (taught, logits)]
-        distilled = self.options.beta * tau**2 * batch.mean(kl_divergence(*others))
-        return Objective.sum({"ce": batch.mean(cross_entropy(logits, batch.y)), "not_true": distilled})
+        distilled = self.options.beta * tau**2 * batch.mean(fm.kl_divergence(*others))
+        return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(logits, batch.y)), "not_true": distilled})
 
 
 def not_true(logits: Tensor, labels: Tensor) -> Tensor:

@@ -9,64 +9,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from fedloom.core.records import Record, get_table, get_tree
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.phases import Collect, Phase
-from fedloom.methods.contract.sample_statistics import LabelledRows, Rows
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
+from fedloom.methods.parts import measures
 from fedloom.methods.parts.contrast import unit
-from fedloom.methods.parts.measures import (
-    descended,
-    features,
-    first_generator,
-    generated,
-    generated_table,
-    labelled_rows,
-)
 from fedloom.methods.parts.prototypes import PrototypePull
-from fedloom.nets.net import ALL_ROLES
 
 
-class Options(method.Options):
-    """Options of FedORGP."""
-
-    weight: float = Field(10.0, ge=0, description="lambda_c, the strength of the clients' pull; 0 is local training.")
-    near: float = Field(
-        1.0, ge=0, description="lambda_s, the weight of the server's term that turns prototypes to their clients' rows."
-    )
-    apart: float = Field(
-        10.0, ge=0, description="gamma, the weight of the server's term against cosines to rows of other classes."
-    )
-    adaptive: bool = Field(
-        False,
-        description="Whether both terms weigh more where rows of other classes are near, as in newer released code.",
-    )
-    filtered: bool = Field(
-        False,
-        description="Whether features that lie apart from the others of their class are left out of the class means, "
-        "as in newer released code.",
-    )
-    distance_share: float = Field(
-        0.5,
-        gt=0,
-        lt=1,
-        description="alpha, the weight of a feature's distance to its class mean, against its cosine, when `filtered`.",
-    )
-    server_lr: float = Field(0.01, gt=0, description="Learning rate of the server's steps.")
-    server_epochs: int = Field(
-        1,
-        ge=0,
-        description="Steps of the server in a round, each over all rows of the round (our choice: released code takes "
-        "batches of 32).",
-    )
-
-
-@register
+@fm.register
 class FedORGP(PrototypePull):
     """FedORGP: the server turns the global prototypes to right angles. Guo et al., 2025, arXiv 2502.16119.
 
@@ -76,20 +25,54 @@ class FedORGP(PrototypePull):
     Tested with the own head, or the nearest prototype ("nearest").
     """
 
-    spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(per_client=True, labels=True)})
-    Options = Options
-    presets = {"paper": {}, "authors": {"adaptive": True, "filtered": True}, "sound": {"server_epochs": 100}}  # noqa: RUF012
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "local_epochs": 1}
-    }
-    citation = Citation(
-        "Guo et al.",
-        "arXiv",
-        2025,
-        "arXiv 2502.16119",
-        {"Cd": 1, "mask": 1},
-        {"Cd": 1, "mask": 1},
-        {"P": 1},
+    spec = fm.Spec(
+        private=fm.ALL_ROLES, architectures="any", sends={"prototypes": fm.Sent(per_client=True, labels=True)}
+    )
+
+    class Options(fm.Options):
+        weight: float = Field(
+            10.0, ge=0, description="lambda_c, the strength of the clients' pull; 0 is local training."
+        )
+        near: float = Field(
+            1.0,
+            ge=0,
+            description="lambda_s, the weight of the server's term that turns prototypes to their clients' rows.",
+        )
+        apart: float = Field(
+            10.0, ge=0, description="gamma, the weight of the server's term against cosines to rows of other classes."
+        )
+        adaptive: bool = Field(
+            False,
+            description="Whether both terms weigh more where rows of other classes are near, as in newer released "
+            "code.",
+        )
+        filtered: bool = Field(
+            False,
+            description="Whether features that lie apart from the others of their class are left out of the class "
+            "means, as in newer released code.",
+        )
+        distance_share: float = Field(
+            0.5,
+            gt=0,
+            lt=1,
+            description="alpha, the weight of a feature's distance to its class mean, against its cosine, when "
+            "`filtered`.",
+        )
+        server_lr: float = Field(0.01, gt=0, description="Learning rate of the server's steps.")
+        server_epochs: int = Field(
+            1,
+            ge=0,
+            description="Steps of the server in a round, each over all rows of the round (our choice: released code "
+            "takes batches of 32).",
+        )
+
+    presets = {"paper": {}, "authors": {"adaptive": True, "filtered": True}, "sound": {"server_epochs": 100}}
+    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "local_epochs": 1}}
+    citation = fm.Citation(
+        "Guo et al., arXiv 2025, arXiv 2502.16119",
+        down={"Cd": 1, "mask": 1},
+        up={"Cd": 1, "mask": 1},
+        state={"P": 1},
         code="wisheverybodyhapi/FedORGP at ff4a036",
         our_choice="A step of the server takes all rows of the round, and `sound` takes 100 of them: one would hardly "
         "move the generator. Preset `paper` has the plain terms of the older released code; the paper's own text was "
@@ -98,24 +81,24 @@ class FedORGP(PrototypePull):
         "and leaves features that lie apart out of a client's class means (`filtered`).",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
         if task.num_classes > task.feature_dim:
             message = f"{task.num_classes} prototypes of {task.feature_dim} features cannot all be at right angles"
-            diagnostics.append(Diagnostic("fedorgp.more_classes_than_features", message, float(task.num_classes)))
+            diagnostics.append(fm.Diagnostic("fedorgp.more_classes_than_features", message, float(task.num_classes)))
         return diagnostics
 
-    def server_init(self, ctx: ServerContext) -> Record:
-        return super().server_init(ctx) | {"generator": first_generator(ctx.task)}
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
+        return super().server_init(ctx) | {"generator": measures.first_generator(ctx.task)}
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         phases = super().phases(start, ctx)
-        return [*phases[:-1], Collect({"rows": Rows(features)})] if self.options.filtered else phases
+        return [*phases[:-1], fm.Collect({"rows": fm.Rows(measures.features)})] if self.options.filtered else phases
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         if not self.options.filtered:
             return super().end(work, state, ctx)
-        rows: LabelledRows = work.collected["rows"]
+        rows: fm.LabelledRows = work.collected["rows"]
         means = means_of_kept(rows, ctx.task.num_classes, self.options.distance_share)
         return {"prototypes": means}, {"model": work.tree}
 
@@ -123,21 +106,21 @@ class FedORGP(PrototypePull):
         distances: Tensor = 1 - (unit(z) * unit(rows)).sum(1)
         return distances
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        tables = ClassTable.stack([get_table(upload, "prototypes") for upload in uploads.values()])
-        generator, options = get_tree(server, "generator"), self.options
-        rows, labels = labelled_rows(tables, generator["embedding"].dtype)
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        tables = fm.ClassTable.stack([fm.get_table(upload, "prototypes") for upload in uploads.values()])
+        generator, options = fm.get_tree(server, "generator"), self.options
+        rows, labels = measures.labelled_rows(tables, generator["embedding"].dtype)
 
-        def loss(tree: Tree) -> Tensor:
-            near, apart = angle_terms(rows, labels, generated(tree), adaptive=options.adaptive)
+        def loss(tree: fm.Tree) -> Tensor:
+            near, apart = angle_terms(rows, labels, measures.generated(tree), adaptive=options.adaptive)
             total: Tensor = options.near * near + options.apart * apart
             return total
 
-        generator = descended(loss, generator, options.server_lr, options.server_epochs)
-        return {"prototypes": generated_table(generator), "generator": generator}
+        generator = measures.descended(loss, generator, options.server_lr, options.server_epochs)
+        return {"prototypes": measures.generated_table(generator), "generator": generator}
 
 
-def means_of_kept(rows: LabelledRows, classes: int, share: float) -> ClassTable:
+def means_of_kept(rows: fm.LabelledRows, classes: int, share: float) -> fm.ClassTable:
     """Return the mean of the features of each class that `kept` keeps [C, d], float32.
 
     Args:
@@ -151,7 +134,7 @@ def means_of_kept(rows: LabelledRows, classes: int, share: float) -> ClassTable:
         own = rows.values[rows.labels == label].double()
         own = own[kept(own, share)] if len(own) else own
         sums[label], counts[label] = own.sum(0), len(own)
-    return ClassTable.from_sums(sums, counts).to(torch.float32)
+    return fm.ClassTable.from_sums(sums, counts).to(torch.float32)
 
 
 def kept(rows: Tensor, share: float) -> Tensor:

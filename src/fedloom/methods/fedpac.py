@@ -10,20 +10,9 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import weighted_mean
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_trained_body
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean, Statistic
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
+from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.methods.parts.measures import features
-from fedloom.nets.net import ALL_ROLES, Net, Role
 
 _TOLERANCE = 1e-12  # of the largest entry of the matrix: below it, a difference is rounding
 
@@ -31,27 +20,8 @@ _TOLERANCE = 1e-12  # of the largest entry of the matrix: below it, a difference
 ALIKE = 1e-3  # head weights this near to a client's own, or to the mean, are reported
 
 
-class Options(method.Options):
-    """Options of FedPAC."""
-
-    weight: float = Field(1.0, ge=0, description="lambda, the strength of the pull to the global class means.")
-    head_lr: float = Field(0.1, gt=0, description="Learning rate of the head in its own phase.")
-    head_epochs: int = Field(1, ge=0, description="Passes that train the head, before the body trains.")
-    cut: float = Field(
-        1e-3, ge=0, lt=1, description="Head weights up to this one become 0; the others are scaled to 1."
-    )
-    weights: Literal["counts", "uniform"] = Field(
-        "counts", description="Weights of the holders of a class in its global mean: by samples of it, or all alike."
-    )
-    unknown: Literal["own", "none"] = Field(
-        "own",
-        description="What pulls features of a class without a global mean: the client's own mean before training, or "
-        "nothing.",
-    )
-
-
-@register
-class FedPAC(Method):
+@fm.register
+class FedPAC(fm.Method):
     """FedPAC: a body pulled to global class means, and for each client the mix of heads that suits its features.
 
     Xu et al., ICLR 2023, arXiv 2306.11867.
@@ -67,34 +37,48 @@ class FedPAC(Method):
     differences of its h = (share of the class x class mean) from theirs. A client that was not drawn keeps its head.
     """
 
-    spec = Spec(
-        private=frozenset({Role.HEAD}),
+    spec = fm.Spec(
+        private=frozenset({fm.Role.HEAD}),
         features=True,
         sends={
-            "model": Sent(),
-            "head": Sent(per_client=True),
-            "prototypes": Sent(labels=True),
-            "start_means": Sent(per_client=True, labels=True),
-            "class_counts": Sent(per_client=True, labels=True),
-            "variance": Sent(per_client=True, spread=20.0),
+            "model": fm.Sent(),
+            "head": fm.Sent(per_client=True),
+            "prototypes": fm.Sent(labels=True),
+            "start_means": fm.Sent(per_client=True, labels=True),
+            "class_counts": fm.Sent(per_client=True, labels=True),
+            "variance": fm.Sent(per_client=True, spread=20.0),
         },
     )
-    Options = Options
-    settings = {  # noqa: RUF012
+
+    class Options(fm.Options):
+        weight: float = Field(1.0, ge=0, description="lambda, the strength of the pull to the global class means.")
+        head_lr: float = Field(0.1, gt=0, description="Learning rate of the head in its own phase.")
+        head_epochs: int = Field(1, ge=0, description="Passes that train the head, before the body trains.")
+        cut: float = Field(
+            1e-3, ge=0, lt=1, description="Head weights up to this one become 0; the others are scaled to 1."
+        )
+        weights: Literal["counts", "uniform"] = Field(
+            "counts",
+            description="Weights of the holders of a class in its global mean: by samples of it, or all alike.",
+        )
+        unknown: Literal["own", "none"] = Field(
+            "own",
+            description="What pulls features of a class without a global mean: the client's own mean before training, "
+            "or nothing.",
+        )
+
+    settings = {
         "authors": {
             "optimizer": {"lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4},
             "local_epochs": 5,
             "batch_size": 50,
         }
     }
-    citation = Citation(
-        "Xu et al.",
-        "ICLR",
-        2023,
-        "arXiv 2306.11867",
-        {"P": 1, "Cd": 1, "mask": 1},
-        {"P": 1, "Cd": 2, "mask": 2, "counts": 1},
-        {"H": 1},
+    citation = fm.Citation(
+        "Xu et al., ICLR 2023, arXiv 2306.11867",
+        down={"P": 1, "Cd": 1, "mask": 1},
+        up={"P": 1, "Cd": 2, "mask": 2, "counts": 1},
+        state={"H": 1},
         code="JianXu95/FedPAC at 5770f4f",
         our_choice="The quadratic problem is solved exactly, in float64. The paper's own text was not at hand: both "
         "presets follow the released code, also for a class without a global mean.",
@@ -102,67 +86,74 @@ class FedPAC(Method):
         released_code="Batch norm moves while the head trains.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        require_trained_body(tasks[0], self.name())
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+        fm.require_trained_body(tasks[0], self.name())
         return super().examine(tasks, participants)
 
     # -- server ----------------------------------------------------------------------------------------------
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        payload: Record = {name: server[name] for name in ("model", "prototypes") if name in server}
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
+        payload: fm.Record = {name: server[name] for name in ("model", "prototypes") if name in server}
         name = _head_of(client)
         return payload | {"head": server[name]} if name in server else payload
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
-        means: ClassTable = self.mean(uploads, "prototypes", counts if self.options.weights == "counts" else "uniform")
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
+        means: fm.ClassTable = self.mean(
+            uploads, "prototypes", counts if self.options.weights == "counts" else "uniform"
+        )
         means = means.to(torch.float32)
         if "prototypes" in server:
-            means = means.fill_missing(get_table(server, "prototypes"))
-        tables = ClassTable.stack([get_table(upload, "start_means") for upload in uploads.values()])
-        variances = torch.tensor([get_number(upload, "variance") for upload in uploads.values()], dtype=torch.float64)
+            means = means.fill_missing(fm.get_table(server, "prototypes"))
+        tables = fm.ClassTable.stack([fm.get_table(upload, "start_means") for upload in uploads.values()])
+        variances = torch.tensor(
+            [fm.get_number(upload, "variance") for upload in uploads.values()], dtype=torch.float64
+        )
         weights = head_weights(tables, counts, variances, self.options.cut)
-        heads = [get_tree(upload, "head") for upload in uploads.values()]
+        heads = [fm.get_tree(upload, "head") for upload in uploads.values()]
         for client, row in zip(uploads, weights.tolist(), strict=True):
             mixed = [(head, weight) for head, weight in zip(heads, row, strict=True) if weight > 0]
-            server = server | {_head_of(client): weighted_mean(*zip(*mixed, strict=True))}
-        found: Record = {"prototypes": means, "head_weights": weights.to(torch.float32)}
+            server = server | {_head_of(client): fm.weighted_mean(*zip(*mixed, strict=True))}
+        found: fm.Record = {"prototypes": means, "head_weights": weights.to(torch.float32)}
         return server | super().aggregate(server, uploads, ctx) | found
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         private = {"model": payload["head"]} if "head" in payload else state
         tree = self._joined(payload, private, ctx.task)
         if "prototypes" not in payload:  # round 1
-            return Start(tree, {})
-        table = get_table(payload, "prototypes")
-        return Start(tree, {"rows": table.values, "known": table.held})
+            return fm.Start(tree, {})
+        table = fm.get_table(payload, "prototypes")
+        return fm.Start(tree, {"rows": table.values, "known": table.held})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        head = frozenset({Role.HEAD})
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        head = frozenset({fm.Role.HEAD})
         optimizer = replace(ctx.task.optimizer, lr=self.options.head_lr, decay=1.0)
-        before: dict[str, Statistic] = {"start_means": ClassMeans(features), "squares": SampleMean(_squared_lengths)}
+        before: dict[str, Statistic] = {
+            "start_means": fm.ClassMeans(features),
+            "squares": fm.SampleMean(_squared_lengths),
+        }
         return [
-            Collect(before),
-            Train(super().loss, self.options.head_epochs, head, optimizer=optimizer, evaluates=ALL_ROLES - head),
-            Train(self.loss, ctx.task.local_epochs, TRAINABLE - head),
-            Collect({"prototypes": ClassMeans(features)}),
+            fm.Collect(before),
+            fm.Train(super().loss, self.options.head_epochs, head, optimizer=optimizer, evaluates=fm.ALL_ROLES - head),
+            fm.Train(self.loss, ctx.task.local_epochs, fm.TRAINABLE - head),
+            fm.Collect({"prototypes": fm.ClassMeans(features)}),
         ]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
-        terms = {"ce": batch.mean(cross_entropy(net.head(z), batch.y))}
+        terms = {"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "rows" in consts:
             known, own = consts["known"][batch.y], consts["start_means"]
             rows = torch.where(known.unsqueeze(1), consts["rows"][batch.y], own.values[batch.y])
             pulled = known | own.held[batch.y] if self.options.unknown == "own" else known
             distance = (z - rows).square().mean(1)
             terms["prototypes"] = self.options.weight * batch.mean(torch.where(pulled, distance, 0.0))
-        return Objective.sum(terms)
+        return fm.Objective.sum(terms)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, next_state = super().end(work, state, ctx)
         means = work.collected["start_means"]
-        h = weighted_means(ClassTable.stack([means]), ctx.class_counts.unsqueeze(0))
+        h = weighted_means(fm.ClassTable.stack([means]), ctx.class_counts.unsqueeze(0))
         variance = (float(work.collected["squares"]) - float(h.square().sum())) / ctx.samples
         statistics = {
             "prototypes": work.collected["prototypes"],
@@ -173,22 +164,22 @@ class FedPAC(Method):
         return payload | {"head": next_state["model"]} | statistics, next_state
 
     # -- tests -----------------------------------------------------------------------------------------------
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         name = _head_of(ctx.client)
         if state is not None and name in server:
             state = state | {"model": server[name]}
         return super().predictors(server, state, ctx)
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        weights = get_tensor(server, "head_weights")
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        weights = fm.get_tensor(server, "head_weights")
         if len(weights) < 2:
             return []
         from_own = float((weights - torch.eye(len(weights))).abs().max())
         from_mean = float((weights - 1 / len(weights)).abs().max())
         if from_own < ALIKE:
-            return [Diagnostic("fedpac.own_heads", "every participant keeps its own head: none is shared", from_own)]
+            return [fm.Diagnostic("fedpac.own_heads", "every participant keeps its own head: none is shared", from_own)]
         message = "every participant gets the mean of all heads: heads are not personal"
-        return [Diagnostic("fedpac.mean_heads", message, from_mean)] if from_mean < ALIKE else []
+        return [fm.Diagnostic("fedpac.mean_heads", message, from_mean)] if from_mean < ALIKE else []
 
 
 def minimum_on_simplex(matrix: Tensor) -> Tensor:
@@ -251,13 +242,13 @@ def _minimum_on_support(quadratic: Tensor, support: Tensor) -> Tensor:
     return weights
 
 
-def weighted_means(means: ClassTable, counts: Tensor) -> Tensor:
+def weighted_means(means: fm.ClassTable, counts: Tensor) -> Tensor:
     """h: class means of m clients [m, C, d], times the share of the class among the client's samples, in float64."""
     shares = counts.double() / counts.sum(1, keepdim=True).clamp(min=1)
     return shares.unsqueeze(2) * means.values.double()
 
 
-def head_weights(means: ClassTable, counts: Tensor, variances: Tensor, cut: float) -> Tensor:
+def head_weights(means: fm.ClassTable, counts: Tensor, variances: Tensor, cut: float) -> Tensor:
     """Return the weights of all clients' heads for each client [m, m], float64; rows sum to 1.
 
     Row i minimises a^T (diag(variances) + D_i) a on the simplex, D_i[j, l] = (h_i - h_j) . (h_i - h_l): the first part
@@ -283,7 +274,7 @@ def head_weights(means: ClassTable, counts: Tensor, variances: Tensor, cut: floa
     return torch.stack(rows)
 
 
-def _squared_lengths(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def _squared_lengths(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """|z|^2 of each sample [B], for the mean over the client's data."""
     return net.features(batch.x).double().square().sum(1)
 

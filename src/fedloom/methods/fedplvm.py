@@ -7,45 +7,18 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from fedloom.core.records import Record, get_table
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
-from fedloom.methods.contract.sample_statistics import LabelledRows, Rows
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.fpl import with_absent_classes
 from fedloom.methods.parts.contrast import unit
 from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.prototypes import clusters_by_class
-from fedloom.nets.net import Net
 
 SMALLEST_COSINE = 1e-6  # smaller ones count as this, without gradient: a power below 1 has none at 0
 _NEVER = -1e30  # score of a prototype that does not count, which logsumexp can take
 
 
-class Options(method.Options):
-    """Options of FedPLVM."""
-
-    alpha: float = Field(
-        0.25, gt=0, le=1, description="Power of the cosines: the smaller, the less a near prototype is worth."
-    )
-    tau: float = Field(0.07, gt=0, description="Temperature of the contrast.")
-    weight: float = Field(100.0, ge=0, description="Weight of the contrast and of the pull, against cross-entropy.")
-    pull: float = Field(2.0, ge=0, description="Factor of the pull to the centre of a class, within that weight.")
-    weights: Literal["samples", "uniform"] = Field(
-        "samples", description="How clients weigh in the mean of their weights."
-    )
-    keep_absent: bool = Field(
-        True,
-        description="Whether a class that no participant holds keeps its prototypes. Released code drops them.",
-    )
-
-
-@register
-class FedPLVM(Method):
+@fm.register
+class FedPLVM(fm.Method):
     """FedPLVM: prototypes by two levels of clusters, so that varied domains get more. Wang et al., NeurIPS 2024, arXiv
     2403.09048.
 
@@ -59,26 +32,33 @@ class FedPLVM(Method):
     features of each class. Server: the mean of weights; FINCH over all rows of a class, and the clusters' means.
     """
 
-    spec = Spec(
-        features=True,
-        sends={"model": Sent(), "prototypes": Sent(per_client=True, labels=True)},
-    )
-    Options = Options
-    presets = {  # noqa: RUF012
+    spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)})
+
+    class Options(fm.Options):
+        alpha: float = Field(
+            0.25, gt=0, le=1, description="Power of the cosines: the smaller, the less a near prototype is worth."
+        )
+        tau: float = Field(0.07, gt=0, description="Temperature of the contrast.")
+        weight: float = Field(100.0, ge=0, description="Weight of the contrast and of the pull, against cross-entropy.")
+        pull: float = Field(2.0, ge=0, description="Factor of the pull to the centre of a class, within that weight.")
+        weights: Literal["samples", "uniform"] = Field(
+            "samples", description="How clients weigh in the mean of their weights."
+        )
+        keep_absent: bool = Field(
+            True,
+            description="Whether a class that no participant holds keeps its prototypes. Released code drops them.",
+        )
+
+    presets = {
         "paper": {"keep_absent": False},
         "authors": {"keep_absent": False, "weights": "uniform"},
         "sound": {"weight": 1.0},
     }
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.01, "momentum": 0.5, "weight_decay": 1e-5}, "local_epochs": 2},
-    }
-    citation = Citation(
-        "Wang et al.",
-        "NeurIPS",
-        2024,
-        "arXiv 2403.09048",
-        {"P": 1, "Jd": 1},
-        {"P": 1, "Jd": 1},
+    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.5, "weight_decay": 1e-5}, "local_epochs": 2}}
+    citation = fm.Citation(
+        "Wang et al., NeurIPS 2024, arXiv 2403.09048",
+        down={"P": 1, "Jd": 1},
+        up={"P": 1, "Jd": 1},
         our_choice="Preset `paper` follows the released formulas; the paper's own text was not read. Preset `sound` "
         "has the weight 1, because 100 drowns cross-entropy here. A class that no participant holds keeps its "
         "prototypes.",
@@ -87,36 +67,36 @@ class FedPLVM(Method):
     )
 
     # -- server ----------------------------------------------------------------------------------------------
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        tables = [get_table(upload, "prototypes") for upload in uploads.values()]
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        tables = [fm.get_table(upload, "prototypes") for upload in uploads.values()]
         rows = [
             torch.cat([table.values[:, label][table.held[:, label]] for table in tables])
             for label in range(ctx.task.num_classes)
         ]
         clusters = clusters_by_class(rows).to(torch.float32)
         if self.options.keep_absent and "prototypes" in server:
-            clusters = with_absent_classes(clusters, get_table(server, "prototypes"))
+            clusters = with_absent_classes(clusters, fm.get_table(server, "prototypes"))
         return {"model": self.mean(uploads, weights=self.options.weights), "prototypes": clusters}
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "prototypes" not in payload:  # round 1
             return start
-        table = get_table(payload, "prototypes")
+        table = fm.get_table(payload, "prototypes")
         centres, classes = table.mean_over_clients(), torch.arange(table.held.shape[1]).expand_as(table.held)
         kept = {"rows": unit(table.values[table.held]), "classes": classes[table.held]}
-        return Start(start.tree, kept | {"centres": unit(centres.values), "known": centres.held})
+        return fm.Start(start.tree, kept | {"centres": unit(centres.values), "known": centres.held})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [Train(self.loss, ctx.task.local_epochs), Collect({"features": Rows(features)})]
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [fm.Train(self.loss, ctx.task.local_epochs), fm.Collect({"features": fm.Rows(features)})]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options, z = self.options, net.features(batch.x)
-        terms = {"ce": batch.mean(cross_entropy(net.head(z), batch.y))}
+        terms = {"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "rows" in consts:
             known, direction = consts["known"][batch.y], unit(z)
             cosines = direction @ consts["rows"].to(z.dtype).T
@@ -126,18 +106,18 @@ class FedPLVM(Method):
             apart = 1 - (direction * consts["centres"].to(z.dtype)[batch.y]).sum(1)
             terms["contrast"] = options.weight * batch.mean(torch.where(known, contrast, 0.0))
             terms["pull"] = options.weight * options.pull * batch.mean(torch.where(known, apart.square(), 0.0))
-        return Objective.sum(terms)
+        return fm.Objective.sum(terms)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
-        found: LabelledRows = work.collected["features"]
+        found: fm.LabelledRows = work.collected["features"]
         rows = [found.values[found.labels == label] for label in range(ctx.task.num_classes)]
         return payload | {"prototypes": clusters_by_class(rows).to(torch.float32)}, state
 
     # -- self-examination ------------------------------------------------------------------------------------
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         tables = [server, *uploads.values()]
-        if any(bool(get_table(record, "prototypes").held[1:].any()) for record in tables):
+        if any(bool(fm.get_table(record, "prototypes").held[1:].any()) for record in tables):
             return []
         message = "no class has two prototypes, at any client or at the server: features form no clusters"
-        return [Diagnostic("fedplvm.one_prototype_per_class", message, 1.0)]
+        return [fm.Diagnostic("fedplvm.one_prototype_per_class", message, 1.0)]

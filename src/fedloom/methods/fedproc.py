@@ -7,31 +7,13 @@ from collections.abc import Sequence
 import torch
 from pydantic import Field
 
-from fedloom.core.records import Record, get_table
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts import prototypes as learned_class_means
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
-from fedloom.nets.net import Net
 
 
-class Options(learned_class_means.Options):
-    """Options of FedProc."""
-
-    learns_at_once: bool = Field(
-        True,
-        description="Whether the contrast's share is 1 - t / T, so that round 1 learns from labels. Released code has "
-        "1 - (t - 1) / (T - 1): round 1 has a share of 1 and no prototypes yet, so nothing is learned.",
-    )
-
-
-@register
-class FedProc(Method):
+@fm.register
+class FedProc(fm.Method):
     """FedProc: from contrast with global class means to cross-entropy, round by round. Mu et al., FGCS 2023,
     arXiv 2109.12273.
 
@@ -42,27 +24,31 @@ class FedProc(Method):
     samples, and of class means over the holders, all alike.
     """
 
-    spec = Spec(features=True, sends={"model": Sent(), "prototypes": Sent(labels=True)})
-    Options = Options
-    presets = {  # noqa: RUF012
+    spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(labels=True)})
+
+    class Options(learned_class_means.Options):
+        learns_at_once: bool = Field(
+            True,
+            description="Whether the contrast's share is 1 - t / T, so that round 1 learns from labels. Released code "
+            "has 1 - (t - 1) / (T - 1): round 1 has a share of 1 and no prototypes yet, so nothing is learned.",
+        )
+
+    presets = {
         "paper": {},
         "authors": {"learns_at_once": False, "prototypes_from": "last_epoch", "keep_absent": False},
         "sound": {},
     }
-    settings = {  # noqa: RUF012
+    settings = {
         "authors": {
             "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
             "local_epochs": 10,
             "batch_size": 64,
         }
     }
-    citation = Citation(
-        "Mu et al.",
-        "FGCS",
-        2023,
-        "arXiv 2109.12273",
-        {"P": 1, "Cd": 1, "mask": 1},
-        {"P": 1, "Cd": 1, "mask": 1},
+    citation = fm.Citation(
+        "Mu et al., FGCS 2023, arXiv 2109.12273",
+        down={"P": 1, "Cd": 1, "mask": 1},
+        up={"P": 1, "Cd": 1, "mask": 1},
         code="WenkeHuang/RethinkFL at 74201b3",
         our_choice="The paper's own text and code were not read: the formulas are those of public re-implementations, "
         "of which preset `authors` follows RethinkFL. The share 1 - t / T lets round 1 learn. A class that no "
@@ -70,48 +56,48 @@ class FedProc(Method):
         released_code="In RethinkFL nothing is learned in round 1, and the last round is cross-entropy alone.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         if tasks[0].rounds == 1:
             message = "rounds = 1: prototypes come after round 1, so the contrast is never used"
-            diagnostics.append(Diagnostic("fedproc.one_round", message, 1.0))
+            diagnostics.append(fm.Diagnostic("fedproc.one_round", message, 1.0))
         return diagnostics
 
     # -- server ----------------------------------------------------------------------------------------------
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        fresh: ClassTable = self.mean(uploads, "prototypes", "uniform").to(torch.float32)
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        fresh: fm.ClassTable = self.mean(uploads, "prototypes", "uniform").to(torch.float32)
         if self.options.keep_absent and "prototypes" in server:
-            fresh = fresh.fill_missing(get_table(server, "prototypes"))
+            fresh = fresh.fill_missing(fm.get_table(server, "prototypes"))
         return super().aggregate(server, uploads, ctx) | {"prototypes": fresh}
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         past, rounds = (
             (ctx.round, ctx.task.rounds) if self.options.learns_at_once else (ctx.round - 1, ctx.task.rounds - 1)
         )
         # a tensor, because a number would be part of what a recorded step is
-        consts: Consts = {"share": torch.tensor(max(0.0, 1 - past / max(1, rounds)))}
+        consts: fm.Consts = {"share": torch.tensor(max(0.0, 1 - past / max(1, rounds)))}
         if "prototypes" in payload:
-            table = get_table(payload, "prototypes")
+            table = fm.get_table(payload, "prototypes")
             consts |= {"prototypes": prototypes_of_table(table), "known": table.held}
-        return Start(start.tree, consts)
+        return fm.Start(start.tree, consts)
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         options = self.options
         return learned_class_means.training_with_class_means(self.loss, ctx.task.local_epochs, options.prototypes_from)
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z, share = net.features(batch.x), consts["share"]
-        terms = {"ce": (1 - share) * batch.mean(cross_entropy(net.head(z), batch.y))}
+        terms = {"ce": (1 - share) * batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "prototypes" in consts:
             contrast, _ = prototype_contrast(z, batch, consts, Cosines(1.0))
             terms["contrast"] = share * batch.mean(torch.where(consts["known"][batch.y], contrast, 0.0))
-        return Objective.sum(terms, {"features": z})
+        return fm.Objective.sum(terms, {"features": z})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         return payload | {"prototypes": work.collected["prototypes"]}, state

@@ -8,44 +8,11 @@ from typing import Any, Literal
 import torch
 from pydantic import BaseModel, Field
 
-from fedloom.core.records import Record, get_table, get_tensor
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Phase, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans
-from fedloom.methods.contract.spec import Sent
+import fedloom.methods as fm
 from fedloom.methods.parts.prototypes import PrototypePull
 
 
-class Options(method.Options):
-    """Options of FedProto."""
-
-    weight: float = Field(
-        1.0, ge=0, description="lambda, the strength of the pull; 0 is local training, or FedAvg with average_model."
-    )
-    weights: Literal["counts", "uniform"] = Field(
-        "counts", description="Weights of the holders of a class: by their samples of it, or all alike."
-    )
-    prototypes_from: Literal["after_training", "last_epoch"] = Field(
-        "after_training",
-        description="Where prototypes come from: a pass after training, or the last epoch's own forward passes.",
-    )
-    nearest_among: Literal["known", "own"] = Field(
-        "known",
-        description="Classes that the prediction by the nearest prototype may choose: all known ones, or those of the "
-        "client's data.",
-    )
-    average_model: bool = Field(
-        False,
-        description="Whether weights are averaged as in FedAvg, too. FedSKC and FedSC print a global accuracy and do "
-        "not say how they get it; this is our choice.",
-    )
-
-
-@register
+@fm.register
 class FedProto(PrototypePull):
     """FedProto: class means of features travel in place of weights. Tan et al., AAAI 2022, arXiv 2105.00243.
 
@@ -56,8 +23,31 @@ class FedProto(PrototypePull):
     Tested with the own head, or the nearest prototype ("nearest" in `evaluation.also`).
     """
 
-    Options = Options
-    presets = {  # noqa: RUF012
+    class Options(fm.Options):
+        weight: float = Field(
+            1.0,
+            ge=0,
+            description="lambda, the strength of the pull; 0 is local training, or FedAvg with average_model.",
+        )
+        weights: Literal["counts", "uniform"] = Field(
+            "counts", description="Weights of the holders of a class: by their samples of it, or all alike."
+        )
+        prototypes_from: Literal["after_training", "last_epoch"] = Field(
+            "after_training",
+            description="Where prototypes come from: a pass after training, or the last epoch's own forward passes.",
+        )
+        nearest_among: Literal["known", "own"] = Field(
+            "known",
+            description="Classes that the prediction by the nearest prototype may choose: all known ones, or those of "
+            "the client's data.",
+        )
+        average_model: bool = Field(
+            False,
+            description="Whether weights are averaged as in FedAvg, too. FedSKC and FedSC print a global accuracy and "
+            "do not say how they get it; this is our choice.",
+        )
+
+    presets = {
         "paper": {},
         "authors": {"weights": "uniform", "prototypes_from": "last_epoch", "nearest_among": "own"},
         "sound": {},
@@ -65,14 +55,11 @@ class FedProto(PrototypePull):
         "fedskc": {"average_model": True},
         "fedsc": {"average_model": True},
     }
-    citation = Citation(
-        "Tan et al.",
-        "AAAI",
-        2022,
-        "arXiv 2105.00243",
-        {"Cd": 1, "mask": 1},
-        {"Cd": 1, "mask": 1, "counts": 1},
-        {"P": 1},
+    citation = fm.Citation(
+        "Tan et al., AAAI 2022, arXiv 2105.00243",
+        down={"Cd": 1, "mask": 1},
+        up={"Cd": 1, "mask": 1, "counts": 1},
+        state={"P": 1},
         compared_in=("fedskc", "fedsc", "feddw", "fedssa"),
         code="yuetan031/FedProto at 97e42e2",
     )
@@ -81,47 +68,47 @@ class FedProto(PrototypePull):
         super().__init__(options)
         sends = dict(self.spec.sends)
         if self.options.weights == "counts":
-            sends["class_counts"] = Sent(per_client=True, labels=True, dp="ones")
+            sends["class_counts"] = fm.Sent(per_client=True, labels=True, dp="ones")
         if self.options.average_model:
-            sends["model"] = Sent()
+            sends["model"] = fm.Sent()
             self.spec = replace(self.spec, private=frozenset(), architectures="one")
         self.spec = replace(self.spec, sends=sends)
 
-    def server_init(self, ctx: ServerContext) -> Record:
-        shared = Method.server_init(self, ctx) if self.options.average_model else {}
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
+        shared = fm.Method.server_init(self, ctx) if self.options.average_model else {}
         return shared | super().server_init(ctx)
 
-    def client_init(self, ctx: ClientContext) -> Record:
+    def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return super().client_init(ctx) | self._classes(ctx)
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         if self.options.prototypes_from == "after_training":
             return super().phases(start, ctx)
-        return [Train(self.loss, ctx.task.local_epochs, collect={"prototypes": ClassMeans("features")})]
+        return [fm.Train(self.loss, ctx.task.local_epochs, collect={"prototypes": fm.ClassMeans("features")})]
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, next_state = super().end(work, state, ctx)
         if self.options.weights == "counts":
             payload["class_counts"] = ctx.class_counts
         if self.options.average_model:
-            shared, next_state = Method.end(self, work, state, ctx)
+            shared, next_state = fm.Method.end(self, work, state, ctx)
             payload |= shared
         return payload, next_state | self._classes(ctx)
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         counts: Any = "uniform"
         if self.options.weights == "counts":
-            counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
-        fresh: ClassTable = self.mean(uploads, "prototypes", counts)
+            counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
+        fresh: fm.ClassTable = self.mean(uploads, "prototypes", counts)
         shared = super().aggregate(server, uploads, ctx) if self.options.average_model else {}
-        return shared | {"prototypes": fresh.to(torch.float32).fill_missing(get_table(server, "prototypes"))}
+        return shared | {"prototypes": fresh.to(torch.float32).fill_missing(fm.get_table(server, "prototypes"))}
 
-    def tested_with(self, server: Record, state: Record | None) -> ClassTable:
+    def tested_with(self, server: fm.Record, state: fm.Record | None) -> fm.ClassTable:
         table = super().tested_with(server, state)
-        return table.keep_classes(get_tensor(state, "classes")) if state and "classes" in state else table
+        return table.keep_classes(fm.get_tensor(state, "classes")) if state and "classes" in state else table
 
-    def _classes(self, ctx: ClientContext) -> Record:
+    def _classes(self, ctx: fm.ClientContext) -> fm.Record:
         return {"classes": ctx.class_counts > 0} if self.options.nearest_among == "own" else {}

@@ -7,30 +7,15 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import register
-from fedloom.methods.contract.phases import Batch, Consts, Objective
-from fedloom.methods.contract.spec import Spec
-from fedloom.nets.net import Net
+import fedloom.methods as fm
 
 NONE = 2.0  # no cosine: stands where there is no partner
 FAR = -1e4  # below every cosine: stands where there is no negative
 NEGATIVES = 2
 
 
-class Options(method.Options):
-    """Options of FedRCL."""
-
-    weight: float = Field(1.0, ge=0, description="Weight of both terms beside cross-entropy; 0 is FedAvg.")
-    tau: float = Field(0.05, gt=0, description="Temperature of the cosines.")
-    beta: float = Field(1.0, ge=0, description="Weight of the penalty beside the contrast.")
-    threshold: float = Field(0.7, ge=-1, le=1, description="Cosine below which a pair is not penalised.")
-
-
-@register
-class FedRCL(method.Method):
+@fm.register
+class FedRCL(fm.Method):
     """FedRCL: supervised contrast at several depths, without features of one class collapsing. Seo et al., CVPR 2024,
     arXiv 2401.04928.
 
@@ -45,45 +30,46 @@ class FedRCL(method.Method):
     the head's input.
     """
 
-    spec = Spec(features=True)
-    Options = Options
-    settings = {  # noqa: RUF012
+    spec = fm.Spec(features=True)
+
+    class Options(fm.Options):
+        weight: float = Field(1.0, ge=0, description="Weight of both terms beside cross-entropy; 0 is FedAvg.")
+        tau: float = Field(0.05, gt=0, description="Temperature of the cosines.")
+        beta: float = Field(1.0, ge=0, description="Weight of the penalty beside the contrast.")
+        threshold: float = Field(0.7, ge=-1, le=1, description="Cosine below which a pair is not penalised.")
+
+    settings = {
         "authors": {
             "optimizer": {"lr": 0.1, "momentum": 0.0, "weight_decay": 1e-3, "decay": 0.998},
             "local_epochs": 5,
             "batch_size": 50,
         }
     }
-    citation = Citation(
-        "Seo et al.",
-        "CVPR",
-        2024,
-        "arXiv 2401.04928",
-        {"P": 1},
-        {"P": 1},
+    citation = fm.Citation(
+        "Seo et al., CVPR 2024, arXiv 2401.04928",
         compared_in=("fedskc", "fedsc"),
         code="skynbe/FedRCL at 378beb4",
         our_choice="All presets take the released code's samples.",
         departures="The paper takes all positives and negatives, and all pairs above the threshold.",
     )
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options = self.options
         levels, z = net.levels(batch.x)
         terms_by_level = [relaxed_contrast(level, batch, options.tau, options.threshold) for level in levels]
         contrast, penalty = (
             torch.stack([batch.mean(term) for term in terms]).mean() for terms in zip(*terms_by_level, strict=True)
         )
-        return Objective.sum(
+        return fm.Objective.sum(
             {
-                "ce": batch.mean(cross_entropy(net.head(z), batch.y)),
+                "ce": batch.mean(fm.cross_entropy(net.head(z), batch.y)),
                 "contrast": options.weight * contrast,
                 "penalty": options.weight * options.beta * penalty,
             }
         )
 
 
-def relaxed_contrast(level: Tensor, batch: Batch, tau: float, threshold: float) -> tuple[Tensor, Tensor]:
+def relaxed_contrast(level: Tensor, batch: fm.Batch, tau: float, threshold: float) -> tuple[Tensor, Tensor]:
     """Return contrast and penalty of each sample [B], as in the docstring of `FedRCL`.
 
     Args:

@@ -6,29 +6,12 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedloom.core.records import Record
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
-from fedloom.methods.contract.losses import ABSENT, cross_entropy
-from fedloom.methods.contract.method import register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
-from fedloom.methods.contract.spec import Spec
+import fedloom.methods as fm
 from fedloom.nets.deep_copy import deep_copy
-from fedloom.nets.net import Net, Role
 
 
-class Options(method.Options):
-    """Options of FedRoD."""
-
-    balanced: bool = Field(True, description="Balanced softmax for the shared head, or plain cross-entropy.")
-    gamma: float = Field(
-        1.0, ge=0, description="Strength of the balance; at 0 only classes that the client lacks are left out."
-    )
-
-
-@register
-class FedRoD(method.Method):
+@fm.register
+class FedRoD(fm.Method):
     """FedRoD: a shared head with a class-balanced loss, and a private one on top. Chen & Chao, ICLR 2022,
     arXiv 2107.00778, the linear variant.
 
@@ -40,48 +23,49 @@ class FedRoD(method.Method):
     the shared head, as that paper's code.
     """
 
-    spec = Spec(private=frozenset({Role.EXTRA}), features=True)
-    Options = Options
-    presets = {"paper": {}, "authors": {}, "sound": {}, "fedco2": {"balanced": False}}  # noqa: RUF012
-    citation = Citation(
-        "Chen & Chao",
-        "ICLR",
-        2022,
-        "arXiv 2107.00778",
-        {"P": 1},
-        {"P": 1},
-        {"H": 1},
+    spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True)
+
+    class Options(fm.Options):
+        balanced: bool = Field(True, description="Balanced softmax for the shared head, or plain cross-entropy.")
+        gamma: float = Field(
+            1.0, ge=0, description="Strength of the balance; at 0 only classes that the client lacks are left out."
+        )
+
+    presets = {"paper": {}, "authors": {}, "sound": {}, "fedco2": {"balanced": False}}
+    citation = fm.Citation(
+        "Chen & Chao, ICLR 2022, arXiv 2107.00778",
+        state={"H": 1},
         compared_in=("fedco2",),
         our_choice="The private head starts as the shared one.",
     )
 
-    def extra(self, net: Net) -> nn.Module:
+    def extra(self, net: fm.Net) -> nn.Module:
         return deep_copy(net.head)
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start, counts = super().begin(payload, state, ctx), ctx.class_counts.double()
-        offset = torch.where(counts > 0, self.options.gamma * counts.clamp(min=1).log(), ABSENT)
-        return Start(start.tree, {"offset": offset})
+        offset = torch.where(counts > 0, self.options.gamma * counts.clamp(min=1).log(), fm.ABSENT)
+        return fm.Start(start.tree, {"offset": offset})
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
         logits = net.head(z)
         balanced = logits + consts["offset"].to(logits.dtype) if self.options.balanced else logits
-        return Objective.sum(
+        return fm.Objective.sum(
             {
-                "ce": batch.mean(cross_entropy(balanced, batch.y)),
-                "ce_private": batch.mean(cross_entropy(logits.detach() + net.extra(z.detach()), batch.y)),
+                "ce": batch.mean(fm.cross_entropy(balanced, batch.y)),
+                "ce_private": batch.mean(fm.cross_entropy(logits.detach() + net.extra(z.detach()), batch.y)),
             }
         )
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
-            first: Record = {"model": self._private(ctx.task.init, ctx.task)}
-            return {"global": Predictor(self._joined(server, first, ctx.task))}
-        return {"personal": Predictor(self._joined(server, state, ctx.task), both_heads)}
+            first: fm.Record = {"model": self._private(ctx.task.init, ctx.task)}
+            return {"global": fm.Predictor(self._joined(server, first, ctx.task))}
+        return {"personal": fm.Predictor(self._joined(server, state, ctx.task), both_heads)}
 
 
-def both_heads(net: Net, x: Tensor) -> Tensor:
+def both_heads(net: fm.Net, x: Tensor) -> Tensor:
     """The sum of the shared and the private head's logits [B, C]."""
     z = net.features(x)
     logits: Tensor = net.head(z) + net.extra(z)

@@ -5,28 +5,11 @@ from __future__ import annotations
 import torch
 from pydantic import Field
 
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Start
-from fedloom.methods.contract.method import register
-from fedloom.methods.contract.phases import Consts, Phase, Train
+import fedloom.methods as fm
 
 
-class Options(method.Options):
-    """Options of FedSAM."""
-
-    rho: float = Field(0.1, ge=0, description="Length of the ascent. With 0 the method is FedAvg.")
-    adaptive: bool = Field(
-        False,
-        description="FedASAM: scale the ascent by the size of each weight, so that rescaling a layer changes nothing. "
-        "The authors then take rho 0.7.",
-    )
-    eta: float = Field(0.2, ge=0, description="Number that the adaptive ascent adds to the size of each weight.")
-
-
-@register
-class FedSAM(method.Method):
+@fm.register
+class FedSAM(fm.Method):
     """FedSAM, FedASAM: steps by the gradient at the worst point nearby. Caldarola et al., ECCV 2022, arXiv 2203.11834.
 
     Down, up, server: as FedAvg.
@@ -37,31 +20,34 @@ class FedSAM(method.Method):
     momentum belong to the step. A step costs two forward and two backward passes.
     """
 
-    Options = Options
-    settings = {  # noqa: RUF012
+    class Options(fm.Options):
+        rho: float = Field(0.1, ge=0, description="Length of the ascent. With 0 the method is FedAvg.")
+        adaptive: bool = Field(
+            False,
+            description="FedASAM: scale the ascent by the size of each weight, so that rescaling a layer changes "
+            "nothing. The authors then take rho 0.7.",
+        )
+        eta: float = Field(0.2, ge=0, description="Number that the adaptive ascent adds to the size of each weight.")
+
+    settings = {
         "authors": {
             "optimizer": {"lr": 0.01, "momentum": 0.0, "weight_decay": 4e-4},
             "local_epochs": 1,
             "batch_size": 64,
         }
     }
-    citation = Citation(
-        "Caldarola, Caputo, Ciccone",
-        "ECCV",
-        2022,
-        "arXiv 2203.11834",
-        {"P": 1},
-        {"P": 1},
+    citation = fm.Citation(
+        "Caldarola, Caputo, Ciccone, ECCV 2022, arXiv 2203.11834",
         code="debcaldarola/fedsam at 64bbf93",
         our_choice="Statistics of batch norm move in the first pass alone. All presets have the released script's rho "
         "for CIFAR-10.",
         departures="Stochastic weight averaging at the server, which the paper adds, is left out.",
     )
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [Train(self.loss, ctx.task.local_epochs, ascent=self.ascent if self.options.rho else None)]
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [fm.Train(self.loss, ctx.task.local_epochs, ascent=self.ascent if self.options.rho else None)]
 
-    def ascent(self, gradients: Tree, parameters: Tree, consts: Consts) -> Tree:
+    def ascent(self, gradients: fm.Tree, parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
         """Return e, the move to the worst point nearby.
 
         Args:
@@ -78,5 +64,5 @@ class FedSAM(method.Method):
             return {name: move * self._scale(name, parameters) for name, move in moves.items()}
         return moves
 
-    def _scale(self, name: str, parameters: Tree) -> torch.Tensor | float:
+    def _scale(self, name: str, parameters: fm.Tree) -> torch.Tensor | float:
         return parameters[name].abs() + self.options.eta if name.rpartition(".")[2] == "weight" else 1.0

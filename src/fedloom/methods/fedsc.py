@@ -9,26 +9,8 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record, get_table, get_tensor
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
-from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.contrast import (
-    Prototypes,
-    distances_to,
-    log_sum_exp,
-    prototype_contrast,
-    prototypes_of,
-    prototypes_of_table,
-    ramped,
-    unit,
-)
+import fedloom.methods as fm
+from fedloom.methods.parts import contrast
 from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.parameters import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.prototypes import (
@@ -40,49 +22,10 @@ from fedloom.methods.parts.prototypes import (
     shares,
     sigmoid_weights,
 )
-from fedloom.nets.net import Net
 
 
-class Options(method.Options):
-    """Options of FedSC."""
-
-    tau: float = Field(0.05, gt=0, description="Temperature of RPCL.")
-    neighbours: int = Field(2, ge=0, description="M, prototypes that are merged with each prototype.")
-    neighbour: Literal["angle", "l1", "l2", "cosine", "kl", "none"] = Field(
-        "angle", description="Distance by which neighbours of a prototype are chosen."
-    )
-    scale: Literal["dataset", "batch", "none"] = Field(
-        "dataset",
-        description="The normaliser U: over the client's data set (taken once an epoch), over the batch, or none.",
-    )
-    detach_scale: bool = Field(True, description="Whether U is a constant for the gradient.")
-    positives: Literal["all", "mean", "self"] = Field(
-        "all",
-        description="Positives of a sample: all prototypes of its class, their clients' mean, or the sample itself "
-        "(released code).",
-    )
-    rpcl_reduce: Literal["sum", "mean_exp"] = Field(
-        "sum", description="Sum or mean of the exponentials over the positives."
-    )
-    cpdr: Literal["l1", "l2", "mse", "off"] = Field(
-        "l1", description="Norm of the regulariser: printed sum of absolute differences, L2 norm, mean square, or off."
-    )
-    consistent: Literal["renorm", "zero_fill", "code"] = Field(
-        "renorm", description="How O treats clients that do not hold a class."
-    )
-    prototypes_from: Literal["after_training", "last_epoch"] = Field(
-        "after_training",
-        description="Where prototypes come from: a pass after training, or the last epoch's own forward passes.",
-    )
-    lambda_rpcl: float = Field(1.0, ge=0, description="Weight of RPCL.")
-    rpcl_ramp: int = Field(
-        0, ge=0, description="Rounds over which RPCL's weight grows to its full value; 0 is at once."
-    )
-    lambda_cpdr: float = Field(1.0, ge=0, description="Weight of CPDR.")
-
-
-@register
-class FedSC(Method):
+@fm.register
+class FedSC(fm.Method):
     """FedSC: contrast with other clients' class prototypes. Wang et al., KDD 2025, doi 10.1145/3711896.3736957.
 
     Here the feature is the penultimate vector z = f(u; x), [d]. C classes, m participants of the last round.
@@ -100,16 +43,52 @@ class FedSC(Method):
     method's page.
     """
 
-    spec = Spec(
+    spec = fm.Spec(
         features=True,
         sends={
-            "model": Sent(),
-            "prototypes": Sent(per_client=True, labels=True, spread=0.6, dp="noise"),
-            "class_counts": Sent(per_client=True, labels=True, dp="ones"),
+            "model": fm.Sent(),
+            "prototypes": fm.Sent(per_client=True, labels=True, spread=0.6, dp="noise"),
+            "class_counts": fm.Sent(per_client=True, labels=True, dp="ones"),
         },
     )
-    Options = Options
-    presets = {  # noqa: RUF012
+
+    class Options(fm.Options):
+        tau: float = Field(0.05, gt=0, description="Temperature of RPCL.")
+        neighbours: int = Field(2, ge=0, description="M, prototypes that are merged with each prototype.")
+        neighbour: Literal["angle", "l1", "l2", "cosine", "kl", "none"] = Field(
+            "angle", description="Distance by which neighbours of a prototype are chosen."
+        )
+        scale: Literal["dataset", "batch", "none"] = Field(
+            "dataset",
+            description="The normaliser U: over the client's data set (taken once an epoch), over the batch, or none.",
+        )
+        detach_scale: bool = Field(True, description="Whether U is a constant for the gradient.")
+        positives: Literal["all", "mean", "self"] = Field(
+            "all",
+            description="Positives of a sample: all prototypes of its class, their clients' mean, or the sample itself "
+            "(released code).",
+        )
+        rpcl_reduce: Literal["sum", "mean_exp"] = Field(
+            "sum", description="Sum or mean of the exponentials over the positives."
+        )
+        cpdr: Literal["l1", "l2", "mse", "off"] = Field(
+            "l1",
+            description="Norm of the regulariser: printed sum of absolute differences, L2 norm, mean square, or off.",
+        )
+        consistent: Literal["renorm", "zero_fill", "code"] = Field(
+            "renorm", description="How O treats clients that do not hold a class."
+        )
+        prototypes_from: Literal["after_training", "last_epoch"] = Field(
+            "after_training",
+            description="Where prototypes come from: a pass after training, or the last epoch's own forward passes.",
+        )
+        lambda_rpcl: float = Field(1.0, ge=0, description="Weight of RPCL.")
+        rpcl_ramp: int = Field(
+            0, ge=0, description="Rounds over which RPCL's weight grows to its full value; 0 is at once."
+        )
+        lambda_cpdr: float = Field(1.0, ge=0, description="Weight of CPDR.")
+
+    presets = {
         "paper": {},
         "authors": {
             "neighbour": "none",
@@ -121,14 +100,11 @@ class FedSC(Method):
         },
         "sound": {"tau": 0.5, "cpdr": "mse"},
     }
-    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}  # noqa: RUF012
-    citation = Citation(
-        "Wang et al.",
-        "KDD",
-        2025,
-        "doi 10.1145/3711896.3736957",
-        {"P": 1, "mCd": 1, "masks": 1, "Cd": 1, "mask": 1},
-        {"P": 1, "Cd": 1, "mask": 1, "counts": 1},
+    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}
+    citation = fm.Citation(
+        "Wang et al., KDD 2025, doi 10.1145/3711896.3736957",
+        down={"P": 1, "mCd": 1, "masks": 1, "Cd": 1, "mask": 1},
+        up={"P": 1, "Cd": 1, "mask": 1, "counts": 1},
         code="hwang52/FedSC at a04dc8e",
         our_choice="Round 1 is CE alone. U, over the client's data set (Eq. 13), is taken afresh before every epoch "
         "and has no gradient.",
@@ -137,18 +113,18 @@ class FedSC(Method):
         released_code="Preset `authors`, with the losses of `released_repulsion`.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         clamped = neighbours_clamped("fedsc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
 
     # -- server ----------------------------------------------------------------------------------------------
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        tables = [get_table(upload, "prototypes") for upload in uploads.values()]
-        counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()])
-        local = ClassTable.stack(tables).to(torch.float64)
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        tables = [fm.get_table(upload, "prototypes") for upload in uploads.values()]
+        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
+        local = fm.ClassTable.stack(tables).to(torch.float64)
         relational = relational_prototypes(local, self.options.neighbours, self.options.neighbour)
         weights = discrepancy_weights(counts)
         consistent = consistent_prototypes(relational, weights, self.options.consistent)
@@ -159,60 +135,57 @@ class FedSC(Method):
         }
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "relational" not in payload:
             return start
-        relational, consistent = (
-            get_table(payload, "relational"),
-            get_table(payload, "consistent"),
-        )
+        relational, consistent = (fm.get_table(payload, "relational"), fm.get_table(payload, "consistent"))
         prototypes = {
             "consistent": consistent.values,
             "known": None if consistent.held.all() else consistent.held,
-            "weight": ramped(self.options.lambda_rpcl, ctx.round, self.options.rpcl_ramp, consistent.values),
+            "weight": contrast.ramped(self.options.lambda_rpcl, ctx.round, self.options.rpcl_ramp, consistent.values),
         }
         if self.options.positives == "self":
-            return Start(start.tree, released_constants(relational) | prototypes)
+            return fm.Start(start.tree, released_constants(relational) | prototypes)
         all_attract = self.options.positives == "all"
-        made = prototypes_of_table(relational) if all_attract else prototypes_with_means(relational)
-        return Start(start.tree, {"prototypes": made} | prototypes)
+        made = contrast.prototypes_of_table(relational) if all_attract else prototypes_with_means(relational)
+        return fm.Start(start.tree, {"prototypes": made} | prototypes)
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         epochs, options = ctx.task.local_epochs, self.options
-        over_all = options.scale == "dataset" and isinstance(start.consts.get("prototypes"), Prototypes)
-        refresh = {"scale": SampleMean(_distances)} if over_all else {}
+        over_all = options.scale == "dataset" and isinstance(start.consts.get("prototypes"), contrast.Prototypes)
+        refresh = {"scale": fm.SampleMean(_distances)} if over_all else {}
         if options.prototypes_from == "last_epoch":
-            return [Train(self.loss, epochs, refresh=refresh, collect={"prototypes": ClassMeans("features")})]
-        after = Collect({"prototypes": ClassMeans(features)})
-        return [Train(self.loss, epochs, refresh=refresh), after]
+            return [fm.Train(self.loss, epochs, refresh=refresh, collect={"prototypes": fm.ClassMeans("features")})]
+        after = fm.Collect({"prototypes": fm.ClassMeans(features)})
+        return [fm.Train(self.loss, epochs, refresh=refresh), after]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options = self.options
         z = net.features(batch.x)
-        ce = batch.mean(cross_entropy(net.head(z), batch.y))
+        ce = batch.mean(fm.cross_entropy(net.head(z), batch.y))
         taps = {"features": z}
         if "prototypes" not in consts:  # round 1: nothing has been shared yet
-            return Objective.sum({"ce": ce}, taps)
+            return fm.Objective.sum({"ce": ce}, taps)
         if options.positives == "self":
             repulsion = released_repulsion(z, batch, consts, options.tau)
-            return Objective.sum({"ce": ce, "rpcl": consts["weight"] * repulsion}, taps)
+            return fm.Objective.sum({"ce": ce, "rpcl": consts["weight"] * repulsion}, taps)
         terms = {"ce": ce, "rpcl": consts["weight"] * rpcl(z, batch, consts, options)}
         if options.cpdr != "off":
             terms["cpdr"] = options.lambda_cpdr * cpdr(z, batch, consts, options.cpdr)
-        return Objective.sum(terms, taps)
+        return fm.Objective.sum(terms, taps)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         return payload | {"prototypes": work.collected["prototypes"], "class_counts": ctx.class_counts}, state
 
     # -- self-examination ------------------------------------------------------------------------------------
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        held = torch.stack([get_table(upload, "prototypes").held for upload in uploads.values()])
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        held = torch.stack([fm.get_table(upload, "prototypes").held for upload in uploads.values()])
         return one_holder_per_class("fedsc", held, "no prototype has a neighbour, r = o = the local mean")
 
 
-def released_constants(relational: ClassTable) -> Consts:
+def released_constants(relational: fm.ClassTable) -> fm.Consts:
     """A round's constants from prototypes [m, C, d]: "prototypes" [m C, d], "directions" (the same at length 1), "own"
     [C, m C] (which are of a class) and "held" [m C].
     """
@@ -220,10 +193,10 @@ def released_constants(relational: ClassTable) -> Consts:
     prototypes = relational.values.reshape(-1, width)
     is_own_class = torch.arange(classes).repeat(holders) == torch.arange(classes).unsqueeze(1)
     held = relational.held.reshape(-1)
-    return {"prototypes": prototypes, "directions": unit(prototypes), "own": is_own_class, "held": held}
+    return {"prototypes": prototypes, "directions": contrast.unit(prototypes), "own": is_own_class, "held": held}
 
 
-def released_repulsion(z: Tensor, batch: Batch, consts: Consts, tau: float) -> Tensor:
+def released_repulsion(z: Tensor, batch: fm.Batch, consts: fm.Consts, tau: float) -> Tensor:
     """mean_i log(1 + sum over the pool of exp((cos(z_i, p) - 1) / tau)); z [B, d] -> scalar.
 
     FedSC as released (commit a04dc8e). `torch.mean` is called there on a list; the error is swallowed by a bare
@@ -232,17 +205,17 @@ def released_repulsion(z: Tensor, batch: Batch, consts: Consts, tau: float) -> T
     every class occurs once for every sample of another class. Relational prototypes are computed and thrown away: R
     holds the raw local prototypes.
     """
-    scores = (unit(z) @ consts["directions"].to(z.dtype).T - 1) / tau
+    scores = (contrast.unit(z) @ consts["directions"].to(z.dtype).T - 1) / tau
     counted = torch.ones_like(batch.y) if batch.mask is None else batch.mask.long()
     same = (consts["own"][batch.y] * counted.unsqueeze(1)).sum(0)  # [Q] samples of the prototype's own class
     repeats = (counted.sum() - same).to(z.dtype)  # [Q] how often the pool holds each prototype
     pooled = (repeats > 0) & consts["held"]
     scores = scores + torch.where(pooled, repeats, torch.ones_like(repeats)).log()
-    repelled = torch.nn.functional.softplus(log_sum_exp(scores, pooled))
+    repelled = torch.nn.functional.softplus(contrast.log_sum_exp(scores, pooled))
     return batch.mean(torch.where(pooled.any(), repelled, 0.0))
 
 
-def rpcl(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
+def rpcl(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSC.Options) -> Tensor:
     """Relational prototype contrastive loss, Eq. 13-14: scalar, mean over samples of known classes.
 
     Args:
@@ -251,13 +224,13 @@ def rpcl(z: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
         consts: "prototypes", and "scale" [Q] if `options.scale` is "dataset".
         options: temperature, scale U, and `rpcl_reduce`: "mean_exp" divides the sum over positives by their number.
     """
-    losses, defined = prototype_contrast(z, batch, consts, options)
+    losses, defined = contrast.prototype_contrast(z, batch, consts, options)
     if options.rpcl_reduce == "mean_exp":  # the positives' mean, without the advantage of many holders
         losses = losses + consts["prototypes"].attracting.log()[batch.y]
     return batch.mean(losses, among=defined)
 
 
-def cpdr(z: Tensor, batch: Batch, consts: Consts, norm: str) -> Tensor:
+def cpdr(z: Tensor, batch: fm.Batch, consts: fm.Consts, norm: str) -> Tensor:
     """Consistent prototype discrepancy, Eq. 15: distance to the class's prototype o, mean over known classes.
 
     Args:
@@ -277,16 +250,16 @@ def cpdr(z: Tensor, batch: Batch, consts: Consts, norm: str) -> Tensor:
     return batch.mean(distance, among=consistent)
 
 
-def prototypes_with_means(relational: ClassTable) -> Prototypes:
+def prototypes_with_means(relational: fm.ClassTable) -> contrast.Prototypes:
     """R [m, C, d] with one more row a class, the mean of its rows: the mean attracts, the rows repel other classes."""
     mean = relational.mean_over_clients()
     rows = torch.cat([relational.values, mean.values.unsqueeze(0)])
     positives = torch.cat([torch.zeros_like(relational.held), mean.held.unsqueeze(0)])
     negatives = torch.cat([relational.held, torch.zeros_like(mean.held).unsqueeze(0)])
-    return prototypes_of(rows, positives, negatives)
+    return contrast.prototypes_of(rows, positives, negatives)
 
 
-def relational_prototypes(local: ClassTable, neighbours: int, metric: str) -> ClassTable:
+def relational_prototypes(local: fm.ClassTable, neighbours: int, metric: str) -> fm.ClassTable:
     """R [m, C, d] from local prototypes [m, C, d]: each row averaged with its nearest holders', Eq. 5-9.
 
     metric "angle": |phi_k - phi_q| with phi_k the cosine to the holders' mean (Eq. 7-8); "l1", "l2", "cosine" and
@@ -297,12 +270,12 @@ def relational_prototypes(local: ClassTable, neighbours: int, metric: str) -> Cl
     return merge_neighbours(local, nearest_holders(_client_distances(local, metric), local.held, neighbours))
 
 
-def angles(local: ClassTable) -> Tensor:
+def angles(local: fm.ClassTable) -> Tensor:
     """phi [m, C]: cosine of each local prototype [m, C, d] to its class's mean over the holders, Eq. 5 and 7."""
     return cosine(local.mean_over_clients().values, local.values)
 
 
-def _client_distances(local: ClassTable, metric: str) -> Tensor:
+def _client_distances(local: fm.ClassTable, metric: str) -> Tensor:
     """Distances [C, m, m] between clients' prototypes [m, C, d] of each class."""
     rows = local.values.transpose(0, 1)  # [C, m, d]
     if metric == "angle":
@@ -328,7 +301,7 @@ def size_against_discrepancy(counts: Tensor) -> Tensor:
     return shares(counts.sum(1)) - shares(label_discrepancy(counts))
 
 
-def consistent_prototypes(relational: ClassTable, weights: Tensor, mode: str = "renorm") -> ClassTable:
+def consistent_prototypes(relational: fm.ClassTable, weights: Tensor, mode: str = "renorm") -> fm.ClassTable:
     """O [C, d] from R [m, C, d] and e [m]: sum_k e_k r_k^j over the holders of j, Eq. 12.
 
     mode "renorm": divided by the holders' weights; "zero_fill": not divided (literal sum over all clients);
@@ -343,9 +316,9 @@ def consistent_prototypes(relational: ClassTable, weights: Tensor, mode: str = "
         share = torch.where(held, weights.unsqueeze(1), torch.zeros((), dtype=weights.dtype))
     if mode == "renorm":
         share = share / torch.where(held.any(0), share.sum(0), 1.0)
-    return ClassTable((share.unsqueeze(2) * relational.values).sum(0), held.any(0))
+    return fm.ClassTable((share.unsqueeze(2) * relational.values).sum(0), held.any(0))
 
 
-def _distances(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def _distances(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Distances [B, Q] of the features to every prototype, for U over the client's data set."""
-    return distances_to(net.features(batch.x), consts["prototypes"])
+    return contrast.distances_to(net.features(batch.x), consts["prototypes"])

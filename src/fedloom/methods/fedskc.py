@@ -11,25 +11,9 @@ from pydantic import BaseModel, Field, field_validator
 from torch import Tensor
 from torch.nn.functional import silu
 
-from fedloom.core.records import Record, get_number, get_table, get_tree
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree, combine
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, Weights, register
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Phase, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
-from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.methods.parts.contrast import (
-    distances_to,
-    log_sum_exp,
-    prototype_contrast,
-    prototypes_of_table,
-    ramped,
-    scaled_similarities,
-)
+import fedloom.methods as fm
+from fedloom.methods.contract.method import Weights
+from fedloom.methods.parts import contrast
 from fedloom.methods.parts.measures import logits
 from fedloom.methods.parts.parameters import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.prototypes import (
@@ -39,62 +23,10 @@ from fedloom.methods.parts.prototypes import (
     shares,
     sigmoid_weights,
 )
-from fedloom.nets.net import Net, Role
 
 
-class Options(method.Options):
-    """Options of FedSKC."""
-
-    tau: float = Field(0.08, gt=0, description="Temperature of LCL.")
-    scale: Literal["dataset", "batch", "none"] = Field(
-        "dataset",
-        description="The normaliser U: over the client's data set (taken once an epoch), over the batch, or none.",
-    )
-    detach_scale: bool = Field(True, description="Whether U is a constant for the gradient.")
-    denominator: Literal["once", "positive_twice"] = Field(
-        "once", description="Whether the positive counts once in the denominator, or (released code) twice."
-    )
-    missing_positive: Literal["mask", "self"] = Field(
-        "mask", description="A sample of a class without knowledge is left out, or is its own positive (released code)."
-    )
-    lambda_lcl: float = Field(1.0, ge=0, description="Weight of LCL.")
-    lcl_ramp: int = Field(0, ge=0, description="Rounds over which LCL's weight grows to its full value; 0 is at once.")
-    naive_exp: bool = Field(False, description="Plain exponentials, which overflow (the paper's NaN at tau = 0.01).")
-    silu: bool = Field(True, description="Whether knowledge is c * sigmoid(c) of the mean logits c, or c itself.")
-    knowledge_from: Literal["after_training", "last_epoch"] = Field(
-        "after_training",
-        description="Where knowledge comes from: a pass after training, or the last epoch's own forward passes.",
-    )
-    neighbours: int = Field(1, ge=0, description="M, rows of knowledge that are merged with each row.")
-    sticky_knowledge: bool = Field(
-        False, description="Whether a class that nobody holds in a round keeps its last row."
-    )
-    gda: Literal["paper", "share", "fedavg", "uniform"] = Field(
-        "paper",
-        description="Aggregation weights: as printed, on shares of samples instead of counts, by samples, or all "
-        "equal.",
-    )
-    gpr: Literal["paper", "affine", "off"] = Field(
-        "paper",
-        description="Step of the server between the last model and the new average: as printed (coefficients sum to "
-        "beta), affine (they sum to 1), or off.",
-    )
-    beta: float = Field(0.95, gt=0, le=1, description="Weight of the new average in GPR.")
-    gpr_classes: Literal["intersection", "own"] = Field(
-        "intersection", description="Classes in the variance ratio rho: those of both rounds, or each round's own."
-    )
-    gpr_clip: tuple[float, float] | None = Field(None, description="Lower and upper bound of rho. Null is no bound.")
-
-    @field_validator("gpr_clip")
-    @classmethod
-    def _in_order(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
-        if bounds is not None and not bounds[0] <= bounds[1]:
-            raise ValueError("the lower bound comes first")
-        return bounds
-
-
-@register
-class FedSKC(Method):
+@fm.register
+class FedSKC(fm.Method):
     """FedSKC: contrast with class knowledge in logit space, weights by distance to it. Wang et al., ICWS 2025.
 
     Here the feature is the logit vector l = f(w; x), [C]. C classes, m participants of the round.
@@ -112,12 +44,67 @@ class FedSKC(Method):
     Preset `sound` has no U, no GDA and no GPR, and tau = 0.5: see the method's page.
     """
 
-    spec = Spec(
+    spec = fm.Spec(
         features=True,
-        sends={"model": Sent(), "knowledge": Sent(per_client=True, labels=True, spread=2.0, dp="noise")},
+        sends={"model": fm.Sent(), "knowledge": fm.Sent(per_client=True, labels=True, spread=2.0, dp="noise")},
     )
-    Options = Options
-    presets = {  # noqa: RUF012
+
+    class Options(fm.Options):
+        tau: float = Field(0.08, gt=0, description="Temperature of LCL.")
+        scale: Literal["dataset", "batch", "none"] = Field(
+            "dataset",
+            description="The normaliser U: over the client's data set (taken once an epoch), over the batch, or none.",
+        )
+        detach_scale: bool = Field(True, description="Whether U is a constant for the gradient.")
+        denominator: Literal["once", "positive_twice"] = Field(
+            "once", description="Whether the positive counts once in the denominator, or (released code) twice."
+        )
+        missing_positive: Literal["mask", "self"] = Field(
+            "mask",
+            description="A sample of a class without knowledge is left out, or is its own positive (released code).",
+        )
+        lambda_lcl: float = Field(1.0, ge=0, description="Weight of LCL.")
+        lcl_ramp: int = Field(
+            0, ge=0, description="Rounds over which LCL's weight grows to its full value; 0 is at once."
+        )
+        naive_exp: bool = Field(
+            False, description="Plain exponentials, which overflow (the paper's NaN at tau = 0.01)."
+        )
+        silu: bool = Field(True, description="Whether knowledge is c * sigmoid(c) of the mean logits c, or c itself.")
+        knowledge_from: Literal["after_training", "last_epoch"] = Field(
+            "after_training",
+            description="Where knowledge comes from: a pass after training, or the last epoch's own forward passes.",
+        )
+        neighbours: int = Field(1, ge=0, description="M, rows of knowledge that are merged with each row.")
+        sticky_knowledge: bool = Field(
+            False, description="Whether a class that nobody holds in a round keeps its last row."
+        )
+        gda: Literal["paper", "share", "fedavg", "uniform"] = Field(
+            "paper",
+            description="Aggregation weights: as printed, on shares of samples instead of counts, by samples, or all "
+            "equal.",
+        )
+        gpr: Literal["paper", "affine", "off"] = Field(
+            "paper",
+            description="Step of the server between the last model and the new average: as printed (coefficients sum "
+            "to beta), affine (they sum to 1), or off.",
+        )
+        beta: float = Field(0.95, gt=0, le=1, description="Weight of the new average in GPR.")
+        gpr_classes: Literal["intersection", "own"] = Field(
+            "intersection", description="Classes in the variance ratio rho: those of both rounds, or each round's own."
+        )
+        gpr_clip: tuple[float, float] | None = Field(
+            None, description="Lower and upper bound of rho. Null is no bound."
+        )
+
+        @field_validator("gpr_clip")
+        @classmethod
+        def _in_order(cls, bounds: tuple[float, float] | None) -> tuple[float, float] | None:
+            if bounds is not None and not bounds[0] <= bounds[1]:
+                raise ValueError("the lower bound comes first")
+            return bounds
+
+    presets = {
         "paper": {},
         "authors": {
             "scale": "none",
@@ -132,19 +119,16 @@ class FedSKC(Method):
         },
         "sound": {"tau": 0.5, "scale": "none", "gda": "fedavg", "gpr": "off"},
     }
-    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}  # noqa: RUF012
-    citation = Citation(
-        "Wang et al.",
-        "ICWS",
-        2025,
-        "",
-        {"P": 1, "CC": 1, "mask": 1},
-        {"P": 1, "CC": 1, "mask": 1},
+    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}
+    citation = fm.Citation(
+        "Wang et al., ICWS 2025",
+        down={"P": 1, "CC": 1, "mask": 1},
+        up={"P": 1, "CC": 1, "mask": 1},
         code="hwang52/FedSKC at b513979",
-        our_choice="Round 1 is CE alone and has no GPR. U, over the client's data set (Eq. 2), is taken afresh "
-        "before every epoch and has no gradient. GPR also acts on batch-norm statistics.",
-        departures="Both losses are means over the batch (Algorithm 1 sums CE). Classes that nobody holds are "
-        "masked, and means divide by what was merged.",
+        our_choice="Round 1 is CE alone and has no GPR. U, over the client's data set (Eq. 2), is taken afresh before "
+        "every epoch and has no gradient. GPR also acts on batch-norm statistics.",
+        departures="Both losses are means over the batch (Algorithm 1 sums CE). Classes that nobody holds are masked, "
+        "and means divide by what was merged.",
         released_code="Preset `authors`: sample weights overwrite GDA, there is no U and no SiLU, knowledge comes from "
         "the last epoch, and the loss is that of `methods/fedskc.py`.",
     )
@@ -156,21 +140,21 @@ class FedSKC(Method):
             sent = replace(self.spec.sends["knowledge"], per_client=False)
             self.spec = replace(self.spec, sends={**self.spec.sends, "knowledge": sent})
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         clamped = neighbours_clamped("fedskc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
 
     # -- server ----------------------------------------------------------------------------------------------
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return {name: value for name, value in server.items() if name != "rho"}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        options, last = self.options, get_table(server, "knowledge") if "knowledge" in server else None
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        options, last = self.options, fm.get_table(server, "knowledge") if "knowledge" in server else None
         knowledge, weights = self._knowledge_and_weights(uploads)
         model = self.mean(uploads, weights=weights)
         if last is not None and options.sticky_knowledge:
             knowledge = knowledge.fill_missing(last.to(torch.float64))
-        next_server: Record = {"model": model, "knowledge": knowledge.to(torch.float32)}
+        next_server: fm.Record = {"model": model, "knowledge": knowledge.to(torch.float32)}
         rho = None if last is None or options.gpr == "off" else variance_ratio(knowledge, last, options.gpr_classes)
         if rho is None:  # round 1, or no class to compare
             return next_server
@@ -178,15 +162,15 @@ class FedSKC(Method):
             rho = min(max(rho, options.gpr_clip[0]), options.gpr_clip[1])
         back = (1 - options.beta) * rho
         total_weight = options.beta if options.gpr == "paper" else 1.0
-        model = combine([model, get_tree(server, "model")], [total_weight - back, back])  # Eq. 5
+        model = fm.combine([model, fm.get_tree(server, "model")], [total_weight - back, back])  # Eq. 5
         return next_server | {"model": _variances_not_negative(model, ctx.task.roles), "rho": rho}
 
-    def _knowledge_and_weights(self, uploads: Uploads) -> tuple[ClassTable, Weights]:
+    def _knowledge_and_weights(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Weights]:
         """Return c~ and the weights of clients. Without neighbours and distances, the server needs means alone."""
         gda = self.options.gda
         if self.mean_alone:
             return self.mean(uploads, "knowledge", "uniform"), "samples" if gda == "fedavg" else "uniform"
-        local = ClassTable.stack([get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
+        local = fm.ClassTable.stack([fm.get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
         knowledge = global_knowledge(local, self.options.neighbours)
         diverged = not bool(local.values.isfinite().all())  # no distances
         if gda == "fedavg" or (diverged and gda != "uniform"):
@@ -194,68 +178,68 @@ class FedSKC(Method):
         return knowledge, aggregation_weights(local, knowledge, _samples(uploads), gda).tolist()
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "knowledge" not in payload:
             return start
-        knowledge, options = get_table(payload, "knowledge"), self.options
+        knowledge, options = fm.get_table(payload, "knowledge"), self.options
         constants = {
             "known": knowledge.held,
-            "weight": ramped(options.lambda_lcl, ctx.round, options.lcl_ramp, knowledge.values),
+            "weight": contrast.ramped(options.lambda_lcl, ctx.round, options.lcl_ramp, knowledge.values),
         }
-        prototypes = prototypes_of_table(knowledge, all_rows=_as_released(options))  # one a class
-        return Start(start.tree, {"prototypes": prototypes} | constants)
+        prototypes = contrast.prototypes_of_table(knowledge, all_rows=_as_released(options))  # one a class
+        return fm.Start(start.tree, {"prototypes": prototypes} | constants)
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         epochs, options = ctx.task.local_epochs, self.options
         over_all = options.scale == "dataset" and "prototypes" in start.consts
-        refresh = {"scale": SampleMean(_distances)} if over_all else {}
+        refresh = {"scale": fm.SampleMean(_distances)} if over_all else {}
         if options.knowledge_from == "last_epoch":
-            return [Train(self.loss, epochs, refresh=refresh, collect={"knowledge": ClassMeans("logits")})]
-        after = Collect({"knowledge": ClassMeans(logits)})
-        return [Train(self.loss, epochs, refresh=refresh), after]
+            return [fm.Train(self.loss, epochs, refresh=refresh, collect={"knowledge": fm.ClassMeans("logits")})]
+        after = fm.Collect({"knowledge": fm.ClassMeans(logits)})
+        return [fm.Train(self.loss, epochs, refresh=refresh), after]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         logits = net(batch.x)
-        ce = batch.mean(cross_entropy(logits, batch.y))
+        ce = batch.mean(fm.cross_entropy(logits, batch.y))
         taps = {"logits": logits}
         if "known" not in consts:  # round 1: nothing has been shared yet
-            return Objective.sum({"ce": ce}, taps)
-        return Objective.sum({"ce": ce, "lcl": consts["weight"] * lcl(logits, batch, consts, self.options)}, taps)
+            return fm.Objective.sum({"ce": ce}, taps)
+        return fm.Objective.sum({"ce": ce, "lcl": consts["weight"] * lcl(logits, batch, consts, self.options)}, taps)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
-        means = get_table(work.collected, "knowledge")
+        means = fm.get_table(work.collected, "knowledge")
         return payload | {
-            "knowledge": ClassTable(silu(means.values), means.held) if self.options.silu else means
+            "knowledge": fm.ClassTable(silu(means.values), means.held) if self.options.silu else means
         }, state
 
     # -- self-examination ------------------------------------------------------------------------------------
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         options, clients = self.options, len(uploads)
-        local = ClassTable.stack([get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
+        local = fm.ClassTable.stack([fm.get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
         diagnostics = one_holder_per_class("fedskc", local.held, "no row has a neighbour, c~ = the local knowledge")
         if options.gda in ("paper", "share") and clients > 1:
-            knowledge = get_table(server, "knowledge").to(torch.float64)
+            knowledge = fm.get_table(server, "knowledge").to(torch.float64)
             weights = aggregation_weights(local, knowledge, _samples(uploads), options.gda)
             spread = float((weights * clients - 1).abs().max())
             if spread < 1e-6:
                 message = f"GDA weights are uniform (max |e_k m - 1| = {spread:.1e}): gda={options.gda} does nothing"
-                diagnostics.append(Diagnostic("fedskc.uniform_gda", message, spread))
+                diagnostics.append(fm.Diagnostic("fedskc.uniform_gda", message, spread))
         if "rho" in server:
-            rho, beta = get_number(server, "rho"), options.beta
+            rho, beta = fm.get_number(server, "rho"), options.beta
             if options.gpr == "paper" and beta < 1:
                 message = f"GPR's coefficients sum to beta = {beta:g}: weights shrink by {1 - beta:.0%} a round"
-                diagnostics.append(Diagnostic("fedskc.gpr_shrinks", message, beta))
+                diagnostics.append(fm.Diagnostic("fedskc.gpr_shrinks", message, beta))
             if abs(rho) * (1 - beta) > 1 + 1e-9:
                 message = (
                     f"GPR oversteps the last model: |rho| = {abs(rho):.3g} > 1 / (1 - beta) = {1 / (1 - beta):.3g}"
                 )
-                diagnostics.append(Diagnostic("fedskc.gpr_oversteps", message, rho))
+                diagnostics.append(fm.Diagnostic("fedskc.gpr_oversteps", message, rho))
         return diagnostics
 
 
-def released_lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
+def released_lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSKC.Options) -> Tensor:
     """Contrast of logits as released (commit b513979), or with plain exponentials: scalar, mean over samples.
 
     The code puts the positive in front of all classes, its own included, so it stands twice in the denominator: no
@@ -269,7 +253,7 @@ def released_lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options)
         consts: "prototypes", "known" [C] bool, and "scale" [Q] if `options.scale` is "dataset".
         options: temperature, and which of the released code's departures hold.
     """
-    scores, has_knowledge = scaled_similarities(logits, batch, consts, options), consts["known"]
+    scores, has_knowledge = contrast.scaled_similarities(logits, batch, consts, options), consts["known"]
     has = has_knowledge[batch.y]
     own_score = scores.gather(1, batch.y.unsqueeze(1)).squeeze(1)
     positive = torch.where(has, own_score, 1 / options.tau)
@@ -278,12 +262,12 @@ def released_lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options)
         pool = torch.where(has_knowledge, scores.exp(), 0.0).sum(1)
         losses = -(positive.exp() / torch.where(added, pool + positive.exp(), pool)).log()
     else:
-        pool = log_sum_exp(scores, has_knowledge)
+        pool = contrast.log_sum_exp(scores, has_knowledge)
         losses = torch.where(added, torch.logaddexp(pool, positive), pool) - positive
     return batch.mean(losses, among=None if options.missing_positive == "self" else has)
 
 
-def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tensor:
+def lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSKC.Options) -> Tensor:
     """Local contrastive loss, Eq. 2-3: scalar, mean over samples whose class has knowledge.
 
     Args:
@@ -294,22 +278,22 @@ def lcl(logits: Tensor, batch: Batch, consts: Consts, options: Options) -> Tenso
     """
     if _as_released(options):
         return released_lcl(logits, batch, consts, options)
-    losses, defined = prototype_contrast(logits, batch, consts, options)
+    losses, defined = contrast.prototype_contrast(logits, batch, consts, options)
     return batch.mean(losses, among=defined)
 
 
-def _as_released(options: Options) -> bool:
+def _as_released(options: FedSKC.Options) -> bool:
     """Whether the contrast is not the paper's in its stable form."""
     return bool(options.naive_exp) or (options.denominator, options.missing_positive) != ("once", "mask")
 
 
-def global_knowledge(local: ClassTable, neighbours: int) -> ClassTable:
+def global_knowledge(local: fm.ClassTable, neighbours: int) -> fm.ClassTable:
     """c~ [C, C] from local knowledge [m, C, C], Eq. 1: rows merged with their M nearest, then the holders' mean."""
     merged = merge_neighbours(local, nearest_holders(client_distances(local), local.held, neighbours))
     return merged.mean_over_clients()
 
 
-def aggregation_weights(local: ClassTable, knowledge: ClassTable, samples: Tensor, mode: str) -> Tensor:
+def aggregation_weights(local: fm.ClassTable, knowledge: fm.ClassTable, samples: Tensor, mode: str) -> Tensor:
     """e_k [m], Eq. 4, from local knowledge [m, C, C], c~ [C, C] and numbers of samples [m].
 
     mode "paper": u_k = N_k - a_k d_k + b_k, with d_k the distance to c~ summed over held classes, a and b the shares
@@ -323,7 +307,7 @@ def aggregation_weights(local: ClassTable, knowledge: ClassTable, samples: Tenso
     return sigmoid_weights(samples - distance * distances + size if mode == "paper" else size - distance)
 
 
-def variance_ratio(current: ClassTable, last: ClassTable, classes: str) -> float | None:
+def variance_ratio(current: fm.ClassTable, last: fm.ClassTable, classes: str) -> float | None:
     """rho = (S_r - S_{r-1}) / S_{r-1}, Eq. 5; None where undefined. S sums the variance over the entries of c~^j.
 
     Args:
@@ -343,16 +327,16 @@ def variance_ratio(current: ClassTable, last: ClassTable, classes: str) -> float
     return (float(variances.sum()) - total) / total if total > 0 and bool(in_both_rounds.any()) else None
 
 
-def _samples(uploads: Uploads) -> Tensor:
-    return torch.tensor([get_number(upload, "samples") for upload in uploads.values()], dtype=torch.float64)
+def _samples(uploads: fm.Uploads) -> Tensor:
+    return torch.tensor([fm.get_number(upload, "samples") for upload in uploads.values()], dtype=torch.float64)
 
 
-def _variances_not_negative(tree: Tree, roles: Mapping[str, Role]) -> Tree:
+def _variances_not_negative(tree: fm.Tree, roles: Mapping[str, fm.Role]) -> fm.Tree:
     """Extrapolation may take a batch norm's running variance below 0."""
-    names = {n for n, role in roles.items() if role is Role.BN_STAT and n.rpartition(".")[2] == "running_var"}
+    names = {n for n, role in roles.items() if role is fm.Role.BN_STAT and n.rpartition(".")[2] == "running_var"}
     return {name: value.clamp(min=0) if name in names else value for name, value in tree.items()}
 
 
-def _distances(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def _distances(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Distances [B, C] of the logits to the knowledge, for U over the client's data set."""
-    return distances_to(net(batch.x), consts["prototypes"])
+    return contrast.distances_to(net(batch.x), consts["prototypes"])

@@ -7,38 +7,12 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
-from fedloom.core.records import Record, get_table, get_tree
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ServerContext
-from fedloom.methods.contract.method import Uploads, register
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.measures import descended, first_generator, generated, generated_table, labelled_rows
 from fedloom.methods.parts.prototypes import PrototypePull
-from fedloom.nets.net import ALL_ROLES
 
 
-class Options(method.Options):
-    """Options of FedTGP."""
-
-    weight: float = Field(10.0, ge=0, description="Strength of the clients' pull. The default is HtFLlib's.")
-    server_lr: float | None = Field(
-        None, gt=0, description="Learning rate of the server's steps. Null takes the run's."
-    )
-    server_epochs: int = Field(
-        100,
-        ge=0,
-        description="Steps of the server in a round, each over all rows of the round (our choice: released code takes "
-        "batches). The default is HtFLlib's.",
-    )
-    margin: float = Field(
-        100.0, ge=0, description="Largest value of the margin between prototypes. The default is HtFLlib's."
-    )
-
-
-@register
+@fm.register
 class FedTGP(PrototypePull):
     """FedTGP: the server trains the global prototypes to lie apart. Zhang et al., AAAI 2024, arXiv 2401.03230.
 
@@ -49,29 +23,43 @@ class FedTGP(PrototypePull):
     other one, and `margin` at most. Tested with the own head, or the nearest prototype ("nearest").
     """
 
-    spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(per_client=True, labels=True)})
-    Options = Options
-    citation = Citation(
-        "Zhang et al.",
-        "AAAI",
-        2024,
-        "arXiv 2401.03230",
-        {"Cd": 1, "mask": 1},
-        {"Cd": 1, "mask": 1},
-        {"P": 1},
+    spec = fm.Spec(
+        private=fm.ALL_ROLES, architectures="any", sends={"prototypes": fm.Sent(per_client=True, labels=True)}
+    )
+
+    class Options(fm.Options):
+        weight: float = Field(10.0, ge=0, description="Strength of the clients' pull. The default is HtFLlib's.")
+        server_lr: float | None = Field(
+            None, gt=0, description="Learning rate of the server's steps. Null takes the run's."
+        )
+        server_epochs: int = Field(
+            100,
+            ge=0,
+            description="Steps of the server in a round, each over all rows of the round (our choice: released code "
+            "takes batches). The default is HtFLlib's.",
+        )
+        margin: float = Field(
+            100.0, ge=0, description="Largest value of the margin between prototypes. The default is HtFLlib's."
+        )
+
+    citation = fm.Citation(
+        "Zhang et al., AAAI 2024, arXiv 2401.03230",
+        down={"Cd": 1, "mask": 1},
+        up={"Cd": 1, "mask": 1},
+        state={"P": 1},
         code="TsingZ0/FedTGP at c77cbbb",
     )
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"generator": first_generator(ctx.task)}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        tables = ClassTable.stack([get_table(upload, "prototypes") for upload in uploads.values()])
-        generator, lr = get_tree(server, "generator"), self.options.server_lr
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        tables = fm.ClassTable.stack([fm.get_table(upload, "prototypes") for upload in uploads.values()])
+        generator, lr = fm.get_tree(server, "generator"), self.options.server_lr
         rows, labels = labelled_rows(tables, generator["embedding"].dtype)
         margins = margin_of(tables, self.options.margin) * functional.one_hot(labels, ctx.task.num_classes)
 
-        def loss(tree: Tree) -> Tensor:
+        def loss(tree: fm.Tree) -> Tensor:
             # exact differences, without a tensor [rows, C, d]; the gradient of a distance of 0 is 0
             distances = torch.cdist(rows, generated(tree), compute_mode="donot_use_mm_for_euclid_dist")
             return functional.cross_entropy(-(distances + margins), labels)
@@ -81,7 +69,7 @@ class FedTGP(PrototypePull):
         return {"prototypes": generated_table(generator), "generator": generator}
 
 
-def margin_of(tables: ClassTable, largest: float) -> float:
+def margin_of(tables: fm.ClassTable, largest: float) -> float:
     """min(largest, max over classes of the distance of the class mean to the nearest other), of tables [m, C, d]."""
     means = tables.to(torch.float64).mean_over_clients()
     rows = means.values[means.held]

@@ -6,26 +6,11 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import register
-from fedloom.methods.contract.phases import Batch, Consts, Objective
-from fedloom.methods.contract.spec import Spec
-from fedloom.nets.net import Net
+import fedloom.methods as fm
 
 
-class Options(method.Options):
-    """Options of FedUV."""
-
-    variance: float = Field(
-        2.5, ge=0, description="Weight of the classifier's term. With this and uniformity 0 the method is FedAvg."
-    )
-    uniformity: float = Field(0.5, ge=0, description="Weight of the features' term.")
-
-
-@register
-class FedUV(method.Method):
+@fm.register
+class FedUV(fm.Method):
     """FedUV: classifier and features as spread as IID data would leave them. Son et al., CVPR 2024, arXiv 2402.18372.
 
     Down, up, server: as FedAvg.
@@ -37,35 +22,36 @@ class FedUV(method.Method):
     are the code's for every C; FedDW keeps them for 100 classes.
     """
 
-    spec = Spec(batch_statistics=True, features=True)
-    Options = Options
-    presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"variance": 2.5, "uniformity": 0.5}}  # noqa: RUF012
-    citation = Citation(
-        "Son et al.",
-        "CVPR",
-        2024,
-        "arXiv 2402.18372",
-        {"P": 1},
-        {"P": 1},
+    spec = fm.Spec(batch_statistics=True, features=True)
+
+    class Options(fm.Options):
+        variance: float = Field(
+            2.5, ge=0, description="Weight of the classifier's term. With this and uniformity 0 the method is FedAvg."
+        )
+        uniformity: float = Field(0.5, ge=0, description="Weight of the features' term.")
+
+    presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"variance": 2.5, "uniformity": 0.5}}
+    citation = fm.Citation(
+        "Son et al., CVPR 2024, arXiv 2402.18372",
         compared_in=("feddw",),
         code="sonhamin/FedUV at dd2e3c5",
         our_choice="z is the head's input.",
     )
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
         logits = net.head(z)
         variance = missing_spread(torch.softmax(logits, 1), batch)
-        return Objective.sum(
+        return fm.Objective.sum(
             {
-                "ce": batch.mean(cross_entropy(logits, batch.y)),
+                "ce": batch.mean(fm.cross_entropy(logits, batch.y)),
                 "variance": self.options.variance * variance,
                 "uniformity": self.options.uniformity * nearness(z, batch)[0],
             }
         )
 
 
-def missing_spread(outputs: Tensor, batch: Batch) -> Tensor:
+def missing_spread(outputs: Tensor, batch: fm.Batch) -> Tensor:
     """mean_c max(0, C^(-1/2) - std_c) of softmax outputs [B, C]; 0 for fewer than two samples."""
     samples = _counted(batch).sum()
     squares = batch.mean((outputs - batch.mean(outputs)).square()) * samples / (samples - 1).clamp(min=1)
@@ -74,7 +60,7 @@ def missing_spread(outputs: Tensor, batch: Batch) -> Tensor:
     return torch.where(samples > 1, missing, 0.0)
 
 
-def nearness(z: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
+def nearness(z: Tensor, batch: fm.Batch) -> tuple[Tensor, Tensor]:
     """Mean of exp(-|z_i - z_j|^2 / sigma) over the pairs of features [B, d], 0 without a pair; and sigma."""
     first, second = torch.triu_indices(len(z), len(z), 1, device=z.device)
     counted = _counted(batch)
@@ -89,6 +75,6 @@ def nearness(z: Tensor, batch: Batch) -> tuple[Tensor, Tensor]:
     return near.sum() / pairs.sum().clamp(min=1), sigma
 
 
-def _counted(batch: Batch) -> Tensor:
+def _counted(batch: fm.Batch) -> Tensor:
     """The rows [B] that count."""
     return torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask

@@ -7,17 +7,11 @@ from dataclasses import replace
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.methods.contract.method import register
+import fedloom.methods as fm
 from fedloom.methods.parts import parameters as adaptive
 
 
-class Options(adaptive.Options):
-    """Options of FedYogi."""
-
-    beta2: float = Field(0.99, ge=0, lt=1, description="Inertia of v: a value near 1 lets v move slowly.")
-
-
-@register
+@fm.register
 class FedYogi(adaptive.FedOpt):
     """FedYogi: Yogi at the server. Reddi et al., ICLR 2021, arXiv 2003.00295, Algorithm 2.
 
@@ -27,13 +21,15 @@ class FedYogi(adaptive.FedOpt):
     averaged.
     """
 
-    Options = Options
+    class Options(adaptive.Options):
+        beta2: float = Field(0.99, ge=0, lt=1, description="Inertia of v: a value near 1 lets v move slowly.")
+
     citation = replace(
         adaptive.CITATION,
         our_choice="eta is 0.01; the paper searches it for each task.",
         released_code="The authors' runs start v at 0, with beta2 0.999 (preset `authors`).",
     )
-    presets = {"paper": {}, "authors": {"beta2": 0.999, "v0": 0.0}, "sound": {}}  # noqa: RUF012
+    presets = {"paper": {}, "authors": {"beta2": 0.999, "v0": 0.0}, "sound": {}}
 
     def second_moment(self, v: Tensor, square: Tensor) -> Tensor:
         beta2: float = self.options.beta2

@@ -10,35 +10,15 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
-from fedloom.core.records import Record, get_tensor, get_tree
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_trained_head
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import client_row
-from fedloom.nets.net import Net
 
 WEIGHT, ENDS = "head.weight", "extra.ends"
 APART = 1e-3  # largest distance of two centres below which all clients count as being in one place
 
 
-class Options(method.Options):
-    """Options of Floco."""
-
-    ends: int = Field(10, ge=1, description="M, the ends of the simplex of heads; 1 is FedAvg.")
-    tau: int | None = Field(
-        None, ge=2, description="First round of clients' own parts. Null is half of the run's rounds, 2 at least."
-    )
-    rho: float = Field(0.1, ge=0, description="rho, the radius of a client's part, in the l1 norm.")
-
-
-@register
-class Floco(Method):
+@fm.register
+class Floco(fm.Method):
     """Floco: the head is a simplex of several ends, and each client trains in its own part of it. Grinwald, Wiesner,
     Nakajima, NeurIPS 2024.
 
@@ -51,23 +31,25 @@ class Floco(Method):
     Tested: personal at the client's centre, global at the middle of the simplex. Clients without a centre are there.
     """
 
-    spec = Spec(
+    spec = fm.Spec(
         features=True,
-        sends={"model": Sent(), "ends": Sent(per_client=True, form="own")},
+        sends={"model": fm.Sent(), "ends": fm.Sent(per_client=True, form="own")},
         unstackable="the head of each step is drawn at random",
     )
-    Options = Options
-    presets = {"paper": {"tau": 250}, "authors": {"tau": 250}, "sound": {}}  # noqa: RUF012
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.02, "momentum": 0.5, "weight_decay": 5e-4}, "local_epochs": 5}
-    }
-    citation = Citation(
-        "Grinwald, Wiesner, Nakajima",
-        "NeurIPS",
-        2024,
-        "https://openreview.net/forum?id=JL2eMCfDW8",
-        {"P": 1, "Q": 1, "centre": 1},
-        {"P": 1, "Q": 1},
+
+    class Options(fm.Options):
+        ends: int = Field(10, ge=1, description="M, the ends of the simplex of heads; 1 is FedAvg.")
+        tau: int | None = Field(
+            None, ge=2, description="First round of clients' own parts. Null is half of the run's rounds, 2 at least."
+        )
+        rho: float = Field(0.1, ge=0, description="rho, the radius of a client's part, in the l1 norm.")
+
+    presets = {"paper": {"tau": 250}, "authors": {"tau": 250}, "sound": {}}
+    settings = {"authors": {"optimizer": {"lr": 0.02, "momentum": 0.5, "weight_decay": 5e-4}, "local_epochs": 5}}
+    citation = fm.Citation(
+        "Grinwald, Wiesner, Nakajima, NeurIPS 2024, https://openreview.net/forum?id=JL2eMCfDW8",
+        down={"P": 1, "Q": 1, "centre": 1},
+        up={"P": 1, "Q": 1},
         code="adap/flower at 00f0083, baselines/floco",
         our_choice="The first end is the head's own weight, the others are drawn as a linear layer draws its own. All "
         "clients train in round tau - 1, and count in its mean. The sign of a principal component makes its largest "
@@ -76,20 +58,20 @@ class Floco(Method):
         released_code="In round tau - 1 only the clients that were drawn count in the mean.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics, task, options = super().examine(tasks, participants), tasks[0], self.options
-        require_trained_head(task, self.name())
+        fm.require_trained_head(task, self.name())
         tau = self.first_round(task)
         if options.ends > 1 and tau > task.rounds:
             message = f"tau = {tau} is after the last of {task.rounds} rounds: no client gets a part of its own"
-            diagnostics.append(Diagnostic("floco.no_parts", message, float(tau)))
+            diagnostics.append(fm.Diagnostic("floco.no_parts", message, float(tau)))
         elif task.clients < options.ends:
             spans = "1 client spans" if task.clients == 1 else f"{task.clients} clients span"
             message = f"{spans} fewer directions than floco.ends = {options.ends}: the others are 0"
-            diagnostics.append(Diagnostic("floco.few_clients", message, float(task.clients)))
+            diagnostics.append(fm.Diagnostic("floco.few_clients", message, float(task.clients)))
         return diagnostics
 
-    def extra(self, net: Net) -> nn.Module | None:
+    def extra(self, net: fm.Net) -> nn.Module | None:
         """The ends beside the head's own weight [M - 1, C, d]; None for one end."""
         if self.options.ends == 1:
             return None
@@ -99,37 +81,37 @@ class Floco(Method):
         others.register_parameter("ends", nn.Parameter(torch.stack(drawn).detach().to(net.head.weight)))
         return others
 
-    def first_round(self, task: Task) -> int:
+    def first_round(self, task: fm.Task) -> int:
         """Return tau, the first round in which clients train in parts of their own; with one end there is none."""
         return task.rounds + 2 if self.options.ends == 1 else self.options.tau or max(2, task.rounds // 2)
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         clients, ends = ctx.task.clients, self.options.ends
         centres, placed = torch.full((clients, ends), 1 / ends), torch.zeros(clients, dtype=torch.bool)
         return super().server_init(ctx) | {"centres": centres, "placed": placed}
 
-    def select(self, server: Record, count: int, ctx: ServerContext) -> Sequence[int]:
+    def select(self, server: fm.Record, count: int, ctx: fm.ServerContext) -> Sequence[int]:
         collects = ctx.round == self.first_round(ctx.task) - 1
         return range(ctx.task.clients) if collects else super().select(server, count, ctx)
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         centre = self._centre(server, client)
         return super().down(server, client, ctx) | ({} if centre is None else {"centre": centre})
 
-    def _centre(self, server: Record, client: int) -> Tensor | None:
+    def _centre(self, server: fm.Record, client: int) -> Tensor | None:
         known = client >= 0 and bool(client_row(server, "placed", client))
         return client_row(server, "centres", client) if known else None
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
-        return Start(start.tree, {"centre": payload["centre"]} if "centre" in payload else {})
+        return fm.Start(start.tree, {"centre": payload["centre"]} if "centre" in payload else {})
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
         logits = logits_at(net, z, self.point(z, consts))
-        return Objective.sum({"ce": batch.mean(cross_entropy(logits, batch.y))})
+        return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(logits, batch.y))})
 
-    def point(self, z: Tensor, consts: Consts) -> Tensor:
+    def point(self, z: Tensor, consts: fm.Consts) -> Tensor:
         """Draw the point a [M] of a step: around the client's "centre" in `consts`, else anywhere on the simplex.
 
         Args:
@@ -146,16 +128,16 @@ class Floco(Method):
         near: Tensor = consts["centre"].to(z) + self.options.rho * torch.rand((), dtype=z.dtype, device=z.device) * way
         return near
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         collects = ctx.round == self.first_round(ctx.task) - 1
         change = flat_ends(work.tree) - flat_ends(work.start.tree)
         return payload | {"ends": change if collects else change[:0]}, state
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        centres, placed = get_tensor(server, "centres"), get_tensor(server, "placed")
-        length = flat_ends(get_tree(server, "model")).numel()
-        sent = {client: get_tensor(upload, "ends").double() for client, upload in uploads.items()}
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        centres, placed = fm.get_tensor(server, "centres"), fm.get_tensor(server, "placed")
+        length = flat_ends(fm.get_tree(server, "model")).numel()
+        sent = {client: fm.get_tensor(upload, "ends").double() for client, upload in uploads.items()}
         present = [client for client, change in sent.items() if len(change) == length and bool(change.isfinite().all())]
         if present and ctx.round == self.first_round(ctx.task) - 1:
             changes = torch.stack([sent[client] for client in present])
@@ -164,31 +146,31 @@ class Floco(Method):
             placed[present] = True
         return super().aggregate(server, uploads, ctx) | {"centres": centres, "placed": placed}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         centre = None if state is None else self._centre(server, ctx.client)
         middle = torch.full((self.options.ends,), 1 / self.options.ends)
         point = middle if centre is None else centre
-        predictor = Predictor(get_tree(server, "model"), lambda net, x: logits_at(net, net.features(x), point))
+        predictor = fm.Predictor(fm.get_tree(server, "model"), lambda net, x: logits_at(net, net.features(x), point))
         return {"global" if state is None else "personal": predictor}
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        centres = get_tensor(server, "centres")[get_tensor(server, "placed")]
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        centres = fm.get_tensor(server, "centres")[fm.get_tensor(server, "placed")]
         apart = float((centres - centres.mean(0)).norm(dim=1).max()) if len(centres) > 1 else APART
         if apart >= APART or self.options.ends == 1:
             return []
         message = f"all {len(centres)} clients have one centre: their changes of the ends do not differ"
-        return [Diagnostic("floco.one_place", message, apart)]
+        return [fm.Diagnostic("floco.one_place", message, apart)]
 
 
 _TOLERANCE = 1e-12  # of the largest entry of the matrix: below it, a difference is rounding
 
 
-def flat_ends(tree: Tree) -> Tensor:
+def flat_ends(tree: fm.Tree) -> Tensor:
     """Return all ends [M C d], one after another."""
     return torch.cat([tree[name].flatten() for name in (WEIGHT, ENDS) if name in tree])
 
 
-def logits_at(net: Net, z: Tensor, point: Tensor) -> Tensor:
+def logits_at(net: fm.Net, z: Tensor, point: Tensor) -> Tensor:
     """Return the logits [B, C] of the head at a point of the simplex.
 
     Args:

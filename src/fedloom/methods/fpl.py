@@ -8,32 +8,16 @@ import torch
 from pydantic import Field
 from torch.nn import functional
 
-from fedloom.core.records import Record, get_table
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts import prototypes as learned_class_means
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
 from fedloom.methods.parts.prototypes import class_clusters
-from fedloom.nets.net import Net
 
 FEWEST = 4  # points of which FINCH can make two clusters
 
 
-class Options(learned_class_means.Options):
-    """Options of FPL."""
-
-    tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
-    contrast: float = Field(1.0, ge=0, description="Weight of the contrast with the cluster prototypes.")
-    pull: float = Field(1.0, ge=0, description="Weight of the pull to the mean of a class's cluster prototypes.")
-
-
-@register
-class FPL(Method):
+@fm.register
+class FPL(fm.Method):
     """FPL: several prototypes a class, so that small domains keep a say in contrast and pull. Huang et al., CVPR 2023.
 
     | direction | item | shape |
@@ -46,27 +30,25 @@ class FPL(Method):
     Server: the mean of weights by samples; FINCH over the participants' means of each class, and the clusters' means.
     """
 
-    spec = Spec(features=True, sends={"model": Sent(), "prototypes": Sent(per_client=True, labels=True)})
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {},
-        "authors": {"prototypes_from": "last_epoch", "keep_absent": False},
-        "sound": {},
-    }
-    settings = {  # noqa: RUF012
+    spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)})
+
+    class Options(learned_class_means.Options):
+        tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
+        contrast: float = Field(1.0, ge=0, description="Weight of the contrast with the cluster prototypes.")
+        pull: float = Field(1.0, ge=0, description="Weight of the pull to the mean of a class's cluster prototypes.")
+
+    presets = {"paper": {}, "authors": {"prototypes_from": "last_epoch", "keep_absent": False}, "sound": {}}
+    settings = {
         "authors": {
             "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
             "local_epochs": 10,
             "batch_size": 64,
         }
     }
-    citation = Citation(
-        "Huang et al.",
-        "CVPR",
-        2023,
-        "",
-        {"P": 1, "Jd": 1},
-        {"P": 1, "Cd": 1, "mask": 1},
+    citation = fm.Citation(
+        "Huang et al., CVPR 2023",
+        down={"P": 1, "Jd": 1},
+        up={"P": 1, "Cd": 1, "mask": 1},
         code="WenkeHuang/RethinkFL at 74201b3",
         our_choice="Preset `paper` follows the released formulas, with class means from a pass after training; the "
         "paper's own text was not read. A class that no participant holds keeps its prototypes.",
@@ -74,62 +56,62 @@ class FPL(Method):
         "holder, whose row it stores without its first dimension.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         if participants < FEWEST:
             message = f"{participants} participants a round: FINCH makes several prototypes a class of {FEWEST} or more"
-            diagnostics.append(Diagnostic("fpl.few_participants", message, float(participants)))
+            diagnostics.append(fm.Diagnostic("fpl.few_participants", message, float(participants)))
         return diagnostics
 
     # -- server ----------------------------------------------------------------------------------------------
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        tables = ClassTable.stack([get_table(upload, "prototypes") for upload in uploads.values()])
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        tables = fm.ClassTable.stack([fm.get_table(upload, "prototypes") for upload in uploads.values()])
         clusters = class_clusters(tables).to(torch.float32)
         if self.options.keep_absent and "prototypes" in server:
-            clusters = with_absent_classes(clusters, get_table(server, "prototypes"))
+            clusters = with_absent_classes(clusters, fm.get_table(server, "prototypes"))
         return super().aggregate(server, uploads, ctx) | {"prototypes": clusters}
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "prototypes" not in payload:  # round 1
             return start
-        table = get_table(payload, "prototypes")
+        table = fm.get_table(payload, "prototypes")
         centres = table.mean_over_clients()
         prototypes = prototypes_of_table(table)
-        return Start(start.tree, {"prototypes": prototypes, "centres": centres.values, "known": centres.held})
+        return fm.Start(start.tree, {"prototypes": prototypes, "centres": centres.values, "known": centres.held})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         options = self.options
         return learned_class_means.training_with_class_means(self.loss, ctx.task.local_epochs, options.prototypes_from)
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options, z = self.options, net.features(batch.x)
-        terms = {"ce": batch.mean(cross_entropy(net.head(z), batch.y))}
+        terms = {"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "prototypes" in consts:
             known = consts["known"][batch.y]
             contrast, _ = prototype_contrast(z, batch, consts, Cosines(options.tau))
             distance = (z - consts["centres"][batch.y]).square().mean(1)
             terms["contrast"] = options.contrast * batch.mean(torch.where(known, contrast, 0.0))
             terms["pull"] = options.pull * batch.mean(torch.where(known, distance, 0.0))
-        return Objective.sum(terms, {"features": z})
+        return fm.Objective.sum(terms, {"features": z})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         return payload | {"prototypes": work.collected["prototypes"]}, state
 
     # -- self-examination ------------------------------------------------------------------------------------
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        if len(uploads) < FEWEST or bool(get_table(server, "prototypes").held[1:].any()):
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        if len(uploads) < FEWEST or bool(fm.get_table(server, "prototypes").held[1:].any()):
             return []
         message = "no class has two cluster prototypes: FPL is a pull to class means with a contrast"
-        return [Diagnostic("fpl.one_prototype_per_class", message, 1.0)]
+        return [fm.Diagnostic("fpl.one_prototype_per_class", message, 1.0)]
 
 
-def with_absent_classes(fresh: ClassTable, last: ClassTable) -> ClassTable:
+def with_absent_classes(fresh: fm.ClassTable, last: fm.ClassTable) -> fm.ClassTable:
     """Return the prototypes `fresh` [K, C, d], and those of `last` [K', C, d] for the classes that have none.
 
     Both have the dtype of `fresh`.
@@ -139,4 +121,4 @@ def with_absent_classes(fresh: ClassTable, last: ClassTable) -> ClassTable:
     held, last_held = (functional.pad(t.held, (0, 0, 0, most - len(t.held))) for t in (fresh, last))
     present = fresh.held.any(0)
     chosen = torch.where(present.unsqueeze(1), values, last_values)
-    return ClassTable(chosen, torch.where(present, held, last_held))
+    return fm.ClassTable(chosen, torch.where(present, held, last_held))

@@ -10,38 +10,16 @@ import torch
 from pydantic import Field
 from torch import Tensor, nn
 
-from fedloom.core.records import Record, get_number, get_tensor, get_tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.contract.spec import Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.prototypes import cosine
-from fedloom.nets.net import Net, Role
 
 EMBEDDING = "extra.embedding"
 FLOOR = 1e-24  # of the squared norm, whose root has no slope at 0
 ALIKE = 1e-3  # spread of the embeddings, relative to their norm, below which they count as one
 
 
-class Options(method.Options):
-    """Options of GPFL."""
-
-    weight: float = Field(
-        0.01, ge=0, description="lambda, the strength of the pull of general features to the received embeddings."
-    )
-    decay: float = Field(0.1, ge=0, description="mu, the weight decay of the embeddings and of the conditional nets.")
-    inputs: Literal["received", "own"] = Field(
-        "received",
-        description="Embeddings of which the conditional inputs are made: those received, or, as released, those that "
-        "the client trained in its last round (zeros before).",
-    )
-
-
-@register
-class GPFL(Method):
+@fm.register
+class GPFL(fm.Method):
     """GPFL: features are bent by two conditions, one of all classes, one of the client's own. Zhang et al., ICCV 2023,
     arXiv 2308.10279.
 
@@ -54,20 +32,28 @@ class GPFL(Method):
     Tested: personal, by head(h(u_P)).
     """
 
-    spec = Spec(private=frozenset({Role.HEAD}), features=True)
-    Options = Options
-    presets = {"paper": {}, "authors": {"inputs": "own"}, "sound": {}}  # noqa: RUF012
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.005, "momentum": 0.0}, "local_epochs": 1, "batch_size": 10}
-    }
-    citation = Citation(
-        "Zhang et al.",
-        "ICCV",
-        2023,
-        "arXiv 2308.10279",
-        {"B": 1, "Q": 1},
-        {"B": 1, "Q": 1},
-        {"H": 1, "counts": 1},
+    spec = fm.Spec(private=frozenset({fm.Role.HEAD}), features=True)
+
+    class Options(fm.Options):
+        weight: float = Field(
+            0.01, ge=0, description="lambda, the strength of the pull of general features to the received embeddings."
+        )
+        decay: float = Field(
+            0.1, ge=0, description="mu, the weight decay of the embeddings and of the conditional nets."
+        )
+        inputs: Literal["received", "own"] = Field(
+            "received",
+            description="Embeddings of which the conditional inputs are made: those received, or, as released, those "
+            "that the client trained in its last round (zeros before).",
+        )
+
+    presets = {"paper": {}, "authors": {"inputs": "own"}, "sound": {}}
+    settings = {"authors": {"optimizer": {"lr": 0.005, "momentum": 0.0}, "local_epochs": 1, "batch_size": 10}}
+    citation = fm.Citation(
+        "Zhang et al., ICCV 2023, arXiv 2308.10279",
+        down={"B": 1, "Q": 1},
+        up={"B": 1, "Q": 1},
+        state={"H": 1, "counts": 1},
         code="TsingZ0/GPFL at ed7a7fe",
         our_choice="The paper's text was not at hand: that the conditions come from the received embeddings is how we "
         "read its algorithm, and lambda and mu are the authors' for a CNN of four layers.",
@@ -75,73 +61,73 @@ class GPFL(Method):
         "are zero in its first (`inputs: own`).",
     )
 
-    def extra(self, net: Net) -> nn.Module:
+    def extra(self, net: fm.Net) -> nn.Module:
         return Conditions(net.head.out_features, net.head.in_features).to(net.head.weight.dtype)
 
     # -- server ----------------------------------------------------------------------------------------------
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        sent = {"before": get_tree(server, "model")[EMBEDDING]} if self.options.inputs == "own" else {}
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        sent = {"before": fm.get_tree(server, "model")[EMBEDDING]} if self.options.inputs == "own" else {}
         return super().aggregate(server, uploads, ctx) | sent
 
     # -- client ----------------------------------------------------------------------------------------------
-    def client_init(self, ctx: ClientContext) -> Record:
+    def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return super().client_init(ctx) | {"class_counts": ctx.class_counts}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         received = start.tree[EMBEDDING]
         general, personal = conditions(self._inputs(received, payload, state, ctx.round), ctx.class_counts)
-        return Start(start.tree, {"general": general, "personal": personal, "anchors": received})
+        return fm.Start(start.tree, {"general": general, "personal": personal, "anchors": received})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         decayed = replace(ctx.task.optimizer, weight_decay=self.options.decay)
-        return [Train(self.loss, ctx.task.local_epochs, optimizer={"extra": decayed})]
+        return [fm.Train(self.loss, ctx.task.local_epochs, optimizer={"extra": decayed})]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z, embedding = net.features(batch.x), cast(Tensor, net.extra.embedding)
         general, personal = (net.extra(z, consts[name]) for name in ("general", "personal"))
         squares = (general - consts["anchors"][batch.y]).square().sum(1)
         counted = squares if batch.mask is None else torch.where(batch.mask, squares, 0.0)
-        return Objective.sum(
+        return fm.Objective.sum(
             {
-                "ce": batch.mean(cross_entropy(net.head(personal), batch.y)),
-                "ce_embedding": batch.mean(cross_entropy(cosine(general.unsqueeze(1), embedding), batch.y)),
+                "ce": batch.mean(fm.cross_entropy(net.head(personal), batch.y)),
+                "ce_embedding": batch.mean(fm.cross_entropy(cosine(general.unsqueeze(1), embedding), batch.y)),
                 "pull": self.options.weight * counted.sum().clamp(min=FLOOR).sqrt(),
             }
         )
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         upload, next_state = super().end(work, state, ctx)
         if self.options.inputs == "own":
             next_state |= {"trained": work.tree[EMBEDDING], "round": ctx.round}
         return upload, next_state | {"class_counts": ctx.class_counts}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
             return {}
         tree = self._joined(server, state, ctx.task)
         inputs = self._inputs(tree[EMBEDDING], server, state, ctx.round + 1)
-        _, personal = conditions(inputs, get_tensor(state, "class_counts"))
-        return {"personal": Predictor(tree, functools.partial(conditioned_logits, condition=personal))}
+        _, personal = conditions(inputs, fm.get_tensor(state, "class_counts"))
+        return {"personal": fm.Predictor(tree, functools.partial(conditioned_logits, condition=personal))}
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        embedding = get_tree(server, "model")[EMBEDDING].double()
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        embedding = fm.get_tree(server, "model")[EMBEDDING].double()
         spread = float((embedding - embedding.mean(0)).norm() / embedding.norm().clamp(min=1e-12))
         if not spread < ALIKE:
             return []
         message = f"the embeddings of all classes lie within {spread:.1e} of their mean: both conditions are one"
-        return [Diagnostic("gpfl.one_condition", message, spread)]
+        return [fm.Diagnostic("gpfl.one_condition", message, spread)]
 
-    def _inputs(self, received: Tensor, payload: Record, state: Record, round_: int) -> Tensor:
+    def _inputs(self, received: Tensor, payload: fm.Record, state: fm.Record, round_: int) -> Tensor:
         """Return the embeddings [C, d] of which the conditions of a round are made."""
         if self.options.inputs == "received":
             return received
-        if "trained" in state and get_number(state, "round") == round_ - 1:
-            return get_tensor(state, "trained")
-        return get_tensor(payload, "before") if "before" in payload else torch.zeros_like(received)
+        if "trained" in state and fm.get_number(state, "round") == round_ - 1:
+            return fm.get_tensor(state, "trained")
+        return fm.get_tensor(payload, "before") if "before" in payload else torch.zeros_like(received)
 
 
 class Conditions(nn.Module):
@@ -166,7 +152,7 @@ def conditions(embedding: Tensor, class_counts: Tensor) -> tuple[Tensor, Tensor]
     return embedding.mean(0), shares @ embedding
 
 
-def conditioned_logits(net: Net, x: Tensor, condition: Tensor) -> Tensor:
+def conditioned_logits(net: fm.Net, x: Tensor, condition: Tensor) -> Tensor:
     """Return the logits [B, C] of the head on features under a condition.
 
     Args:

@@ -10,31 +10,13 @@ from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_number, get_tensor, get_tree
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Predictor
-from fedloom.methods.contract.spec import Sent, Spec
-from fedloom.nets.net import Net, Role
+import fedloom.methods as fm
 
 _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 
 
-class Options(method.Options):
-    """Options of HeteroFL."""
-
-    scaler: bool = Field(True, description="Divide the outputs of hidden layers by the client's rate in training.")
-    mask: bool = Field(True, description="Set the logits of classes that the client lacks to 0 in training.")
-    weights: Literal["uniform", "samples"] = Field("uniform", description="Weights of the clients that hold a number.")
-
-
-@register
-class HeteroFL(Method):
+@fm.register
+class HeteroFL(fm.Method):
     """HeteroFL: weak clients train the leading slice of every layer. Diao, Ding, Tarokh, ICLR 2021, arXiv 2010.01264.
 
     Down: the client's slice of the weights.   Up: the slice, classes that the client holds.   Client state: none.
@@ -45,22 +27,23 @@ class HeteroFL(Method):
     Numbers that nobody holds stay. Tested: the widest net, without Scaler.
     """
 
-    spec = Spec(
+    spec = fm.Spec(
         architectures="any",
         features=True,
-        sends={"model": Sent(sliced=True), "classes": Sent(per_client=True, labels=True)},
+        sends={"model": fm.Sent(sliced=True), "classes": fm.Sent(per_client=True, labels=True)},
     )
-    Options = Options
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, "local_epochs": 5}
-    }
-    citation = Citation(
-        "Diao, Ding, Tarokh",
-        "ICLR",
-        2021,
-        "arXiv 2010.01264",
-        {"P": 1},
-        {"P": 1, "mask": 1},
+
+    class Options(fm.Options):
+        scaler: bool = Field(True, description="Divide the outputs of hidden layers by the client's rate in training.")
+        mask: bool = Field(True, description="Set the logits of classes that the client lacks to 0 in training.")
+        weights: Literal["uniform", "samples"] = Field(
+            "uniform", description="Weights of the clients that hold a number."
+        )
+
+    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, "local_epochs": 5}}
+    citation = fm.Citation(
+        "Diao, Ding, Tarokh, ICLR 2021, arXiv 2010.01264",
+        up={"P": 1, "mask": 1},
         code="diaoenmao/HeteroFL-Computer-Communication-Efficient-FL at cc40f3e",
         our_choice="A client has one width for the whole run. The rate is that of the features, and the Scaler divides "
         "the outputs of linear layers and convolutions below the head.",
@@ -68,72 +51,74 @@ class HeteroFL(Method):
         "over all clients' data, which tells the server more than weights do.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         for task in tasks[1:]:
             self._require_slice(task, tasks[0])
         if len({task.feature_dim for task in tasks}) > 1:
             return diagnostics
         message = "heterofl: all clients have one width; give several widths of one model, the widest first"
-        return [*diagnostics, Diagnostic("heterofl.one_width", message, float(len(tasks)))]
+        return [*diagnostics, fm.Diagnostic("heterofl.one_width", message, float(len(tasks)))]
 
-    def _require_slice(self, task: Task, widest: Task) -> None:
+    def _require_slice(self, task: fm.Task, widest: fm.Task) -> None:
         """Raise `ConfigError` if the entries of a net are not leading slices of the first model's."""
         if task.init.keys() != widest.init.keys():
             odd = sorted(task.init.keys() ^ widest.init.keys())[0]
-            raise ConfigError(f"{self.name()}: models differ in {odd}; give several widths of one kind of model")
+            raise fm.ConfigError(f"{self.name()}: models differ in {odd}; give several widths of one kind of model")
         for name, value in task.init.items():
             whole = widest.init[name].shape
             if value.dim() != len(whole) or any(a > b for a, b in zip(value.shape, whole, strict=True)):
-                raise ConfigError(
+                raise fm.ConfigError(
                     f"{self.name()}: {name} {tuple(value.shape)} of model {task.group + 1} is no slice of "
                     f"{tuple(whole)} of the first; the first model must be the widest"
                 )
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"width": ctx.task.feature_dim}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        part = leading_slice(get_tree(server, "model"), ctx.task)
-        return {"model": part, "rate": ctx.task.feature_dim / get_number(server, "width")}
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
+        part = leading_slice(fm.get_tree(server, "model"), ctx.task)
+        return {"model": part, "rate": ctx.task.feature_dim / fm.get_number(server, "width")}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
-        consts: Consts = {"held": ctx.class_counts > 0} if self.options.mask else {}
-        return Start(start.tree, consts | {"rate": get_number(payload, "rate") if self.options.scaler else 1.0})
+        consts: fm.Consts = {"held": ctx.class_counts > 0} if self.options.mask else {}
+        return fm.Start(start.tree, consts | {"rate": fm.get_number(payload, "rate") if self.options.scaler else 1.0})
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         logits = scaled_logits(net, batch.x, consts["rate"])
         if "held" in consts:
             logits = torch.where(consts["held"], logits, 0.0)
-        return Objective.sum({"ce": batch.mean(cross_entropy(logits, batch.y))})
+        return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(logits, batch.y))})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         return payload | {"classes": ctx.class_counts > 0}, state
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         weights = [self._weights(upload, ctx.task) for upload in uploads.values()]
-        model = self.mean(uploads, weights=weights, within=get_tree(server, "model"))
+        model = self.mean(uploads, weights=weights, within=fm.get_tree(server, "model"))
         return {"model": model, "width": server["width"]}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         """ "global" is the model at the width of the context: the widest net at the server, a client's own slice."""
-        return super().predictors({**server, "model": leading_slice(get_tree(server, "model"), ctx.task)}, state, ctx)
+        return super().predictors(
+            {**server, "model": leading_slice(fm.get_tree(server, "model"), ctx.task)}, state, ctx
+        )
 
-    def _weights(self, upload: Record, task: Task) -> Tree:
+    def _weights(self, upload: fm.Record, task: fm.Task) -> fm.Tree:
         """Return the weight of each entry of an upload; of the head, one for each row."""
-        factor = get_number(upload, "samples") if self.options.weights == "samples" else 1.0
-        held = get_tensor(upload, "classes").double()
-        weights = Tree()
-        for name, value in get_tree(upload, "model").items():
-            of_rows = task.roles[name] is Role.HEAD and value.shape[:1] == held.shape
+        factor = fm.get_number(upload, "samples") if self.options.weights == "samples" else 1.0
+        held = fm.get_tensor(upload, "classes").double()
+        weights = fm.Tree()
+        for name, value in fm.get_tree(upload, "model").items():
+            of_rows = task.roles[name] is fm.Role.HEAD and value.shape[:1] == held.shape
             rows = held.view(-1, *(1,) * (value.dim() - 1)) if of_rows else held.new_ones(())
             weights[name] = factor * rows
         return weights
 
 
-def leading_slice(model: Tree, task: Task) -> Tree:
+def leading_slice(model: fm.Tree, task: fm.Task) -> fm.Tree:
     """Return the part of the widest net that a client trains.
 
     Args:
@@ -143,7 +128,7 @@ def leading_slice(model: Tree, task: Task) -> Tree:
     return {name: model[name][tuple(map(slice, value.shape))] for name, value in task.init.items()}
 
 
-def scaled_logits(net: Net, x: Tensor, rate: float) -> Tensor:
+def scaled_logits(net: fm.Net, x: Tensor, rate: float) -> Tensor:
     """Return the logits [B, C] of x with the outputs of all layers below the head divided by `rate`."""
     if rate == 1:
         logits: Tensor = net(x)

@@ -8,41 +8,13 @@ from typing import Literal
 import torch
 from pydantic import Field
 
-from fedloom.core.records import Record, get_number
-from fedloom.core.trees import Tree, combine
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_trained_head
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Choose, Collect, Consts, Phase, Predictor
-from fedloom.methods.contract.sample_statistics import SampleMean
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
+from fedloom.methods.parts import several_models
 from fedloom.methods.parts.parameters import difference
-from fedloom.methods.parts.several_models import (
-    first_models,
-    losses_of_models,
-    models_in,
-    named_models,
-    noisy_starts,
-)
-from fedloom.nets.net import ALL_ROLES, Role
 
 
-class Options(method.Options):
-    """Options of IFCA."""
-
-    clusters: int = Field(2, ge=1, description="K, the number of models; 1 is FedAvg.")
-    weights: Literal["samples", "uniform"] = Field(
-        "samples", description="Weights of the clients of a cluster: by their samples, or all alike."
-    )
-    share_body: bool = Field(
-        False, description="Whether the clusters have one body, averaged over all clients, and a head each."
-    )
-
-
-@register
-class IFCA(Method):
+@fm.register
+class IFCA(fm.Method):
     """IFCA: several global models, of which each client trains the one that fits it best. Ghosh et al., NeurIPS 2020,
     arXiv 2006.04088, Algorithm 1 with model averaging.
 
@@ -52,107 +24,114 @@ class IFCA(Method):
     Tested with the model that has the least CE on the client's training data at the time.
     """
 
-    spec = Spec(sends={"model": Sent(form="change", no_feedback=ALL_ROLES), "cluster": Sent(per_client=True)})
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {"weights": "uniform"},
-        "authors": {"weights": "uniform"},
-        "sound": {},
-    }
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.25, "momentum": 0.0}, "local_epochs": 5, "batch_size": 50}
-    }
-    citation = Citation(
-        "Ghosh et al.",
-        "NeurIPS",
-        2020,
-        "arXiv 2006.04088",
-        {"P": 2},
-        {"P": 1},
+    spec = fm.Spec(
+        sends={"model": fm.Sent(form="change", no_feedback=fm.ALL_ROLES), "cluster": fm.Sent(per_client=True)}
+    )
+
+    class Options(fm.Options):
+        clusters: int = Field(2, ge=1, description="K, the number of models; 1 is FedAvg.")
+        weights: Literal["samples", "uniform"] = Field(
+            "samples", description="Weights of the clients of a cluster: by their samples, or all alike."
+        )
+        share_body: bool = Field(
+            False, description="Whether the clusters have one body, averaged over all clients, and a head each."
+        )
+
+    presets = {"paper": {"weights": "uniform"}, "authors": {"weights": "uniform"}, "sound": {}}
+    settings = {"authors": {"optimizer": {"lr": 0.25, "momentum": 0.0}, "local_epochs": 5, "batch_size": 50}}
+    citation = fm.Citation(
+        "Ghosh et al., NeurIPS 2020, arXiv 2006.04088",
+        down={"P": 2},
         code="jichan3751/ifca at 61e44b8",
         our_choice="The paper's own text was not at hand: the values of `authors` are those of the released CIFAR-10 "
-        "configuration, and the uniform mean of `paper` is recalled. A net that comes with its weights cannot be "
-        "drawn K times: models start from its weights with noise. The down formula is that of two clusters.",
+        "configuration, and the uniform mean of `paper` is recalled. A net that comes with its weights cannot be drawn "
+        "K times: models start from its weights with noise. The down formula is that of two clusters.",
         departures="Updates travel as changes of weights.",
         released_code="A client is tested with the model that fits its test data best, labels included.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         if self.options.share_body:
-            require_trained_head(tasks[0], self.name())
-        return [*super().examine(tasks, participants), *noisy_starts(self.name(), self.options.clusters, tasks[0])]
+            fm.require_trained_head(tasks[0], self.name())
+        return [
+            *super().examine(tasks, participants),
+            *several_models.noisy_starts(self.name(), self.options.clusters, tasks[0]),
+        ]
 
-    def server_init(self, ctx: ServerContext) -> Record:
-        models = first_models(ctx.task, self.options.clusters)
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
+        models = several_models.first_models(ctx.task, self.options.clusters)
         if self.options.share_body:
-            head = ctx.task.names(frozenset({Role.HEAD}))
+            head = ctx.task.names(frozenset({fm.Role.HEAD}))
             models = [{n: tree[n] if n in head else value for n, value in models[0].items()} for tree in models]
-        return named_models(models)
+        return several_models.named_models(models)
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        return named_models(models_in(server, self.options.clusters))
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
+        return several_models.named_models(several_models.models_in(server, self.options.clusters))
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        models = models_in(payload, self.options.clusters)
-        return Start(models[0], {"models": models})
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        models = several_models.models_in(payload, self.options.clusters)
+        return fm.Start(models[0], {"models": models})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [*self.choice(), *super().phases(start, ctx)]
 
-    def choice(self) -> list[Phase]:
+    def choice(self) -> list[fm.Phase]:
         """The phases in which a client takes the model that fits its training data best."""
-        return [Collect({"losses": SampleMean(losses_of_models)}), Choose(best_fitting)]
+        return [fm.Collect({"losses": fm.SampleMean(several_models.losses_of_models)}), fm.Choose(best_fitting)]
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         cluster = int(work.collected["losses"].argmin())
         change = difference(work.tree, work.start.consts["models"][cluster])
         return {"model": change, "cluster": cluster, "samples": ctx.samples}, {}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        models, weights = models_in(server, self.options.clusters), self.options.weights
-        uploads = {k: upload for k, upload in uploads.items() if get_number(upload, "cluster") in range(len(models))}
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        models, weights = several_models.models_in(server, self.options.clusters), self.options.weights
+        uploads = {k: upload for k, upload in uploads.items() if fm.get_number(upload, "cluster") in range(len(models))}
         body = self.mean(uploads, weights=weights) if self.options.share_body and uploads else {}
-        head = ctx.task.names(frozenset({Role.HEAD}))
+        head = ctx.task.names(frozenset({fm.Role.HEAD}))
         for number, model in enumerate(models):
-            members = {k: upload for k, upload in uploads.items() if get_number(upload, "cluster") == number}
+            members = {k: upload for k, upload in uploads.items() if fm.get_number(upload, "cluster") == number}
             change = self.mean(members, weights=weights) if members else {}
             if body:
                 change = {name: value for name, value in change.items() if name in head}
                 change = {name: value for name, value in body.items() if name not in head} | change
             models[number] = moved(model, change)
-        return named_models(models)
+        return several_models.named_models(models)
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
             return {}
-        models = models_in(server, self.options.clusters)
-        return {"personal": Predictor(models[0], consts={"models": models})}
+        models = several_models.models_in(server, self.options.clusters)
+        return {"personal": fm.Predictor(models[0], consts={"models": models})}
 
-    def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def adapt(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return self.choice()
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        clusters, known = [get_number(upload, "cluster") for upload in uploads.values()], range(self.options.clusters)
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        clusters, known = (
+            [fm.get_number(upload, "cluster") for upload in uploads.values()],
+            range(self.options.clusters),
+        )
         strange = sum(cluster not in known for cluster in clusters)
         if strange:
             message = f"{strange} of {len(clusters)} uploads name a model that does not exist: they are left out"
-            return [Diagnostic("ifca.unknown_model", message, float(strange))]
+            return [fm.Diagnostic("ifca.unknown_model", message, float(strange))]
         if len(known) == 1 or len(clusters) == 1 or len(set(clusters)) > 1:
             return []
         message = f"in round {ctx.round} all {len(clusters)} participants took model {clusters[0]:g} of {len(known)}"
-        return [Diagnostic("ifca.one_model", message, 1.0)]
+        return [fm.Diagnostic("ifca.one_model", message, 1.0)]
 
 
-def best_fitting(weights: Tree, consts: Consts) -> Tree:
+def best_fitting(weights: fm.Tree, consts: fm.Consts) -> fm.Tree:
     """The model with the least of `consts["losses"]`; the first of equal ones."""
     best = consts["losses"].argmin().reshape(1)
     return {name: torch.stack([tree[name] for tree in consts["models"]]).index_select(0, best)[0] for name in weights}
 
 
-def moved(model: Tree, change: Tree) -> Tree:
+def moved(model: fm.Tree, change: fm.Tree) -> fm.Tree:
     """A model after a mean change of some of its entries; integer entries count on, too."""
     if not change:
         return model
     old = {name: model[name] for name in change}
-    sums = combine([old, change], [1.0, 1.0])
+    sums = fm.combine([old, change], [1.0, 1.0])
     return model | {n: v if v.is_floating_point() else old[n] + change[n] for n, v in sums.items()}

@@ -4,16 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import Diagnostic, Task
-from fedloom.methods.contract.heads import require_same_heads
-from fedloom.methods.contract.method import Method, register
-from fedloom.methods.contract.spec import Spec
-from fedloom.nets.net import ALL_ROLES, Role
+import fedloom.methods as fm
 
 
-@register
-class LGFedAvg(Method):
+@fm.register
+class LGFedAvg(fm.Method):
     """LG-FedAvg: a shared head over private bodies. Liang et al., 2020, arXiv 2001.01523.
 
     Down: the head.   Up: the head, number of samples.   Server: mean of heads by samples (Algorithm 1).
@@ -21,11 +16,15 @@ class LGFedAvg(Method):
     A client is tested with its own body and the server's head.
     """
 
-    spec = Spec(private=ALL_ROLES - {Role.HEAD}, architectures="any")
-    citation = Citation(
-        "Liang et al.", "preprint", 2020, "arXiv 2001.01523", {"H": 1}, {"H": 1}, {"B": 1}, compared_in=("fedssa",)
+    spec = fm.Spec(private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any")
+    citation = fm.Citation(
+        "Liang et al., preprint 2020, arXiv 2001.01523",
+        down={"H": 1},
+        up={"H": 1},
+        state={"B": 1},
+        compared_in=("fedssa",),
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        require_same_heads(tasks, self.name())
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+        fm.require_same_heads(tasks, self.name())
         return super().examine(tasks, participants)

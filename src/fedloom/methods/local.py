@@ -2,33 +2,28 @@
 
 from __future__ import annotations
 
-from fedloom.core.records import Record
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Work
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.spec import Spec
-from fedloom.nets.net import ALL_ROLES
+import fedloom.methods as fm
 
 
-@register
-class Local(Method):
+@fm.register
+class Local(fm.Method):
     """Local: every client trains its own net and nothing travels. The floor for personalised methods.
 
     All clients start from the same weights; a client trains only in rounds for which it is sampled.
     Clients may have different architectures.
     """
 
-    spec = Spec(private=ALL_ROLES, architectures="any", sends={})
-    citation = Citation("", "", None, "", {}, {}, {"P": 1}, compared_in=("feddw", "fedco2", "fedssa"))
+    spec = fm.Spec(private=fm.ALL_ROLES, architectures="any", sends={})
+    citation = fm.Citation("", down={}, up={}, state={"P": 1}, compared_in=("feddw", "fedco2", "fedssa"))
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return {}
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         return {}, {"model": work.tree}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         return server

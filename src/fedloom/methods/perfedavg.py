@@ -9,31 +9,13 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
-from fedloom.core.records import Record
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Train
-from fedloom.methods.contract.spec import Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import gradients_at
-from fedloom.nets.net import Net, has_batch_norm
+from fedloom.nets.net import has_batch_norm
 
 
-class Options(method.Options):
-    """Options of PerFedAvg."""
-
-    alpha: float = Field(0.01, gt=0, description="Learning rate of the inner step.")
-    beta: float | None = Field(None, gt=0, description="Learning rate of the outer step. Null takes the run's.")
-    variant: Literal["fo", "hf"] = Field(
-        "fo", description="fo drops second derivatives; hf takes the Hessian from the difference of two gradients."
-    )
-    delta: float = Field(1e-3, gt=0, description="Distance between the points of these two gradients.")
-
-
-@register
-class PerFedAvg(Method):
+@fm.register
+class PerFedAvg(fm.Method):
     """Per-FedAvg: first weights that are good after one step of one's own. Fallah et al., NeurIPS 2020, 2002.07948.
 
     Down, up: as FedAvg.   Server: mean, all clients alike (Algorithm 1).
@@ -44,30 +26,28 @@ class PerFedAvg(Method):
     of fewer samples than parts has the last part twice.
     """
 
-    spec = Spec(batch_statistics=True, unstackable="its steps take gradients inside the loss")
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {},
-        "authors": {},
-        "sound": {},
-        "feddw": {"alpha": 0.01, "beta": 0.001},
-    }
-    citation = Citation(
-        "Fallah et al.",
-        "NeurIPS",
-        2020,
-        "arXiv 2002.07948",
-        {"P": 1},
-        {"P": 1},
+    spec = fm.Spec(batch_statistics=True, unstackable="its steps take gradients inside the loss")
+
+    class Options(fm.Options):
+        alpha: float = Field(0.01, gt=0, description="Learning rate of the inner step.")
+        beta: float | None = Field(None, gt=0, description="Learning rate of the outer step. Null takes the run's.")
+        variant: Literal["fo", "hf"] = Field(
+            "fo", description="fo drops second derivatives; hf takes the Hessian from the difference of two gradients."
+        )
+        delta: float = Field(1e-3, gt=0, description="Distance between the points of these two gradients.")
+
+    presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"alpha": 0.01, "beta": 0.001}}
+    citation = fm.Citation(
+        "Fallah et al., NeurIPS 2020, arXiv 2002.07948",
         compared_in=("feddw",),
         our_choice="Under batch norm, a batch of fewer than two samples a part is taken whole for each part.",
     )
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         rate = ctx.lr if self.options.beta is None else self.options.beta
-        return [Train(self.loss, ctx.task.local_epochs, optimizer=OptimizerSpec(lr=rate))]
+        return [fm.Train(self.loss, ctx.task.local_epochs, optimizer=fm.OptimizerSpec(lr=rate))]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options, parts = self.options, 2 if self.options.variant == "fo" else 3
         few = len(batch.y) < 2 * parts and has_batch_norm(net)  # which needs two samples in each part
         pieces = (
@@ -78,9 +58,9 @@ class PerFedAvg(Method):
         weights = dict(net.named_parameters())
         inner = gradients_at(net, weights, *pieces[0])
         moved = {name: weight - options.alpha * inner[name] for name, weight in weights.items()}
-        ce = cross_entropy(functional_call(net, moved, (pieces[1][0],)), pieces[1][1]).mean()
+        ce = fm.cross_entropy(functional_call(net, moved, (pieces[1][0],)), pieces[1][1]).mean()
         if options.variant == "fo":
-            return Objective(ce, {"ce": ce})
+            return fm.Objective(ce, {"ce": ce})
         outer = gradients_at(net, moved, *pieces[1])
         ahead, behind = (
             gradients_at(net, {n: w + sign * options.delta * outer[n] for n, w in weights.items()}, *pieces[2])
@@ -88,13 +68,13 @@ class PerFedAvg(Method):
         )
         pull = [(w * (ahead[n] - behind[n])).sum() * (-options.alpha / (2 * options.delta)) for n, w in weights.items()]
         hessian = torch.stack(pull).sum()
-        return Objective(ce + hessian - hessian.detach(), {"ce": ce})  # the correction has a gradient and no value
+        return fm.Objective(ce + hessian - hessian.detach(), {"ce": ce})  # the correction has a gradient and no value
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         return {"model": self.mean(uploads, weights="uniform")}
 
-    def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [Train(super().loss, steps=1, optimizer=OptimizerSpec(lr=self.options.alpha))]
+    def adapt(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [fm.Train(super().loss, steps=1, optimizer=fm.OptimizerSpec(lr=self.options.alpha))]
 
 
 def split(values: Tensor, parts: int) -> list[Tensor]:

@@ -12,22 +12,9 @@ from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import one_hot
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_tensor
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_linear_head, require_trained_body
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import TRAINABLE, Batch, Collect, Consts, Objective, Phase, Predictor, Train
-from fedloom.methods.contract.sample_statistics import LabelledRows, Rows
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.one_shot import gaussian_head, shrunk
-from fedloom.nets.net import Net, Role
 
 _STEPS, _HALVINGS, _SMALL = 50, 40, 1e-7  # of the search in the unit box
 
@@ -38,7 +25,7 @@ TABLES = ("means", "covariance", "held")  # that travel down beside the body
 FEWEST = 3  # samples of a class from which a test takes the client's own mean of it
 
 
-LABELS = Sent(labels=True)
+LABELS = fm.Sent(labels=True)
 
 
 _AT_BOUND = 1e-6
@@ -47,31 +34,8 @@ _AT_BOUND = 1e-6
 AUTHORS_SGD = {"lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4}
 
 
-class Options(method.Options):
-    """Options of pFedFDA."""
-
-    beta: Annotated[float, Field(ge=0, le=1)] | None = Field(
-        None,
-        description="Share of a client's own means and covariance in the mixture with the received ones. Null chooses "
-        "it on two halves of the client's features; 1 is the local variant.",
-    )
-    two_betas: bool = Field(True, description="Whether means and covariance get a chosen share each.")
-    eps: float = Field(1e-4, gt=0, lt=1, description="Smoothing of class shares, and of covariances by the identity.")
-    ridge: Literal["identity", "small"] = Field(
-        "small",
-        description="Added to a client's covariance: 1e-4 of the identity (small), or the identity and 1e-4 in every "
-        "entry, as released.",
-    )
-    features_from: Literal["training", "after_training"] = Field(
-        "training", description="Where features come from: all passes of training, or one pass after it."
-    )
-    mask_unknown: bool = Field(
-        True, description="Whether classes that nobody has held yet are left out. The paper gives them random means."
-    )
-
-
-@register
-class PFedFDA(Method):
+@fm.register
+class PFedFDA(fm.Method):
     """pFedFDA: a body trained under a head of global class Gaussians, which clients adapt to their own features.
     McLaughlin and Su, NeurIPS 2024, arXiv 2411.00329.
 
@@ -83,25 +47,47 @@ class PFedFDA(Method):
     Server: the mean by samples of all three. Test: a pass over the training data, and the head of the mixture.
     """
 
-    spec = Spec(
-        private=frozenset({Role.HEAD}),
+    spec = fm.Spec(
+        private=frozenset({fm.Role.HEAD}),
         features=True,
-        sends={"model": Sent(), "covariance": Sent(spread=20.0), "betas": Sent(), "means": LABELS, "held": LABELS},
+        sends={
+            "model": fm.Sent(),
+            "covariance": fm.Sent(spread=20.0),
+            "betas": fm.Sent(),
+            "means": LABELS,
+            "held": LABELS,
+        },
     )
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {"mask_unknown": False},
-        "authors": {"mask_unknown": False, "ridge": "identity"},
-        "sound": {},
-    }
-    settings = {"authors": {"optimizer": AUTHORS_SGD, "local_epochs": 5, "batch_size": 50}}  # noqa: RUF012
-    citation = Citation(
-        "McLaughlin and Su",
-        "NeurIPS",
-        2024,
-        "arXiv 2411.00329",
-        {"B": 1, "all Cd": 1, "dd": 1, "mask": 1},
-        {"B": 1, "all Cd": 1, "dd": 1, "shares": 1, "betas": 1},
+
+    class Options(fm.Options):
+        beta: Annotated[float, Field(ge=0, le=1)] | None = Field(
+            None,
+            description="Share of a client's own means and covariance in the mixture with the received ones. Null "
+            "chooses it on two halves of the client's features; 1 is the local variant.",
+        )
+        two_betas: bool = Field(True, description="Whether means and covariance get a chosen share each.")
+        eps: float = Field(
+            1e-4, gt=0, lt=1, description="Smoothing of class shares, and of covariances by the identity."
+        )
+        ridge: Literal["identity", "small"] = Field(
+            "small",
+            description="Added to a client's covariance: 1e-4 of the identity (small), or the identity and 1e-4 in "
+            "every entry, as released.",
+        )
+        features_from: Literal["training", "after_training"] = Field(
+            "training", description="Where features come from: all passes of training, or one pass after it."
+        )
+        mask_unknown: bool = Field(
+            True,
+            description="Whether classes that nobody has held yet are left out. The paper gives them random means.",
+        )
+
+    presets = {"paper": {"mask_unknown": False}, "authors": {"mask_unknown": False, "ridge": "identity"}, "sound": {}}
+    settings = {"authors": {"optimizer": AUTHORS_SGD, "local_epochs": 5, "batch_size": 50}}
+    citation = fm.Citation(
+        "McLaughlin and Su, NeurIPS 2024, arXiv 2411.00329",
+        down={"B": 1, "all Cd": 1, "dd": 1, "mask": 1},
+        up={"B": 1, "all Cd": 1, "dd": 1, "shares": 1, "betas": 1},
         code="cj-mclaughlin/pFedFDA at 73c7c40",
         our_choice="The ridge of presets `paper` and `sound` is 1e-4 of the identity, as the text around the released "
         "line suggests; the paper's own text was not read. Newton steps in [0, 1] choose beta, on halves that take the "
@@ -110,75 +96,78 @@ class PFedFDA(Method):
         "samples never acts in training. Ten iterations of L-BFGS choose beta.",
     )
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
-        require_linear_head(task, self.name())
-        require_trained_body(task, self.name())
+        fm.require_linear_head(task, self.name())
+        fm.require_trained_body(task, self.name())
         if "head.bias" not in task.init:
-            raise ConfigError("pfedfda needs a head with a bias, for the shares of the classes; this one has none")
+            raise fm.ConfigError("pfedfda needs a head with a bias, for the shares of the classes; this one has none")
         entries, body = task.feature_dim**2, sum(v.numel() for v in self._shared(task.init, task).values())
         message = f"a covariance has {entries:,} entries and the body {body:,}: most of the traffic is covariances"
-        outweighs = [Diagnostic("pfedfda.covariance_outweighs", message, entries / body)] if entries > body else []
+        outweighs = [fm.Diagnostic("pfedfda.covariance_outweighs", message, entries / body)] if entries > body else []
         return diagnostics + outweighs
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         task, dtype = ctx.task, ctx.task.init["head.weight"].dtype
         drawn = task.streams.numpy("pfedfda means").random((task.num_classes, task.feature_dim))
         covariance, held = torch.eye(task.feature_dim, dtype=dtype), torch.zeros(task.num_classes, dtype=torch.bool)
         gaussians = {"means": torch.from_numpy(drawn).to(dtype), "covariance": covariance, "held": held}
         return super().server_init(ctx) | gaussians
 
-    def client_init(self, ctx: ClientContext) -> Record:
+    def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {}  # the head is made anew of what is received
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return {name: server[name] for name in ("model", *TABLES)}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        dtype, tensors = get_tensor(server, "means").dtype, ("means", "covariance", "betas")
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        dtype, tensors = fm.get_tensor(server, "means").dtype, ("means", "covariance", "betas")
         means: dict[str, Tensor] = {name: self.mean(uploads, name).to(dtype) for name in tensors}
-        held = get_tensor(server, "held") | (self.mean(uploads, "held", "uniform") > 0)
+        held = fm.get_tensor(server, "held") | (self.mean(uploads, "held", "uniform") > 0)
         return {"model": self.mean(uploads), **means, "held": held}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        tables = {name: get_tensor(payload, name) for name in TABLES}
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        tables = {name: fm.get_tensor(payload, name) for name in TABLES}
         head = self._head(ctx, Gaussians.received(tables), tables["held"])
-        return Start(self._joined(payload, {"model": head}, ctx.task), {"received": tables})
+        return fm.Start(self._joined(payload, {"model": head}, ctx.task), {"received": tables})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        body = TRAINABLE - {Role.HEAD}
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        body = fm.TRAINABLE - {fm.Role.HEAD}
         if self.options.features_from == "after_training":
-            return [Train(self.loss, ctx.task.local_epochs, trains=body), Collect({"features": Rows(features)})]
-        rows = {"features": Rows("features")}
-        return [Train(self.loss, ctx.task.local_epochs, trains=body, collect=rows, throughout=True)]
+            return [
+                fm.Train(self.loss, ctx.task.local_epochs, trains=body),
+                fm.Collect({"features": fm.Rows(features)}),
+            ]
+        rows = {"features": fm.Rows("features")}
+        return [fm.Train(self.loss, ctx.task.local_epochs, trains=body, collect=rows, throughout=True)]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
-        return Objective.sum({"ce": batch.mean(cross_entropy(net.head(z), batch.y))}, {"features": z})
+        return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y))}, {"features": z})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         tables = work.start.consts["received"]
         mixture, shares = self._mixture(work.collected["features"], tables, ctx)
         sent = {"means": mixture.means, "covariance": mixture.covariance, "held": ctx.class_counts > 0, "betas": shares}
         dtype, shared = tables["means"].dtype, self._shared(work.tree, ctx.task)
         return {"model": shared, "samples": ctx.samples, **{n: v.to(dtype) for n, v in sent.items()}}, {}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
             return {}
         tree = self._joined(server, {"model": self._private(ctx.task.init, ctx.task)}, ctx.task)
-        return {"personal": Predictor(tree, consts={"received": {name: server[name] for name in TABLES}})}
+        return {"personal": fm.Predictor(tree, consts={"received": {name: server[name] for name in TABLES}})}
 
-    def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [Collect({"features": Rows(features)})]
+    def adapt(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [fm.Collect({"features": fm.Rows(features)})]
 
-    def adapted(self, work: Work, predictor: Predictor, ctx: ClientContext) -> Predictor:
+    def adapted(self, work: fm.Work, predictor: fm.Predictor, ctx: fm.ClientContext) -> fm.Predictor:
         tables = work.start.consts["received"]
         mixture, _ = self._mixture(work.collected["features"], tables, ctx, FEWEST)
         return replace(predictor, tree={**work.tree, **self._head(ctx, mixture, tables["held"])})
 
     def _mixture(
-        self, rows: LabelledRows, tables: Tree, ctx: ClientContext, fewest: int = 1
+        self, rows: fm.LabelledRows, tables: fm.Tree, ctx: fm.ClientContext, fewest: int = 1
     ) -> tuple[Gaussians, Tensor]:
         """Return the mixture of a client's own Gaussians with the received ones, and its shares [1] or [2]."""
         identity = torch.eye(ctx.task.feature_dim, dtype=torch.float64)
@@ -192,22 +181,22 @@ class PFedFDA(Method):
             shares = best_shares(rows.values, rows.labels, others, ridge, make_head, shares)
         return own.mixed(others, shares), shares
 
-    def _rows_and_bias(self, gaussians: Gaussians, ctx: ClientContext, held: Tensor) -> tuple[Tensor, Tensor]:
+    def _rows_and_bias(self, gaussians: Gaussians, ctx: fm.ClientContext, held: Tensor) -> tuple[Tensor, Tensor]:
         known = held | (ctx.class_counts > 0) | (not self.options.mask_unknown)
         return gaussians.head(smoothed_shares(ctx.class_counts, self.options.eps), self.options.eps, known)
 
-    def _head(self, ctx: ClientContext, gaussians: Gaussians, held: Tensor) -> Tree:
+    def _head(self, ctx: fm.ClientContext, gaussians: Gaussians, held: Tensor) -> fm.Tree:
         if not all(value.isfinite().all() for value in gaussians):  # the run diverged: the first head is as good
             return self._private(ctx.task.init, ctx.task)
         head = zip(("head.weight", "head.bias"), self._rows_and_bias(gaussians, ctx, held), strict=True)
         return {name: value.to(ctx.task.init[name].dtype) for name, value in head}
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        betas = get_tensor(server, "betas")
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        betas = fm.get_tensor(server, "betas")
         for bound, meaning in ((0.0, "no client uses its own Gaussians"), (1.0, "nobody uses those of others")):
             if self.options.beta is None and bool(((betas - bound).abs() < _AT_BOUND).all()):
                 message = f"beta is {bound:g} for all participants: {meaning}"
-                return [Diagnostic("pfedfda.beta_at_bound", message, bound)]
+                return [fm.Diagnostic("pfedfda.beta_at_bound", message, bound)]
         return []
 
 
@@ -236,7 +225,7 @@ class Gaussians(NamedTuple):
             share: of the identity in the covariance (`shrunk`).
             held: which classes can be predicted [C].
         """
-        return gaussian_head(ClassTable(self.means, held), shrunk(self.covariance, share), priors)
+        return gaussian_head(fm.ClassTable(self.means, held), shrunk(self.covariance, share), priors)
 
 
 def gaussians_of(z: Tensor, labels: Tensor, absent: Tensor, ridge: Tensor, fewest: int = 1) -> Gaussians:

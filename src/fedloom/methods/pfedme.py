@@ -9,35 +9,12 @@ import torch
 from pydantic import Field
 from torch.func import functional_call
 
-from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import combine
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Consts, Objective, OptimizerSpec, Phase, Predictor, Train
-from fedloom.methods.contract.spec import Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import zero_with_gradients
-from fedloom.nets.blueprint import Bundle
-from fedloom.nets.net import Net, Role
 
 
-class Options(method.Options):
-    """Options of PFedMe."""
-
-    lam: float = Field(15.0, gt=0, description="lambda, how strongly the personal model is held to w.")
-    inner_steps: int = Field(5, ge=1, description="K, steps on each batch towards the personal model.")
-    personal_lr: float = Field(0.01, gt=0, description="Learning rate of these steps.")
-    decay: float = Field(0.0, ge=0, description="Weight decay of these steps (the authors' mu).")
-    beta: float = Field(1.0, gt=0, description="The server's step.")
-    weights: Literal["uniform", "samples"] = Field(
-        "uniform", description="Weights of clients in the mean: all alike, as in Algorithm 1, or by samples."
-    )
-
-
-@register
-class PFedMe(Method):
+@fm.register
+class PFedMe(fm.Method):
     """pFedMe: Moreau envelopes; a personal model is held to the shared one. T Dinh et al., NeurIPS 2020, 2006.08848.
 
     Down, up: w, as FedAvg.   A client keeps its personal model theta.
@@ -47,38 +24,37 @@ class PFedMe(Method):
     lr lambda must be below 1. Batch norm: w has theta's statistics.
     """
 
-    spec = Spec(
+    spec = fm.Spec(
         nets={"shared": None, "own": None},
         private_nets=frozenset({"own"}),
         unstackable="its steps take gradients inside the loss",
     )
-    Options = Options
-    presets = {  # noqa: RUF012
-        "paper": {},
-        "authors": {"weights": "samples", "decay": 1e-3},
-        "sound": {},
-    }
-    citation = Citation(
-        "T Dinh et al.",
-        "NeurIPS",
-        2020,
-        "arXiv 2006.08848",
-        {"P": 1},
-        {"P": 1},
-        {"P": 1},
-        code="CharlieDinh/pFedMe at caf24b1",
+
+    class Options(fm.Options):
+        lam: float = Field(15.0, gt=0, description="lambda, how strongly the personal model is held to w.")
+        inner_steps: int = Field(5, ge=1, description="K, steps on each batch towards the personal model.")
+        personal_lr: float = Field(0.01, gt=0, description="Learning rate of these steps.")
+        decay: float = Field(0.0, ge=0, description="Weight decay of these steps (the authors' mu).")
+        beta: float = Field(1.0, gt=0, description="The server's step.")
+        weights: Literal["uniform", "samples"] = Field(
+            "uniform", description="Weights of clients in the mean: all alike, as in Algorithm 1, or by samples."
+        )
+
+    presets = {"paper": {}, "authors": {"weights": "samples", "decay": 1e-3}, "sound": {}}
+    citation = fm.Citation(
+        "T Dinh et al., NeurIPS 2020, arXiv 2006.08848", state={"P": 1}, code="CharlieDinh/pFedMe at caf24b1"
     )
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        shared = get_tree(payload, "model")
-        return Start(shared | {f"own.{name.removeprefix('shared.')}": value for name, value in shared.items()}, {})
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        shared = fm.get_tree(payload, "model")
+        return fm.Start(shared | {f"own.{name.removeprefix('shared.')}": value for name, value in shared.items()}, {})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        rates = {"shared": OptimizerSpec(lr=ctx.lr), "own": OptimizerSpec(lr=1.0)}
-        return [Train(self.loss, ctx.task.local_epochs, optimizer=rates)]
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        rates = {"shared": fm.OptimizerSpec(lr=ctx.lr), "own": fm.OptimizerSpec(lr=1.0)}
+        return [fm.Train(self.loss, ctx.task.local_epochs, optimizer=rates)]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
-        options, bundle = self.options, cast(Bundle, net)
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
+        options, bundle = self.options, cast(fm.Bundle, net)
         own_weights = dict(bundle["own"].named_parameters())
         shared_weights = dict(bundle["shared"].named_parameters())
         shared = [shared_weights[name].detach() for name in own_weights]
@@ -87,7 +63,7 @@ class PFedMe(Method):
         for _ in range(options.inner_steps):
             leaves = [value.detach().requires_grad_() for value in personal]
             logits = functional_call(bundle["own"], dict(zip(own_weights, leaves, strict=True)), (batch.x,))
-            ce = batch.mean(cross_entropy(logits, batch.y))
+            ce = batch.mean(fm.cross_entropy(logits, batch.y))
             slopes = torch.autograd.grad(ce, leaves)
             with torch.no_grad():
                 moves = list(torch._foreach_sub(leaves, shared))
@@ -102,10 +78,10 @@ class PFedMe(Method):
         torch._foreach_mul_(to_shared, options.lam)
         weights = [*(shared_weights[name] for name in own_weights), *own_weights.values()]
         moved = zero_with_gradients(weights, [*to_shared, *torch._foreach_sub(own, personal)])
-        return Objective(ce.detach() + moved, {"ce": ce})
+        return fm.Objective(ce.detach() + moved, {"ce": ce})
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        still = (Role.BN_STAT, Role.COUNTER, Role.BUFFER)  # the shared net is never run, the own one is
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
+        still = (fm.Role.BN_STAT, fm.Role.COUNTER, fm.Role.BUFFER)  # the shared net is never run, the own one is
         moved = {
             name: work.tree[f"own.{name.removeprefix('shared.')}"]
             for name in work.tree
@@ -113,13 +89,15 @@ class PFedMe(Method):
         }
         return super().end(replace(work, tree=work.tree | moved), state, ctx)
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         mean, beta = self.mean(uploads, weights=self.options.weights), self.options.beta
-        return {"model": combine([get_tree(server, "model"), mean], [1 - beta, beta]) if beta != 1 else mean}
+        return {"model": fm.combine([fm.get_tree(server, "model"), mean], [1 - beta, beta]) if beta != 1 else mean}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        private_record: Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
+        private_record: fm.Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
         kind, name = ("global", "shared") if state is None else ("personal", "own")
         return {
-            kind: Predictor(self._joined(server, private_record, ctx.task), lambda net, x: cast(Bundle, net)[name](x))
+            kind: fm.Predictor(
+                self._joined(server, private_record, ctx.task), lambda net, x: cast(fm.Bundle, net)[name](x)
+            )
         }

@@ -6,37 +6,14 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record, get_table
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import Diagnostic, ServerContext
-from fedloom.methods.contract.method import Uploads, register
+import fedloom.methods as fm
 from fedloom.methods.parts.prototypes import PrototypePull
 
 SHORTEST = 1e-12  # length of a mean that has a direction
 RATE_DECAY, DECAYS_EVERY = 0.95, 10  # of the released code's steps
 
 
-class Options(method.Options):
-    """Options of ProtoNorm."""
-
-    weight: float = Field(10.0, ge=0, description="lambda, the strength of the clients' pull; 0 is local training.")
-    scale: float = Field(80.0, gt=0, description="s, the length to which clients scale the unit prototypes.")
-    server_steps: int = Field(
-        500, ge=0, description="Steps in a round by which the server spreads the prototypes on the sphere."
-    )
-    server_lr: float = Field(
-        0.1, ge=0, description="Size of the first of these steps; it is multiplied by 0.95 after steps 1, 11, 21, ..."
-    )
-    server_momentum: float = Field(0.9, ge=0, lt=1, description="Share of a step's velocity that the next one keeps.")
-    keep_absent: bool = Field(
-        True,
-        description="Whether a class that no participant holds keeps its prototype. Released code drops it.",
-    )
-
-
-@register
+@fm.register
 class ProtoNorm(PrototypePull):
     """ProtoNorm: prototypes, spread on the sphere, pull features at a large norm. Lee et al., 2025, arXiv 2507.04310.
 
@@ -46,57 +23,71 @@ class ProtoNorm(PrototypePull):
     followed by a projection to the sphere. Tested with the own head, or the nearest unit prototype ("nearest").
     """
 
-    Options = Options
-    presets = {"paper": {}, "authors": {"keep_absent": False}, "sound": {}}  # noqa: RUF012
-    settings = {  # noqa: RUF012
-        "authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "local_epochs": 1, "batch_size": 32}
-    }
-    citation = Citation(
-        "Lee et al.",
-        "arXiv",
-        2025,
-        "arXiv 2507.04310",
-        {"Cd": 1, "mask": 1},
-        {"Cd": 1, "mask": 1},
-        {"P": 1},
+    class Options(fm.Options):
+        weight: float = Field(10.0, ge=0, description="lambda, the strength of the clients' pull; 0 is local training.")
+        scale: float = Field(80.0, gt=0, description="s, the length to which clients scale the unit prototypes.")
+        server_steps: int = Field(
+            500, ge=0, description="Steps in a round by which the server spreads the prototypes on the sphere."
+        )
+        server_lr: float = Field(
+            0.1,
+            ge=0,
+            description="Size of the first of these steps; it is multiplied by 0.95 after steps 1, 11, 21, ...",
+        )
+        server_momentum: float = Field(
+            0.9, ge=0, lt=1, description="Share of a step's velocity that the next one keeps."
+        )
+        keep_absent: bool = Field(
+            True, description="Whether a class that no participant holds keeps its prototype. Released code drops it."
+        )
+
+    presets = {"paper": {}, "authors": {"keep_absent": False}, "sound": {}}
+    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "local_epochs": 1, "batch_size": 32}}
+    citation = fm.Citation(
+        "Lee et al., arXiv 2025, arXiv 2507.04310",
+        down={"Cd": 1, "mask": 1},
+        up={"Cd": 1, "mask": 1},
+        state={"P": 1},
         code="regulationLee/ProtoNorm at e816cef",
         our_choice="Preset `paper` follows the released code, because the paper's text was not read. A class that no "
         "participant holds keeps its prototype, which is spread again with the others. A mean without length has no "
         "direction, so its class gets no prototype.",
-        departures="Steps do not stop early: the released rule compares a mean force of four decimals, which "
-        "depends on rounding.",
+        departures="Steps do not stop early: the released rule compares a mean force of four decimals, which depends "
+        "on rounding.",
     )
 
     def distance(self, z: Tensor, rows: Tensor) -> Tensor:
         return super().distance(z, self.options.scale * rows)
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         options, means = self.options, self.mean(uploads, "prototypes", "uniform")
         if options.keep_absent:
-            means = means.fill_missing(get_table(server, "prototypes").to(torch.float64))
+            means = means.fill_missing(fm.get_table(server, "prototypes").to(torch.float64))
         rows = spread_rows(means, options.server_steps, options.server_lr, options.server_momentum)
         return {"prototypes": rows.to(torch.float32)}
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        rows = get_table(server, "prototypes")
-        means = ClassTable.stack([get_table(upload, "prototypes") for upload in uploads.values()]).mean_over_clients()
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
+        rows = fm.get_table(server, "prototypes")
+        means = fm.ClassTable.stack(
+            [fm.get_table(upload, "prototypes") for upload in uploads.values()]
+        ).mean_over_clients()
         found, lengths = [], means.values[means.held].double().norm(dim=1)
         if bool((lengths <= SHORTEST).any()):
             message = "a class mean has no length, hence no direction: its class gets no prototype"
-            found.append(Diagnostic("protonorm.no_direction", message, float(lengths.min())))
+            found.append(fm.Diagnostic("protonorm.no_direction", message, float(lengths.min())))
         units = rows.values[rows.held].double()
         largest = float((units @ units.T).fill_diagonal_(-1).max()) if len(units) > 1 else -1.0
         if largest > 1 - 1e-6:
             message = "two classes have one prototype: equal points exert no force on each other and never part"
-            found.append(Diagnostic("protonorm.equal_prototypes", message, largest))
+            found.append(fm.Diagnostic("protonorm.equal_prototypes", message, largest))
         length = float(lengths.mean()) if len(lengths) else 0.0
         if not length / 10 <= self.options.scale <= 10 * length:
             message = f"scale = {self.options.scale:g}, but class means have the length {length:.3g} on average"
-            found.append(Diagnostic("protonorm.scale", message, length))
+            found.append(fm.Diagnostic("protonorm.scale", message, length))
         return found
 
 
-def spread_rows(means: ClassTable, steps: int, lr: float, momentum: float) -> ClassTable:
+def spread_rows(means: fm.ClassTable, steps: int, lr: float, momentum: float) -> fm.ClassTable:
     """Return the directions of means [C, d], spread on the sphere, in float64; classes without direction are not held.
 
     A step is velocity <- momentum velocity + lr force, point <- unit(point + velocity). The force on a point is the sum
@@ -123,7 +114,7 @@ def spread_rows(means: ClassTable, steps: int, lr: float, momentum: float) -> Cl
         lr *= RATE_DECAY if step % DECAYS_EVERY == 0 else 1
     values = torch.zeros(means.values.shape, dtype=torch.float64)
     values[kept.held] = points
-    return ClassTable(values, kept.held)
+    return fm.ClassTable(values, kept.held)
 
 
 def forces(points: Tensor) -> Tensor:

@@ -9,38 +9,16 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import combine
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import PRESETS, Method, Uploads, register
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Phase
-from fedloom.methods.contract.sample_statistics import Moments
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
 from fedloom.methods.parts.parameters import difference, parameters
-from fedloom.nets.net import Net
 
 _LOSSES_APART = 4.0  # how many times the median client's loss an honest one may be: uploads carry its power q
 _LEAST_LOSS = 1e-10  # added to a client's loss, as in the released code
 _LEAST_RATE = 1e-100  # its inverse is squared
 
 
-class Options(method.Options):
-    """Options of q-FedAvg."""
-
-    q: float = Field(
-        1.0,
-        ge=0,
-        le=60,
-        description="How much more a client with a high loss counts. With 0 all participants count alike.",
-    )
-
-
-@register
-class QFedAvg(Method):
+@fm.register
+class QFedAvg(fm.Method):
     """q-FedAvg: clients with high losses count more, for fairness. Li et al., ICLR 2020, arXiv 1905.10497, Algorithm 2.
 
     Down: weights.   Up: scaled change of the weights, its share of the divisor h.   Client state: none.
@@ -51,16 +29,20 @@ class QFedAvg(Method):
     L is the inverse of the client's learning rate in this round, so clients train by SGD without momentum.
     """
 
-    spec = Spec(sends={"model": Sent(form="change"), "h": Sent(spread=1000.0)})
-    Options = Options
-    settings = {name: {"optimizer": {"momentum": 0.0}} for name in PRESETS}  # noqa: RUF012
-    citation = Citation(
-        "Li et al.",
-        "ICLR",
-        2020,
-        "arXiv 1905.10497",
-        {"P": 1},
-        {"P": 1, "number": 1},
+    spec = fm.Spec(sends={"model": fm.Sent(form="change"), "h": fm.Sent(spread=1000.0)})
+
+    class Options(fm.Options):
+        q: float = Field(
+            1.0,
+            ge=0,
+            le=60,
+            description="How much more a client with a high loss counts. With 0 all participants count alike.",
+        )
+
+    settings = {name: {"optimizer": {"momentum": 0.0}} for name in fm.PRESETS}
+    citation = fm.Citation(
+        "Li et al., ICLR 2020, arXiv 1905.10497",
+        up={"P": 1, "number": 1},
         code="litian96/fair_flearn at f097971",
         our_choice="F is taken in evaluation mode. The paper tunes q for each data set, from 0.001 to 5; 1 is our "
         "default. Participants are drawn alike, where the paper draws them by samples.",
@@ -71,49 +53,49 @@ class QFedAvg(Method):
         changes = replace(self.spec.sends["model"], spread=max(1.0, _LOSSES_APART**self.options.q))
         self.spec = replace(self.spec, sends={**self.spec.sends, "model": changes})
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         optimizer = tasks[0].optimizer
         if optimizer.name != "sgd" or optimizer.momentum:
             found = f"name = {optimizer.name}" if optimizer.name != "sgd" else f"momentum = {optimizer.momentum:g}"
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"optimizer.{found}: qfedavg takes 1 / rate for the curvature of the loss, which holds for plain SGD; "
                 "use sgd with momentum 0"
             )
         last_rate = optimizer.lr_in(tasks[0].rounds)
         if last_rate < _LEAST_RATE:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"optimizer.decay = {optimizer.decay:g}: the rate of the last round is {last_rate:g}, and qfedavg "
                 f"takes 1 / rate; need {_LEAST_RATE:g} or more"
             )
         return super().examine(tasks, participants)
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [Collect({"loss": Moments(_losses)}), *super().phases(start, ctx)]
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [fm.Collect({"loss": fm.Moments(_losses)}), *super().phases(start, ctx)]
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         moments, inverse_rate = work.collected["loss"], 1 / ctx.lr
         loss, q = moments["sum"][0] / moments["count"] + _LEAST_LOSS, self.options.q
         weight = float(loss**q)
         begun, ended = parameters(work.start.tree, ctx.task), parameters(work.tree, ctx.task)
         squares = torch.stack([(begun[n].double() - ended[n].double()).square().sum() for n in begun]).sum()
         h = q * loss ** (q - 1) * inverse_rate**2 * squares + inverse_rate * weight
-        scaled = combine([begun, ended], [weight * inverse_rate, -weight * inverse_rate])
+        scaled = fm.combine([begun, ended], [weight * inverse_rate, -weight * inverse_rate])
         buffers = {name: value for name, value in work.tree.items() if name not in begun}
         moved = {n: v for n, v in buffers.items() if v.is_floating_point()}
         tree = work.tree | buffers | difference(moved, work.start.tree) | scaled
         return {"model": tree, "h": h, "samples": ctx.samples}, {}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         change, h = self.mean(uploads, weights="uniform"), float(self.mean(uploads, "h", "uniform"))
-        model = get_tree(server, "model")
+        model = fm.get_tree(server, "model")
         trained = parameters(model, ctx.task)
         buffers = {name: value for name, value in change.items() if name not in trained}
         moved = [name for name, value in buffers.items() if value.is_floating_point()]
-        sums = combine([{n: model[n] for n in moved}, {n: buffers[n] for n in moved}], [1, 1]) if moved else {}
-        steps = combine([trained, {name: change[name] for name in trained}], [1, -1 / h])
+        sums = fm.combine([{n: model[n] for n in moved}, {n: buffers[n] for n in moved}], [1, 1]) if moved else {}
+        steps = fm.combine([trained, {name: change[name] for name in trained}], [1, -1 / h])
         return {"model": model | buffers | sums | steps}
 
 
-def _losses(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def _losses(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """The cross-entropy of each sample [B, 1]."""
-    return cross_entropy(net(batch.x), batch.y).unsqueeze(1)
+    return fm.cross_entropy(net(batch.x), batch.y).unsqueeze(1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
@@ -49,11 +50,10 @@ class Citation:
     """The source of a method, and its traffic for one client and round.
 
     Attributes:
-        authors: who published it; empty, as the next three, for what no paper claims.
-        venue: conference or journal.
-        year: year of publication.
-        paper: an arXiv number, a DOI or an address, empty where there is none.
+        source: authors, venue and year, then an arXiv number, a DOI or an address, in one line: "Li et al., MLSys 2020,
+            arXiv 1812.06127". Empty for what no paper claims.
         down: tensors that the client receives, as {symbol of `SYMBOLS`: how many}. Scalars are not counted.
+            By default the whole net, as for FedAvg.
         up: tensors that the client sends, in the same form.
         state: what a client keeps, in the same form; empty if nothing.
         compared_in: the papers of fedskc, fedsc, feddw, fedco2 and fedssa that compare with it.
@@ -64,12 +64,9 @@ class Citation:
         released_code: where the released code differs from the paper, in sentences.
     """
 
-    authors: str
-    venue: str
-    year: int | None
-    paper: str
-    down: Formula
-    up: Formula
+    source: str
+    down: Formula = field(default_factory=lambda: {"P": 1})
+    up: Formula = field(default_factory=lambda: {"P": 1})
     state: Formula = field(default_factory=dict)
     compared_in: tuple[str, ...] = ()
     code: str | None = None
@@ -78,14 +75,9 @@ class Citation:
     released_code: str = ""
 
     @property
-    def source(self) -> str:
-        """In one line, e.g. "Li et al., MLSys 2020, arXiv 1812.06127"; empty without a paper."""
-        return ", ".join(filter(None, [self.authors, self.published, self.paper]))
-
-    @property
     def published(self) -> str:
         """Venue and year, e.g. "MLSys 2020"; empty without a paper."""
-        return f"{self.venue} {self.year}" if self.year else ""
+        return next(filter(re.compile(r".+ (19|20)\d\d").fullmatch, self.source.split(", ")), "")
 
 
 def formula(terms: Formula) -> str:

@@ -9,7 +9,7 @@ from __future__ import annotations
 import torch
 from torch import Tensor
 
-from fedloom.core.tables import ClassTable
+import fedloom.methods as fm
 
 
 def class_relations(weight: Tensor, *, relu: bool = False) -> Tensor:
@@ -54,7 +54,7 @@ def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor | None) -
     return counted.square().mean()
 
 
-def next_soft_labels(fresh: ClassTable, last: ClassTable, absent_row: str, ema: float) -> ClassTable:
+def next_soft_labels(fresh: fm.ClassTable, last: fm.ClassTable, absent_row: str, ema: float) -> fm.ClassTable:
     """The next SL matrix [C, C] (Eq. 7): rows without data by rule, then the moving average.
 
     Args:
@@ -70,12 +70,12 @@ def next_soft_labels(fresh: ClassTable, last: ClassTable, absent_row: str, ema: 
     elif absent_row != "mask":
         fresh = fresh.fill_missing((identity_labels if absent_row == "eye" else uniform_labels)(classes).to(dtype))
     in_both_rounds = (fresh.held & last.held).unsqueeze(1)
-    return ClassTable(
+    return fm.ClassTable(
         torch.where(in_both_rounds, ema * fresh.values + (1 - ema) * last.values, fresh.values), fresh.held
     )
 
 
-def identity_labels(classes: int) -> ClassTable:
+def identity_labels(classes: int) -> fm.ClassTable:
     """Return soft labels [C, C] that are one-hot: each class is related to itself alone.
 
     Example:
@@ -83,10 +83,10 @@ def identity_labels(classes: int) -> ClassTable:
         tensor([[1., 0.],
                 [0., 1.]])
     """
-    return ClassTable(torch.eye(classes), torch.ones(classes, dtype=torch.bool))
+    return fm.ClassTable(torch.eye(classes), torch.ones(classes, dtype=torch.bool))
 
 
-def uniform_labels(classes: int) -> ClassTable:
+def uniform_labels(classes: int) -> fm.ClassTable:
     """Return soft labels [C, C] with equal shares: each class is related to all alike.
 
     Example:
@@ -94,4 +94,4 @@ def uniform_labels(classes: int) -> ClassTable:
         tensor([[0.5000, 0.5000],
                 [0.5000, 0.5000]])
     """
-    return ClassTable(torch.full((classes, classes), 1 / classes), torch.ones(classes, dtype=torch.bool))
+    return fm.ClassTable(torch.full((classes, classes), 1 / classes), torch.ones(classes, dtype=torch.bool))

@@ -11,8 +11,7 @@ from typing import Any, NamedTuple, Protocol
 import torch
 from torch import Tensor
 
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract.phases import Batch, Consts
+import fedloom.methods as fm
 
 # Added to scores that do not count: finite, so that rows without any that counts have no NaN.
 _NEVER = -1e30
@@ -114,7 +113,7 @@ def _common_size(size: int) -> int:
 class _Latest(NamedTuple):
     """A result of `prototypes_of_table`, and of what."""
 
-    table: ClassTable
+    table: fm.ClassTable
     versions: tuple[int, int]
     all_rows: bool
     prototypes: Prototypes
@@ -123,7 +122,7 @@ class _Latest(NamedTuple):
 _latest: list[_Latest] = []  # one, or none
 
 
-def prototypes_of_table(table: ClassTable, *, all_rows: bool = False) -> Prototypes:
+def prototypes_of_table(table: fm.ClassTable, *, all_rows: bool = False) -> Prototypes:
     """Prototypes out of a table [C, d] or [m, C, d] whose rows attract samples of their class and repel the others.
 
     All clients of a round get the same table, so the latest result is kept, and returned for the same tensors.
@@ -175,7 +174,7 @@ def _inverse_norms(squares: Tensor) -> Tensor:
     return inverse
 
 
-def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: Batch) -> Tensor:
+def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: fm.Batch) -> Tensor:
     """U: mean over the batch of |z_i - p_q|_2, clamped at 1e-6: [Q].
 
     A difference of squares cancels: in float32 a distance has a relative error of up to about 4e-7 (|p| / |z - p|)^2.
@@ -192,7 +191,7 @@ def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: Batch)
     return mean if batch.mask is None else mean.clamp(min=1e-6)  # 0 where no sample counts
 
 
-def _factors(lengths: Tensor, dots: Tensor, batch: Batch, consts: Consts, options: Scaling) -> Tensor:
+def _factors(lengths: Tensor, dots: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> Tensor:
     """1 / (|p| U tau) of every prototype: [Q]."""
     inverse: Tensor = consts["prototypes"].inverse_lengths / options.tau
     if options.scale == "none":
@@ -203,7 +202,7 @@ def _factors(lengths: Tensor, dots: Tensor, batch: Batch, consts: Consts, option
     return inverse / mean_distances(lengths, dots, consts["prototypes"].squares, batch)
 
 
-def scaled_similarities(z: Tensor, batch: Batch, consts: Consts, options: Scaling) -> Tensor:
+def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> Tensor:
     """Return s / tau [B, Q]: cosines of z to every prototype, divided by that prototype's U and the temperature.
 
     Args:
@@ -219,7 +218,7 @@ def scaled_similarities(z: Tensor, batch: Batch, consts: Consts, options: Scalin
     return scores
 
 
-def prototype_contrast(z: Tensor, batch: Batch, consts: Consts, options: Scaling) -> tuple[Tensor, Tensor | None]:
+def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> tuple[Tensor, Tensor | None]:
     """-log( sum over own-class positives of exp(s / tau) / sum over the class's pool of exp(s / tau) ).
 
     Args:

@@ -10,14 +10,11 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
-from fedloom.methods.contract.contexts import Task
-from fedloom.methods.contract.phases import Batch, Consts
-from fedloom.nets.net import Net, tree_of
+import fedloom.methods as fm
+from fedloom.nets.net import tree_of
 
 
-def features(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the head's input [B, d]: a measure for statistics.
 
     Args:
@@ -28,7 +25,7 @@ def features(net: Net, batch: Batch, consts: Consts) -> Tensor:
     return net.features(batch.x)
 
 
-def probabilities(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def probabilities(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return softmax outputs [B, C] of temperature 1: a measure for statistics.
 
     Args:
@@ -39,7 +36,7 @@ def probabilities(net: Net, batch: Batch, consts: Consts) -> Tensor:
     return torch.softmax(net(batch.x), dim=1)
 
 
-def logits(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def logits(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the net's outputs [B, C]: a measure for statistics.
 
     Args:
@@ -51,7 +48,7 @@ def logits(net: Net, batch: Batch, consts: Consts) -> Tensor:
     return outputs
 
 
-def inputs(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def inputs(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the inputs as nets see them [B, ...]: a measure for statistics.
 
     Args:
@@ -66,8 +63,8 @@ BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as in its paper
 
 
 def descended(
-    loss: Callable[[Tree], Tensor], tree: Tree, lr: float, steps: int, *, adam: bool = False, cosine: bool = False
-) -> Tree:
+    loss: Callable[[fm.Tree], Tensor], tree: fm.Tree, lr: float, steps: int, *, adam: bool = False, cosine: bool = False
+) -> fm.Tree:
     """Descend from `tree` by a number of steps of size `lr` on `loss`, a scalar that is called once a step.
 
     Args:
@@ -125,7 +122,7 @@ def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterato
             yield from torch.split(torch.from_numpy(rng.permutation(samples)), size)
 
 
-def first_generator(task: Task) -> Tree:
+def first_generator(task: fm.Task) -> fm.Tree:
     """Weights of the generator, drawn from a stream of their own."""
     with task.streams.isolated("generator"):
         width = task.feature_dim
@@ -133,18 +130,18 @@ def first_generator(task: Task) -> Tree:
         return {"embedding": torch.randn(task.num_classes, width), **tree_of(net)}
 
 
-def generated(tree: Tree) -> Tensor:
+def generated(tree: fm.Tree) -> Tensor:
     """The prototypes [C, d] of a generator."""
     hidden = functional.linear(tree["embedding"], tree["middle.weight"], tree["middle.bias"]).relu()
     return functional.linear(hidden, tree["out.weight"], tree["out.bias"])
 
 
-def generated_table(tree: Tree) -> ClassTable:
+def generated_table(tree: fm.Tree) -> fm.ClassTable:
     """The prototypes [C, d] of a generator as a table, float32, in which every class is held."""
     prototypes = generated(tree).to(torch.float32)
-    return ClassTable(prototypes, torch.ones(len(prototypes), dtype=torch.bool))
+    return fm.ClassTable(prototypes, torch.ones(len(prototypes), dtype=torch.bool))
 
 
-def labelled_rows(tables: ClassTable, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
+def labelled_rows(tables: fm.ClassTable, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
     """Return the rows [R, d] of tables [m, C, d], one for each client and class it holds, and their classes [R]."""
     return tables.values[tables.held].to(dtype), tables.held.nonzero()[:, 1]

@@ -14,23 +14,13 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_number, get_tensor, get_tree
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_linear_head
-from fedloom.methods.contract.method import Method, Uploads
-from fedloom.methods.contract.phases import Batch, Collect, Consts, Phase, Predictor, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans, Moments, unit_rows
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
+from fedloom.methods.contract.sample_statistics import unit_rows
 from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.prototypes import UNKNOWN
-from fedloom.nets.net import Net
 
 
-class OneShotOptions(method.Options):
+class OneShotOptions(fm.Options):
     """Options of methods that make the head in one round."""
 
     body: Literal["fedavg", "first"] = Field(
@@ -40,11 +30,11 @@ class OneShotOptions(method.Options):
     )
 
 
-class OneShotHead(Method):
+class OneShotHead(fm.Method):
     """The rounds before the head: FedAvg, or nothing."""
 
     Options = OneShotOptions
-    spec = Spec(features=True)
+    spec = fm.Spec(features=True)
     head_round: ClassVar[type[HeadRound]]
     needs_bias: ClassVar[bool] = False
 
@@ -53,39 +43,39 @@ class OneShotHead(Method):
         if self.options.body == "first":
             self.spec = replace(self.spec, sends={})
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
-        require_linear_head(task, self.name())
+        fm.require_linear_head(task, self.name())
         if self.needs_bias and "head.bias" not in task.init:
-            raise ConfigError(f"{self.name()} needs a head with a bias, which has the shares of the classes in it")
+            raise fm.ConfigError(f"{self.name()} needs a head with a bias, which has the shares of the classes in it")
         return diagnostics
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return {} if self.options.body == "first" else super().down(server, client, ctx)
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        return Start(ctx.task.init, {}) if self.options.body == "first" else super().begin(payload, state, ctx)
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        return fm.Start(ctx.task.init, {}) if self.options.body == "first" else super().begin(payload, state, ctx)
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [Train(self.loss, steps=0)] if self.options.body == "first" else super().phases(start, ctx)
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [fm.Train(self.loss, steps=0)] if self.options.body == "first" else super().phases(start, ctx)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         upload, state = super().end(work, state, ctx)
         return ({"samples": ctx.samples} if self.options.body == "first" else upload), state
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         return server if self.options.body == "first" else super().aggregate(server, uploads, ctx)
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         offered = super().predictors(server, state, ctx)
-        head = get_tree(server, "head") if "head" in server else {}
+        head = fm.get_tree(server, "head") if "head" in server else {}
         return {kind: replace(predictor, tree=predictor.tree | head) for kind, predictor in offered.items()}
 
-    def closing(self) -> Method:
+    def closing(self) -> fm.Method:
         return self.head_round(self.options)
 
 
-class HeadRound(Method):
+class HeadRound(fm.Method):
     """The closing round: all clients with data send statistics of the features, and the server makes the head."""
 
     Options = OneShotOptions
@@ -95,15 +85,15 @@ class HeadRound(Method):
     def name(cls) -> str:
         return cls.method_name
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        model, (rows, bias) = get_tree(server, "model"), self.head(uploads)
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        model, (rows, bias) = fm.get_tree(server, "model"), self.head(uploads)
         if not rows.isfinite().all():  # the run diverged: there is nothing to make a head of
             return server
         made = {"head.weight": rows} | ({"head.bias": bias} if "head.bias" in model else {})
         # beside the trained model and not in its place, since a node that leads elsewhere is known by far steps
         return server | {"head": {name: value.to(model[name].dtype) for name, value in made.items()}}
 
-    def head(self, uploads: Uploads) -> tuple[Tensor, Tensor]:
+    def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
         """Return the head's rows [C, d] and its bias [C], float64.
 
         Args:
@@ -115,61 +105,60 @@ class HeadRound(Method):
 class SumsRound(HeadRound):
     """A head from sums over all samples, of which the server needs no single client's."""
 
-    spec = Spec(
-        features=True,
-        sends={name: Sent(labels=True) for name in ("squares", "class_sums", "class_shares")},
+    spec = fm.Spec(
+        features=True, sends={name: fm.Sent(labels=True) for name in ("squares", "class_sums", "class_shares")}
     )
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [Collect({"moments": Moments(features_and_label)})]
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [fm.Collect({"moments": fm.Moments(features_and_label)})]
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        moments: Tree = work.collected["moments"]
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
+        moments: fm.Tree = work.collected["moments"]
         outer, width = moments["outer"] / moments["count"].clamp(min=1), ctx.task.feature_dim
-        sent: Record = {
+        sent: fm.Record = {
             "squares": outer[:width, :width].contiguous(),
             "class_sums": outer[width:, :width].contiguous(),
             "class_shares": outer.diagonal()[width:].contiguous(),
         }
         return sent | {"samples": ctx.samples}, state
 
-    def means(self, uploads: Uploads) -> tuple[ClassTable, Tensor, Tensor, float]:
+    def means(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor, Tensor, float]:
         """Return means over all N samples in float64: z by class [C, d], class shares [C], z z^T [d, d]; and N.
 
         Args:
             uploads: the clients' statistics.
         """
         squares, class_sums, shares = (self.mean(uploads, name) for name in self.spec.sends)
-        samples = sum(get_number(upload, "samples") for upload in uploads.values())
-        return ClassTable.from_sums(class_sums, shares), shares, squares, samples
+        samples = sum(fm.get_number(upload, "samples") for upload in uploads.values())
+        return fm.ClassTable.from_sums(class_sums, shares), shares, squares, samples
 
 
 class MeansRound(HeadRound):
     """A head from the clients' class means and class counts."""
 
-    spec = Spec(
+    spec = fm.Spec(
         features=True,
-        sends={"means": Sent(per_client=True, labels=True), "class_counts": Sent(per_client=True, labels=True)},
+        sends={"means": fm.Sent(per_client=True, labels=True), "class_counts": fm.Sent(per_client=True, labels=True)},
     )
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [Collect({"means": ClassMeans(features)})]
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [fm.Collect({"means": fm.ClassMeans(features)})]
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         return {**work.collected, "class_counts": ctx.class_counts}, state
 
-    def class_means(self, uploads: Uploads) -> tuple[ClassTable, Tensor]:
+    def class_means(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor]:
         """Return the means [C, d] over all samples of each class, float64, and the clients' class counts [m, C].
 
         Args:
             uploads: the clients' statistics.
         """
-        counts = torch.stack([get_tensor(upload, "class_counts") for upload in uploads.values()]).double()
-        means: ClassTable = self.mean(uploads, "means", counts)
+        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()]).double()
+        means: fm.ClassTable = self.mean(uploads, "means", counts)
         return means, counts
 
 
-def features_and_label(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def features_and_label(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the head's input and the label as a unit vector [B, d + C], whose outer products hold all class sums.
 
     Args:
@@ -186,7 +175,7 @@ def masking_bias(held: Tensor) -> Tensor:
     return torch.where(held, 0.0, UNKNOWN).double()
 
 
-def gaussian_head(means: ClassTable, covariance: Tensor, priors: Tensor) -> tuple[Tensor, Tensor]:
+def gaussian_head(means: fm.ClassTable, covariance: Tensor, priors: Tensor) -> tuple[Tensor, Tensor]:
     """Return the head whose softmax is the posterior of the classes, for features z ~ N(mean_c, covariance).
 
     Row c is S^-1 m_c, its bias -1/2 m_c . S^-1 m_c + log prior_c. A class that nobody holds has a row of zeros and the

@@ -11,33 +11,25 @@ from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
-from fedloom.core.records import Record, get_tensor, get_tree
-from fedloom.core.trees import Tree, combine, select
-from fedloom.methods.contract import method
-from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Uploads
-from fedloom.methods.contract.phases import TRAINABLE, Consts
-from fedloom.nets.net import Net
+import fedloom.methods as fm
 
 
-def parameters(tree: Tree, task: Task) -> Tree:
+def parameters(tree: fm.Tree, task: fm.Task) -> fm.Tree:
     """Select the trained entries of `tree`, in its order, without a copy."""
-    return select(tree, task.names(TRAINABLE))
+    return fm.select(tree, task.names(fm.TRAINABLE))
 
 
-def trained(tree: Tree, task: Task) -> Tree:
+def trained(tree: fm.Tree, task: fm.Task) -> fm.Tree:
     """Select the trained entries that no one froze: frozen ones are equal everywhere, and would count as likeness."""
     return {name: value for name, value in parameters(tree, task).items() if name not in task.frozen}
 
 
-def zeros(task: Task) -> Tree:
+def zeros(task: fm.Task) -> fm.Tree:
     """Create a tree of zeros for the trained entries of the net."""
     return {name: torch.zeros_like(value) for name, value in parameters(task.init, task).items()}
 
 
-def difference(tree: Tree, other: Tree) -> Tree:
+def difference(tree: fm.Tree, other: fm.Tree) -> fm.Tree:
     """Subtract the entries of `other` from those of `tree`, with the bits of a difference in float64 that is rounded.
 
     Example:
@@ -47,7 +39,7 @@ def difference(tree: Tree, other: Tree) -> Tree:
     return {name: value - other[name] for name, value in tree.items()}
 
 
-def clipped(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
+def clipped(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tree]:
     """Scale all gradients down together so that their joint 2-norm is at most `norm`; smaller ones stay.
 
     Example:
@@ -55,7 +47,7 @@ def clipped(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
         {'w': tensor([0.6000, 0.8000])}
     """
 
-    def clip(gradients: Tree, parameters: Tree, consts: Consts) -> Tree:
+    def clip(gradients: fm.Tree, parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
         total = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
         scale = (norm / total.clamp(min=1e-12)).clamp(max=1.0)
         return {name: gradient * scale for name, gradient in gradients.items()}
@@ -63,7 +55,7 @@ def clipped(norm: float) -> Callable[[Tree, Tree, Consts], Tree]:
     return clip
 
 
-def gradients_at(net: Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tree:
+def gradients_at(net: fm.Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> fm.Tree:
     """Return the gradients by name of the mean cross-entropy at `weights`, detached.
 
     Args:
@@ -73,7 +65,7 @@ def gradients_at(net: Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) 
         y: labels [B], int64.
     """
     leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
-    ce = cross_entropy(functional_call(net, leaves, (x,)), y).mean()
+    ce = fm.cross_entropy(functional_call(net, leaves, (x,)), y).mean()
     return dict(zip(leaves, torch.autograd.grad(ce, list(leaves.values())), strict=True))
 
 
@@ -108,19 +100,12 @@ class _ZeroWithGradients(torch.autograd.Function):
         return *(gradient * upstream for gradient in gradients), *(None,) * len(gradients)
 
 
-CITATION = Citation(
-    "Reddi et al.",
-    "ICLR",
-    2021,
-    "arXiv 2003.00295",
-    {"P": 1},
-    {"P": 1},
-    compared_in=("fedskc",),
-    code="google-research/federated at a5af8c4",
+CITATION = fm.Citation(
+    "Reddi et al., ICLR 2021, arXiv 2003.00295", compared_in=("fedskc",), code="google-research/federated at a5af8c4"
 )
 
 
-class Options(method.Options):
+class Options(fm.Options):
     """Options that all adaptive server optimisers share."""
 
     server_lr: float = Field(0.01, gt=0, description="eta, the server's step.")
@@ -129,7 +114,7 @@ class Options(method.Options):
     v0: float | None = Field(None, ge=0, description="First v. Null is tau squared.")
 
 
-class FedOpt(method.Method, ABC):
+class FedOpt(fm.Method, ABC):
     """The mean change of the clients is a pseudo-gradient for an optimiser of the server, with a v for each parameter.
 
     Buffers are averaged: v knows parameters alone.
@@ -145,20 +130,20 @@ class FedOpt(method.Method, ABC):
         """Return the factor of the server's rate in a round."""
         return 1.0
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         options = self.options
         first_v = options.tau**2 if options.v0 is None else options.v0
         v = {name: torch.full_like(value, first_v) for name, value in zeros(ctx.task).items()}
         return super().server_init(ctx) | {"m": zeros(ctx.task), "v": v}
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         options, mean = self.options, self.mean(uploads)
-        old_parameters = parameters(get_tree(server, "model"), ctx.task)
-        change = combine([parameters(mean, ctx.task), old_parameters], [1, -1])
-        m = combine([get_tree(server, "m"), change], [options.beta1, 1 - options.beta1])
+        old_parameters = parameters(fm.get_tree(server, "model"), ctx.task)
+        change = fm.combine([parameters(mean, ctx.task), old_parameters], [1, -1])
+        m = fm.combine([fm.get_tree(server, "m"), change], [options.beta1, 1 - options.beta1])
         v = {
             name: self.second_moment(last.double(), change[name].double().square()).to(last.dtype)
-            for name, last in get_tree(server, "v").items()
+            for name, last in fm.get_tree(server, "v").items()
         }
         step = {name: m[name].double() / (v[name].double().sqrt() + options.tau) for name in m}
         rate = options.server_lr * self.scale(ctx.round)
@@ -166,7 +151,7 @@ class FedOpt(method.Method, ABC):
         return {"model": mean | moved, "m": m, "v": v}
 
 
-def client_row(server: Record, name: str, client: int) -> Tensor:
+def client_row(server: fm.Record, name: str, client: int) -> Tensor:
     """Return a client's row of a server's tensor [N, ...]; zeros for a newcomer, of which the server knows nothing.
 
     Example:
@@ -174,11 +159,11 @@ def client_row(server: Record, name: str, client: int) -> Tensor:
         >>> client_row({"seen": torch.tensor([3, 5])}, "seen", 1), client_row({"seen": torch.tensor([3, 5])}, "seen", 7)
         (tensor(5), tensor(0))
     """
-    rows = get_tensor(server, name)
+    rows = fm.get_tensor(server, name)
     return rows[client] if client < len(rows) else rows.new_zeros(rows.shape[1:])
 
 
-def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Diagnostic]:
+def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[fm.Diagnostic]:
     """Report if, of several participants, no two hold a class in common.
 
     Args:
@@ -189,13 +174,13 @@ def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[Di
     if len(held) < 2 or int(held.sum(0).max()) > 1:
         return []
     message = f"every class is held by one participant: {consequence}"
-    return [Diagnostic(f"{method}.one_holder_per_class", message, 1.0)]
+    return [fm.Diagnostic(f"{method}.one_holder_per_class", message, 1.0)]
 
 
-def neighbours_clamped(method: str, neighbours: int, participants: int) -> list[Diagnostic]:
+def neighbours_clamped(method: str, neighbours: int, participants: int) -> list[fm.Diagnostic]:
     """Report if M neighbours are configured and a round has no more than M participants."""
     if neighbours < participants:
         return []
     noun = "participant" if participants == 1 else "participants"
     message = f"neighbours = {neighbours}: with {participants} {noun} a round, at most {participants - 1} are used"
-    return [Diagnostic(f"{method}.neighbours_clamped", message, float(participants - 1))]
+    return [fm.Diagnostic(f"{method}.neighbours_clamped", message, float(participants - 1))]

@@ -10,21 +10,12 @@ import torch
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.records import Record, get_table
-from fedloom.core.tables import ClassTable
-from fedloom.methods.contract import method
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_same_width
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Batch, Collect, Consts, LossFunction, Objective, Phase, Predictor, Train
-from fedloom.methods.contract.sample_statistics import ClassMeans
-from fedloom.methods.contract.spec import Sent, Spec
+import fedloom.methods as fm
+from fedloom.methods.contract.phases import LossFunction
 from fedloom.methods.parts.measures import features
-from fedloom.nets.net import ALL_ROLES, Net
 
 
-def client_distances(table: ClassTable, p: float = 2.0) -> Tensor:
+def client_distances(table: fm.ClassTable, p: float = 2.0) -> Tensor:
     """Return |row_k - row_q|_p between the clients' rows of each class: [C, m, m].
 
     Args:
@@ -53,7 +44,7 @@ def nearest_holders(distance: Tensor, held: Tensor, neighbours: int) -> Tensor:
     return (rank <= neighbours) & pairs
 
 
-def merge_neighbours(table: ClassTable, merged_with: Tensor) -> ClassTable:
+def merge_neighbours(table: fm.ClassTable, merged_with: Tensor) -> fm.ClassTable:
     """Mean of each client's row with its neighbours' rows.
 
     `table` [m, C, d], `merged_with` [C, m, m] from `nearest_holders`. Divides by the number of rows actually merged
@@ -61,7 +52,7 @@ def merge_neighbours(table: ClassTable, merged_with: Tensor) -> ClassTable:
     """
     weights = merged_with.to(table.values.dtype)
     sums = torch.einsum("jkq,qjd->kjd", weights, table.values)
-    return ClassTable.from_sums(sums, merged_with.sum(2).T)
+    return fm.ClassTable.from_sums(sums, merged_with.sum(2).T)
 
 
 def sigmoid_weights(u: Tensor) -> Tensor:
@@ -111,7 +102,7 @@ def label_discrepancy(counts: Tensor) -> Tensor:
 UNKNOWN = -1e6  # the score of a class without a prototype: finite, so that losses stay so
 
 
-class PrototypePull(Method):
+class PrototypePull(fm.Method):
     """Private nets of any kind with features of one width. Down and up: a table [C, d] of prototypes.
 
     Local: CE + weight mean over the batch of `distance`, |z - row_y|^2 / d unless a method has its own, and 0 for
@@ -119,58 +110,58 @@ class PrototypePull(Method):
     the net's own head, and "nearest" prototype.
     """
 
-    spec = Spec(private=ALL_ROLES, architectures="any", sends={"prototypes": Sent(labels=True)})
+    spec = fm.Spec(private=fm.ALL_ROLES, architectures="any", sends={"prototypes": fm.Sent(labels=True)})
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        require_same_width(tasks, self.name())
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+        fm.require_same_width(tasks, self.name())
         return super().examine(tasks, participants)
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         classes, width = ctx.task.num_classes, ctx.task.feature_dim
-        return {"prototypes": ClassTable(torch.zeros(classes, width), torch.zeros(classes, dtype=torch.bool))}
+        return {"prototypes": fm.ClassTable(torch.zeros(classes, width), torch.zeros(classes, dtype=torch.bool))}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return {"prototypes": server["prototypes"]}
 
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        table = get_table(payload, "prototypes")
-        return Start(super().begin(payload, state, ctx).tree, {"rows": table.values, "known": table.held})
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
+        table = fm.get_table(payload, "prototypes")
+        return fm.Start(super().begin(payload, state, ctx).tree, {"rows": table.values, "known": table.held})
 
-    def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        return [Train(self.loss, ctx.task.local_epochs), Collect({"prototypes": ClassMeans(features)})]
+    def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
+        return [fm.Train(self.loss, ctx.task.local_epochs), fm.Collect({"prototypes": fm.ClassMeans(features)})]
 
-    def loss(self, net: Net, batch: Batch, consts: Consts) -> Objective:
+    def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         z = net.features(batch.x)
-        ce = batch.mean(cross_entropy(net.head(z), batch.y))
+        ce = batch.mean(fm.cross_entropy(net.head(z), batch.y))
         distance = self.distance(z, consts["rows"][batch.y])
         pull = batch.mean(torch.where(consts["known"][batch.y], distance, 0.0))
-        return Objective.sum({"ce": ce, "prototypes": self.options.weight * pull}, {"features": z})
+        return fm.Objective.sum({"ce": ce, "prototypes": self.options.weight * pull}, {"features": z})
 
     def distance(self, z: Tensor, rows: Tensor) -> Tensor:
         """Return how far features are from the prototypes of their classes: z [B, d], rows [B, d] -> [B]."""
         return (z - rows).square().mean(1)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         return {"prototypes": work.collected["prototypes"]}, {"model": work.tree}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         offered = super().predictors(server, state, ctx)
         by_distance = functools.partial(nearest, table=self.tested_with(server, state))
         for own_head in list(offered.values()):
-            offered["nearest"] = Predictor(own_head.tree, by_distance)
+            offered["nearest"] = fm.Predictor(own_head.tree, by_distance)
         return offered
 
-    def tested_with(self, server: Record, state: Record | None) -> ClassTable:
+    def tested_with(self, server: fm.Record, state: fm.Record | None) -> fm.ClassTable:
         """Return the prototypes [C, d] among which "nearest" chooses.
 
         Args:
             server: the server's state.
             state: the client's state; None for the server's own test.
         """
-        return get_table(server, "prototypes")
+        return fm.get_table(server, "prototypes")
 
 
-def nearest(net: Net, x: Tensor, table: ClassTable) -> Tensor:
+def nearest(net: fm.Net, x: Tensor, table: fm.ClassTable) -> Tensor:
     """Scores [B, C]: minus the squared distance of the features of x to each prototype of `table` [C, d]."""
     z = net.features(x)
     distance = (z.unsqueeze(1) - table.values.to(z)).square().sum(2)
@@ -180,7 +171,7 @@ def nearest(net: Net, x: Tensor, table: ClassTable) -> Tensor:
 Origin = Literal["after_training", "last_epoch"]
 
 
-class Options(method.Options):
+class Options(fm.Options):
     """Options about class means as prototypes."""
 
     prototypes_from: Origin = Field(
@@ -188,12 +179,11 @@ class Options(method.Options):
         description="Where class means come from: a pass after training, or the last epoch's own forward passes.",
     )
     keep_absent: bool = Field(
-        True,
-        description="Whether a class that no participant holds keeps its prototypes. Released code drops them.",
+        True, description="Whether a class that no participant holds keeps its prototypes. Released code drops them."
     )
 
 
-def training_with_class_means(loss: LossFunction, epochs: int, origin: Origin) -> list[Phase]:
+def training_with_class_means(loss: LossFunction, epochs: int, origin: Origin) -> list[fm.Phase]:
     """Return the phases of training that leave the class means of features as "prototypes".
 
     Args:
@@ -202,8 +192,8 @@ def training_with_class_means(loss: LossFunction, epochs: int, origin: Origin) -
         origin: the option `prototypes_from`.
     """
     if origin == "last_epoch":
-        return [Train(loss, epochs, collect={"prototypes": ClassMeans("features")})]
-    return [Train(loss, epochs), Collect({"prototypes": ClassMeans(features)})]
+        return [fm.Train(loss, epochs, collect={"prototypes": fm.ClassMeans("features")})]
+    return [fm.Train(loss, epochs), fm.Collect({"prototypes": fm.ClassMeans(features)})]
 
 
 _BLOCK = 1024  # rows whose cosines to all points are in memory at once
@@ -243,7 +233,7 @@ def cluster_means(points: Tensor, labels: Tensor) -> Tensor:
     return sums / labels.bincount(minlength=clusters).unsqueeze(1)
 
 
-def class_clusters(table: ClassTable) -> ClassTable:
+def class_clusters(table: fm.ClassTable) -> fm.ClassTable:
     """Cluster the rows of each class by `finch`, and return the clusters' means.
 
     Args:
@@ -256,14 +246,14 @@ def class_clusters(table: ClassTable) -> ClassTable:
     return clusters_by_class([column[held] for column, held in columns])
 
 
-def clusters_by_class(rows_by_class: Sequence[Tensor]) -> ClassTable:
+def clusters_by_class(rows_by_class: Sequence[Tensor]) -> fm.ClassTable:
     """Cluster the rows [n_c, d] of each class by `finch`, and return the clusters' means as `class_clusters` does."""
     points = [rows.double() for rows in rows_by_class]
     means_by_class = [cluster_means(rows, finch(rows)) if len(rows) else rows for rows in points]
     most = max(1, *(len(means) for means in means_by_class))
     clusters = torch.stack([torch.nn.functional.pad(m, (0, 0, 0, most - len(m))) for m in means_by_class], 1)
     numbers = torch.tensor([len(means) for means in means_by_class])
-    return ClassTable(clusters, torch.arange(most).unsqueeze(1) < numbers)
+    return fm.ClassTable(clusters, torch.arange(most).unsqueeze(1) < numbers)
 
 
 def nearest_by_cosine(points: Tensor) -> Tensor:

@@ -8,20 +8,12 @@ from typing import cast
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_tree
-from fedloom.core.trees import Tree
-from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import TRAINABLE, Batch, Consts, Predictor
-from fedloom.nets.blueprint import Bundle
-from fedloom.nets.net import Net
+import fedloom.methods as fm
 
 NOISE = 0.1  # of first weights that cannot be drawn anew, relative to the root mean square of an entry
 
 
-def first_models(task: Task, count: int) -> list[Tree]:
+def first_models(task: fm.Task, count: int) -> list[fm.Tree]:
     """Return `count` different first weights: the run's own, and others drawn like them.
 
     A net that comes with its weights cannot be drawn anew. Its others are its weights with normal noise of `NOISE`
@@ -30,10 +22,10 @@ def first_models(task: Task, count: int) -> list[Tree]:
     return [task.init, *(_other_weights(task, number) for number in range(1, count))]
 
 
-def _other_weights(task: Task, number: int) -> Tree:
+def _other_weights(task: fm.Task, number: int) -> fm.Tree:
     if draws_weights(task):
         return task.fresh(-1 - number)
-    rng, trained = task.streams.numpy("first models", 0, number), task.names(TRAINABLE) - task.frozen
+    rng, trained = task.streams.numpy("first models", 0, number), task.names(fm.TRAINABLE) - task.frozen
     weights = dict(task.init)
     for name in (name for name in task.init if name in trained):
         value = task.init[name]
@@ -42,16 +34,16 @@ def _other_weights(task: Task, number: int) -> Tree:
     return weights
 
 
-def draws_weights(task: Task) -> bool:
+def draws_weights(task: fm.Task) -> bool:
     """Whether further first weights of the run's net can be drawn."""
     try:
         task.fresh(-2)
-    except ConfigError:
+    except fm.ConfigError:
         return False
     return True
 
 
-def noisy_starts(method: str, count: int, task: Task) -> list[Diagnostic]:
+def noisy_starts(method: str, count: int, task: fm.Task) -> list[fm.Diagnostic]:
     """Report if the first weights of several models differ by noise alone.
 
     Args:
@@ -62,7 +54,7 @@ def noisy_starts(method: str, count: int, task: Task) -> list[Diagnostic]:
     if count < 2 or draws_weights(task):
         return []
     message = f"this net comes with its weights: the {count} models start from them with noise of {NOISE:.0%}"
-    return [Diagnostic(f"{method}.noisy_starts", message, NOISE)]
+    return [fm.Diagnostic(f"{method}.noisy_starts", message, NOISE)]
 
 
 def key_of(number: int) -> str:
@@ -70,17 +62,17 @@ def key_of(number: int) -> str:
     return f"model.{number}" if number else "model"
 
 
-def named_models(models: Sequence[Tree]) -> Record:
+def named_models(models: Sequence[fm.Tree]) -> fm.Record:
     """Return the models as entries of a record."""
     return {key_of(number): model for number, model in enumerate(models)}
 
 
-def models_in(record: Record, count: int) -> list[Tree]:
+def models_in(record: fm.Record, count: int) -> list[fm.Tree]:
     """Return the first `count` models of a record."""
-    return [get_tree(record, key_of(number)) for number in range(count)]
+    return [fm.get_tree(record, key_of(number)) for number in range(count)]
 
 
-def losses_of_models(net: Net, batch: Batch, consts: Consts) -> Tensor:
+def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the cross-entropy of several models on each sample [B, models], in evaluation mode.
 
     Args:
@@ -89,10 +81,10 @@ def losses_of_models(net: Net, batch: Batch, consts: Consts) -> Tensor:
         consts: "models", a list of trees.
     """
     logits = [net.functional.logits(tree, batch.x) for tree in consts["models"]]
-    return torch.stack([cross_entropy(scores, batch.y) for scores in logits], 1)
+    return torch.stack([fm.cross_entropy(scores, batch.y) for scores in logits], 1)
 
 
-def require_same_net(tasks: Sequence[Task], net: str, option: str) -> None:
+def require_same_net(tasks: Sequence[fm.Task], net: str, option: str) -> None:
     """Raise `ConfigError` unless one net of the groups' bundles has the same names and shapes in all groups.
 
     Args:
@@ -105,14 +97,14 @@ def require_same_net(tasks: Sequence[Task], net: str, option: str) -> None:
     ]
     for group, entries in enumerate(entries_by_group):
         if entries != entries_by_group[0]:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{option}: the {net} of group {group} is not that of group 0, and it is averaged; name one for all"
             )
 
 
 def pair_predictors(
-    method: Method, server: Record, state: Record | None, ctx: ServerContext, shared: str
-) -> dict[str, Predictor]:
+    method: fm.Method, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext, shared: str
+) -> dict[str, fm.Predictor]:
     """Return "personal", the bundle's first net, and the net `shared`, which is "global" where no client is given.
 
     Args:
@@ -122,7 +114,7 @@ def pair_predictors(
         ctx: the task, whose first weights stand for a missing state.
         shared: name of the bundle's net that all clients share.
     """
-    private_record: Record = {"model": method._private(ctx.task.init, ctx.task)} if state is None else state
+    private_record: fm.Record = {"model": method._private(ctx.task.init, ctx.task)} if state is None else state
     tree = method._joined(server, private_record, ctx.task)
-    shared_predictor = Predictor(tree, lambda net, x: cast(Bundle, net)[shared](x))
-    return {"global": shared_predictor} if state is None else {"personal": Predictor(tree), shared: shared_predictor}
+    shared_predictor = fm.Predictor(tree, lambda net, x: cast(fm.Bundle, net)[shared](x))
+    return {"global": shared_predictor} if state is None else {"personal": fm.Predictor(tree), shared: shared_predictor}

@@ -19,43 +19,37 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, get_tensor, get_tree
-from fedloom.core.trees import Tree, select
-from fedloom.methods.contract import method
-from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
-from fedloom.methods.contract.method import WRAPPERS, Method, Uploads
-from fedloom.methods.contract.phases import TRAINABLE, Predictor
-from fedloom.methods.wrappers.wrapping import Changed, alone, names_of, wrapped
+import fedloom.methods as fm
+from fedloom.methods.wrappers.wrapping import Changed, alone
 
 WORDS = ("topk", "int8", "sign")  # all wrappers of this file
 
 
-class TopKShare(method.Options):
+class TopKShare(fm.Options):
     """Options of top-k."""
 
     share: float = Field(0.1, gt=0, le=1, description="Share of the entries that travels.")
 
 
-class Packed(Method):
+class Packed(fm.Method):
     """Base of compressions: `squeezed` on the client, `restored` on the server, both of a change as a vector [d].
 
     Client state, with `feedback`: what was not sent, one number for each trained entry.
     """
 
     packing: ClassVar[str]  # the word of the wrapper
-    Packing: ClassVar[type[method.Options]] = method.Options
+    Packing: ClassVar[type[fm.Options]] = fm.Options
     feedback: ClassVar[bool] = True
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.packing_names = names_of(self, self.packing)
+        self.packing_names = fm.names_of(self, self.packing)
         self.packing_options: Any = self.packing_names.options(self.Packing, self.options)
         if all(sent.form == "own" for sent in self.spec.sends.values()):
             self._refuse_packing()
 
     @abstractmethod
-    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Tree:
+    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> fm.Tree:
         """Return a change as tensors to send.
 
         Args:
@@ -65,29 +59,29 @@ class Packed(Method):
         """
 
     @abstractmethod
-    def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:
+    def restored(self, sent: fm.Tree, sizes: Sequence[int]) -> Tensor:
         """The change [d], float64, that `squeezed` sent."""
 
     # -- client ----------------------------------------------------------------------------------------------
-    def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
+    def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         return super().begin(payload, self._without_left(state), ctx)
 
-    def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
+    def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         return super().end(work, self._without_left(state), ctx)
 
     def pack(
-        self, upload: Record, state: Record, received: Record, before: Record, ctx: ClientContext
-    ) -> tuple[Record, Record]:
+        self, upload: fm.Record, state: fm.Record, received: fm.Record, before: fm.Record, ctx: fm.ClientContext
+    ) -> tuple[fm.Record, fm.Record]:
         upload, state = super().pack(upload, state, received, self._without_left(before), ctx)
         for key in self._trees_both_ways(received):
-            received_tree, entry = get_tree(received, key), self.packing_names.entry(key)
-            tree = get_tree(upload, key) if isinstance(upload.get(key), dict) else {}
-            trained = ctx.task.names(TRAINABLE)
+            received_tree, entry = fm.get_tree(received, key), self.packing_names.entry(key)
+            tree = fm.get_tree(upload, key) if isinstance(upload.get(key), dict) else {}
+            trained = ctx.task.names(fm.TRAINABLE)
             names = [name for name in received_tree if name in tree and name in trained]
             if not names:
                 continue
-            change = self._change_since(key, select(tree, names), received_tree) + (
-                get_tensor(before, entry) if entry in before else 0
+            change = self._change_since(key, fm.select(tree, names), received_tree) + (
+                fm.get_tensor(before, entry) if entry in before else 0
             )
             sent, residual = self._compressed(change, [tree[name] for name in names], entry, ctx)
             missing = [index for index, name in enumerate(received_tree) if name not in tree]
@@ -104,7 +98,7 @@ class Packed(Method):
                 state = (state or self.client_init(ctx)) | {entry: torch.where(counts, residual, 0.0)}
         return upload, state
 
-    def _change_since(self, key: str, tree: Tree, reference: Tree) -> Tensor:
+    def _change_since(self, key: str, tree: fm.Tree, reference: fm.Tree) -> Tensor:
         """[d] in float64, of all entries of `tree` since the client had them."""
         flat = torch.cat([value.flatten() for value in tree.values()]).double()
         if self.spec.sends[key].form == "change":
@@ -112,8 +106,8 @@ class Packed(Method):
         return flat - torch.cat([reference[name].flatten() for name in tree]).double()
 
     def _compressed(
-        self, change: Tensor, like: Sequence[Tensor], entry: str, ctx: ClientContext
-    ) -> tuple[Tree, Tensor]:
+        self, change: Tensor, like: Sequence[Tensor], entry: str, ctx: fm.ClientContext
+    ) -> tuple[fm.Tree, Tensor]:
         """Compress a change, and return it with the residual [d], floats as wide as the entries."""
         sizes, rng = [value.numel() for value in like], ctx.task.streams.numpy(entry, ctx.round, ctx.client)
         sent = {
@@ -123,27 +117,27 @@ class Packed(Method):
         return sent, (change - self.restored(sent, sizes)).to(like[0].dtype)
 
     # -- server ----------------------------------------------------------------------------------------------
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         server = super().server_init(ctx)
         if not self._trees_both_ways(super().down(server, 0, ctx)):
             self._refuse_packing()
         return server
 
-    def unpack(self, server: Record, uploads: Uploads, of: Callable[[int], ServerContext]) -> Uploads:
-        def whole(client: int, upload: Record) -> Record:
+    def unpack(self, server: fm.Record, uploads: fm.Uploads, of: Callable[[int], fm.ServerContext]) -> fm.Uploads:
+        def whole(client: int, upload: fm.Record) -> fm.Record:
             received = self.down(server, client, of(client))
             for key in self._trees_both_ways(received):
-                upload = self._reconstructed(key, upload, get_tree(received, key))
+                upload = self._reconstructed(key, upload, fm.get_tree(received, key))
             return upload
 
         return super().unpack(server, Changed(uploads, whole), of)
 
-    def _reconstructed(self, key: str, upload: Record, received: Tree) -> Record:
+    def _reconstructed(self, key: str, upload: fm.Record, received: fm.Tree) -> fm.Record:
         """The upload with one tree as the client had it, but for what compression left out."""
         entry = self.packing_names.entry(key)
         if entry not in upload:
             return upload
-        sent, tree = get_tree(upload, entry), dict(get_tree(upload, key)) if key in upload else {}
+        sent, tree = fm.get_tree(upload, entry), dict(fm.get_tree(upload, key)) if key in upload else {}
         missing = set(sent["missing"].tolist()) if "missing" in sent else set()
         sent_names = [name for index, name in enumerate(received) if index not in missing]
         names = [name for name in sent_names if name not in tree]
@@ -155,21 +149,21 @@ class Packed(Method):
             )
         return self.packing_names.without(upload, key) | {key: {name: tree[name] for name in sent_names}}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         return super().predictors(server, None if state is None else self._without_left(state), ctx)
 
     # -- both ------------------------------------------------------------------------------------------------
-    def _trees_both_ways(self, received: Record) -> list[str]:
+    def _trees_both_ways(self, received: fm.Record) -> list[str]:
         """Names of the trees that came down and go up again."""
         sends = self.spec.sends
         return [key for key, sent in sends.items() if sent.form != "own" and isinstance(received.get(key), dict)]
 
-    def _without_left(self, state: Record) -> Record:
+    def _without_left(self, state: fm.Record) -> fm.Record:
         return self.packing_names.without(state, *self.spec.sends)
 
     def _refuse_packing(self) -> None:
         sends = ", ".join(self.spec.sends) or "nothing"
-        raise ConfigError(
+        raise fm.ConfigError(
             f"{self.name()}: {self.packing} compresses the change of trees that the server has, too, and here clients "
             f"send none (sent: {sends})"
         )
@@ -189,12 +183,12 @@ class TopK(Packed):
 
     packing, Packing = "topk", TopKShare
 
-    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Tree:
+    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> fm.Tree:
         count = min(len(change), int(np.ceil(self.packing_options.share * len(change) - 1e-9)))
         indices = change.abs().topk(count, sorted=False).indices.sort().values
         return {"indices": indices.to(torch.int32), "values": change[indices]}
 
-    def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:
+    def restored(self, sent: fm.Tree, sizes: Sequence[int]) -> Tensor:
         change, indices = torch.zeros(sum(sizes), dtype=torch.float64), sent["indices"].long()
         if len(indices) and (indices[0] < 0 or indices[-1] >= len(change) or (indices.diff() <= 0).any()):
             raise ValueError(f"indices that do not rise from 0 or more to less than {len(change):,}")
@@ -215,7 +209,7 @@ class Int8(Packed):
 
     packing, feedback = "int8", False
 
-    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Tree:
+    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> fm.Tree:
         parts = torch.split(change, list(sizes))
         largest = torch.stack([part.abs().max() if len(part) else part.sum() for part in parts])
         steps = (largest / 127).float()
@@ -226,7 +220,7 @@ class Int8(Packed):
         )
         return {"levels": torch.nan_to_num(whole, 0.0).clamp(-127, 127).to(torch.int8), "steps": steps}
 
-    def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:
+    def restored(self, sent: fm.Tree, sizes: Sequence[int]) -> Tensor:
         return sent["levels"].double() * _spread(sent["steps"], sizes)
 
 
@@ -243,12 +237,12 @@ class Sign(Packed):
 
     packing = "sign"
 
-    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> Tree:
+    def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> fm.Tree:
         parts = torch.split(change, list(sizes))
         scales = torch.stack([part.abs().mean() if len(part) else part.sum() for part in parts])
         return {"bits": torch.from_numpy(np.packbits((change >= 0).numpy())), "scales": scales}
 
-    def restored(self, sent: Tree, sizes: Sequence[int]) -> Tensor:
+    def restored(self, sent: fm.Tree, sizes: Sequence[int]) -> Tensor:
         bits = torch.from_numpy(np.unpackbits(sent["bits"].numpy(), count=sum(sizes)))
         return (bits.double() * 2 - 1) * _spread(sent["scales"], sizes)
 
@@ -259,11 +253,11 @@ def _spread(numbers: Tensor, sizes: Sequence[int]) -> Tensor:
 
 
 def _register(kind: type[Packed]) -> None:
-    def put_over(base: type[Method]) -> type[Method]:
+    def put_over(base: type[fm.Method]) -> type[fm.Method]:
         alone(base, kind.packing, WORDS, "a compression", "would find nothing left to compress")
-        return wrapped(kind, base, kind.packing, kind.Packing)
+        return fm.wrapped(kind, base, kind.packing, kind.Packing)
 
-    WRAPPERS.register(kind.packing)(put_over)
+    fm.WRAPPERS.register(kind.packing)(put_over)
 
 
 for _kind in (TopK, Int8, Sign):

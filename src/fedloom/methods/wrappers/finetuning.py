@@ -15,26 +15,17 @@ from typing import Any, ClassVar, Literal, TypeAlias
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record
-from fedloom.methods.contract import method
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_trained_head
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.method import WRAPPERS, Method
-from fedloom.methods.contract.phases import Batch, Consts, OptimizerSpec, Phase, Predictor, Train
-from fedloom.methods.wrappers.wrapping import names_of, wrapped
-from fedloom.nets.net import Net, Role
+import fedloom.methods as fm
 
 Tuned: TypeAlias = Literal["all", "head", "lp_ft"]
 _FULL_TUNING_RATE = 0.1  # of the linear probe's rate (Kumar et al. 2022)
-_HEAD = frozenset({Role.HEAD})
-_BODY = frozenset(Role) - _HEAD  # statistics of batch norm too
+_HEAD = frozenset({fm.Role.HEAD})
+_BODY = frozenset(fm.Role) - _HEAD  # statistics of batch norm too
 
 
 def tuning_phases(
-    tuned: Tuned, predictor: Predictor, optimizer: OptimizerSpec, epochs: int, probe_epochs: int | None = None
-) -> list[Phase]:
+    tuned: Tuned, predictor: fm.Predictor, optimizer: fm.OptimizerSpec, epochs: int, probe_epochs: int | None = None
+) -> list[fm.Phase]:
     """Return the phases that tune a predictor's weights on its own predictions.
 
     Args:
@@ -45,22 +36,24 @@ def tuning_phases(
     """
     loss = functools.partial(_cross_entropy, predictor.logits)
     if tuned == "all":
-        return [Train(loss, epochs, optimizer=optimizer)]
+        return [fm.Train(loss, epochs, optimizer=optimizer)]
     passes = epochs if probe_epochs is None else probe_epochs
-    probe = Train(loss, passes, trains=_HEAD, evaluates=_BODY, optimizer=optimizer)
+    probe = fm.Train(loss, passes, trains=_HEAD, evaluates=_BODY, optimizer=optimizer)
     if tuned == "head":
         return [probe]
-    return [probe, Train(loss, epochs, optimizer=replace(optimizer, lr=optimizer.lr * _FULL_TUNING_RATE))]
+    return [probe, fm.Train(loss, epochs, optimizer=replace(optimizer, lr=optimizer.lr * _FULL_TUNING_RATE))]
 
 
-def _cross_entropy(logits: Callable[[Net, Tensor], Tensor], net: Net, batch: Batch, consts: Consts) -> Tensor:
-    return batch.mean(cross_entropy(logits(net, batch.x), batch.y))
+def _cross_entropy(
+    logits: Callable[[fm.Net, Tensor], Tensor], net: fm.Net, batch: fm.Batch, consts: fm.Consts
+) -> Tensor:
+    return batch.mean(fm.cross_entropy(logits(net, batch.x), batch.y))
 
 
 WORDS = ("finetune", "lpft")  # all wrappers of this file
 
 
-class TuningOptions(method.Options):
+class TuningOptions(fm.Options):
     """Options of fine-tuning."""
 
     epochs: int = Field(
@@ -79,7 +72,7 @@ class ProbingOptions(TuningOptions):
     )
 
 
-class FineTuned(Method):
+class FineTuned(fm.Method):
     """Base of both wrappers."""
 
     tuning_word: ClassVar[str]  # the word of the wrapper
@@ -88,45 +81,45 @@ class FineTuned(Method):
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.tuning_options: Any = names_of(self, self.tuning_word).options(self.Tuning, self.options)
+        self.tuning_options: Any = fm.names_of(self, self.tuning_word).options(self.Tuning, self.options)
 
-    def examine(self, tasks: Any, participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Any, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
-        server = self.server_init(ServerContext(tasks[0], 0))
+        server = self.server_init(fm.ServerContext(tasks[0], 0))
         for task in tasks:
             tree = self._global_predictor(task, server).tree
             for name in tree.keys() & task.init.keys():
                 if tree[name].shape != task.init[name].shape:
-                    raise ConfigError(
+                    raise fm.ConfigError(
                         f"{self.name()}: {self.tuning_word} tunes the global model, whose {name} "
                         f"{tuple(tree[name].shape)} is no {tuple(task.init[name].shape)} of model {task.group + 1}; "
                         "use one model for all clients"
                     )
         return diagnostics
 
-    def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
+    def adapt(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         rate = ctx.lr if self.tuning_options.lr is None else self.tuning_options.lr
         optimizer = replace(ctx.task.optimizer, lr=rate, decay=1.0)
-        options, server = self.tuning_options, self.server_init(ServerContext(ctx.task, 0))
+        options, server = self.tuning_options, self.server_init(fm.ServerContext(ctx.task, 0))
         predictor = self._global_predictor(ctx.task, server)
         probe_epochs = getattr(options, "probe_epochs", None)
         return tuning_phases(self.tuned, predictor, optimizer, options.epochs, probe_epochs)
 
-    def adapted(self, work: Work, predictor: Predictor, ctx: ClientContext) -> Predictor:
-        return Method.adapted(self, work, predictor, ctx)  # the base's own belongs to its own phases
+    def adapted(self, work: fm.Work, predictor: fm.Predictor, ctx: fm.ClientContext) -> fm.Predictor:
+        return fm.Method.adapted(self, work, predictor, ctx)  # the base's own belongs to its own phases
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         predictors = super().predictors(server, None, ctx)
         if state is None:
             return predictors
-        return {"personal": Predictor(predictors["global"].tree, predictors["global"].logits)}
+        return {"personal": fm.Predictor(predictors["global"].tree, predictors["global"].logits)}
 
-    def _global_predictor(self, task: Task, server: Record) -> Predictor:
+    def _global_predictor(self, task: fm.Task, server: fm.Record) -> fm.Predictor:
         """Return the base's global model before the first round, as a client of `task` gets it. Raises `ConfigError` if
         it has none."""
-        predictors = super().predictors(server, None, ServerContext(task, 0))
+        predictors = super().predictors(server, None, fm.ServerContext(task, 0))
         if "global" not in predictors:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: {self.tuning_word} tunes the global model, and this method has none; take a method "
                 "that has one, as fedavg"
             )
@@ -145,25 +138,25 @@ class ProbedThenTuned(FineTuned):
     tuning_word, tuned = "lpft", "lp_ft"
     Tuning = ProbingOptions
 
-    def examine(self, tasks: Any, participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Any, participants: int) -> list[fm.Diagnostic]:
         for task in tasks:
-            require_trained_head(task, self.name())
+            fm.require_trained_head(task, self.name())
         return super().examine(tasks, participants)
 
 
-@WRAPPERS.register("finetune")
-def finetuned(base: type[Method]) -> type[Method]:
+@fm.WRAPPERS.register("finetune")
+def finetuned(base: type[fm.Method]) -> type[fm.Method]:
     """`base`, whose global model each client tunes before its test."""
     return _with_tuning(AllTuned, base)
 
 
-@WRAPPERS.register("lpft")
-def probed_then_tuned(base: type[Method]) -> type[Method]:
+@fm.WRAPPERS.register("lpft")
+def probed_then_tuned(base: type[fm.Method]) -> type[fm.Method]:
     """`base`, of whose global model each client tunes the head first, and then all weights, before its test."""
     return _with_tuning(ProbedThenTuned, base)
 
 
-def _with_tuning(mixin: type[FineTuned], base: type[Method]) -> type[Method]:
+def _with_tuning(mixin: type[FineTuned], base: type[fm.Method]) -> type[fm.Method]:
     if set(base.wrappers) & set(WORDS):
-        raise ConfigError(f"{base.name()} tunes the global model already: {mixin.tuning_word} would tune it again")
-    return wrapped(mixin, base, mixin.tuning_word, mixin.Tuning)
+        raise fm.ConfigError(f"{base.name()} tunes the global model already: {mixin.tuning_word} would tune it again")
+    return fm.wrapped(mixin, base, mixin.tuning_word, mixin.Tuning)

@@ -20,18 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.records import Record, Value
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
-from fedloom.methods.contract.contexts import ServerContext
-from fedloom.methods.contract.method import Uploads
-from fedloom.methods.contract.spec import Sent
+import fedloom.methods as fm
+from fedloom.core.records import Value
 
 if TYPE_CHECKING:
     from fedloom.methods.wrappers.privacy import Options
 
 
-class NoisyUploads(Mapping[int, Record]):
+class NoisyUploads(Mapping[int, fm.Record]):
     """The uploads of a round without what the server must not read of one client.
 
     An upload holds, of what clients sent, the entries that are read client by client: class tables with noise, and ones
@@ -57,10 +53,10 @@ class NoisyUploads(Mapping[int, Record]):
     def __init__(
         self,
         options: Options,
-        sends: Mapping[str, Sent],
-        uploads: Uploads,
-        server: Record,
-        ctx: ServerContext,
+        sends: Mapping[str, fm.Sent],
+        uploads: fm.Uploads,
+        server: fm.Record,
+        ctx: fm.ServerContext,
         drawn: Collection[int],
         among: int,
     ) -> None:
@@ -69,7 +65,7 @@ class NoisyUploads(Mapping[int, Record]):
         self._counted = [client for client in uploads if client in drawn]
         self._first = uploads[next(iter(uploads))]  # what kinds of values clients send
         mean_names = sorted(name for name in self._first if name in sends and not sends[name].per_client)
-        self._tables = [name for name in mean_names if isinstance(self._first[name], ClassTable)]
+        self._tables = [name for name in mean_names if isinstance(self._first[name], fm.ClassTable)]
         self._trees = [name for name in mean_names if name not in self._tables]
         own = {name: sends[name].dp for name in self._first if name in sends and sends[name].per_client}
         self._own_tables = sorted(name for name, kind in own.items() if kind == "noise")
@@ -82,7 +78,7 @@ class NoisyUploads(Mapping[int, Record]):
             order = ctx.task.streams.numpy("dp.order", ctx.round).permutation(len(uploads))
             self._senders = {client: self._clients[k] for client, k in zip(self._clients, order, strict=True)}
 
-    def __getitem__(self, client: int) -> Record:
+    def __getitem__(self, client: int) -> fm.Record:
         if client not in self._clients:
             raise KeyError(client)
         ones = {name: torch.ones_like(cast(Tensor, self._first[name])) for name in self._ones}
@@ -106,9 +102,9 @@ class NoisyUploads(Mapping[int, Record]):
     def _blank(self, key: str, client: int) -> Value:
         """Zeros in the shape of an averaged entry, which take no memory."""
         value = self._first[key]
-        if isinstance(value, ClassTable):
-            sent = cast(ClassTable, self._uploads[client][key]).held if client in self._uploads else None
-            return ClassTable(_zeros(value.values), torch.zeros_like(value.held) if sent is None else sent)
+        if isinstance(value, fm.ClassTable):
+            sent = cast(fm.ClassTable, self._uploads[client][key]).held if client in self._uploads else None
+            return fm.ClassTable(_zeros(value.values), torch.zeros_like(value.held) if sent is None else sent)
         zeros = {name: _zeros(tensor) for name, tensor in _as_tree(value).items()}
         return zeros if isinstance(value, dict) else zeros[""]
 
@@ -121,13 +117,13 @@ class NoisyUploads(Mapping[int, Record]):
         """The mean with noise of what clients sent as `key`."""
         first = self._first[key]
         rng = self._ctx.task.streams.numpy(f"dp.{key}", self._ctx.round)
-        if isinstance(first, ClassTable):
+        if isinstance(first, fm.ClassTable):
             return self._mean_table(key, first, rng)
         mean = self._mean_tree(key, _as_tree(first), rng)
         return mean if isinstance(first, dict) else mean[""]
 
     # -- trees -----------------------------------------------------------------------------------------------
-    def _mean_tree(self, key: str, like: Tree, rng: np.random.Generator) -> Tree:
+    def _mean_tree(self, key: str, like: fm.Tree, rng: np.random.Generator) -> fm.Tree:
         """Return the server's tree, plus (sum of cut changes + noise) / m. Counters stay as they were, because they
         would have no noise, and so do frozen parameters, which no client changes."""
         reference = self._had(key, like)
@@ -157,50 +153,50 @@ class NoisyUploads(Mapping[int, Record]):
             self._scales[client] = _cut(self._options.clip, square)
         return self._scales[client]
 
-    def _noised(self, tree: Tree) -> list[str]:
+    def _noised(self, tree: fm.Tree) -> list[str]:
         """Return the names of the entries whose changes count, and whose mean gets noise."""
         frozen = self._ctx.task.frozen
         return [name for name, value in tree.items() if value.is_floating_point() and name not in frozen]
 
-    def _had(self, key: str, like: Tree) -> Tree:
+    def _had(self, key: str, like: fm.Tree) -> fm.Tree:
         """The entries that changes are counted from: the server's, or zero for what is a change itself."""
         had = self._server.get(key)
         whole = isinstance(had, dict) and self._sends[key].form == "whole"
-        server_tree: Tree = cast(Tree, had) if whole else {}
+        server_tree: fm.Tree = cast(fm.Tree, had) if whole else {}
         return {
             name: server_tree[name] if name in server_tree else torch.zeros_like(value) for name, value in like.items()
         }
 
     # -- class tables ----------------------------------------------------------------------------------------
-    def _mean_table(self, key: str, like: ClassTable, rng: np.random.Generator) -> ClassTable:
+    def _mean_table(self, key: str, like: fm.ClassTable, rng: np.random.Generator) -> fm.ClassTable:
         """Rows: the sum of cut rows over the number of holders, both with noise. A class is held if that number rounds
         to 1 or more."""
         rows, holders = torch.zeros_like(like.values, dtype=torch.float64), torch.zeros(like.held.shape).double()
         for client in self._counted:
             rows += self._cut_rows(client, self._tables)[key]
-            holders += cast(ClassTable, self._uploads[client][key]).held.double()
+            holders += cast(fm.ClassTable, self._uploads[client][key]).held.double()
         noise = self._options.noise
         rows += noise * self._table_length(self._tables) * _normal(rows.shape, rng)
         holders += noise * self._classes(self._tables) ** 0.5 * _normal(holders.shape, rng)
-        return ClassTable.from_sums(rows, torch.where(holders >= 0.5, holders.clamp(min=1), 0))
+        return fm.ClassTable.from_sums(rows, torch.where(holders >= 0.5, holders.clamp(min=1), 0))
 
-    def _own_table(self, key: str, rows: Tensor | None, client: int) -> ClassTable:
+    def _own_table(self, key: str, rows: Tensor | None, client: int) -> fm.ClassTable:
         """A client's cut rows with noise. All classes count as held, because its own mask would have no noise.
 
         rows: zero for the classes that it lacks; None for a client that does not count.
         """
-        like = cast(ClassTable, self._first[key])
+        like = cast(fm.ClassTable, self._first[key])
         rng = self._ctx.task.streams.numpy(f"dp.{key}", self._ctx.round, client)
         noise = self._options.noise * self._table_length(self._own_tables) * _normal(like.values.shape, rng)
         values = noise if rows is None else rows + noise
-        return ClassTable(values.to(like.values.dtype), torch.ones_like(like.held))
+        return fm.ClassTable(values.to(like.values.dtype), torch.ones_like(like.held))
 
     def _cut_rows(self, client: int, keys: list[str]) -> dict[str, Tensor]:
         """Return the rows of a client's tables `keys`, in float64, within the allowed length; 0 if not all are finite.
 
         Rows are cut to `row_clip` one by one, and then the tables together to `table_clip`.
         """
-        rows = {key: cast(ClassTable, self._uploads[client][key]).values.double() for key in keys}
+        rows = {key: cast(fm.ClassTable, self._uploads[client][key]).values.double() for key in keys}
         if not all(bool(values.isfinite().all()) for values in rows.values()):
             return {key: torch.zeros_like(values) for key, values in rows.items()}
         if (longest := self._options.row_clip) is not None:
@@ -218,7 +214,7 @@ class NoisyUploads(Mapping[int, Record]):
 
     def _classes(self, keys: list[str]) -> int:
         """Number of rows of the tables `keys` of a client that holds all classes."""
-        return sum(cast(ClassTable, self._first[key]).held.numel() for key in keys)
+        return sum(cast(fm.ClassTable, self._first[key]).held.numel() for key in keys)
 
 
 def _cut(length: float, square: float) -> float:
@@ -230,7 +226,7 @@ def _zeros(like: Tensor) -> Tensor:
     return like.new_zeros(()).expand(like.shape)
 
 
-def _as_tree(value: Value) -> Tree:
+def _as_tree(value: Value) -> fm.Tree:
     return value if isinstance(value, dict) else {"": cast(Tensor, value)}
 
 

@@ -19,20 +19,16 @@ import numpy as np
 from pydantic import BaseModel, Field
 from torch import Tensor
 
+import fedloom.methods as fm
 from fedloom.core.console import quiet_logger
-from fedloom.core.errors import ConfigError, MissingPackageError
-from fedloom.core.records import Record, Value, get_number
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
+from fedloom.core.errors import MissingPackageError
+from fedloom.core.records import Value
 from fedloom.methods.contract.means import ByNumber
-from fedloom.methods.contract.method import LATER, WRAPPERS, Method, Uploads, Weights
+from fedloom.methods.contract.method import LATER, Weights
 from fedloom.methods.contract.optional_hooks import OptionalHooks
-from fedloom.methods.contract.phases import Predictor
 from fedloom.methods.wrappers.noisy_uploads import NoisyUploads
 from fedloom.methods.wrappers.robust import MEANS
-from fedloom.methods.wrappers.wrapping import alone, averaged, names_of, wrapped
-from fedloom.nets.net import Role
+from fedloom.methods.wrappers.wrapping import alone
 
 Sampling = Literal["poisson", "fixed"]
 
@@ -93,7 +89,7 @@ _OWN = ("rounds", "releases")  # entries in the server's state
 _LARGE = 0.01  # a delta above it is reported
 
 
-class Options(method.Options):
+class Options(fm.Options):
     """Options of differential privacy."""
 
     clip: float = Field(1.0, gt=0, description="Longest change of a client's trees that counts in full, as a 2-norm.")
@@ -115,13 +111,12 @@ class Options(method.Options):
     )
     sampling: Sampling = Field(
         "poisson",
-        description="poisson: each client is drawn independently, with the probability `participation`. fixed: a "
-        "fixed number is drawn without replacement, as in any other run, for which a larger epsilon can "
-        "be shown.",
+        description="poisson: each client is drawn independently, with the probability `participation`. fixed: a fixed "
+        "number is drawn without replacement, as in any other run, for which a larger epsilon can be shown.",
     )
 
 
-class DP(Method):
+class DP(fm.Method):
     """Means with noise in the place of means. Server state: rounds with noise so far, and releases in each of them.
 
     Example:
@@ -133,9 +128,9 @@ class DP(Method):
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.dp_names = names_of(self, "dp")
+        self.dp_names = fm.names_of(self, "dp")
         self.dp = self.dp_names.options(Options, self.options)
-        averaged(self, "dp")
+        fm.averaged(self, "dp")
         # A federation must not compare sizes before the noise: one client would decide whether another one counts, and
         # weights that are full of noise set honest clients far apart. The clip bounds all uploads anyway.
         sends = {name: replace(sent, spread=math.inf) for name, sent in self.spec.sends.items()}
@@ -144,67 +139,67 @@ class DP(Method):
         self._refuse_own_uploads()
 
     # -- before the run --------------------------------------------------------------------------------------
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         self._refuse_own_uploads()  # of wrappers around this one, too
         for task in tasks:
             self._refuse_shared_buffers(task)
         for word, unnoised in (("before the first", super().opening()), ("after the last", super().closing())):
             if unnoised is not None:
-                raise ConfigError(f"{self.name()}: the round {word} one would send a mean without noise")
+                raise fm.ConfigError(f"{self.name()}: the round {word} one would send a mean without noise")
         if super().select.__func__ is not OptionalHooks.select:  # type: ignore[attr-defined]
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: the method chooses its clients, and epsilon is of clients drawn by chance"
             )
         if self._target_delta(tasks[0].clients) >= 1:
-            raise ConfigError(f"{self.name()}: delta = 1 / clients = 1 promises nothing; set dp_delta")
+            raise fm.ConfigError(f"{self.name()}: delta = 1 / clients = 1 promises nothing; set dp_delta")
         diagnostics = [*super().examine(tasks, self._shown(tasks, participants)), *self._large_delta(tasks[0].clients)]
         require_accountant(self.name())  # last: what the method refuses, it refuses in every environment
         return diagnostics
 
-    def _refuse_shared_buffers(self, task: Task) -> None:
+    def _refuse_shared_buffers(self, task: fm.Task) -> None:
         private_names = self.private_names(task)
-        if statistics := sorted(task.names(frozenset({Role.BN_STAT})) - private_names):
-            raise ConfigError(
+        if statistics := sorted(task.names(frozenset({fm.Role.BN_STAT})) - private_names):
+            raise fm.ConfigError(
                 f"{self.name()}: batch norm's statistics are shared ({statistics[0]}, ...), and noise would make "
                 "variances negative; take a net without batch norm, or a method that keeps it private, as fedbn"
             )
-        shared_buffers = sorted(task.names(frozenset({Role.BUFFER})) - private_names)
+        shared_buffers = sorted(task.names(frozenset({fm.Role.BUFFER})) - private_names)
         if buffers := [name for name in shared_buffers if task.init[name].is_floating_point()]:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: buffers are shared ({buffers[0]}, ...), and noise would ruin them; take a net whose "
                 "modules keep no statistics, and register constants with persistent=False"
             )
 
-    def _shown(self, tasks: Sequence[Task], participants: int) -> int:
+    def _shown(self, tasks: Sequence[fm.Task], participants: int) -> int:
         """The number of uploads that the method inside sees in a round: of all clients where their tables get noise."""
         own_tables = any(sent.dp == "noise" and sent.per_client for sent in self.spec.sends.values())
         return tasks[0].clients if own_tables and self.dp.sampling == "poisson" else participants
 
-    def _large_delta(self, clients: int) -> list[Diagnostic]:
+    def _large_delta(self, clients: int) -> list[fm.Diagnostic]:
         delta = self._target_delta(clients)
         if delta <= _LARGE:
             return []
         message = f"delta = {delta:g}: epsilon leaves out events of that chance; set dp_delta far below 1 / clients"
-        return [Diagnostic("dp.large_delta", message, delta)]
+        return [fm.Diagnostic("dp.large_delta", message, delta)]
 
     def _refuse_own_uploads(self) -> None:
         per_client = [name for name, sent in self.spec.sends.items() if sent.per_client and sent.dp == "refuse"]
         if per_client:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: the server needs each client's own {', '.join(per_client)}, which noise on a mean "
                 "does not hide; dp takes methods of which the server needs nothing but means and class tables"
             )
 
         unseen = sorted(self.spec.sends.keys() - self.dp_sees)
         if unseen:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: {', '.join(unseen)} would reach the server without noise; name dp after the wrapper "
                 "that sends it"
             )
 
         sliced = [name for name, sent in self.spec.sends.items() if sent.sliced]
         if sliced:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: each client sends other entries of {', '.join(sliced)}, and how many clients sent a "
                 "number would be told without noise; dp takes methods whose clients send trees of one shape"
             )
@@ -214,30 +209,30 @@ class DP(Method):
         return {name for name, sent in self.spec.sends.items() if not sent.per_client}
 
     # -- who takes part --------------------------------------------------------------------------------------
-    def select(self, server: Record, count: int, ctx: ServerContext) -> Sequence[int]:
+    def select(self, server: fm.Record, count: int, ctx: fm.ServerContext) -> Sequence[int]:
         if self.dp.sampling == "fixed":
             return super().select(server, count, ctx)
         return self._drawn_by_chance(count, ctx) or [self._stand_in(ctx)]
 
-    def _drawn_by_chance(self, count: int, ctx: ServerContext) -> list[int]:
+    def _drawn_by_chance(self, count: int, ctx: fm.ServerContext) -> list[int]:
         """Draw the clients of a round, each with probability count / clients. There may be none."""
         clients = ctx.task.clients
         chances = ctx.task.streams.numpy("dp.participants", ctx.round).random(clients)
         return [int(client) for client in np.flatnonzero(chances < count / clients)]
 
     @staticmethod
-    def _stand_in(ctx: ServerContext) -> int:
+    def _stand_in(ctx: fm.ServerContext) -> int:
         """Choose the client that trains in a round for which nobody was drawn. Its upload does not count."""
         return int(ctx.task.streams.numpy("dp.stand_in", ctx.round).integers(ctx.task.clients))
 
     # -- server ----------------------------------------------------------------------------------------------
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {self.dp_names.entry(name): 0 for name in _OWN}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
+    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return super().down(self._without_ledger(server), client, ctx)
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         among = ctx.participants or len(uploads)
         drawn = (
             set(self._drawn_by_chance(among, ctx))
@@ -247,33 +242,33 @@ class DP(Method):
         round_ = NoisyUploads(self.dp, self.spec.sends, uploads, server, ctx, drawn, among)
         next_server = super().aggregate(self._without_ledger(server), round_, ctx)
         rounds, releases = (self.dp_names.entry(name) for name in _OWN)
-        max_releases = max(int(get_number(server, releases)), round_.releases)
-        return next_server | {rounds: int(get_number(server, rounds)) + 1, releases: max_releases}
+        max_releases = max(int(fm.get_number(server, releases)), round_.releases)
+        return next_server | {rounds: int(fm.get_number(server, rounds)) + 1, releases: max_releases}
 
     def mean(
-        self, uploads: Uploads, key: str = "model", weights: Weights = "samples", within: Tree | None = None
+        self, uploads: fm.Uploads, key: str = "model", weights: Weights = "samples", within: fm.Tree | None = None
     ) -> Any:
         if key not in self.noised():
             return super().mean(uploads, key, weights, within)
         if not isinstance(uploads, NoisyUploads):
-            raise ConfigError(f"{self.name()}: a mean of other uploads of {key} than a round's has no noise")
+            raise fm.ConfigError(f"{self.name()}: a mean of other uploads of {key} than a round's has no noise")
         return uploads.noisy(key)
 
     def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumber) -> Value:
         if key in self.noised():
-            raise ConfigError(f"{self.name()}: {key} is put together outside of Method.mean, where noise is added")
+            raise fm.ConfigError(f"{self.name()}: {key} is put together outside of Method.mean, where noise is added")
         return super().reduce(key, values, weights)
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         return super().predictors(self._without_ledger(server), state, ctx)
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         """Report nothing, because diagnostics of the method can reveal single clients' uploads."""
         return []
 
-    def figures(self, server: Record, ctx: ServerContext) -> Mapping[str, float]:
+    def figures(self, server: fm.Record, ctx: fm.ServerContext) -> Mapping[str, float]:
         """epsilon and delta of all rounds so far."""
-        rounds, releases = (int(get_number(server, self.dp_names.entry(name))) for name in _OWN)
+        rounds, releases = (int(fm.get_number(server, self.dp_names.entry(name))) for name in _OWN)
         clients, dp = ctx.task.clients, self.dp
         delta = self._target_delta(clients)
         spent = epsilon(dp.noise, releases, rounds, ctx.participants or clients, clients, dp.sampling, delta)
@@ -282,12 +277,12 @@ class DP(Method):
     def _target_delta(self, clients: int) -> float:
         return 1 / clients if self.dp.delta is None else self.dp.delta
 
-    def _without_ledger(self, server: Record) -> Record:
+    def _without_ledger(self, server: fm.Record) -> fm.Record:
         return self.dp_names.without(server, *_OWN)
 
 
-@WRAPPERS.register("dp")
-def with_dp(base: type[Method]) -> type[Method]:
+@fm.WRAPPERS.register("dp")
+def with_dp(base: type[fm.Method]) -> type[fm.Method]:
     """`base` with means that keep clients private. Raises `ConfigError` if it has a robust mean, or this, already."""
     alone(base, "dp", MEANS, "a robust mean", "would find no mean to add noise to")
-    return wrapped(DP, base, "dp", Options)
+    return fm.wrapped(DP, base, "dp", Options)

@@ -16,15 +16,9 @@ import torch
 from pydantic import BaseModel, Field
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record, Value, is_finite
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
-from fedloom.methods.contract import method
-from fedloom.methods.contract.contexts import Diagnostic, ServerContext, Task
+import fedloom.methods as fm
+from fedloom.core.records import Value, is_finite
 from fedloom.methods.contract.means import ByNumber
-from fedloom.methods.contract.method import WRAPPERS, Method, Uploads
-from fedloom.methods.contract.spec import Spec
 from fedloom.methods.wrappers.robust_rules import (
     bulyan,
     geometric_median,
@@ -34,12 +28,12 @@ from fedloom.methods.wrappers.robust_rules import (
     trimmed_mean,
     trimmed_rows,
 )
-from fedloom.methods.wrappers.wrapping import Changed, Selected, alone, averaged, names_of, wrapped
+from fedloom.methods.wrappers.wrapping import Changed, Selected, alone
 
 MEANS = ("median", "trimmed", "krum", "multikrum", "bulyan", "geomedian", "normbound")  # all wrappers of this file
 
 
-class Faulty(method.Options):
+class Faulty(fm.Options):
     """Options of Krum."""
 
     faulty: int = Field(
@@ -55,7 +49,7 @@ class Kept(Faulty):
     )
 
 
-class BulyanFaulty(method.Options):
+class BulyanFaulty(fm.Options):
     """Options of Bulyan."""
 
     faulty: int = Field(
@@ -63,19 +57,19 @@ class BulyanFaulty(method.Options):
     )
 
 
-class TrimmedShare(method.Options):
+class TrimmedShare(fm.Options):
     """Options of the trimmed mean."""
 
     share: float = Field(0.2, ge=0, lt=0.5, description="Share of the values that is left out at each end.")
 
 
-class Steps(method.Options):
+class Steps(fm.Options):
     """Options of the geometric median."""
 
     steps: int = Field(100, ge=1, description="Steps of Weiszfeld's iteration, which starts at the mean.")
 
 
-class Bound(method.Options):
+class Bound(fm.Options):
     """Options of the norm bound."""
 
     length: float = Field(
@@ -83,38 +77,38 @@ class Bound(method.Options):
     )
 
 
-class OverMeans(Method):
+class OverMeans(fm.Method):
     """Base of all wrappers of this file, which change how the server averages. An upload that is not finite is left
     out whole, as if its client were absent."""
 
     word: ClassVar[str]
-    RuleOptions: ClassVar[type[method.Options]] = method.Options
+    RuleOptions: ClassVar[type[fm.Options]] = fm.Options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
-        self.robust: Any = names_of(self, self.word).options(self.RuleOptions, self.options)
-        self.replaced = averaged(self, self.word)
+        self.robust: Any = fm.names_of(self, self.word).options(self.RuleOptions, self.options)
+        self.replaced = fm.averaged(self, self.word)
         self.spec = each_needed(self.spec, self.replaced)
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         outside = sorted(n for n, sent in self.spec.sends.items() if not sent.per_client and n not in self.replaced)
         if outside:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: {', '.join(outside)} would reach the server past {self.word}; name {self.word} after "
                 "the wrapper that sends it"
             )
         for when, stage in (("before the first", super().opening()), ("after the last", super().closing())):
             if stage is not None and stage.spec.sends:
-                raise ConfigError(
+                raise fm.ConfigError(
                     f"{self.name()}: {self.word} does not act on the round {when} one, in which clients send "
                     f"{', '.join(stage.spec.sends)}; take a method without such a round, as fedavg"
                 )
         return super().examine(tasks, participants)
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         return super().aggregate(server, finite_uploads(uploads), ctx)
 
-    def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
+    def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         finite = finite_uploads(uploads)
         diagnostics, left_out = super().diagnostics(server, finite, ctx), len(uploads) - len(finite)
         if left_out:
@@ -122,7 +116,7 @@ class OverMeans(Method):
                 f"in round {ctx.round}, {left_out} of {len(uploads)} uploads have numbers that are not finite: "
                 f"{self.word} leaves them out"
             )
-            diagnostics.append(Diagnostic(f"{self.word}.not_finite", message, float(left_out)))
+            diagnostics.append(fm.Diagnostic(f"{self.word}.not_finite", message, float(left_out)))
         return diagnostics
 
 
@@ -135,7 +129,7 @@ class Robust(OverMeans):
         super().__init__(options)
         sliced = [name for name in self.replaced if self.spec.sends[name].sliced]
         if sliced and not self.by_coordinate:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: {self.word} compares whole uploads, and each client sends other entries of "
                 f"{', '.join(sliced)}; take median or trimmed, which look at each number by itself"
             )
@@ -148,10 +142,10 @@ class Robust(OverMeans):
         """Return the fewest participants of a round for which the rule holds what it promises."""
         return 2 * self.robust.faulty + 3 if isinstance(self.robust, Faulty) else 1
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         needed = self.needed()
         if participants < needed:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: faulty = {self.robust.faulty} needs {needed} participants a round, here are "
                 f"{participants}; lower {self.word}_faulty, or raise participation"
             )
@@ -166,13 +160,13 @@ class Robust(OverMeans):
         return applied(self.rule, list(values))
 
 
-def finite_uploads(uploads: Uploads) -> Uploads:
+def finite_uploads(uploads: fm.Uploads) -> fm.Uploads:
     """Return the uploads whose numbers are all finite; all of them if none is, because then the run has diverged."""
     finite = [client for client, upload in uploads.items() if is_finite(upload)]
     return uploads if len(finite) in (0, len(uploads)) else Selected(uploads, finite)
 
 
-def each_needed(spec: Spec, names: set[str]) -> Spec:
+def each_needed(spec: fm.Spec, names: set[str]) -> fm.Spec:
     """The spec of a method whose server now sees every client's own of these."""
     return replace(spec, sends={n: replace(s, per_client=True) if n in names else s for n, s in spec.sends.items()})
 
@@ -186,20 +180,22 @@ def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
         parts = iter(torch.split(aggregated, [example[name].numel() for name in names]))
         fresh = {name: next(parts).view(example[name].shape).to(example[name].dtype) for name in names}
         return {name: fresh[name] if name in fresh else value.clone() for name, value in example.items()}
-    if isinstance(example, ClassTable):
-        stacked = ClassTable.stack(values).to(torch.float64)  # type: ignore[arg-type]
+    if isinstance(example, fm.ClassTable):
+        stacked = fm.ClassTable.stack(values).to(torch.float64)  # type: ignore[arg-type]
         rows = torch.zeros_like(stacked.values[0])
         for label, held in enumerate(stacked.held.T):
             if held.any():
                 rows[label] = rule(stacked.values[held, label])
-        return ClassTable(rows, stacked.held.any(0))
+        return fm.ClassTable(rows, stacked.held.any(0))
     if isinstance(example, Tensor):
         stacked_rows = torch.stack([value.double().flatten() for value in values])  # type: ignore[union-attr]
         return rule(stacked_rows).view(example.shape)
     raise TypeError(f"{type(example).__name__}: only trees, class tables and tensors have a robust mean")
 
 
-def applied_by_number(rule: Callable[[Tensor], Tensor], trees: Sequence[Tree], weights: Sequence[Tree]) -> Tree:
+def applied_by_number(
+    rule: Callable[[Tensor], Tensor], trees: Sequence[fm.Tree], weights: Sequence[fm.Tree]
+) -> fm.Tree:
     """Apply a rule of coordinates to trees, each number over the trees in which it has a weight above 0.
 
     Args:
@@ -224,7 +220,7 @@ def applied_by_number(rule: Callable[[Tensor], Tensor], trees: Sequence[Tree], w
     return {name: fresh[name] if name in fresh else value.clone() for name, value in first.items()}
 
 
-def flat(tree: Tree, names: Sequence[str]) -> Tensor:
+def flat(tree: fm.Tree, names: Sequence[str]) -> Tensor:
     """Some entries of a tree as one float64 vector."""
     return torch.cat([tree[name].flatten().double() for name in names])
 
@@ -235,13 +231,13 @@ class NormBound(OverMeans):
 
     word, RuleOptions = "normbound", Bound
 
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        def one(client: int, upload: Record) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
+        def one(client: int, upload: fm.Record) -> fm.Record:
             return {key: self._bounded(key, value, server) for key, value in upload.items()}
 
         return super().aggregate(server, Changed(uploads, one), ctx)
 
-    def _bounded(self, key: str, value: Value, server: Record) -> Value:
+    def _bounded(self, key: str, value: Value, server: fm.Record) -> Value:
         old = server.get(key)
         if key not in self.replaced or not isinstance(value, dict) or not isinstance(old, dict):
             return value
@@ -252,7 +248,7 @@ class NormBound(OverMeans):
         return bounded(old, value, self.robust.length)
 
 
-def bounded(old: Tree, new: Tree, length: float) -> Tree:
+def bounded(old: fm.Tree, new: fm.Tree, length: float) -> fm.Tree:
     """`new`, its change of floating entries since `old` no longer than `length`."""
     names = [name for name, value in new.items() if value.is_floating_point() and name in old]
     scale = float((length / (flat(new, names) - flat(old, names)).norm().clamp(min=1e-300)).clamp(max=1))
@@ -275,14 +271,14 @@ class Trimmed(Robust):
 
     word, by_coordinate, RuleOptions = "trimmed", True, TrimmedShare
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         share, diagnostics = self.robust.share, super().examine(tasks, participants)
         if share and not trimmed_rows(participants, share):
             message = (
                 f"{self.word}_share = {share:g} of {participants} participants leaves nobody out: the mean is plain; "
                 "the two must multiply to 1 or more"
             )
-            diagnostics.append(Diagnostic(f"{self.word}.nobody", message, share * participants))
+            diagnostics.append(fm.Diagnostic(f"{self.word}.nobody", message, share * participants))
         return diagnostics
 
     def rule(self, rows: Tensor) -> Tensor:
@@ -303,11 +299,11 @@ class MultiKrum(Robust):
 
     word, RuleOptions = "multikrum", Kept
 
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         kept, most = self.robust.kept, participants - self.robust.faulty
         diagnostics = super().examine(tasks, participants)
         if kept is not None and kept > most:
-            raise ConfigError(
+            raise fm.ConfigError(
                 f"{self.name()}: {self.word}_kept = {kept} of {participants} participants would average faulty "
                 f"uploads, too; take at most {most}, all but the faulty ones"
             )
@@ -338,22 +334,22 @@ class GeometricMedian(Robust):
         return geometric_median(rows, self.robust.steps)
 
 
-def _put_over(kind: type[Method], base: type[Method], word: str, options: type[method.Options]) -> type[Method]:
+def _put_over(kind: type[fm.Method], base: type[fm.Method], word: str, options: type[fm.Options]) -> type[fm.Method]:
     """`base+word`. Raises `ConfigError` if there is another mean already, robust or with noise."""
     alone(base, word, MEANS, "a robust mean", "would find no mean to replace")
     alone(base, word, ("dp",), "a mean with noise", "would replace it, and the noise with it")
-    return wrapped(kind, base, word, options)
+    return fm.wrapped(kind, base, word, options)
 
 
 def _register(kind: type[Robust]) -> None:
-    WRAPPERS.register(kind.word)(lambda base: _put_over(kind, base, kind.word, kind.RuleOptions))
+    fm.WRAPPERS.register(kind.word)(lambda base: _put_over(kind, base, kind.word, kind.RuleOptions))
 
 
 for _kind in (Median, Trimmed, Krum, MultiKrum, Bulyan, GeometricMedian):
     _register(_kind)
 
 
-@WRAPPERS.register("normbound")
-def with_norm_bound(base: type[Method]) -> type[Method]:
+@fm.WRAPPERS.register("normbound")
+def with_norm_bound(base: type[fm.Method]) -> type[fm.Method]:
     """`base` with bounded changes."""
     return _put_over(NormBound, base, "normbound", Bound)
