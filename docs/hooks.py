@@ -22,7 +22,7 @@ ROOT = Path(__file__).parents[1]
 sys.path.insert(0, str(ROOT))  # mkdocs restores the path when this file is loaded
 
 from benchmarks.tables import performance, pictures, tables
-from docs import method_pages, privacy_tables
+from docs import method_lists, method_pages, privacy_tables
 
 if TYPE_CHECKING:
     from fedloom.runs.config.reference import ConfigKey
@@ -40,11 +40,10 @@ def on_page_content(text: str, **_: Any) -> str:
 
 
 def on_page_markdown(markdown: str, page: Any, **_: Any) -> str:
-    """Replace placeholders by tables, and put the facts of a method below the title of its page."""
-    method = _METHOD_PAGE.fullmatch(page.file.src_uri)
-    if method and method[1] in method_pages.documented():
-        title, _, rest = markdown.partition("\n")
-        markdown = f"{title}\n\n{method_pages.facts(method_pages.documented()[method[1]])}\n{rest}"
+    """Replace placeholders by tables, and complete the page of a method by what the code knows of it."""
+    name = _METHOD_PAGE.fullmatch(page.file.src_uri)
+    if name and (method := method_pages.own_methods().get(name[1])):
+        markdown = method_pages.completed(markdown, method, method_lists.results_of(method))
     return _PLACEHOLDER.sub(lambda placeholder: f"\n{generated(placeholder[1])}\n", markdown)
 
 
@@ -77,25 +76,29 @@ def _key_table(kind: str, keys: list[ConfigKey]) -> str:
 
 _GENERATED = {
     "config keys": key_tables,
-    "methods": method_pages.overview,
-    "needs": method_pages.needs,
+    "methods": method_lists.overview,
+    "needs": method_lists.needs,
     "reported facts": privacy_tables.reported_facts_table,
     "uploads": privacy_tables.methods_table,
 }
 
 
 def on_files(files: Any, config: Any, **_: Any) -> Any:
-    """Add the script by which tables sort, which reports have too, and the pictures of measurements."""
+    """Add the script by which tables sort, which reports have too, pictures of measurements, and missing pages."""
     files.append(File.generated(config, "assets/tables.js", abs_src_path=str(_TABLES)))
     for name, module in {"results": pictures, "performance": performance}.items():
         files.append(File.generated(config, f"images/{name}.png", content=module.picture()))
+    for name, method in method_pages.own_methods().items():
+        page = f"methods/{name}.md"
+        if files.get_file_from_path(page) is None:
+            files.append(File.generated(config, page, content=method_pages.page_from_docstring(method)))
     return files
 
 
 def on_config(config: Any, **_: Any) -> Any:
-    """Doctests in docstrings become code blocks, and the section of methods lists every method that has a page."""
+    """Doctests in docstrings become code blocks, and the section of methods lists every method."""
     config["markdown_extensions"].append(Doctests())
-    by_title = sorted(method_pages.documented().values(), key=lambda method: method.title.lower())
+    by_title = sorted(method_pages.own_methods().values(), key=lambda method: method.title.lower())
     pages = [{method.title: f"methods/{method.name}.md"} for method in by_title]
     for section in config["nav"]:
         if isinstance(section, dict) and "Methods" in section:

@@ -1,172 +1,174 @@
-"""Tables of methods for the site: facts on the page of each method, and the overview and the list by needs of all.
+"""Pages of methods for the site: the prose of docs/methods/NAME.md, completed by what the code knows of a method.
 
-Facts come from the code, results from the committed studies, and the sentence on when to take a method from
-docs/methods/when.yaml. docs/assets/needs.js filters the list by the words of the traits.
+A page has its text under the headings of `SECTIONS`. The facts below the title, and the tables of traffic and options,
+the notes on sources and the example under their headings, come from the code. A method without such a file gets a page
+from its docstring, so a new method needs no other file than its own.
 """
 
 from __future__ import annotations
 
+import inspect
 import re
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from benchmarks.advice import TRAFFIC, cached_cells, is_federated, traffic_share
-from benchmarks.cells import Cells
-from benchmarks.tables.studies import differences
-from benchmarks.tables.words import markdown, mean_accuracy
-from fedloom.methods.catalogue import Entry, entries
-from fedloom.methods.contract.citation import SYMBOLS, formula
+from benchmarks.tables.words import markdown
+from fedloom.methods import METHODS
+from fedloom.methods.catalogue import Entry, entries, set_by
+from fedloom.methods.contract.citation import SYMBOLS, Formula, formula
 
 PAGES = Path(__file__).parent / "methods"
-PLAIN = {"fedavg": "FedAvg", "local": "local training"}
-# By study and setting, its words in a sentence and its section on the results page.
-SETTINGS = {
-    TRAFFIC: ("at", "Dirichlet 0.05", "dirichlet-005"),
-    ("all-methods", "alpha-0.2"): ("at", "0.2", "dirichlet-02"),
-    ("long-tail", ""): ("under a", "long tail", "long-tail-fashion-mnist-rho-50-dirichlet-02"),
-    ("digit-domains", ""): ("on", "five domains", "feature-skew-five-digit-domains-one-client-each"),
-    ("several-widths", ""): ("with", "several widths", "one-network-in-several-widths-fashion-mnist-dirichlet-02"),
-    ("two-classes", ""): ("with", "different nets", "different-nets-fashion-mnist-two-classes-a-client"),
-    ("heterogeneous-models", ""): ("with", "four architectures", "heterogeneous-models-cifar-10-dirichlet-01"),
-}
-_OVERVIEW = ("idea", "yields", "nets", "down", "up", "client keeps", "compared in")
-_FACTS = ("yields", "nets", "compared in", "secure sum", "wrappers")
-_MODELS = {
-    "global": "one model for all",
-    "personal": "a model for each",
-    "global, personal": "a model for all and each",
-}
+SECTIONS = (
+    "Equations",
+    "Traffic",
+    "Options",
+    "Paper and code",
+    "Warnings",
+    "Measured",
+    "When to use it",
+    "Example",
+)
+_NETWORKS = {"one": "the same for all clients", "any": "may differ between clients"}
 
 
 @cache
-def documented() -> dict[str, Entry]:
-    """Return the methods that have a page in docs/methods, by name."""
-    return {entry.name: entry for entry in entries() if (PAGES / f"{entry.name}.md").exists()}
+def own_methods() -> Mapping[str, Entry]:
+    """Return fedloom's methods by name, without those of plug-ins."""
+    return {method.name: method for method in entries() if METHODS.get(method.name).__module__.startswith("fedloom.")}
 
 
-def facts(method: Entry) -> str:
-    """Return the table of one method."""
-    citation, told = method.citation, method.facts()
-    rows = []
-    if citation and citation.source:
-        rows.append(
-            ("source", re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", citation.source))
-        )
-    if citation and citation.code:
-        rows.append(("released code", citation.code))
-    if citation:
-        rows.append(("traffic", f"down {formula(citation.down)}; up {formula(citation.up)}"))
-        rows.append(("client keeps", formula(citation.state)))
-    rows += [(key, told[key]) for key in _FACTS if told[key]]
-    if method.abilities.unstackable:
-        rows.append(("stacks", f"no: {method.abilities.unstackable}"))
-    return markdown(("fact", ""), [(key, _cell(value)) for key, value in rows])
+def completed(text: str, method: Entry, results: str = "") -> str:
+    """Return the page of a method with its facts, tables and example.
 
+    Args:
+        text: the page as written.
+        method: the method.
+        results: its results in our studies, for the section "When to use it".
 
-def overview() -> str:
-    """Return one line per method, and the symbols of the formulas."""
-    rows = []
-    for method in documented().values():
-        told = method.facts()
-        rows.append([f"[{method.title}]({method.name}.md)", *(_cell(told[column]) for column in _OVERVIEW)])
-    symbols = markdown(("symbol", "counts"), [(name, _cell(text)) for name, text in SYMBOLS.items()])
-    return f"{markdown(('method', *_OVERVIEW), rows)}\n\n{symbols}"
-
-
-def needs() -> str:
-    """Return one row per method: when to take it, its results in our studies, and its traits.
-
-    The plain methods come first, then those of one model for all, of both, and of one for each. Methods that need all
-    data in one place are left out.
+    Raises:
+        ValueError: the page has a heading that is not in `SECTIONS`.
     """
-    sentences: dict[str, str] = yaml.safe_load((PAGES / "when.yaml").read_text(encoding="utf-8"))
-    rows = []
-    for method in sorted(filter(is_federated, documented().values()), key=_order):
-        words = f"{sentences[method.name]}<br><small>{results_sentence(method.name)}</small>"
-        rows.append([f"[{method.title}]({method.name}.md)", words, " · ".join(traits_of(method))])
-    return markdown(("method", "when to take it, and its results in our studies", "traits"), rows)
+    opening, *rest = re.split(r"^## (.+)\n", text, flags=re.MULTILINE)
+    written = {title: prose.strip() for title, prose in zip(rest[::2], rest[1::2], strict=True)}
+    if unknown := written.keys() - set(SECTIONS):
+        raise ValueError(f"methods/{method.name}.md: '{min(unknown)}' is not a heading of method pages: {SECTIONS}")
+    generated = {
+        "Traffic": traffic_table(method),
+        "Options": options_table(method),
+        "Paper and code": notes_on_sources(method),
+        "Example": "" if "```" in written.get("Example", "") else example(method),
+    }
+    parts = [f"{opening.strip()}\n\n{facts_table(method)}"]
+    for title in SECTIONS:
+        blocks = (generated.get(title), written.get(title), results if title == "When to use it" else "")
+        if section := "\n\n".join(filter(None, blocks)):
+            parts.append(f"## {title}\n{section}")
+    return "\n\n".join(parts) + "\n"
 
 
-def traits_of(method: Entry) -> Iterator[str]:
-    """Yield the traits of a method in fixed words, which docs/assets/needs.js looks for."""
-    abilities, citation = method.abilities, method.citation
-    assert citation is not None
-    yield _MODELS[method.yields]
-    yield "any networks" if abilities.any_architecture else "equal networks"
-    yield _traffic(traffic_share(method.name))
-    yield "state at the client" if citation.state else "no state"
-    yield f"newcomers train a {abilities.untrained} first" if abilities.untrained else "newcomers at once"
-    if abilities.secure_sum:
-        yield "secure sums"
-    if method.wrappers["dp"] is None:
-        yield "privacy without batch norm" if "dp" in method.without_batch_norm else "privacy"
+def page_from_docstring(method: Entry) -> str:
+    """Return the page of a method that has no file in docs/methods."""
+    lead, _, rest = inspect.cleandoc(METHODS.get(method.name).__doc__ or "").partition("\n\n")
+    equations = f"\n\n## Equations\n```text\n{rest}\n```" if rest else ""
+    return f"# {method.title}\n{lead}{equations}\n"
 
 
-def results_sentence(name: str) -> str:
-    """Return what our studies say of a method at its default preset: differences from a plain method, and the word."""
-    if name in PLAIN:
-        means = (_linked(key, f"{100 * mean_accuracy(cell):.1f} %") for key, cell in _cells_of(name))
-        return f"The others are compared with it: {', '.join(means)}."
-    by_plain: dict[str, list[str]] = {}
-    decided: dict[str, bool] = {}
-    for key, cell in _cells_of(name):
-        study, setting = key
-        words = _differences(study, setting).get(f"{setting}/{name}")
-        if words is None:
-            continue
-        points, _, word = words.partition(", ")
-        star = "\\*" if word.endswith("*") else ""
-        word = word.removesuffix(" *")
-        plain = PLAIN["local" if cell["protocol"].startswith("personal") else "fedavg"]
-        seen = word in ("ahead", "behind")
-        decided[plain] = decided.get(plain, False) or seen
-        by_plain.setdefault(plain, []).append(_linked(key, f"{points}{star}") + (f" ({word})" if seen else ""))
-    if not by_plain:
-        return "Not in our studies yet."
-    parts = []
-    for plain, points_by_setting in by_plain.items():
-        rest = "for the rest no difference seen" if decided[plain] else "no difference seen"
-        if not decided[plain] or len(points_by_setting) > 1:
-            points_by_setting = [*points_by_setting[:-1], f"{points_by_setting[-1]}; {rest}"]
-        parts.append(f"Points over {plain}: {', '.join(points_by_setting)}.")
-    return " ".join(parts)
+def when_to_use(method: Entry) -> str:
+    """Return the first sentence of a page's section "When to use it"; the method's idea where there is none."""
+    page = PAGES / f"{method.name}.md"
+    _, heading, section = (page.read_text(encoding="utf-8") if page.exists() else "").partition("\n## When to use it\n")
+    if not heading:
+        return f"{method.idea[:1].upper()}{method.idea[1:]}."
+    return " ".join(re.split(r"(?<=\.)\s", section.strip(), maxsplit=1)[0].split())
 
 
-def _cells_of(name: str) -> Iterator[tuple[tuple[str, str], Mapping[str, Any]]]:
-    for study, setting in SETTINGS:
-        cell = cached_cells(study).get(f"{setting}/{name}")
-        if cell is not None:
-            yield (study, setting), cell
+def facts_table(method: Entry) -> str:
+    """Return where a method comes from, and what it works with."""
+    citation, facts = method.citation, method.facts()
+    source = citation.source if citation else ""
+    rows = {
+        "paper": re.sub(r"arXiv (\d{4}\.\d{5})", r"[arXiv \1](https://arxiv.org/abs/\1)", source),
+        "released code": citation and citation.code,
+        "models": facts["yields"],
+        "networks": _NETWORKS[facts["nets"]],
+        "secure aggregation": "possible" if method.abilities.secure_sum else "not possible",
+        "wrappers": facts["wrappers"],
+        "batched engine": method.abilities.unstackable and f"no: {method.abilities.unstackable}",
+        "baseline of": facts["compared in"],
+    }
+    return markdown(("fact", ""), [(name, cell_text(value)) for name, value in rows.items() if value])
 
 
-@cache
-def _differences(study: str, setting: str) -> dict[str, str]:
-    cells: Cells = cached_cells(study)
-    return differences(cells, setting)
+def traffic_table(method: Entry) -> str:
+    """Return what a client receives, sends and keeps, as formulas, and what their symbols count."""
+    if method.citation is None:
+        return ""
+    traffic = {"receives": method.citation.down, "sends": method.citation.up, "keeps": method.citation.state}
+    table = markdown(("a client", "per round"), [(verb, formula(terms)) for verb, terms in traffic.items()])
+    return "\n\n".join(filter(None, [table, _legend(*traffic.values())]))
 
 
-def _linked(key: tuple[str, str], number: str) -> str:
-    preposition, words, section = SETTINGS[key]
-    return f"{number} {preposition} [{words}](../results.md#{section})"
+def options_table(method: Entry) -> str:
+    """Return the options with their defaults, and the values that presets set."""
+    kind = METHODS.get(method.name)
+    rows = [
+        (f"`{method.name}.{key}`", field.default, _values(set_by(kind, key)), cell_text(field.description or ""))
+        for key, field in kind.Options.model_fields.items()
+    ]
+    table = markdown(("option", "default", "in presets", "meaning"), rows) if rows else ""
+    settings = _values(kind.settings.get("authors", {}))
+    also = f"Preset `authors` also sets {settings}, unless the config states them." if settings else ""
+    return "\n\n".join(filter(None, [table, also]))
 
 
-def _traffic(share: float | None) -> str:
-    """The traffic as a multiple of FedAvg's, in words."""
-    if share is None:
-        return "traffic not measured"
-    if round(share, 2) in (0, 1):
-        return "FedAvg's traffic" if share > 0.5 else "under 0.01 × FedAvg's traffic" if share else "nothing sent"
-    return f"{share:.2f} × FedAvg's traffic"
+def notes_on_sources(method: Entry) -> str:
+    """Return what no source states, and where fedloom or the released code differ from the paper."""
+    citation = method.citation
+    if citation is None:
+        return ""
+    notes = {
+        "Our choices.": citation.our_choice,
+        "Where fedloom differs from the paper.": citation.departures,
+        "The released code.": citation.released_code,
+    }
+    return "\n".join(f"- **{title}** {text}" for title, text in notes.items() if text)
 
 
-def _order(method: Entry) -> tuple[int, str]:
-    groups = ("global", "global, personal", "personal")
-    return (-1 if method.name in PLAIN else groups.index(method.yields)), method.title.lower()
+def example(method: Entry) -> str:
+    """Return Python code that runs a method on a small problem."""
+    protocol = "" if "global" in method.abilities.predicts else ', evaluation={"protocol": "personal/local"}'
+    return f"""```python
+import fedloom as fl
+
+scenario = fl.scenario("digits", partition="dirichlet", alpha=0.1, clients=5)
+result = fl.run("{method.name}", scenario=scenario, rounds=3{protocol})
+print(result.summary())
+```"""
 
 
-def _cell(text: str) -> str:
+def cell_text(text: str) -> str:
+    """Return a text for a cell of a Markdown table."""
     return text.replace("|", "\\|")
+
+
+def _legend(*formulas: Formula) -> str:
+    symbols = dict.fromkeys(symbol for terms in formulas for symbol in terms)
+    return "; ".join(f"**{symbol}**: {SYMBOLS[symbol]}" for symbol in symbols)
+
+
+def _values(values: Mapping[str, Any]) -> str:
+    """Return values by key in words; keys of equal value share one, as in "`paper`, `authors`: 1"."""
+    keys: dict[str, list[str]] = {}
+    for key, value in _flat(values):
+        keys.setdefault(str(value), []).append(f"`{key}`")
+    return "; ".join(f"{', '.join(names)}: {value}" for value, names in keys.items())
+
+
+def _flat(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in values.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

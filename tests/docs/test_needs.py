@@ -8,12 +8,10 @@ from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import yaml
 
-from docs import method_pages
+from docs import method_lists, method_pages
 from fedloom.methods import METHODS
 
-DOCS = Path(__file__).parents[2] / "docs"
 REFERENCES = {"central"}  # no method of federated learning
 CHOOSE = """
 addEventListener("load", function () {
@@ -39,7 +37,7 @@ addEventListener("load", function () {
 
 def rows() -> list[tuple[str, str, str]]:
     """Return the rows of the list: name, sentences, traits."""
-    return re.findall(r"^\| \[.*?\]\((\w+)\.md\) \| (.*) \| (.*) \|$", method_pages.needs(), re.MULTILINE)
+    return re.findall(r"^\| \[.*?\]\((\w+)\.md\) \| (.*) \| (.*) \|$", method_lists.needs(), re.MULTILINE)
 
 
 def traffic(traits: str) -> float:
@@ -50,11 +48,12 @@ def traffic(traits: str) -> float:
     return {"nothing sent": 0.0, "FedAvg's traffic": 1.0, "traffic not measured": float("inf")}[traits.split(" · ")[2]]
 
 
-def test_every_method_says_in_one_sentence_when_to_take_it() -> None:
-    sentences = yaml.safe_load((DOCS / "methods" / "when.yaml").read_text(encoding="utf-8"))
-    house = {name for name, kind in METHODS if kind.__module__.startswith("fedloom.")}
-    assert sentences.keys() == house - REFERENCES == {name for name, _, _ in rows()}
-    for name, sentence in sentences.items():
+def test_every_method_says_in_one_sentence_when_to_use_it() -> None:
+    own = method_pages.own_methods()
+    assert own.keys() == {name for name, kind in METHODS if kind.__module__.startswith("fedloom.")}
+    assert {name for name, _, _ in rows()} == own.keys() - REFERENCES
+    for name, words, _ in rows():
+        sentence = words.partition("<br>")[0]
         assert re.fullmatch(r"[A-Z][^.]{30,150}\.", sentence), name
 
 
