@@ -27,7 +27,7 @@ from fedloom.core.records import Record
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
-from fedloom.data.statistics import total_variation
+from fedloom.data.scenario import total_variation
 from fedloom.diagnosis.privacy.inputs import best_psnr, inputs_of_linear_layer, invert_features, invert_gradient
 from fedloom.diagnosis.privacy.label_inference import infer_labels
 from fedloom.diagnosis.privacy.membership import losses_of, membership_auc

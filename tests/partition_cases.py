@@ -9,19 +9,13 @@ import numpy as np
 
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions import Partition, labels_only
-from fedloom.data.partitions.classes import Classes
-from fedloom.data.partitions.dirichlet import Dirichlet
-from fedloom.data.partitions.dirichlet_domains import DirichletDomains
-from fedloom.data.partitions.dirichlet_equal import DirichletEqual
-from fedloom.data.partitions.dirichlet_fedma import DirichletFedMA
-from fedloom.data.partitions.domains import Domains
+from fedloom.data.partitions.classes import Classes, Pathological
+from fedloom.data.partitions.dirichlet import Dirichlet, DirichletEqual, DirichletFedMA
+from fedloom.data.partitions.domains import DirichletDomains, Domains
 from fedloom.data.partitions.extended_dirichlet import ExtendedDirichlet
-from fedloom.data.partitions.iid import IID
+from fedloom.data.partitions.iid import IID, Quantity
 from fedloom.data.partitions.natural import Natural
-from fedloom.data.partitions.nid2 import NID2
-from fedloom.data.partitions.pachinko import Pachinko
-from fedloom.data.partitions.pathological import Pathological
-from fedloom.data.partitions.quantity import Quantity
+from fedloom.data.partitions.pachinko import NID2, Pachinko
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from fedloom.data.partitions import labels_only
 
 # Packages and modules whose examples run. Examples may use np, torch, rng (a NumPy generator) and labels_only.
 PACKAGES = [
-    "fedloom.data.near_twins",
+    "fedloom.data.labels",
     "fedloom.data.partitions",
     "fedloom.data.skews",
     "fedloom.evaluation.metrics",

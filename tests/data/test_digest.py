@@ -10,8 +10,7 @@ import torch
 
 from fedloom.core.streams import Streams
 from fedloom.data.assemble import make_scenario
-from fedloom.data.dataset import checked
-from fedloom.data.digest import sets_digest
+from fedloom.data.dataset import checked, sets_digest
 from fedloom.data.partitions import PARTITIONS
 from fedloom.data.sources.source import Splits
 

@@ -11,8 +11,7 @@ from pydantic import ValidationError
 
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES
-from fedloom.data.sources.idx import Idx, parse_idx
-from fedloom.data.sources.mnist import FashionMNIST
+from fedloom.data.sources.mnist import FashionMNIST, Idx, parse_idx
 
 FASHION = Path("/usr/share/datasets/fashion-mnist")
 IMAGES = np.arange(3 * 4 * 5, dtype=np.uint8).reshape(3, 4, 5)

@@ -3,8 +3,7 @@
 import pytest
 
 from fedloom.core.errors import DataError
-from fedloom.data.categories import refuse_other_spelling, unknown_cells
-from fedloom.data.near_twins import folded, near_twins, twin_of, twins_note
+from fedloom.data.labels import folded, near_twins, refuse_other_spelling, twin_of, twins_note, unknown_cells
 
 
 @pytest.mark.parametrize(

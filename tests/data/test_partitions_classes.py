@@ -14,12 +14,10 @@ from hypothesis import strategies as st
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import Streams
 from fedloom.data.partitions import labels_only
-from fedloom.data.partitions.classes import Classes, choose_holders
-from fedloom.data.partitions.nid2 import NID2
-from fedloom.data.partitions.pachinko import Pachinko
-from fedloom.data.partitions.pathological import Pathological
-from fedloom.data.sources.cifar100_classes import CLASSES as NAMES
-from fedloom.data.sources.cifar100_classes import SUPERCLASSES, coarse_labels
+from fedloom.data.partitions.classes import Classes, Pathological, choose_holders
+from fedloom.data.partitions.pachinko import NID2, Pachinko
+from fedloom.data.sources.cifar import CLASSES as NAMES
+from fedloom.data.sources.cifar import SUPERCLASSES, coarse_labels
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "data.json").read_text())
 CIFAR10 = labels_only(np.repeat(np.arange(10), 5000)), labels_only(np.repeat(np.arange(10), 1000))

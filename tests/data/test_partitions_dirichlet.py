@@ -11,12 +11,10 @@ from scipy import stats
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
-from fedloom.data.partitions import dirichlet_equal, labels_only
-from fedloom.data.partitions.balanced import balanced_cut
-from fedloom.data.partitions.dirichlet import Dirichlet
-from fedloom.data.partitions.dirichlet_equal import DirichletEqual
-from fedloom.data.partitions.dirichlet_fedma import DirichletFedMA
-from fedloom.data.partitions.quantity import Quantity
+from fedloom.data.partitions import dirichlet as dirichlet_equal
+from fedloom.data.partitions import labels_only
+from fedloom.data.partitions.dirichlet import Dirichlet, DirichletEqual, DirichletFedMA, balanced_cut
+from fedloom.data.partitions.iid import Quantity
 
 SMALL = labels_only(np.arange(200) % 5)
 

@@ -14,10 +14,9 @@ from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions import labels_only
-from fedloom.data.partitions.dealing import matched_counts
-from fedloom.data.partitions.dirichlet_domains import DirichletDomains
-from fedloom.data.partitions.domains import Domains
+from fedloom.data.partitions.domains import DirichletDomains, Domains
 from fedloom.data.partitions.natural import Natural
+from fedloom.data.views import matched_counts
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "data.json").read_text())
 DOMAINS = ("photo", "sketch", "real")

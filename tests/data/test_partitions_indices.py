@@ -15,11 +15,11 @@ from fedloom.data import OwnSplit, export_indices, make_scenario
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions import labels_only
 from fedloom.data.partitions.dirichlet import Dirichlet
-from fedloom.data.partitions.flower import Flower
 from fedloom.data.partitions.iid import IID
 from fedloom.data.partitions.indices import IndexLists
-from fedloom.data.skews.label_noise import LabelNoise
-from fedloom.data.skews.long_tail import LongTail
+from fedloom.data.partitions.natural import Flower
+from fedloom.data.skews.noise import LabelNoise
+from fedloom.data.skews.ratio import LongTail
 from fedloom.data.sources import Splits
 
 

@@ -9,9 +9,7 @@ from PIL import Image
 from doors.encoders import png16, tiff
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES, describe_input
-from fedloom.data.sources.images import decode, resized
-from fedloom.data.sources.picture_notes import PictureNotes
-from fedloom.data.sources.pixels import image_pixels, read_pixels
+from fedloom.data.sources.pixels import PictureNotes, decode, image_pixels, read_pixels, resized
 from fedloom.runs.export.modules import Input
 from fedloom.runs.export.samples import read_samples
 from source_files import encoded, pixels, write_tree

@@ -7,10 +7,11 @@ import pytest
 import torch
 
 from fedloom.core.streams import Streams
-from fedloom.data import OwnSplit, from_arrays, make_scenario, repeated_samples
+from fedloom.data import OwnSplit, from_arrays, make_scenario
+from fedloom.data import assemble as repeated_samples
+from fedloom.data.assemble import repeated_samples_notes
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.iid import IID
-from fedloom.data.repeated_samples import repeated_samples_notes
 
 
 def samples(count, shape, seed, dtype=torch.uint8):

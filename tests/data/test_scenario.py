@@ -14,16 +14,15 @@ from pydantic import ValidationError
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data import OwnSplit, make_scenario
-from fedloom.data.client_splits import split_three
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions import labels_only
 from fedloom.data.partitions.dirichlet import Dirichlet
 from fedloom.data.partitions.domains import Domains
 from fedloom.data.partitions.iid import IID
 from fedloom.data.partitions.natural import Natural
+from fedloom.data.scenario import label_skew
 from fedloom.data.sources.source import Splits
-from fedloom.data.statistics import label_skew
-from fedloom.data.views import Views
+from fedloom.data.views import Views, split_three
 
 
 def splits(train=60, test=20):

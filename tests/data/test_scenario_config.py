@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from fedloom.core.errors import ConfigError
-from fedloom.data.describe import describe_scenario
+from fedloom.data.scenario import describe_scenario
 from fedloom.runs.config.run_config import parse
 
 BASE: dict[str, Any] = {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 4}

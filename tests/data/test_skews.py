@@ -17,15 +17,11 @@ from fedloom.core.streams import Streams
 from fedloom.data import make_scenario
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions import labels_only
-from fedloom.data.partitions.dirichlet_domains import DirichletDomains
+from fedloom.data.partitions.domains import DirichletDomains
 from fedloom.data.partitions.iid import IID
-from fedloom.data.skews.label_noise import LabelNoise
-from fedloom.data.skews.long_tail import LongTail, tail_counts
-from fedloom.data.skews.noise import Noise, client_sigmas
-from fedloom.data.skews.permutations import Permutations
-from fedloom.data.skews.ratio import Ratio
-from fedloom.data.skews.rotations import Rotations
-from fedloom.data.skews.transforms import Transforms
+from fedloom.data.skews.noise import LabelNoise, Noise, client_sigmas
+from fedloom.data.skews.ratio import LongTail, Ratio, tail_counts
+from fedloom.data.skews.transforms import Permutations, Rotations, Transforms
 from fedloom.data.sources import Splits
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "data.json").read_text())

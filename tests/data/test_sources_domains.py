@@ -297,8 +297,8 @@ def test_blended_mnist(tmp_path):
 
 def test_blended_is_photograph_minus_digit():
     """Where a digit is black its photograph shows unchanged: some patch of a photograph, up to the digit's ink."""
-    from fedloom.data.sources.blended import _photograph_paths, _read_photograph
-    from fedloom.data.sources.images import resized
+    from fedloom.data.sources.domains import _photograph_paths, _read_photograph
+    from fedloom.data.sources.pixels import resized
 
     splits = load("blended")
     digit = resized((load("digits").train.x[:1].numpy() * 255.0 / 16).astype(np.uint8), 28, 1)[0, 0]

@@ -8,8 +8,7 @@ import fedloom
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import SOURCES
 from fedloom.data.dataset import Dataset
-from fedloom.data.sources.cifar100_classes import CLASSES, SUPERCLASSES, coarse_labels
-from fedloom.data.sources.fc100 import CLASS_GROUPS, fc100
+from fedloom.data.sources.cifar import CLASS_GROUPS, CLASSES, SUPERCLASSES, coarse_labels, fc100
 from fedloom.data.sources.source import Splits
 
 # The official coarse label of each fine label, as the published files hold them.

@@ -11,8 +11,8 @@ from PIL import Image
 
 from fedloom.core.errors import DataError
 from fedloom.data.sources.files import data_dir, open_files, verify_md5
-from fedloom.data.sources.images import decode, resized
-from fedloom.data.sources.train_test_split import first_rows, stratified_split
+from fedloom.data.sources.pixels import decode, resized
+from fedloom.data.sources.source import first_rows, stratified_split
 from source_files import encoded, pixels, write_tar, write_tree, write_zip
 
 TREE = {"a/1.txt": b"one", "a/b/2.txt": b"two", "3.txt": b"three"}

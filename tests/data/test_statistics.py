@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.statistics import feature_shift, label_skew, total_variation
+from fedloom.data.scenario import feature_shift, label_skew, total_variation
 from fedloom.data.views import Views, starts
 from support import two_domains
 

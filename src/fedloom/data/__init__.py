@@ -3,9 +3,8 @@
 from fedloom.data.assemble import OwnSplit, make_scenario
 from fedloom.data.attacks import ATTACKS
 from fedloom.data.dataset import Dataset
-from fedloom.data.describe import describe_input, describe_scenario
 from fedloom.data.partitions import PARTITIONS, export_indices
-from fedloom.data.scenario import Scenario
+from fedloom.data.scenario import Scenario, describe_input, describe_scenario
 from fedloom.data.skews import SKEWS
 from fedloom.data.sources import SOURCES, from_arrays, from_clients, from_huggingface, from_torch
 from fedloom.data.views import Views

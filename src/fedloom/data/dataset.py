@@ -1,8 +1,10 @@
-"""Arrays of samples, as stored in memory and as a net sees them."""
+"""Arrays of samples, as stored in memory and as a net sees them, and digests of them."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import os
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, fields, replace
 from typing import Any
 
@@ -265,3 +267,46 @@ def _float_moments(plane: np.ndarray) -> tuple[float, float]:
         return float(plane.min()), 0.0  # not the rounding error of the mean
     with np.errstate(invalid="ignore", over="ignore"):  # infinite values are `checked`'s to refuse
         return float(plane.mean(dtype=np.float64)), float(plane.std(dtype=np.float64))
+
+
+DIGITS = 16  # hex digits of a digest
+
+
+def sets_digest(sets: Iterable[Dataset]) -> str:
+    """Hash samples, labels, domains, names and normalisation of data sets (16 hex digits), at 0.6 s per GB."""
+    digest = hashlib.sha256()
+    for data in sets:
+        add_samples(digest, data)
+        add_metadata(digest, data)
+    return digest.hexdigest()[:DIGITS]
+
+
+def add_samples(digest: hashlib._Hash, data: Dataset) -> None:
+    """Add the dtype and shape of the samples, the names of the classes, the samples and their labels."""
+    digest.update(str((data.x.dtype, tuple(data.x.shape), data.classes)).encode())
+    add_array(digest, data.x)
+    add_array(digest, data.y)
+
+
+def add_metadata(digest: hashlib._Hash, data: Dataset) -> None:
+    """Add domains, the names of features and words, and how values are normalised."""
+    digest.update(str((data.domains, data.features, data.words, data.normalisation)).encode())
+    if data.domain is not None:
+        add_array(digest, data.domain)
+
+
+def add_array(digest: hashlib._Hash, array: Tensor) -> None:
+    """Add the bytes of a tensor."""
+    digest.update(array.contiguous().numpy().data)
+
+
+def require_memory(needed: int, origin: str) -> None:
+    """Raise `DataError` if `needed` bytes are more than this machine's memory, where that is known."""
+    if not hasattr(os, "sysconf"):
+        return
+    total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+    if needed > total:
+        raise DataError(
+            f"{origin}: needs {needed / 2**30:,.1f} GiB of memory, this machine has {total / 2**30:,.1f}; "
+            "take fewer samples"
+        )

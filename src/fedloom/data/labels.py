@@ -1,15 +1,66 @@
-"""Convert labels as people write them into class ids 0 .. C-1 and class names."""
+"""Labels and words: class ids, missing marks, and names that differ only in spelling."""
 
 from __future__ import annotations
 
+import unicodedata
 from collections import Counter
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 
 import numpy as np
 from numpy.typing import ArrayLike
 
 from fedloom.core.errors import DataError
-from fedloom.data.near_twins import twin_of, twins_note
+
+_SHORT = {"y": "yes", "n": "no", "t": "true"}
+_LISTED = 3  # groups in a note
+
+
+def folded(name: str) -> str:
+    """Return a name without case, accents, full-width letters, repeated spaces, trailing dots; a number as its value.
+
+    Example:
+        >>> folded(" Ｙｅｓ. "), folded("1.0"), folded("Café  au lait")
+        ('yes', '1', 'cafe au lait')
+    """
+    letters = unicodedata.normalize("NFKD", name.casefold().replace("\u2212", "-"))
+    plain = " ".join("".join(letter for letter in letters if not unicodedata.combining(letter)).split()).rstrip(". ")
+    try:
+        return str(int(plain)) if plain.removeprefix("-").isdecimal() else f"{float(plain):.15g}"
+    except ValueError:
+        return _SHORT.get(plain, plain) or name
+
+
+def near_twins(names: Iterable[str]) -> list[tuple[str, ...]]:
+    """Return groups of different names that look like spellings of one name."""
+    groups: dict[str, list[str]] = {}
+    for name in names:
+        groups.setdefault(folded(name), []).append(name)
+    return [tuple(group) for group in groups.values() if len(group) > 1]
+
+
+def twin_of(name: str, names: Sequence[str]) -> str | None:
+    """Return the one of `names` that looks like another spelling of `name`, or None."""
+    spelling = folded(name)
+    return next((candidate for candidate in names if folded(candidate) == spelling), None)
+
+
+def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:
+    """Return a note on similar names, or nothing.
+
+    Args:
+        origin: name of the set in messages.
+        role: what the names are: "classes", ...
+        counts: samples by name.
+    """
+    groups = near_twins(counts)
+    if not groups:
+        return []
+    listed = "; ".join(" and ".join(f"'{name}' ({counts[name]:,})" for name in group) for group in groups[:_LISTED])
+    more = f" and {len(groups) - _LISTED} more" if len(groups) > _LISTED else ""
+    return [
+        f"{origin}: {role} look alike and count as different: {listed}{more}; write them alike if they are the same"
+    ]
+
 
 MISSING_MARKS = frozenset(
     [
@@ -206,3 +257,37 @@ def _plain(labels: np.ndarray, origin: str) -> np.ndarray:
         kinds = sorted({type(value).__name__ for value in plain.tolist()})
         raise DataError(f"{origin}: labels are {', '.join(kinds)}; need whole numbers, or words, and no gaps")
     return plain
+
+
+_ALL_UNKNOWN = 0.9  # share of rows: another spelling rather than new words
+_FEW_ROWS = 20  # fewer may well hold nothing but new words
+
+
+def unknown_cells(counts: Mapping[str, int], vocabulary: Collection[str]) -> int:
+    """Count the cells with words outside the vocabulary, which are 0 in all of the column's features."""
+    words = set(vocabulary)
+    return sum(count for word, count in counts.items() if word not in words)
+
+
+def refuse_other_spelling(counts: Mapping[str, int], vocabulary: Collection[str], origin: str) -> None:
+    """Raise `DataError` if a word is another spelling of a known word, or if hardly any cell holds a known word.
+
+    Args:
+        counts: number of rows by word.
+        vocabulary: the known words.
+        origin: name of the column in messages.
+    """
+    words = set(vocabulary)
+    absent = {word: count for word, count in counts.items() if word not in words}
+    spellings = {folded(word): word for word in vocabulary} if absent else {}
+    for word, count in absent.items():
+        twin = spellings.get(folded(word))
+        if twin is not None:
+            raise DataError(f"{origin} holds '{word[:40]}' in {count:,} rows, known as '{twin[:40]}'; write it so")
+    total, rows = sum(absent.values()), sum(counts.values())
+    if rows >= _FEW_ROWS and total >= _ALL_UNKNOWN * rows:
+        example = next(iter(absent))[:40]
+        raise DataError(
+            f"{origin} holds unknown words in {total:,} of {rows:,} rows, such as '{example}'; write them as the known "
+            f"ones: {', '.join(vocabulary)[:200]}"
+        )

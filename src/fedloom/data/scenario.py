@@ -1,21 +1,26 @@
-"""A scenario: a source dealt to clients, with training, validation and test views. No sample is copied."""
+"""A scenario: a source dealt to clients, with training, validation and test views; and measures of its skew."""
 
 from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from itertools import combinations
+from math import ceil, floor, isfinite, isinf, log10
+from statistics import median
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import torch
+from numpy.typing import ArrayLike, NDArray
+from torch import Tensor
 
 from fedloom.core.errors import ConfigError, short_repr
-from fedloom.data.dataset import Dataset
-from fedloom.data.digest import DIGITS, add_array, add_metadata, add_samples
-from fedloom.data.views import Indices, Views
+from fedloom.data.dataset import DIGITS, Dataset, add_array, add_metadata, add_samples
+from fedloom.data.views import Indices, Views, evenly_spaced
 
 if TYPE_CHECKING:
     from fedloom.data.attacks.attack import Attack
+
 
 TestRows = Literal["official", "train", "train+test"]
 """Where a scenario's test samples come from: the source's test set, or the clients' own pool."""
@@ -169,3 +174,199 @@ class Scenario:
         if domain is None:
             return np.zeros((min(self.clients, self.clients if first is None else first), 0), np.int64)
         return self.train.class_counts(domain.numpy(), domains, first)
+
+
+_SAMPLES = 500  # of each domain, for its figures of feature shift
+
+
+@dataclass(frozen=True, slots=True)
+class LabelSkew:
+    """Figures over the clients that hold samples.
+
+    total_variation: mean over pairs of clients of 1/2 sum_c |p_k(c) - p_q(c)|, in [0, 1]. classes_per_client: mean
+    number of classes held. imbalance: largest class / smallest class over all clients (inf if one is empty).
+    size_ratio: largest client / smallest client. empty_clients, empty_classes: ids that hold or have nothing.
+    """
+
+    total_variation: float
+    classes_per_client: float
+    imbalance: float
+    size_ratio: float
+    empty_clients: tuple[int, ...]
+    empty_classes: tuple[int, ...]
+
+
+def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int = 500) -> LabelSkew:
+    """Measure the label skew of views into samples with `labels` [n].
+
+    The total variation is taken over all pairs among at most `max_pairs`, evenly spaced clients; all other figures
+    over all clients. Time and memory grow with samples and clients, not with clients x classes.
+    """
+    sizes, held_labels = views.sizes, labels[views.order]
+    totals, clients_with_samples = np.bincount(held_labels, minlength=num_classes), np.flatnonzero(sizes)
+    class_client_pairs = len(
+        np.unique(views.holders() * num_classes + held_labels)
+    )  # (client, class) with at least one sample
+    chosen: list[int] = evenly_spaced(clients_with_samples, max_pairs).tolist()
+    shares = [np.bincount(labels[views[k]], minlength=num_classes) / sizes[k] for k in chosen]
+    distances = [total_variation(shares[k + 1 :], shares[k]) for k in range(len(shares) - 1)]
+    return LabelSkew(
+        total_variation=float(np.concatenate(distances).mean()) if distances else 0.0,
+        classes_per_client=class_client_pairs / len(clients_with_samples) if len(clients_with_samples) else 0.0,
+        imbalance=float(totals.max() / totals.min()) if totals.min() > 0 else float("inf"),
+        size_ratio=float(sizes.max() / sizes[clients_with_samples].min())
+        if len(clients_with_samples)
+        else float("inf"),
+        empty_clients=tuple(np.flatnonzero(sizes == 0).tolist()),
+        empty_classes=tuple(np.flatnonzero(totals == 0).tolist()),
+    )
+
+
+def total_variation(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
+    """Return the total variation [...] of two distributions [..., C] that broadcast: half of sum |p - q|.
+
+    It is 0 for equal distributions, and 1 for those without a common class.
+
+    Args:
+        first: p.
+        second: q.
+
+    Example:
+        >>> float(total_variation([0.5, 0.5], [1.0, 0.0]))
+        0.5
+    """
+    return np.asarray(np.abs(np.asarray(first, np.float64) - np.asarray(second, np.float64)).sum(-1) / 2)
+
+
+def feature_shift(data: Dataset) -> float | None:
+    """Return the mean over pairs of domains of the RMS, over inputs, of |mean_a - mean_b| / pooled standard deviation.
+
+    0 where domains look alike on average; 1 where they differ by one standard deviation at every input. Means and
+    deviations are taken over at most 500, evenly spaced samples of each domain. Inputs that are constant in both
+    domains do not count. None without at least two domains that hold samples, and for tokens.
+    """
+    if data.domain is None or (not data.x.dtype.is_floating_point and data.x.dtype != torch.uint8):
+        return None
+    moments = []
+    for domain in range(len(data.domains)):
+        members = np.flatnonzero(data.domain == domain)
+        if len(members):
+            x = data.x[evenly_spaced(members, _SAMPLES)].flatten(1).double()
+            moments.append((x.mean(0), x.var(0, correction=0)))
+    shifts = []
+    for (mean_a, var_a), (mean_b, var_b) in combinations(moments, 2):
+        pooled = (var_a + var_b) / 2
+        varies = pooled > 0
+        squared = (mean_a - mean_b).square()[varies] / pooled[varies]
+        shifts.append(float(squared.mean().sqrt()) if len(squared) else 0.0)
+    return sum(shifts) / len(shifts) if shifts else None
+
+
+PICTURED_CLIENTS = 200
+
+
+def describe_scenario(scenario: Scenario) -> dict[str, Any]:
+    """Return class and domain counts of the first clients, and skew measures of all, as JSON values.
+
+    Of remote clients only the number is known.
+    """
+    data = scenario.train_set
+    if scenario.remote:
+        return {"name": scenario.name, "clients": scenario.clients, "classes": list(data.classes)}
+    skew = label_skew(scenario.train, data.y.numpy(), scenario.num_classes)
+    attack = scenario.attack
+    attack_entry = (
+        {} if attack is None else {"attack": {"name": attack.kind, **attack.model_dump(), "clients": scenario.bad}}
+    )
+    return (
+        attack_entry
+        | {
+            "name": scenario.name,
+            "clients": scenario.clients,
+            "classes": list(data.classes),
+            "class_counts": scenario.class_counts(PICTURED_CLIENTS).tolist(),
+            "domains": list(data.domains),
+            "domain_counts": scenario.domain_counts(PICTURED_CLIENTS).tolist() if data.domain is not None else [],
+            "feature_shift": feature_shift(data),
+            "draws": scenario.draws,
+            "acceptance": scenario.acceptance,
+            "total_variation": skew.total_variation,
+            "classes_per_client": skew.classes_per_client,
+            "imbalance": None if isinf(skew.imbalance) else skew.imbalance,
+            "size_ratio": None if isinf(skew.size_ratio) else skew.size_ratio,
+            "empty_clients": len(skew.empty_clients),
+            "empty_classes": list(skew.empty_classes),
+            "train_samples": len(scenario.train.order),
+            "val_samples": len(scenario.val.order),
+            "test_samples": len(scenario.test_set),
+            "notes": list(scenario.notes),
+        }
+        | _client_test_sizes(scenario)
+        | ({"newcomers": list(scenario.newcomer_ids)} if scenario.newcomer_ids else {})
+    )
+
+
+def _client_test_sizes(scenario: Scenario) -> dict[str, Any]:
+    """Return the smallest and the median number of test samples over clients that have any; empty if none has."""
+    sizes = sorted(size for size in scenario.test.sizes.tolist() if size)
+    return {"client_test_smallest": sizes[0], "client_test_median": float(median(sizes))} if sizes else {}
+
+
+def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, Any]:
+    """Return how samples must look for a net trained on `data`, as JSON values.
+
+    Keys: `shape` of one sample; `dtype` as stored: uint8, float32, or int64 for token ids; `mean` and `std` [c] that
+    normalise stored values, or None; `white`: the stored value of a picture's brightest pixel, None for what is no
+    picture; `ids`: the number of token ids, and `words` those from id 2 on; `features`: the columns of a table, or
+    "column=word"; `ranges`: for each feature the lowest and highest value, rounded outwards to about a tenth of their
+    distance, so that they do not state the value of one person.
+
+    Args:
+        data: the training set.
+        rows: numbers of the samples that clients train on, for `ranges`; None takes all.
+    """
+    mean, std = (None if moments is None else moments.tolist() for moments in (data.mean, data.std))
+    tokens = data.x.dtype == torch.int64
+    return {
+        "shape": list(data.input_shape),
+        "dtype": str(data.x.dtype).removeprefix("torch."),
+        "mean": mean,
+        "std": std,
+        "white": _white(data) if data.x.dim() == 4 else None,
+        "ids": max(int(data.x.max()) + 1, len(data.words) + 2) if tokens else None,
+        "words": list(data.words),
+        "features": list(data.features),
+        "ranges": _ranges(data.x if rows is None else data.x[torch.from_numpy(rows)]) if data.features else [],
+    }
+
+
+def _ranges(x: Tensor) -> list[tuple[float, float]]:
+    """Return the rounded range of each feature of rows [n, d]; none without rows."""
+    if not len(x):
+        return []
+    lowest, highest = x.min(0).values.tolist(), x.max(0).values.tolist()
+    return [_rounded_outwards(*ends) for ends in zip(lowest, highest, strict=True)]
+
+
+def _rounded_outwards(low: float, high: float) -> tuple[float, float]:
+    """Return a range on a grid whose step is a power of ten, at most a tenth of the range.
+
+    Example:
+        >>> _rounded_outwards(17.3, 93.8)
+        (17.0, 94.0)
+    """
+    if not isfinite(high - low) or low == high:
+        return low, high
+    exponent = floor(log10((high - low) / 10))
+    step = 10.0**exponent
+    return round(floor(low / step) * step, -exponent), round(ceil(high / step) * step, -exponent)
+
+
+def _white(data: Dataset) -> float | None:
+    """Return the stored value of white: as the format defines it, 255 for bytes above 127, else the largest value."""
+    if data.white is not None:
+        return data.white
+    if float(data.x.min()) < 0:
+        return None
+    largest = float(data.x.max())
+    return 255.0 if data.x.dtype == torch.uint8 and largest >= 128 else largest

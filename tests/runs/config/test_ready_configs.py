@@ -11,8 +11,7 @@ import pytest
 import yaml
 
 from fedloom.core.errors import ConfigError
-from fedloom.data.client_splits import hold_out
-from fedloom.data.views import Views
+from fedloom.data.views import Views, hold_out
 from fedloom.papers.recipe import find_recipe
 from fedloom.runs.config.reference import ReadyConfig, find_config, find_ready, ready_configs
 from fedloom.runs.config.run_config import parse

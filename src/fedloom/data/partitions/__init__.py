@@ -1,8 +1,16 @@
 """Partitions, which deal samples to clients; one file for each."""
 
-from fedloom.data.partitions.dealing import deal_alike, deal_by_counts, deal_by_shares
 from fedloom.data.partitions.indices import export_indices
-from fedloom.data.partitions.partition import PARTITIONS, Dealt, Partition, labels_only, partition
+from fedloom.data.partitions.partition import (
+    PARTITIONS,
+    Dealt,
+    Partition,
+    deal_alike,
+    deal_by_counts,
+    deal_by_shares,
+    labels_only,
+    partition,
+)
 
 __all__ = [
     "PARTITIONS",

@@ -1,15 +1,29 @@
-"""Label skew by Dirichlet draws."""
+"""Label skew by Dirichlet draws, plain and with the limits of FedMA and of equal sizes."""
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from dataclasses import dataclass
+
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.dealing import cut, shuffled_classes
-from fedloom.data.partitions.partition import Dealt, Partition, partition, require_enough
-from fedloom.data.views import Views
+from fedloom.data.partitions.partition import (
+    Dealt,
+    Partition,
+    Shares,
+    cut,
+    deal_alike,
+    deal_by_counts,
+    deal_by_shares,
+    partition,
+    require_enough,
+    shuffled_classes,
+)
+from fedloom.data.views import Indices, Views
 
 
 @partition("dirichlet")
@@ -66,3 +80,186 @@ class Dirichlet(Partition):
             f"partition dirichlet: none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} "
             f"clients {self.min_samples} samples; raise alpha, or lower clients or min_samples"
         )
+
+
+Accept = Callable[[Shares, Indices], NDArray[np.bool_]]
+"""(shares [B, P, C], sizes [B, P, C]) -> which of the B draws are good [B]."""
+
+_AT_ONCE = 1 << 17  # numbers drawn together
+
+
+@dataclass(frozen=True, slots=True)
+class BalancedCut:
+    """Accepted draw: shares [P, C] (columns sum to 1), sizes [P, C] (columns sum to n_c), how many draws it took."""
+
+    shares: Shares
+    sizes: Indices
+    draws: int
+
+
+def balanced_cut(
+    counts: Indices, parts: int, alpha: float, accept: Accept, max_draws: int, rng: np.random.Generator
+) -> BalancedCut | None:
+    """Cut classes of sizes `counts` [C] into `parts` until `accept`; None if none of `max_draws` draws is good.
+
+    Class by class, shares over parts are Dirichlet(alpha, ..., alpha); a part that holds n / P samples or more gets
+    none of the next class; the others' shares are scaled to sum to 1.
+    """
+    batch = int(np.clip(_AT_ONCE // (parts * len(counts)), 1, 512))
+    drawn = 0
+    while drawn < max_draws:
+        draws = min(batch, max_draws - drawn)
+        shares, sizes = _draw(counts, parts, alpha, draws, rng)
+        accepted = np.flatnonzero(accept(shares, sizes))
+        if len(accepted):
+            first_accepted = int(accepted[0])
+            return BalancedCut(shares[first_accepted], sizes[first_accepted], drawn + first_accepted + 1)
+        drawn += draws
+    return None
+
+
+def _draw(counts: Indices, parts: int, alpha: float, draws: int, rng: np.random.Generator) -> tuple[Shares, Indices]:
+    shares = np.empty((draws, parts, len(counts)))
+    sizes = np.empty((draws, parts, len(counts)), np.int64)
+    held_counts = np.zeros((draws, parts), np.int64)
+    for label, count in enumerate(counts):
+        weights = rng.dirichlet(np.full(parts, alpha), size=draws)
+        is_open = held_counts * parts < counts.sum()
+        weights = np.where(is_open, weights, 0.0)
+        is_degenerate = weights.sum(1) == 0  # no open part has a weight that float64 can hold: equal parts
+        weights[is_degenerate] = np.where(is_open[is_degenerate].any(1, keepdims=True), is_open[is_degenerate], True)
+        shares[:, :, label] = weights / weights.sum(1, keepdims=True)
+        edges = (np.cumsum(shares[:, :, label], axis=1) * count).astype(np.int64)
+        edges[:, -1] = count
+        sizes[:, :, label] = np.diff(np.minimum(edges, count), axis=1, prepend=0)
+        held_counts += sizes[:, :, label]
+    return shares, sizes
+
+
+_GROUP = 10
+
+
+@partition("dirichlet-equal")
+class DirichletEqual(Partition):
+    """All clients hold the same number of samples (+-1); their mixes are softer than the concentration says.
+
+    As in the released code of FedSKC and FedSC: samples are shuffled and cut into groups of 10 clients; within a group
+    shares are those of `dirichlet-fedma`, redrawn until the smallest client holds half the mean; then the lists of all
+    clients are laid end to end, class by class within a client, and cut into K equal pieces. These cuts ignore the
+    Dirichlet borders, so that a piece may hold the end of one client's list and the start of the next one's.
+    Test views take each client's share of each class. Draws are counted over all groups.
+
+    Example:
+        >>> data = labels_only(list(range(10)) * 100)
+        >>> DirichletEqual(alpha=0.2).deal(data, data, 20, rng).train.sizes.tolist() == [50] * 20
+        True
+    """
+
+    alpha: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution; small values mean strong label skew.",
+        examples=[0.2],
+    )
+    max_draws: int = Field(
+        100_000,
+        ge=1,
+        description="Largest number of draws of a group before the partition is refused.",
+    )
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        labels = train.y.numpy()
+        shuffled = rng.permutation(len(labels))
+        first_clients = range(0, clients, _GROUP)
+        ends = [first * len(labels) // clients for first in first_clients][1:]
+        lists, draws = [], 0
+        for first, group in zip(first_clients, np.split(shuffled, ends), strict=True):
+            group_list, group_draws = self._lists(group, labels, train.num_classes, min(_GROUP, clients - first), rng)
+            lists.append(group_list)
+            draws += group_draws
+        views = Views.split_evenly(np.concatenate(lists), clients)
+        tests = deal_alike(views, labels, test.y.numpy(), train.num_classes, rng)
+        return Dealt(views, tests, draws, len(lists))
+
+    def _lists(
+        self, group: Indices, labels: Indices, num_classes: int, clients: int, rng: np.random.Generator
+    ) -> tuple[Indices, int]:
+        """The lists of a group's clients end to end, and the number of draws."""
+        minimum = len(group) // (2 * clients)
+
+        def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
+            is_accepted: NDArray[np.bool_] = sizes.sum(2).min(1) >= minimum
+            return is_accepted
+
+        class_rows = shuffled_classes(labels[group], num_classes, rng)
+        counts = np.array([len(rows) for rows in class_rows])
+        cut = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
+        if cut is None:
+            raise ConfigError(
+                f"partition dirichlet-equal: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
+                f"{clients} clients of a group {minimum} samples, half the mean; raise alpha or max_draws"
+            )
+        owner = np.repeat(np.tile(np.arange(clients), num_classes), cut.sizes.T.reshape(-1))
+        return group[np.concatenate(class_rows)[np.argsort(owner, kind="stable")]], cut.draws
+
+
+@partition("dirichlet-fedma")
+class DirichletFedMA(Partition):
+    """Dirichlet shares per class, none for clients that hold n / N samples already; redrawn until all hold enough.
+
+    Wang et al. 2020 (FedMA, arXiv 2002.06440); what FedSKC's and FedSC's papers refer to, and, with `min_test: 10`,
+    Fed-CO2's label skew. Sizes are more equal than those of `dirichlet`. Fed-CO2 with 300 clients or more: its
+    minimum of 10 accepts hardly any draw; use `min_samples: 1, min_test: 1`.
+
+    Example:
+        >>> data = labels_only([0, 1, 2, 3] * 50)
+        >>> bool(DirichletFedMA(alpha=0.5).deal(data, data, 5, rng).train.sizes.min() >= 10)
+        True
+    """
+
+    alpha: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution; small values mean strong label skew.",
+        examples=[0.5],
+    )
+    min_samples: int = Field(
+        10,
+        ge=0,
+        description="Smallest number of training samples of a client; the draw is repeated until every client has "
+        "as many.",
+    )
+    min_test: int = Field(
+        0,
+        ge=0,
+        description="Smallest number of test samples of a client; the draw is repeated until every client has as many.",
+    )
+    max_draws: int = Field(
+        1000,
+        ge=1,
+        description="Largest number of draws before the partition is refused.",
+    )
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        require_enough("dirichlet-fedma", clients, self.min_samples, len(train))
+        require_enough("dirichlet-fedma", clients, self.min_test, len(test), "test samples")
+        labels, test_labels, classes = train.y.numpy(), test.y.numpy(), train.num_classes
+        test_counts = np.bincount(test_labels, minlength=classes)
+
+        def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
+            is_accepted: NDArray[np.bool_] = sizes.sum(2).min(1) >= self.min_samples
+            if self.min_test:
+                edges = (np.cumsum(shares, axis=1) * test_counts).astype(np.int64)
+                edges[:, -1] = test_counts
+                is_accepted &= np.diff(edges, axis=1, prepend=0).sum(2).min(1) >= self.min_test
+            return is_accepted
+
+        counts = np.bincount(labels, minlength=classes)
+        cut = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
+        if cut is None:
+            raise ConfigError(
+                f"partition dirichlet-fedma: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
+                f"{clients} clients {self.min_samples} samples and {self.min_test} test samples; raise alpha, or lower "
+                "clients, min_samples or min_test"
+            )
+        return Dealt(deal_by_counts(labels, cut.sizes, rng), deal_by_shares(test_labels, cut.shares, rng), cut.draws)

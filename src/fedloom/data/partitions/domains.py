@@ -1,14 +1,23 @@
-"""Feature skew: every client sees one domain."""
+"""Clients that each belong to one domain, whole or cut by Dirichlet draws."""
 
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 from pydantic import Field
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.partition import Dealt, Partition, partition, require_clients
-from fedloom.data.views import Indices, Views, even_sizes
+from fedloom.data.partitions.dirichlet import balanced_cut
+from fedloom.data.partitions.partition import (
+    Dealt,
+    Partition,
+    Shares,
+    partition,
+    require_clients,
+    shuffled_classes,
+)
+from fedloom.data.views import Indices, Views, even_sizes, matched_counts
 
 
 @partition("domains")
@@ -70,3 +79,145 @@ def domains_of(name: str, data: Dataset) -> Indices:
             instead = "name the column of the rows' owner (`owner: COLUMN`), or deal by label"
         raise ConfigError(f"partition {name}: this source has no domains; {instead}")
     return data.domain.numpy()
+
+
+@partition("dirichlet-domains")
+class DirichletDomains(Partition):
+    """Every domain cut into parts by Dirichlet(alpha), class by class; a client holds one part of one domain.
+
+    Fed-CO2's label plus feature skew (Digits 3 parts, alpha 0.3; DomainNet 5, 2.0; Office 2, 1.0). Within a domain the
+    cut is that of `dirichlet-fedma`. Draws are counted over all domains.
+
+    The test view is random test images of the domain in the client's own mix, as many as there are: floor(r train_c)
+    of class c, r = min_c test_c / train_c. Clients of one domain may share test images.
+
+    Example:
+        >>> data = labels_only([0, 1] * 100, domain=[0] * 100 + [1] * 100, domains=["photo", "sketch"])
+        >>> dealt = DirichletDomains(alpha=1.0, domain_parts=2).deal(data, data, 2, rng)
+        >>> np.unique(data.domain[dealt.test[1]])
+        array([1])
+    """
+
+    alpha: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution; small values mean strong label skew within a domain.",
+        examples=[0.3],
+    )
+    domain_parts: int = Field(
+        ge=2,
+        description="Number of parts that each domain is cut into.",
+        examples=[3],
+    )
+    clients_per_domain: int = Field(
+        1,
+        ge=1,
+        description="Number of parts of each domain that become clients; the other parts are not used.",
+    )
+    domain_part: int | tuple[int, ...] = Field(
+        0,
+        description="Number of the first part of a domain that becomes a client, counted from 0: one number, or a "
+        "list with one per domain.",
+    )
+    one_in: int | tuple[int, ...] = Field(
+        1,
+        description="Thinning of a part: 1 in so many samples of each class is kept, at least one. It is one "
+        "number, or a list with one per domain; Fed-CO2's Office has 6, 7, 1 and 2.",
+    )
+    min_per_class: int = Field(
+        2,
+        ge=1,
+        description="Smallest number of samples of every class in every part; the cut of a domain is drawn again "
+        "until it holds.",
+    )
+    max_draws: int = Field(
+        100_000,
+        ge=1,
+        description="Largest number of draws before the partition is refused.",
+    )
+
+    def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
+        lists = {key: value for key in ("domain_part", "one_in") if isinstance(value := getattr(self, key), tuple)}
+        shorter = {key: (*value[:domain], *value[domain + 1 :]) for key, value in lists.items()}
+        return self.model_copy(update=shorter), clients - self.clients_per_domain
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        domain_ids, test_domain_ids = domains_of("dirichlet-domains", train), domains_of("dirichlet-domains", test)
+        per_domain, domains = self.clients_per_domain, train.domains
+        require_clients(
+            "dirichlet-domains",
+            clients,
+            per_domain * len(domains),
+            f"gives each of {len(domains)} domains {per_domain} client(s)",
+        )
+        if per_domain > self.domain_parts:
+            raise ConfigError(
+                f"partition dirichlet-domains: {per_domain} clients per domain, but only {self.domain_parts} parts"
+            )
+        first_parts = self._per_domain("domain_part", self.domain_part, len(domains), 0, self.domain_parts - 1)
+        one_in = self._per_domain("one_in", self.one_in, len(domains), 1, len(train))
+        lists, tests, draws = [], [], 0
+        for domain, name in enumerate(domains):
+            rows, test_rows = np.flatnonzero(domain_ids == domain), np.flatnonzero(test_domain_ids == domain)
+            class_rows = shuffled_classes(train.y.numpy()[rows], train.num_classes, rng)
+            test_class_rows = shuffled_classes(test.y.numpy()[test_rows], train.num_classes, rng)
+            sizes, domain_draws = self._cut(
+                np.array([len(rows_of_class) for rows_of_class in class_rows]), name, train.classes, rng
+            )
+            draws += domain_draws
+            for number in range(per_domain):
+                part = (first_parts[domain] + number) % self.domain_parts
+                first_samples, train_counts = sizes[:part].sum(0), np.maximum(1, sizes[part] // one_in[domain])
+                lists.append(rows[_take(class_rows, first_samples, train_counts)])
+                shuffled_test_rows = [rng.permutation(rows_of_class) for rows_of_class in test_class_rows]
+                test_counts = matched_counts(
+                    train_counts, np.array([len(rows_of_class) for rows_of_class in shuffled_test_rows])
+                )
+                if not test_counts.any():
+                    missing = train.classes[[len(rows_of_class) for rows_of_class in shuffled_test_rows].index(0)]
+                    raise ConfigError(
+                        f"partition dirichlet-domains: domain {name} has no test sample of class {missing}; no test "
+                        f"view can match client {len(lists) - 1}'s mix"
+                    )
+                tests.append(test_rows[_take(shuffled_test_rows, np.zeros_like(test_counts), test_counts)])
+        return Dealt(Views.from_lists(lists), Views.from_lists(tests), draws, len(domains))
+
+    def _cut(
+        self, counts: Indices, domain: str, classes: tuple[str, ...], rng: np.random.Generator
+    ) -> tuple[Indices, int]:
+        """Sizes of the parts of one domain [P, C], and the number of draws."""
+        needed = self.domain_parts * self.min_per_class
+        if counts.min() < needed:
+            raise ConfigError(
+                f"partition dirichlet-domains: domain {domain} has {counts.min()} training samples of class "
+                f"{classes[int(counts.argmin())]}; {self.domain_parts} parts of {self.min_per_class} need {needed}"
+            )
+
+        def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
+            is_accepted: NDArray[np.bool_] = sizes.min((1, 2)) >= self.min_per_class
+            return is_accepted
+
+        cut = balanced_cut(counts, self.domain_parts, self.alpha, enough, self.max_draws, rng)
+        if cut is None:
+            raise ConfigError(
+                f"partition dirichlet-domains: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
+                f"{self.domain_parts} parts of domain {domain} {self.min_per_class} samples of every class; raise "
+                "alpha or max_draws, or lower domain_parts or min_per_class"
+            )
+        return cut.sizes, cut.draws
+
+    def _per_domain(self, key: str, value: int | tuple[int, ...], domains: int, low: int, high: int) -> list[int]:
+        values = [value] * domains if isinstance(value, int) else list(value)
+        if len(values) != domains or not all(low <= number <= high for number in values):
+            raise ConfigError(
+                f"partition dirichlet-domains: {key} = {value}; need one number or {domains} of them, from {low} to "
+                f"{high}"
+            )
+        return values
+
+
+def _take(class_rows: list[Indices], first_samples: Indices, counts: Indices) -> Indices:
+    """`counts` [C] samples of each class, from `begins` [C] on."""
+    return np.concatenate(
+        [rows[first : first + count] for rows, first, count in zip(class_rows, first_samples, counts, strict=True)]
+    )

@@ -7,8 +7,7 @@ from pydantic import Field
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.dealing import cut, shuffled_classes
-from fedloom.data.partitions.partition import Dealt, Partition, partition, require_enough
+from fedloom.data.partitions.partition import Dealt, Partition, cut, partition, require_enough, shuffled_classes
 from fedloom.data.views import Indices, Views
 
 _HOLDERS_OF_EVEN = 5  # a class needs a fifth of the clients that it would have if classes were drawn evenly

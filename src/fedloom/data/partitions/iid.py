@@ -1,12 +1,14 @@
-"""No skew."""
+"""Clients that differ in nothing, or in size alone."""
 
 from __future__ import annotations
 
 import numpy as np
+from pydantic import Field
 
+from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.partition import Dealt, Partition, partition
-from fedloom.data.views import Views
+from fedloom.data.partitions.partition import Dealt, Partition, cut, partition, require_enough
+from fedloom.data.views import Views, starts
 
 
 @partition("iid")
@@ -23,4 +25,52 @@ class IID(Partition):
         return Dealt(
             Views.split_evenly(rng.permutation(len(train)), clients),
             Views.split_evenly(rng.permutation(len(test)), clients),
+        )
+
+
+@partition("quantity")
+class Quantity(Partition):
+    """Quantity skew: sizes drawn from Dirichlet(alpha, ..., alpha), labels as they come (no label skew).
+
+    Li et al. 2022 (NIID-Bench, arXiv 2102.02079). Test views take the same shares.
+
+    Example:
+        >>> data = labels_only([0, 1] * 500)
+        >>> sizes = Quantity(alpha=0.5).deal(data, data, 5, rng).train.sizes
+        >>> int(sizes.sum()), bool(sizes.min() >= 10)
+        (1000, True)
+    """
+
+    alpha: float = Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution over clients; small values mean very unequal sizes.",
+        examples=[0.5],
+    )
+    min_samples: int = Field(
+        10,
+        ge=0,
+        description="Smallest number of training samples of a client; the draw is repeated until every client has "
+        "as many.",
+    )
+    max_draws: int = Field(
+        1000,
+        ge=1,
+        description="Largest number of draws before the partition is refused.",
+    )
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        require_enough("quantity", clients, self.min_samples, len(train))
+        for draw in range(1, self.max_draws + 1):
+            shares = rng.dirichlet(np.full(clients, self.alpha))
+            sizes = cut(shares, len(train))
+            if sizes.min() >= self.min_samples:
+                return Dealt(
+                    Views(rng.permutation(len(train)), starts(sizes)),
+                    Views(rng.permutation(len(test)), starts(cut(shares, len(test)))),
+                    draw,
+                )
+        raise ConfigError(
+            f"partition quantity: none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} "
+            f"clients {self.min_samples} samples; raise alpha, or lower clients or min_samples"
         )

@@ -1,9 +1,9 @@
-"""Feature skew by a fixed change of every client's images."""
+"""Feature skew by a fixed change of every client's samples: transforms, rotations, permutations."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Literal
+from typing import Annotated, Literal
 
 import numpy as np
 import torch
@@ -12,10 +12,10 @@ from torch import Tensor
 from torch.nn.functional import avg_pool2d, pad
 
 from fedloom.core.errors import ConfigError
+from fedloom.data.augment import rotate
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
-from fedloom.data.skews.pixels import change_samples, full_range, require_images
-from fedloom.data.skews.skew import Skew, skew
+from fedloom.data.skews.skew import Skew, change_samples, full_range, require_images, skew
 from fedloom.data.views import Indices
 
 Name = Literal["none", "rotate90", "rotate180", "rotate270", "invert", "contrast", "blur"]
@@ -70,3 +70,100 @@ _CHANGES: dict[str, Callable[[Tensor, float], Tensor]] = {
     "contrast": lambda x, white: (x + white / 2) / 2,
     "blur": _blur,
 }
+
+
+_QUARTER = 90.0
+
+Angle = Annotated[float, Field(ge=-360, le=360, allow_inf_nan=False)]
+
+
+@skew("rotations")
+class Rotations(Skew):
+    """Client k sees all its images, training and test, turned counter-clockwise by angle number k mod their count.
+
+    The default is rotated MNIST, six domains from 0 to 75 degrees (Ghifary et al., ICCV 2015, arXiv 1508.07680); IFCA
+    takes 0, 90, 180 and 270 (Ghosh et al. 2020). Quarter turns of square images move pixels; other angles are bilinear,
+    with zeros outside the image. Bytes stay bytes, rounded. Nothing is drawn.
+
+        skews: [{name: rotations, angles: [0, 15, 30, 45, 60, 75]}]
+    """
+
+    angles: tuple[Angle, ...] = Field(
+        (0.0, 15.0, 30.0, 45.0, 60.0, 75.0),
+        min_length=1,
+        description="List of angles in degrees, counter-clockwise; client k has number k mod the length of the list.",
+        examples=[[0, 90, 180, 270]],
+    )
+
+    def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
+        require_images(self.kind, scenario.train_set)
+        return change_samples(self.kind, scenario, self._seen)
+
+    def _seen(self, data: Dataset, owner: Indices) -> Tensor:
+        result = data.x.clone()
+        for number, angle in enumerate(self.angles):
+            rows = torch.from_numpy(np.flatnonzero((owner >= 0) & (owner % len(self.angles) == number)))
+            for chunk in torch.split(rows, _AT_ONCE) if angle % 360 else ():
+                images = _turned(data.x[chunk].to(torch.float32), angle)
+                result[chunk] = (images if result.is_floating_point() else images.round_()).to(result.dtype)
+        return result
+
+
+def _turned(x: Tensor, angle: float) -> Tensor:
+    """Return images [n, c, h, w] turned counter-clockwise; quarter turns of square ones without interpolation."""
+    if angle % _QUARTER == 0 and (x.shape[2] == x.shape[3] or angle % 180 == 0):
+        return torch.rot90(x, int(angle // _QUARTER), (2, 3))
+    return rotate(x, np.full(len(x), angle))
+
+
+@skew("permutations")
+class Permutations(Skew):
+    """Client k has permutation number k mod `groups`, of its labels or of its pixels, in training and test alike.
+
+    Labels: a concept shift as in CFL's clusters (Sattler et al. 2020, arXiv 1910.01991): no model serves two groups.
+    Pixels: permuted MNIST (Goodfellow et al. 2013, arXiv 1312.6211), the same order in all channels. The permutations
+    are drawn all alike from the scenario's seed. Samples that nobody holds stay, so a global test set mixes groups.
+
+        skews: [{name: permutations, of: labels, groups: 4}]
+    """
+
+    of: Literal["labels", "pixels"] = Field(
+        "labels",
+        description="What is permuted: `labels`, the names of the classes, or `pixels`, the places of an image's "
+        "pixels or of the features.",
+    )
+    groups: int = Field(4, ge=2, description="Number of groups, each with a permutation of its own.")
+
+    def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
+        data = scenario.train_set
+        if self.groups > scenario.clients:
+            raise ConfigError(
+                f"skew permutations: groups = {self.groups}, but there are {scenario.clients} clients; need a client "
+                "for each group"
+            )
+        if self.of == "labels":
+            places = scenario.num_classes
+        elif data.x.dtype not in (torch.uint8, torch.float32):
+            raise ConfigError(f"skew permutations: of = 'pixels' needs images or features, samples are {data.x.dtype}")
+        else:
+            places = int(np.prod(data.input_shape[1:] or data.input_shape))
+        orders = torch.from_numpy(rng.permuted(np.tile(np.arange(places), (self.groups, 1)), axis=1))
+        if self.of == "labels":
+            return change_samples(self.kind, scenario, lambda part, owner: _renamed(part, owner, orders), "y")
+        return change_samples(self.kind, scenario, lambda part, owner: _reordered(part, owner, orders))
+
+
+def _renamed(data: Dataset, owner: Indices, orders: Tensor) -> Tensor:
+    group = torch.from_numpy(owner % len(orders))
+    return torch.where(torch.from_numpy(owner >= 0), orders[group, data.y], data.y)
+
+
+def _reordered(data: Dataset, owner: Indices, orders: Tensor) -> Tensor:
+    result = data.x.clone()
+    for number, order in enumerate(orders):
+        rows = torch.from_numpy(np.flatnonzero((owner >= 0) & (owner % len(orders) == number)))
+        for chunk in torch.split(rows, _AT_ONCE):
+            samples = data.x[chunk]
+            flat = samples.reshape(len(chunk), -1, len(order))
+            result[chunk] = flat[:, :, order].reshape(samples.shape)
+    return result

@@ -1,4 +1,7 @@
-"""Base classes of sources that parse files: they check samples, cache them on disk and normalise pixels."""
+"""Base classes of sources that parse files: they check samples, cache them on disk and normalise pixels.
+
+The base class of image sets that are read from published files, and the search for these files.
+"""
 
 from __future__ import annotations
 

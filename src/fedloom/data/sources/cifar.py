@@ -1,20 +1,71 @@
-"""CIFAR-10 and CIFAR-100."""
+"""CIFAR-10, CIFAR-100, and FC100, its few-shot split."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
-from typing import ClassVar
+from typing import ClassVar, Literal
 
 import numpy as np
+import torch
+from pydantic import Field
 
-from fedloom.core.errors import DataError
-from fedloom.data.sources.cached import Allocator, Normalise, ParsedSamples, ParsedSplits
-from fedloom.data.sources.cifar100_classes import CLASSES
-from fedloom.data.sources.files import Files
+from fedloom.core.errors import DataError, suggest_name
+from fedloom.data.dataset import Dataset
+from fedloom.data.sources.cached import Allocator, Normalise, ParsedSamples, ParsedSplits, training_moments
+from fedloom.data.sources.files import Files, has_layout, search_path
 from fedloom.data.sources.image_folder import parse_class_folders
-from fedloom.data.sources.published import PublishedImages, has_layout, search_path
-from fedloom.data.sources.source import source
+from fedloom.data.sources.npz import PublishedImages
+from fedloom.data.sources.source import Splits, source
+from fedloom.data.views import Indices
+
+SUPERCLASSES: dict[str, tuple[str, ...]] = {
+    "aquatic_mammals": ("beaver", "dolphin", "otter", "seal", "whale"),
+    "fish": ("aquarium_fish", "flatfish", "ray", "shark", "trout"),
+    "flowers": ("orchid", "poppy", "rose", "sunflower", "tulip"),
+    "food_containers": ("bottle", "bowl", "can", "cup", "plate"),
+    "fruit_and_vegetables": ("apple", "mushroom", "orange", "pear", "sweet_pepper"),
+    "household_electrical_devices": ("clock", "keyboard", "lamp", "telephone", "television"),
+    "household_furniture": ("bed", "chair", "couch", "table", "wardrobe"),
+    "insects": ("bee", "beetle", "butterfly", "caterpillar", "cockroach"),
+    "large_carnivores": ("bear", "leopard", "lion", "tiger", "wolf"),
+    "large_man-made_outdoor_things": ("bridge", "castle", "house", "road", "skyscraper"),
+    "large_natural_outdoor_scenes": ("cloud", "forest", "mountain", "plain", "sea"),
+    "large_omnivores_and_herbivores": ("camel", "cattle", "chimpanzee", "elephant", "kangaroo"),
+    "medium_mammals": ("fox", "porcupine", "possum", "raccoon", "skunk"),
+    "non-insect_invertebrates": ("crab", "lobster", "snail", "spider", "worm"),
+    "people": ("baby", "boy", "girl", "man", "woman"),
+    "reptiles": ("crocodile", "dinosaur", "lizard", "snake", "turtle"),
+    "small_mammals": ("hamster", "mouse", "rabbit", "shrew", "squirrel"),
+    "trees": ("maple_tree", "oak_tree", "palm_tree", "pine_tree", "willow_tree"),
+    "vehicles_1": ("bicycle", "bus", "motorcycle", "pickup_truck", "train"),
+    "vehicles_2": ("lawn_mower", "rocket", "streetcar", "tank", "tractor"),
+}
+"""Superclass -> its five classes; the order is that of the official coarse labels 0 .. 19."""
+
+CLASSES = tuple(sorted(name for names in SUPERCLASSES.values() for name in names))
+"""The 100 classes; the order is that of the official fine labels 0 .. 99."""
+
+
+def coarse_labels(classes: Sequence[str]) -> list[int]:
+    """Return the superclass (0 .. 19) of each of the 100 classes, in their order.
+
+    Classes called "0" .. "99" are the official fine labels. Raises `DataError` for other classes than CIFAR-100's.
+    """
+    names = CLASSES if list(classes) == [str(label) for label in range(100)] else classes
+    superclass_of = {name: label for label, members in enumerate(SUPERCLASSES.values()) for name in members}
+    if len(names) != len(CLASSES):
+        raise DataError(f"superclasses are CIFAR-100's: need its 100 classes, got {len(names)}")
+    for name in names:
+        if name not in superclass_of:
+            raise DataError(
+                f"superclasses are CIFAR-100's: it has no class '{name}'; {suggest_name(name, superclass_of)}"
+            )
+    if len(set(names)) < len(names):
+        raise DataError("superclasses are CIFAR-100's: a class is named twice")
+    return [superclass_of[name] for name in names]
+
 
 _PIXEL_COUNT = 3 * 32 * 32
 _CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
@@ -116,3 +167,72 @@ class CIFAR100(_Cifar):
     pickle_names: ClassVar[tuple[str, ...]] = ("cifar-100-python", "cifar-100-python.tar.gz", "meta")
     train_names: ClassVar[tuple[str, ...]] = ("train.bin",)
     test_name: ClassVar[str] = "test.bin"
+
+
+ClassGroup = Literal["train", "val", "test"]
+
+# Superclasses of each group, by coarse label: Oreshkin et al. 2018 (TADAM, arXiv 1805.10123) and their code.
+CLASS_GROUPS: dict[ClassGroup, frozenset[int]] = {
+    "train": frozenset({1, 2, 3, 4, 5, 6, 9, 10, 15, 17, 18, 19}),
+    "val": frozenset({8, 11, 13, 16}),
+    "test": frozenset({0, 7, 12, 14}),
+}
+
+
+@source("fc100")
+class FC100(CIFAR100):
+    """FC100 (Oreshkin et al. 2018): CIFAR-100 split by superclass into 60 training, 20 validation and 20 test classes.
+
+    The training set holds all images of the 60 base classes, official test images included. The test set holds other
+    classes, so only `evaluation: {protocol: few-shot}` can test on it. Files, keys and cache entry are those of
+    cifar100. `normalise: own` takes the moments of the base classes only.
+    """
+
+    model: ClassVar[str] = "resnet10"
+    novel: Literal["val", "test"] = Field(
+        "test",
+        description="Classes of the test set: the 20 validation or the 20 test classes.",
+    )
+    normalise: Normalise = "own"
+
+    def files(self) -> Sequence[Path]:
+        return self._cifar100().files()
+
+    def load(self) -> Splits:
+        splits = fc100(self._cifar100().load(), self.novel)
+        splits = self.normalised(splits, training_moments(splits.train))
+        return splits if self.limit is None else replace(splits, train=splits.train.head(self.limit))
+
+    def _cifar100(self) -> CIFAR100:
+        return CIFAR100(path=self.path, verify=self.verify, offline=self.offline)
+
+
+def fc100(cifar100: Splits, novel: Literal["val", "test"] = "test") -> Splits:
+    """Split CIFAR-100 into the 60 base classes, labels 0 .. 59, and the 20 classes of `novel`, labels 0 .. 19.
+
+    As published, both take all 600 images of each class, those of the official training set first. Labels follow the
+    order of `cifar100`'s classes; mean and standard deviation stay. Raises `DataError` for other classes.
+    """
+    coarse = coarse_labels(cifar100.train.classes)
+    groups: tuple[ClassGroup, ClassGroup] = ("train", novel)
+    train, test = (
+        _samples_of_classes(
+            cifar100, [label for label, superclass in enumerate(coarse) if superclass in CLASS_GROUPS[group]]
+        )
+        for group in groups
+    )
+    return Splits(train, test)
+
+
+def _samples_of_classes(cifar100: Splits, class_ids: list[int]) -> Dataset:
+    """All samples of these classes, relabelled 0 .. len(class_ids) - 1."""
+    new_labels: Indices = np.full(cifar100.train.num_classes, -1, np.int64)
+    new_labels[class_ids] = np.arange(len(class_ids))
+    x, y = [], []
+    for part in (cifar100.train, cifar100.test):
+        labels = torch.from_numpy(new_labels)[part.y]
+        rows = torch.nonzero(labels >= 0).flatten()
+        x.append(part.x[rows])
+        y.append(labels[rows])
+    names, train = tuple(cifar100.train.classes[c] for c in class_ids), cifar100.train
+    return Dataset(torch.cat(x), torch.cat(y), names, train.mean, train.std)

@@ -1,17 +1,118 @@
-"""Handwritten digits that ship with scikit-learn."""
+"""Sets that need no files: scikit-learn's digits, FCUBE and synthetic(alpha, beta)."""
 
 from __future__ import annotations
 
 import gzip
+from dataclasses import replace
 from importlib.util import find_spec
 from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
+from pydantic import Field
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import checked
+from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.source import Source, Splits, source
+
+_DIMENSION, _CLASSES = 60, 10
+_PARTS = 4
+_Samples = tuple[np.ndarray, np.ndarray, np.ndarray]  # x, y, device
+
+
+class DrawnSource(Source):
+    """Base of sets that are drawn from a seed. Each domain is a client unless another partition is set."""
+
+    model: ClassVar[str] = "logistic"
+
+    source_seed: int = Field(
+        0, ge=0, description="Seed of the samples; the same seed gives the same samples in every run."
+    )
+
+    def load(self) -> Splits:
+        return replace(checked_splits(self.drawn(np.random.default_rng(self.source_seed))), domains_are_owners=True)
+
+    def drawn(self, rng: np.random.Generator) -> ParsedSplits:
+        """Draw both parts."""
+        raise TypeError(f"{type(self).__name__} defines no drawn()")
+
+
+@source("fcube")
+class FCube(DrawnSource):
+    """FCUBE: points of the cube [-1, 1]^3 whose class is the sign of the first coordinate.
+
+    NIID-Bench (Li et al., ICDE 2022, arXiv 2102.02079). Three planes cut the cube into eight parts. Each of four
+    clients holds two of them that are symmetric about the centre, 500 points of either class: features differ, labels
+    do not. The 1,000 test points are uniform in the cube; each belongs to the client that holds its part.
+
+        scenario: {source: fcube, partition: natural}
+    """
+
+    per_client: int = Field(1000, ge=2, description="Number of training points of each of the four clients.")
+    test_points: int = Field(1000, ge=1, description="Number of test points, uniform in the cube.")
+
+    def drawn(self, rng: np.random.Generator) -> ParsedSplits:
+        part = np.repeat(np.arange(_PARTS), self.per_client)
+        labels = np.tile(np.arange(self.per_client) % 2, _PARTS)
+        signs = np.stack([np.ones(len(part)), np.where(part > 1, -1, 1), np.where(part % 2 == 1, -1, 1)], axis=1)
+        points = rng.random((len(part), 3)) * signs * np.where(labels == 1, -1, 1)[:, None]
+        test = 2 * rng.random((self.test_points, 3)) - 1
+        opposite = test[:, 1:] * test[:, :1] < 0  # the second and the third coordinate against the first
+        return ParsedSplits(
+            "fcube",
+            ParsedSamples(points.astype(np.float32), labels, part),
+            ParsedSamples(test.astype(np.float32), (test[:, 0] <= 0).astype(np.int64), opposite @ np.array([2, 1])),
+            ("0", "1"),
+            tuple(f"part {number}" for number in range(_PARTS)),
+        )
+
+
+@source("synthetic")
+class Synthetic(DrawnSource):
+    """synthetic(alpha, beta): every device labels its inputs by a softmax model of its own.
+
+    FedProx (Li et al., MLSys 2020, arXiv 1812.06127), after Shamir et al. 2014; LEAF has a set of the same name. There
+    are 60 features and 10 classes. Of device k, y = argmax(W_k x + b_k), all entries of W_k and b_k are N(u_k, 1), and
+    u_k is N(0, alpha). Inputs are N(v_k, S), S diagonal with S_jj = j^-1.2, entries of v_k are N(B_k, 1), and B_k is
+    N(0, beta). Alpha and beta are standard deviations, as in the released code; at 0 and 1 they are variances, too.
+    Device k has 50 + floor(exp(g)) samples, g from N(4, 2^2). The last tenth of them, rounded up, is for tests.
+
+        scenario: {source: synthetic, model_spread: 1, input_spread: 1, partition: natural}
+    """
+
+    model_spread: float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="How far the devices' models lie apart, the paper's alpha."
+    )
+    input_spread: float = Field(
+        1.0, ge=0, allow_inf_nan=False, description="How far the devices' inputs lie apart, the paper's beta."
+    )
+    same_model: bool = Field(
+        False,
+        description="Whether all devices share one model, of entries N(0, 1), and one distribution of inputs, with "
+        "mean 0: the paper's synthetic-IID. Both spreads are then without effect.",
+    )
+    devices: int = Field(30, ge=1, description="Number of devices.")
+
+    def drawn(self, rng: np.random.Generator) -> ParsedSplits:
+        sizes = 50 + np.floor(rng.lognormal(4, 2, self.devices)).astype(np.int64)
+        deviations = np.arange(1, _DIMENSION + 1) ** -0.6  # roots of the variances j^-1.2
+        shared = rng.normal(0, 1, (_DIMENSION + 1, _CLASSES))
+        train: list[_Samples] = []
+        test: list[_Samples] = []
+        for device, size in enumerate(sizes.tolist()):
+            model_mean, input_mean = rng.normal(0, self.model_spread), rng.normal(0, self.input_spread)
+            weights = shared if self.same_model else rng.normal(model_mean, 1, (_DIMENSION + 1, _CLASSES))
+            centre = np.zeros(_DIMENSION) if self.same_model else rng.normal(input_mean, 1, _DIMENSION)
+            x = centre + deviations * rng.normal(0, 1, (size, _DIMENSION))
+            y = (x @ weights[:-1] + weights[-1]).argmax(1)
+            kept = int(0.9 * size)
+            for part, rows in ((train, slice(None, kept)), (test, slice(kept, None))):
+                part.append((x[rows].astype(np.float32), y[rows], np.full(len(y[rows]), device)))
+        parts = [ParsedSamples(*map(np.concatenate, zip(*part, strict=True))) for part in (train, test)]
+        names = tuple(f"device {device}" for device in range(self.devices))
+        return ParsedSplits("synthetic", parts[0], parts[1], tuple(map(str, range(_CLASSES))), names)
+
 
 _TEST_EVERY = 5
 

@@ -15,12 +15,10 @@ from fedloom.data.sources.cached import Allocator, Normalise, ParsedSamples, Par
 from fedloom.data.sources.class_folders import LabelledFiles, list_classes, missing_classes
 from fedloom.data.sources.files import Files
 from fedloom.data.sources.image_folder import decode_parts
-from fedloom.data.sources.images import resized
-from fedloom.data.sources.npz import channels_first, read_npz
-from fedloom.data.sources.published import PublishedImages
-from fedloom.data.sources.source import source
+from fedloom.data.sources.npz import PublishedImages, channels_first, read_npz
+from fedloom.data.sources.pixels import resized
+from fedloom.data.sources.source import first_rows, source, stratified_split
 from fedloom.data.sources.text import utf8
-from fedloom.data.sources.train_test_split import first_rows, stratified_split
 
 _TEST_SHARE = 0.2
 _TOP_TEN = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"

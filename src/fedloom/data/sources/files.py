@@ -14,9 +14,37 @@ from collections.abc import Iterable, Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from fedloom.core.errors import DataError, printable
-from fedloom.core.files import cache_dir, expand_home
-from fedloom.data.memory import require_memory
-from fedloom.data.sources.regular_files import read_regular, require_regular
+from fedloom.core.files import cache_dir, expand_home, read_file
+from fedloom.data.dataset import require_memory
+
+
+def require_regular(path: Path) -> None:
+    """Raise `DataError` for a pipe or a device. Missing files pass: their reader reports them."""
+    try:
+        mode = path.stat().st_mode
+    except OSError:
+        return
+    if not (stat.S_ISREG(mode) or stat.S_ISDIR(mode)):
+        raise DataError(f"{printable(str(path))}: is a pipe or a device; need a file")
+
+
+def require_file(path: Path, need: str) -> None:
+    """Raise `DataError` unless `path` is a regular file. The message says what the file should hold: `need`."""
+    if not path.is_file():
+        problem = "is a folder" if path.is_dir() else "is a pipe or a device" if path.exists() else "no such file"
+        raise DataError(f"{printable(str(path))}: {problem}; need {need}")
+
+
+def read_regular(path: Path) -> bytes:
+    """Read a regular file. Raises `DataError` for anything else, and for files that cannot be read."""
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        raise DataError(f"{printable(str(path))}: no such file") from None
+    except OSError as error:
+        require_regular(path)
+        raise DataError(f"{printable(str(path))}: cannot be read ({error.strerror})") from None
+
 
 _READ_ERRORS = (
     OSError,
@@ -262,3 +290,46 @@ def _read_error(path: Path, error: BaseException) -> DataError:
     if isinstance(error, FileNotFoundError):
         return DataError(f"{path}: no such file")
     return DataError(f"{path}: cannot be read ({' '.join(str(error).split())}); damaged or truncated, fetch it again")
+
+
+def search_path(kind: str, path: Path | None) -> Path:
+    """Return `path`, or by default the set's folder in the data folder."""
+    return data_dir() / kind if path is None else path
+
+
+def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], publisher: str) -> Path:
+    """Find the folder or archive of a set: `path` itself if it is a file, else the first of `layouts` below it.
+
+    Args:
+        kind: name of the source, and of its folder where `path` is None.
+        path: the user's path, or None.
+        layouts: pairs of a folder or file below `path` ("" for `path` itself), and a file or folder/ that it must
+            contain ("" for none).
+        publisher: who publishes the set, for the message.
+
+    Raises `DataError` that names the expected files and the publisher.
+    """
+    root = search_path(kind, path)
+    if root.is_file():
+        return root
+    for subpath, member in layouts:
+        if has_layout(root, subpath, member):
+            return root / subpath
+    expected = ", ".join(f"{subpath}/{member}".strip("/") for subpath, member in layouts)
+    problem = "no folder" if not root.is_dir() else "nothing usable in"
+    raise DataError(
+        f"source {kind}: {problem} {root}; expected there one of {expected}; published by {publisher}; "
+        "set scenario.path if they are elsewhere"
+    )
+
+
+def has_layout(root: Path, subpath: str, member: str) -> bool:
+    """Tell whether a layout of `locate` exists.
+
+    Args:
+        root: the folder to look below.
+        subpath: a folder or file below it, "" for itself.
+        member: a file, or a folder with / at its end, below `subpath`.
+    """
+    path = root / subpath / member
+    return path.is_dir() if member.endswith("/") else path.is_file()

@@ -21,13 +21,10 @@ from fedloom.data.sources.cached import (
     checked_splits,
     training_moments,
 )
-from fedloom.data.sources.images import resized, widen
-from fedloom.data.sources.picture_notes import PictureNotes
-from fedloom.data.sources.pixels import WHITE, image_pixels, read_pixels
-from fedloom.data.sources.regular_files import read_regular
-from fedloom.data.sources.source import Splits, configure_source, source
+from fedloom.data.sources.files import read_regular
+from fedloom.data.sources.pixels import WHITE, PictureNotes, image_pixels, read_pixels, resized, widen
+from fedloom.data.sources.source import Splits, configure_source, source, stratified_split
 from fedloom.data.sources.text import Tokens, encode, refuse_unspaced, token_notes, vocabulary
-from fedloom.data.sources.train_test_split import stratified_split
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 

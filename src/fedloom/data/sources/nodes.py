@@ -12,9 +12,8 @@ from pydantic import Field, field_validator, model_validator
 from torch import Tensor
 
 from fedloom.core.errors import DataError
-from fedloom.data.categories import refuse_other_spelling, unknown_cells
 from fedloom.data.dataset import Dataset
-from fedloom.data.near_twins import twin_of
+from fedloom.data.labels import refuse_other_spelling, twin_of, unknown_cells
 from fedloom.data.sources.source import Source, Splits, source
 
 _EACH = 2  # samples of each class in what stands in for data

@@ -1,4 +1,4 @@
-"""Arrays in an .npz file, in the Keras convention."""
+"""Arrays from .npz files and from Python values, and the base of image sets with published files."""
 
 from __future__ import annotations
 
@@ -6,18 +6,21 @@ import math
 import zipfile
 import zlib
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import Any, ClassVar
 
 import numpy as np
+import torch
 from pydantic import Field
 
 from fedloom.core.errors import DataError
+from fedloom.data.dataset import require_memory
 from fedloom.data.labels import class_ids
-from fedloom.data.memory import require_memory
 from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
-from fedloom.data.sources.files import ENCRYPTED
-from fedloom.data.sources.regular_files import require_regular
-from fedloom.data.sources.source import source
+from fedloom.data.sources.files import ENCRYPTED, Files, locate, open_files, require_regular, verify_md5
+from fedloom.data.sources.pixels import PictureNotes, image_pixels
+from fedloom.data.sources.source import Splits, source
 
 _KEYS = ("x_train", "y_train", "x_test", "y_test")
 _LONGEST_HEADER = 10_000  # bytes, as numpy itself allows
@@ -166,3 +169,121 @@ class Npz(ImageSource):
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         return parse_npz(self.path, allocate)
+
+
+ArrayLike = Any
+"""Any value that `as_array` converts, such as a list, an array or a tensor."""
+
+
+def as_array(value: ArrayLike, origin: str, pictures: PictureNotes | None = None) -> np.ndarray:
+    """Convert to an array; Pillow pictures and tensors with gradients are accepted.
+
+    Args:
+        value: an array, a picture, a tensor, or a list of such.
+        origin: name of the values in messages.
+        pictures: counts the pictures that are read.
+
+    Raises `DataError` for masked values, whose mask would be lost, for sparse arrays, and for values of other types.
+    """
+    try:
+        if isinstance(value, list | tuple) and any(map(_needs_conversion, value)):
+            return np.asarray([as_array(element, origin, pictures) for element in value])
+        if isinstance(value, np.ma.MaskedArray):
+            count = int(np.ma.getmaskarray(value).sum())
+            if count:
+                raise DataError(
+                    f"{origin}: {count:,} of {value.size:,} values are masked; fill them, or leave their samples out"
+                )
+            return np.asarray(value.data)
+        if _is_picture(value):
+            return image_pixels(value, origin, None, PictureNotes() if pictures is None else pictures)
+        if hasattr(value, "toarray") or (isinstance(value, torch.Tensor) and value.layout != torch.strided):
+            method = "to_dense" if isinstance(value, torch.Tensor) else "toarray"
+            raise DataError(f"{origin}: a sparse {type(value).__name__} is no array; give its {method}()")
+        if isinstance(value, torch.Tensor):
+            tensor = value.detach().cpu()
+            return np.asarray(tensor.float() if tensor.dtype == torch.bfloat16 else tensor)  # numpy has no bfloat16
+        return np.asarray(value)
+    except (ValueError, TypeError, RuntimeError) as error:
+        raise DataError(f"{origin}: no array can be made of this ({' '.join(str(error).split())[:200]})") from None
+
+
+def _needs_conversion(element: Any) -> bool:
+    if isinstance(element, int | float | str):
+        return False
+    return isinstance(element, torch.Tensor | np.ma.MaskedArray) or hasattr(element, "toarray") or _is_picture(element)
+
+
+def _is_picture(value: Any) -> bool:
+    return type(value).__module__.startswith("PIL.") and hasattr(value, "convert")
+
+
+def index_notes(x: ArrayLike | None, y: ArrayLike | None) -> tuple[str, ...]:
+    """Return a note if samples and labels are pandas objects with different indexes."""
+    indexes = [getattr(values, "index", None) for values in (x, y)]
+    if all(hasattr(index, "equals") for index in indexes) and not indexes[0].equals(indexes[1]):  # type: ignore[union-attr]
+        return ("samples and labels have different indexes; rows are paired by their position, not by the index",)
+    return ()
+
+
+class PublishedImages(ImageSource):
+    """Base of image sets with published files."""
+
+    publisher: ClassVar[str] = ""
+    class_names: ClassVar[tuple[str, ...]] = tuple("0123456789")
+    checksums: ClassVar[dict[str, str]] = {}
+
+    path: Path | None = Field(
+        None,
+        description="Folder of the published files, or the archive or .npz file itself; null searches "
+        "`$FEDLOOM_DATA/<source>`.",
+    )
+    verify: bool = Field(
+        True,
+        description="Whether archives are compared with the publisher's MD5 where there is one.",
+    )
+    limit: int | None = Field(
+        None,
+        ge=1,
+        description="Number of training images that are used, the first ones in the order of the files; null takes "
+        "all.",
+    )
+
+    def load(self) -> Splits:
+        splits = super().load()
+        return splits if self.limit is None else replace(splits, train=splits.train.head(self.limit))
+
+    def layouts(self) -> Sequence[tuple[str, str]]:
+        """Return where the files may be, in order of preference; see `locate`."""
+        raise TypeError(f"{type(self).__name__} defines no layouts()")
+
+    def names_to_read(self, files: Files) -> list[str] | None:
+        """Return the names of the files that `read` uses; None for all."""
+        return None
+
+    def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
+        """Parse the published files."""
+        raise TypeError(f"{type(self).__name__} defines no read()")
+
+    def data_path(self) -> Path:
+        """Find the folder, archive or .npz file that is read."""
+        return locate(self.kind, self.path, self.layouts(), self.publisher)
+
+    def files(self) -> Sequence[Path]:
+        path = self.data_path()
+        if path.is_file():
+            return [path]
+        files = open_files(path)
+        return files.stamped_paths(self.names_to_read(files))
+
+    def parse(self, allocate: Allocator) -> ParsedSplits:
+        path = self.data_path()
+        if path.suffix == ".npz":
+            return self.from_npz(path, allocate)
+        if self.verify:
+            verify_md5(self.files() if self.checksums else [], self.checksums)
+        return self.read(open_files(path), allocate)
+
+    def from_npz(self, path: Path, allocate: Allocator) -> ParsedSplits:
+        """Parse an .npz in the Keras convention."""
+        return parse_npz(path, allocate, self.class_names)

@@ -1,20 +1,73 @@
-"""One picture to pixels, by what its format says: the one reader of pictures for all doors of data."""
+"""Pictures to pixels, by what their format says: the one reader of pictures for all doors of data."""
 
 from __future__ import annotations
 
 import io
 import sys
 import warnings
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
+import torch
 
-from fedloom.core.errors import DataError
-from fedloom.data.sources.picture_notes import PictureNotes
+from fedloom.core.errors import DataError, printable
+from fedloom.data.sources.cached import Allocator
+from fedloom.data.sources.files import Files
 
 if TYPE_CHECKING:
     from PIL import Image
+
+
+_SENTENCES = {
+    "deep": "pictures with more than 256 levels: {count}; all pixels are kept as real numbers from 0 to 255",
+    "dark": "pictures with 16 bits that use the lower 12 at most: {count}; normalise=own sees all their levels, unit "
+    "and half make them nearly black",
+    "reduced": "pictures with more than 8 bits per channel, of which the upper 8 are read: {count}, first {first}",
+    "frames": "pictures with several frames or pages, of which only the first is read: {count}, first {first}",
+    "format": "pictures of another format than their suffix says, read by their content: {count}, first {first}",
+    "drawn": "pictures drawn in their transparency alone, laid over white (light ones over black): {count}, first "
+    "{first}",
+    "resized": "pictures of another size than the model's, which were resized: {count}, first {first}",
+    "exif": "pictures with a damaged EXIF block, whose orientation is not known: {count}, first {first}",
+}
+
+
+class PictureNotes:
+    """Counts the pictures of a set that are read, and what is unusual about them."""
+
+    def __init__(self) -> None:
+        self.total = 0
+        self._counts: Counter[str] = Counter()
+        self._first: dict[str, str] = {}
+
+    def add(self, kind: str, name: str) -> None:
+        """Count the picture `name` under `kind`, a key of `_SENTENCES`."""
+        self._counts[kind] += 1
+        self._first.setdefault(kind, name)
+
+    def sentences(self, *, with_depth: bool = True) -> tuple[str, ...]:
+        """One sentence for each kind that occurred among the pictures that were read.
+
+        Args:
+            with_depth: also how many levels they have, which decides how the pixels of a set are kept.
+        """
+        return tuple(sentence for _, _, sentence in self.by_kind(with_depth=with_depth))
+
+    def by_kind(self, *, with_depth: bool = True) -> list[tuple[str, int, str]]:
+        """Kind, number of pictures and sentence of each kind that occurred; `with_depth` as for `sentences`."""
+        counts = dict(self._counts)
+        if not with_depth:
+            counts.pop("deep", None)
+        if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
+            counts.pop("dark", None)
+        return [
+            (kind, counts[kind], text.format(count=f"{counts[kind]:,} of {self.total:,}", first=self._first[kind]))
+            for kind, text in _SENTENCES.items()
+            if kind in counts
+        ]
+
 
 WHITE = 255.0
 """Pixels reach from 0 to this: as bytes, or as real numbers where a picture has more than 256 levels."""
@@ -239,3 +292,84 @@ def _opaque(pixels: np.ndarray, label: str, notes: PictureNotes) -> np.ndarray:
     paper = np.float32(0 if colour.mean() >= WHITE / 2 else WHITE)
     laid = paper + (colour - paper) * (alpha / np.float32(WHITE))
     return np.asarray(laid[..., 0] if laid.shape[2] == 1 else laid)
+
+
+_SUFFIXES = tuple(suffix for suffixes in SUFFIXES.values() for suffix in suffixes)
+_RESIZED_AT_ONCE = 1024
+
+
+def is_image(name: str) -> bool:
+    """Whether a file's suffix says that it is a picture of a format that is read."""
+    return name.lower().endswith(_SUFFIXES)
+
+
+def decode(raw: bytes, label: str, size: int, channels: int, notes: PictureNotes | None = None) -> np.ndarray:
+    """One picture as [channels, size, size], resized bilinearly; `channels` is 1 (grey) or 3.
+
+    uint8, or float32 from 0 to 255 where the picture has more than 256 levels. Raises `DataError` naming `label` for
+    what does not decode, see `fedloom.data.sources.pixels.read_pixels`.
+    """
+    pixels = read_pixels(raw, label, channels, notes or PictureNotes(), size)
+    return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
+
+
+def picture_size(raw: bytes) -> tuple[int, int]:
+    """Return width and height of a picture that `decode` can decode, before its EXIF orientation turns it."""
+    from PIL import Image
+
+    with Image.open(io.BytesIO(raw)) as image:
+        return image.size
+
+
+def decode_into(
+    files: Files, rows: Mapping[str, tuple[str, int]], arrays: dict[str, np.ndarray], allocate: Allocator
+) -> tuple[str, ...]:
+    """Decode every named picture into its row of an array [n, channels, size, size]: `rows` gives (key, row) by name.
+
+    Arrays of bytes are replaced in `arrays`, by real numbers made with `new`, at the first picture that has more than
+    256 levels. Returns notes. Raises `DataError` for pictures that cannot be decoded: the first one, and how many.
+    """
+    notes = PictureNotes()
+    damaged: list[str] = []
+    channels, size = next(iter(arrays.values())).shape[1::2]
+    for name, raw in files.read_each(rows):
+        try:
+            pixels = decode(raw, printable(name), size, channels, notes)
+        except DataError as error:
+            damaged.append(f"{files.display_name(name)}{str(error).removeprefix(printable(name))}")
+            continue
+        key, row = rows[name]
+        if pixels.dtype != np.uint8 and arrays[key].dtype == np.uint8:
+            widen(arrays, allocate)
+        arrays[key][row] = pixels
+    if damaged:
+        count = f"; {len(damaged):,} of {len(rows):,} pictures cannot be decoded" if len(damaged) > 1 else ""
+        raise DataError(f"{damaged[0]}{count}")
+    return notes.sentences()
+
+
+def widen(arrays: dict[str, np.ndarray], allocate: Allocator) -> None:
+    """Replace arrays of bytes by arrays of real numbers with the same values, made with `new`."""
+    for key, array in arrays.items():
+        if array.dtype == np.uint8:
+            arrays[key] = allocate(key, array.shape, np.float32)
+            arrays[key][...] = array
+
+
+def resized(x: np.ndarray, size: int, channels: int) -> np.ndarray:
+    """Pixels [n, c, h, w] -> [n, channels, size, size]: bilinear with antialiasing, grey replicated, colour to grey by
+    luma weights. uint8 is rounded to uint8; float32 stays float32.
+    """
+    whole = x.dtype == np.uint8
+    if x.shape[1] != channels:
+        grey = x if x.shape[1] == 1 else np.tensordot(x, (0.299, 0.587, 0.114), (1, 0))[:, None]
+        x = np.repeat((np.rint(grey) if whole else grey).astype(x.dtype), channels, axis=1)
+    if x.shape[2:] == (size, size):
+        return x
+    out = np.empty((len(x), channels, size, size), x.dtype)
+    for start in range(0, len(x), _RESIZED_AT_ONCE):
+        block = torch.from_numpy(x[start : start + _RESIZED_AT_ONCE].astype(np.float32))
+        block = torch.nn.functional.interpolate(block, (size, size), mode="bilinear", antialias=True)
+        block = block.clamp_(0, 255)
+        out[start : start + _RESIZED_AT_ONCE] = (block.round_() if whole else block).numpy()
+    return out

@@ -11,7 +11,6 @@ import numpy as np
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
 from fedloom.data.labels import as_string_array, class_ids, missing_marks, sorted_words
-from fedloom.data.sources.as_arrays import ArrayLike, as_array, index_notes
 from fedloom.data.sources.cached import (
     ImageSource,
     Normalise,
@@ -20,11 +19,9 @@ from fedloom.data.sources.cached import (
     checked_splits,
     training_moments,
 )
-from fedloom.data.sources.npz import channels_first, layout_notes
-from fedloom.data.sources.picture_notes import PictureNotes
-from fedloom.data.sources.pixels import WHITE
-from fedloom.data.sources.source import Splits, configure_source
-from fedloom.data.sources.train_test_split import stratified_split
+from fedloom.data.sources.npz import ArrayLike, as_array, channels_first, index_notes, layout_notes
+from fedloom.data.sources.pixels import WHITE, PictureNotes
+from fedloom.data.sources.source import Splits, configure_source, stratified_split
 from fedloom.data.views import Views
 
 
@@ -261,7 +258,7 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
             raise DataError(f"{origin}: {kind} have shape {values.shape}; need ({len(whole.x)},)")
     rng = np.random.default_rng(0)
     if owned and whole.domain is not None:
-        from fedloom.data.client_splits import split_three  # needs the partitions, which need sources
+        from fedloom.data.views import split_three  # needs the partitions, which need sources
 
         views = Views.from_owners(whole.domain, int(whole.domain.max(initial=0)) + 1)
         training, _, test = split_three(views, whole.y, classes, 0.0, share, rng)

@@ -1,4 +1,4 @@
-"""Text to token ids, with a vocabulary of the training texts only."""
+"""Texts as token ids: TSV files and the IMDB reviews."""
 
 from __future__ import annotations
 
@@ -6,13 +6,17 @@ import re
 from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 from typing import ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
+from fedloom.data.labels import named_ids, refuse_missing_labels, require_few
 from fedloom.data.sources.cached import Allocator, CachedSource, ParsedSamples, ParsedSplits
+from fedloom.data.sources.files import Files, locate, open_files, verify_md5
+from fedloom.data.sources.source import source
 
 PADDING, UNKNOWN = 0, 1
 Tokens = Literal["words", "characters"]
@@ -173,3 +177,167 @@ class TextSource(CachedSource):
         notes = token_notes(ids[0], f"{origin} (train)") + token_notes(ids[1], f"{origin} (test)")
         parts = [ParsedSamples(x, part.labels) for x, part in zip(ids, (train, test), strict=True)]
         return ParsedSplits(origin, parts[0], parts[1], classes, tokens=True, words=tuple(ids_of), notes=tuple(notes))
+
+
+_HEADER = ("label", "labels", "class", "category", "target", "sentiment", "y")
+Rows = list[tuple[str, str]]
+
+
+def read_tsv(
+    files: Files, train: str, test: str, *, separator: str = "\t", classes: Sequence[str] | None = None
+) -> tuple[Texts, Texts, tuple[str, ...]]:
+    """Read both parts of a set, and the names of its classes.
+
+    Args:
+        files: the folder or archive.
+        train: name of the training file.
+        test: name of the test file.
+        separator: character between label and text in a line.
+        classes: names of the classes in the order of their ids; None takes the training labels, in numerical order if
+            all are integers.
+    """
+    rows = [_rows(files, name, separator) for name in (train, test)]
+    ids, class_names = named_ids(
+        [[label for label, _ in part] for part in rows], [files.display_name(name) for name in (train, test)], classes
+    )
+    parts = [Texts([text for _, text in part], labels) for part, labels in zip(rows, ids, strict=True)]
+    return parts[0], parts[1], class_names
+
+
+def _rows(files: Files, name: str, separator: str) -> Rows:
+    """(label, text) of each line; three columns are label, file, text, and their number is that of the first line."""
+    text = utf8(files.read(name), files.display_name(name))
+    ends = "\n" if "\n" in text else "\r"
+    lines = [line for line in text.split(ends) if line.strip()]
+    columns = min(3, lines[0].count(separator) + 1) if lines and separator == "\t" else 2
+    if not lines or columns < 2:
+        hint = "" if not lines else _other_separator(lines[0])
+        raise DataError(f"{files.display_name(name)}: need lines of label<TAB>text or label<TAB>file<TAB>text{hint}")
+    rows = []
+    for number, line in enumerate(lines, 1):
+        cells = line.rstrip("\r").split(separator, columns - 1)
+        if len(cells) < columns:
+            raise DataError(
+                f"{files.display_name(name)}: line {number} has {len(cells)} columns, the first has {columns}"
+            )
+        rows.append((cells[0].strip(), cells[-1]))
+    if len(rows) > 1 and rows[0][0].casefold() in _HEADER and rows[0][0] not in {label for label, _ in rows[1:]}:
+        raise DataError(
+            f"{files.display_name(name)}: line 1 begins with '{rows[0][0]}', a header rather than a label; leave it out"
+        )
+    return rows
+
+
+def _other_separator(line: str) -> str:
+    """A hint where a label and another separator begin a line."""
+    match = re.match(r"[\w-]{1,20}([,;|])", line)
+    return f"; cells look separated by '{match[1]}' (`separator: \"{match[1]}\"`)" if match else ""
+
+
+@source("tsv")
+class Tsv(TextSource):
+    """Labelled texts in two UTF-8 files of a folder, as token ids.
+
+    A line is label<TAB>text or label<TAB>file<TAB>text (with another separator, label and text only), and there is no
+    header. Labels are integers or words; classes are those of the training file.
+    """
+
+    path: Path = Field(
+        description="Path of the folder with the two files.",
+    )
+    train_file: str = Field(
+        "train.tsv",
+        description="File name of the training texts.",
+    )
+    test_file: str = Field(
+        "test.tsv",
+        description="File name of the test texts.",
+    )
+    separator: str = Field(
+        "\t",
+        min_length=1,
+        description="Text between label and text of a line; the default is a tab.",
+    )
+
+    def files(self) -> Sequence[Path]:
+        names = [self.train_file, self.test_file]
+        missing = [name for name in names if not (self.path / name).is_file()]
+        if missing:
+            raise DataError(f"source tsv: {self.path} holds no {missing[0]}; need {' and '.join(names)} there")
+        return [self.path / name for name in names]
+
+    def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
+        train, test, classes = read_tsv(Files(self.path), self.train_file, self.test_file, separator=self.separator)
+        require_few(len(classes), len(train.labels), f"{self.path / self.train_file}: labels")
+        refuse_missing_labels(np.array(classes)[train.labels], str(self.path / self.train_file), "texts")
+        return str(self.path), train, test, classes
+
+
+_CLASSES = ("neg", "pos")
+
+
+@source("imdb")
+class IMDB(TextSource):
+    """IMDB (Maas et al. 2011): 25,000 + 25,000 film reviews as token ids, classes neg and pos.
+
+    `aclImdb_v1.tar.gz` or its folder (train/pos/*.txt and so on; unsup/ is not used), or `imdb_train.tsv` and
+    `imdb_test.tsv` with lines label, file, text. The training set is in shuffled order, the same in every run: the
+    files are sorted by class. Official test set kept; 123 texts are in both parts, as published.
+    """
+
+    publisher: ClassVar[str] = "Stanford's AI lab as aclImdb_v1.tar.gz"
+    checksums: ClassVar[dict[str, str]] = {"aclImdb_v1.tar.gz": "7c2ac02c03563afcf9b574c7e56c153a"}
+
+    path: Path | None = Field(
+        None,
+        description="Folder or archive of the published files; null searches `$FEDLOOM_DATA/imdb`.",
+    )
+    verify: bool = Field(
+        True,
+        description="Whether the archive is compared with the publisher's MD5.",
+    )
+
+    def files(self) -> Sequence[Path]:
+        folder = self._data_path()
+        files = open_files(folder)
+        return files.stamped_paths(_wanted(files) if folder.is_dir() else None)
+
+    def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
+        folder = self._data_path()
+        files = open_files(folder)
+        if self.verify:
+            verify_md5([folder] if folder.is_file() else [], self.checksums)
+        if folder.is_dir() and files.has("imdb_train.tsv"):
+            train, test, _ = read_tsv(files, "imdb_train.tsv", "imdb_test.tsv", classes=("0", "1"))
+        else:
+            train, test = _read_folders(files)
+        rows = np.random.default_rng(0).permutation(len(train.texts))
+        return str(folder), Texts([train.texts[row] for row in rows], train.labels[rows]), test, _CLASSES
+
+    def _data_path(self) -> Path:
+        layouts = [("", "train/pos/"), ("aclImdb", "train/pos/"), ("aclImdb_v1.tar.gz", ""), ("", "imdb_train.tsv")]
+        return locate(self.kind, self.path, layouts, self.publisher)
+
+
+def _wanted(files: Files) -> list[str]:
+    if files.has("imdb_train.tsv"):
+        return ["imdb_train.tsv", "imdb_test.tsv"]
+    places = tuple(f"{part}/{name}/" for part in ("train", "test") for name in _CLASSES)
+    return [name for name in files.names() if name.startswith(places) and name.endswith(".txt")]
+
+
+def _read_folders(files: Files) -> tuple[Texts, Texts]:
+    names = _wanted(files)
+    read = {name: utf8(raw, files.display_name(name)) for name, raw in files.read_each(names)}
+    parts = []
+    for part in ("train", "test"):
+        texts: list[str] = []
+        labels: list[int] = []
+        for label, name in enumerate(_CLASSES):
+            members = [read[file] for file in names if file.startswith(f"{part}/{name}/")]
+            if not members:
+                raise DataError(f"{files.path}: no {part}/{name}/*.txt; need both classes in train and test")
+            texts += members
+            labels += [label] * len(members)
+        parts.append(Texts(texts, np.array(labels, np.int64)))
+    return parts[0], parts[1]

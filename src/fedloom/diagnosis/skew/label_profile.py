@@ -14,7 +14,7 @@ from scipy.cluster.hierarchy import fcluster, linkage
 from scipy.spatial.distance import squareform
 
 from fedloom.core.errors import ConfigError
-from fedloom.data.statistics import total_variation
+from fedloom.data.scenario import total_variation
 from fedloom.data.views import evenly_spaced
 
 Floats: TypeAlias = NDArray[np.float64]

@@ -19,7 +19,7 @@ from pydantic import ValidationError
 from fedloom.core.errors import ConfigError, DataError, short_repr, suggest_name
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.data import SOURCES
-from fedloom.data.left_out_domain import domain_names
+from fedloom.data.newcomers import domain_names
 from fedloom.data.sources.source import Splits, configure_source
 from fedloom.runs.config.grid import GridPoint, grid_points
 from fedloom.runs.config.keys import explain_validation_error, refuse_many

@@ -15,6 +15,7 @@ from fedloom.core.errors import DataError, short_repr
 if TYPE_CHECKING:
     import pyarrow as pa
 
+
 _LONGEST = 200  # characters of a word
 _LARGEST = 1e30
 _NUMBER = re.compile(r"[-+]?(?:\d+\.?\d*|\.\d+)(?:[eE][-+]?\d+)?")

@@ -1,17 +1,25 @@
-"""Columns of a table as features: measurements as they are, a word as one 1 among 0."""
+"""Columns of a table as features and class ids."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from fedloom.core.errors import DataError
-from fedloom.data.categories import refuse_other_spelling, unknown_cells
-from fedloom.data.labels import sorted_words
-from fedloom.data.memory import require_memory
-from fedloom.data.sources.tables.columns import Column, ReadingError
+from fedloom.data.dataset import require_memory
+from fedloom.data.labels import (
+    MISSING_MARKS,
+    PARTS,
+    class_ids,
+    named_ids,
+    refuse_other_spelling,
+    sorted_words,
+    unknown_cells,
+)
+from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, number_name
 from fedloom.data.sources.tables.words import CATEGORIES
 
 Vocabulary = Mapping[str, Sequence[str]]
@@ -93,3 +101,113 @@ def _unknown_note(unknown: Mapping[str, int], rows: int, path: Path) -> list[str
         f"{path}: words that no training row holds are 0 in all features of their column; rows of {rows:,} with such "
         f"words: {', '.join(counts[:_LISTED])}{rest}"
     ]
+
+
+_MOST_NUMBERS = 1000
+
+
+def label_ids(columns: Sequence[Column], paths: Sequence[Path]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    """Class ids [n] of each file (training first), and the names of the classes. `columns` lack no values.
+
+    Classes are matched by name: 1 in one file, 1.0 or the text "1" in the other are one class. Raises `DataError` for
+    measurements.
+    """
+    for column, path in zip(columns, paths, strict=True):
+        if column.words is None and column.values.dtype.kind == "f" and not column.is_whole():
+            _refuse_measurement(column, path, "labels have dtype float64, and ")
+    labels = [column.labels() for column in columns]
+    if len({part.dtype.kind in "iu" for part in labels}) > 1:
+        labels = [part.astype(np.str_) for part in labels]
+    if labels[0].dtype.kind == "U":
+        ids, classes = named_ids(labels, [f"{path} ({part})" for path, part in zip(paths, PARTS, strict=False)])
+    else:
+        ids, classes = class_ids(labels, str(paths[0]))
+    for column, path in zip(columns, paths, strict=True):
+        if column.words is None and len(np.unique(column.values)) > _MOST_NUMBERS:
+            _refuse_measurement(column, path, "")
+    return ids, classes
+
+
+def _refuse_measurement(column: Column, path: Path, also: str) -> None:
+    values = np.unique(column.values)
+    raise DataError(
+        f"{path}: label '{column.name}' has {len(values):,} different values, such as {values[0]:g}: {also}it looks "
+        "like a measurement; name a column of classes, or bin the values"
+    )
+
+
+_EXACT = 2**53  # a float holds all whole numbers below
+
+
+def merge_names(numbers: Column, texts: Column, cell_format: CellFormat) -> bool:
+    """Return whether names that a file writes in several ways, as 01 and 1, would be one number.
+
+    Args:
+        numbers: a column that was read as numbers.
+        texts: the same cells as they are written.
+        cell_format: how the file writes numbers.
+    """
+    values: dict[str, int | float] = {}
+    for word, value in _value_by_word(numbers, texts):
+        spelling = cell_format.spelling(word)
+        if isinstance(value, float) and abs(value) >= _EXACT and spelling.removeprefix("-").isdecimal():
+            return True  # its last digits are lost
+        values[spelling] = value
+    return len(set(values.values())) < len(values)
+
+
+def _value_by_word(numbers: Column, texts: Column) -> Iterator[tuple[str, int | float]]:
+    """The different texts of a column with their numbers, but for those that stand for a missing value."""
+    present = np.ones(len(numbers.values), bool)
+    for column in (numbers, texts):
+        present &= True if column.missing is None else ~column.missing
+    rows = np.flatnonzero(present)
+    codes, first = np.unique(texts.values[rows], return_index=True)
+    for code, value in zip(codes.tolist(), numbers.values[rows[first]].tolist(), strict=True):
+        yield (texts.words or ())[code], value
+
+
+def as_texts(column: Column) -> Column:
+    """Return numbers and booleans as words, as Python writes them; words unchanged."""
+    if column.words is not None or column.values.dtype.kind != "b":
+        return column.as_words()
+    return replace(column, values=column.values.astype(np.int64), words=("False", "True"))
+
+
+def as_known(texts: Column, vocabulary: Collection[str], cell_format: CellFormat) -> Column:
+    """Return a column whose words are spelled as the known ones are; other words stay as they are.
+
+    Where all known words are numbers, as of a column that was read as numbers, words are matched by value: 01 is 1.
+    Else they are matched by how they are written, since 01 and 1 may be two names.
+
+    Args:
+        texts: the cells as they are written.
+        vocabulary: the known words.
+        cell_format: how the file writes numbers.
+    """
+    are_numbers = not cell_format.typed and all(_number_name(word, CellFormat()) == word for word in vocabulary)
+    words = texts.words or ()
+    names = [_known_name(word, vocabulary, are_numbers, cell_format) for word in words]
+    missing_marks = MISSING_MARKS if cell_format.missing is None else cell_format.missing
+    marks = {_number_name(mark, cell_format) or mark for mark in missing_marks} if are_numbers else set[str]()
+    absent = [name not in vocabulary and (_number_name(name, cell_format) or name) in marks for name in names]
+    present = sorted({name for name, is_absent in zip(names, absent, strict=True) if not is_absent})
+    rank = {name: code for code, name in enumerate(present)}
+    codes = np.array([-1 if lacks else rank[name] for name, lacks in zip(names, absent, strict=True)] + [-1], np.int64)
+    values = codes[texts.values if texts.missing is None else np.where(texts.missing, len(words), texts.values)]
+    return replace(texts, values=values, words=tuple(present), missing=values < 0 if (values < 0).any() else None)
+
+
+def _known_name(word: str, vocabulary: Collection[str], are_numbers: bool, cell_format: CellFormat) -> str:
+    """The known word that a text stands for; the text itself if there is none."""
+    if word in vocabulary or cell_format.typed:
+        return word
+    names = [cell_format.spelling(word)]
+    if are_numbers:
+        names += [_number_name(word, cell_format) or word, {"false": "0", "true": "1"}.get(word.lower(), word)]
+    return next((name for name in names if name in vocabulary), word)
+
+
+def _number_name(word: str, cell_format: CellFormat) -> str | None:
+    value = cell_format.exact(word)
+    return None if value is None else number_name(value)

@@ -13,7 +13,7 @@ import numpy as np
 from pydantic import Field, field_validator
 
 from fedloom.core.errors import DataError, suggest_name
-from fedloom.data.near_twins import twins_note
+from fedloom.data.labels import twins_note
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
 from fedloom.data.sources.source import Source, Splits
@@ -26,12 +26,15 @@ from fedloom.data.sources.tables.columns import (
     read_texts,
     refuse_missing,
 )
-from fedloom.data.sources.tables.encoding import encoded, vocabulary
-from fedloom.data.sources.tables.labels import label_ids
-from fedloom.data.sources.tables.names import as_known, as_texts, merge_names
-from fedloom.data.sources.tables.notes import grouped_digits, suspicious_features, unused_marks
+from fedloom.data.sources.tables.encoding import as_known, as_texts, encoded, label_ids, merge_names, vocabulary
 from fedloom.data.sources.tables.table_files import NO_HEADER, TableFile, looks_like_a_row
-from fedloom.data.sources.tables.words import refuse_misread, refuse_missing_marks
+from fedloom.data.sources.tables.words import (
+    grouped_digits,
+    refuse_misread,
+    refuse_missing_marks,
+    suspicious_features,
+    unused_marks,
+)
 
 
 class TableSource(Source):

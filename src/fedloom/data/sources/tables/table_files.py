@@ -19,7 +19,7 @@ from pathlib import Path
 from typing import IO, TYPE_CHECKING, Any
 
 from fedloom.core.errors import DataError, short_repr
-from fedloom.data.memory import require_memory
+from fedloom.data.dataset import require_memory
 from fedloom.data.sources.tables.columns import CellFormat, ReadingError, is_text
 
 if TYPE_CHECKING:

@@ -13,7 +13,7 @@ from typing import Any, TypeAlias
 from fedloom.core.errors import ConfigError, DataError, suggest_name
 from fedloom.core.files import expand_home
 from fedloom.data.sources.files import open_files
-from fedloom.data.sources.images import is_image
+from fedloom.data.sources.pixels import is_image
 from fedloom.data.sources.source import SOURCES
 from fedloom.runs.config.first_config.tables import table_keys
 
