@@ -119,11 +119,6 @@ class CallbackMeasures:
     def rows(self, config: RunConfig, federation: Federation, rows: Sequence[Row]) -> list[Row]:
         """Return the rows of the callbacks' measures after a round.
 
-        Args:
-            config: config of the run.
-            federation: the federation after the round.
-            rows: the run's own measures of the round, of which callbacks get copies.
-
         Raises `ConfigError` for a name that is taken or malformed, and for a value that is not a number.
         """
         round_, weights = federation.round, functools.partial(copy_weights, federation)

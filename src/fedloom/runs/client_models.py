@@ -24,13 +24,7 @@ from fedloom.engine.observed_round import ObservedRound, RoundObserver
 from fedloom.methods import Method
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage import state_archive
-from fedloom.runs.storage.folders import (
-    file_digest,
-    finished_folders,
-    round_folder,
-    round_of,
-    written_whole,
-)
+from fedloom.runs.storage.folders import file_digest, finished_folders, round_folder, round_of, written_whole
 
 _FORMAT = 1
 _SERVER_STATES, _BY_CLIENT = ("before", "after"), ("uploads", "states")
@@ -57,11 +51,6 @@ class KeptRound:
 
 def save_kept_round(folder: Path, kept: KeptRound, fingerprint: str) -> int:
     """Write a round's client models, whole or not at all, and return the bytes that they take.
-
-    Args:
-        folder: the run's folder of client models.
-        kept: the round.
-        fingerprint: fingerprint of the run's config.
 
     Raises `OSError` (e.g. a full disk).
     """
@@ -97,11 +86,6 @@ def kept_rounds(folder: Path) -> tuple[int, ...]:
 
 def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
     """Return the client models of a round, whose uploads and states are read when they are asked for.
-
-    Args:
-        folder: the run's folder of client models.
-        round_: number of the round.
-        fingerprint: fingerprint of the run's config.
 
     Raises `CheckpointError` if they are damaged, or of another config, format or version.
     """
@@ -169,11 +153,7 @@ class ClientModelKeeper:
             )
 
     def resume(self, last: int) -> None:
-        """Count what is kept already, and report named rounds that are over and were not kept.
-
-        Args:
-            last: the last finished round.
-        """
+        """Count what is kept already, and report named rounds that are over and were not kept."""
         kept = [round_ for round_ in kept_rounds(self._folder) if round_ <= last]  # later ones are written again
         self._bytes = sum(bytes_of(self._folder, round_) for round_ in kept)
         missing = sorted(self._rounds.intersection(range(1, last + 1)).difference(kept))
@@ -224,12 +204,6 @@ def client_model_keeper(
     config: RunConfig, federation: Federation, folder: Path | None, note: Callable[[str], None]
 ) -> ClientModelKeeper | None:
     """Make the keeper of a run; None if its config names no rounds.
-
-    Args:
-        config: the config of the run.
-        federation: the federation.
-        folder: the run's folder of client models; None if the run has no folder.
-        note: called with a sentence for each round that is kept or left out.
 
     Raises `ConfigError` where client models cannot be kept.
     """

@@ -83,12 +83,6 @@ def check_evaluation(
 ) -> None:
     """Check before training that the method offers the model that the protocol tests, and that rounds can be selected.
 
-    Args:
-        config: config of the run.
-        evaluator: knows the protocol and the splits with samples.
-        offered: predictors of the method by kind.
-        method: the method, whose closing round excludes early stopping.
-
     Raises `ConfigError` for a model that is not offered, and for a selection without validation data.
     """
     if isinstance(evaluator, Evaluator) and evaluator.model_kind not in offered:
@@ -157,12 +151,7 @@ def not_above_majority(
 
 
 def note_metrics_by_name(config: RunConfig, callbacks: Sequence[Callback]) -> None:
-    """Tell callbacks which metrics a finished run, which is returned as it is, may have had in another definition.
-
-    Args:
-        config: of the run.
-        callbacks: are told.
-    """
+    """Tell callbacks which metrics a finished run, which is returned as it is, may have had in another definition."""
     if names := list(own_sources(config.evaluation.metrics)):
         text = (
             f"this run has finished, and is returned as it is: a config knows {listed(names)} by name alone, so if you "

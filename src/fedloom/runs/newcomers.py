@@ -133,13 +133,7 @@ class NewcomerService:
         return torch.from_numpy(order[np.sort(kept)])
 
     def first_state(self, server: TrainedServer, newcomer: Newcomer, indices: Tensor) -> Record:
-        """Return the private state of a client that takes part for the first time.
-
-        Args:
-            server: what the run has trained.
-            newcomer: the client.
-            indices: its samples in the training set [n], int64.
-        """
+        """Return the private state of a client that takes part for the first time."""
         return self.method.client_init(self._context(server, newcomer, indices))
 
     def has_personal_model(self, server: TrainedServer, newcomer: Newcomer) -> bool:
@@ -151,11 +145,6 @@ class NewcomerService:
     def predictor(self, server: TrainedServer, newcomer: Newcomer, state: Record) -> Predictor:
         """Return the model that a newcomer gets: its personal one, unless that is an initial one and there is a global
         one.
-
-        Args:
-            server: what the run has trained.
-            newcomer: the client.
-            state: its private state.
 
         Raises `ConfigError` if the method has neither.
         """
@@ -196,13 +185,6 @@ class NewcomerService:
 
         Where the statistics of batch norm stay with the clients, a trained model first gets those of the support, on
         which the statistics of first weights, 0 and 1, would do it harm.
-
-        Args:
-            server: what the run has trained.
-            newcomer: on whose test samples.
-            predictor: the model.
-            support: the samples on which it tunes [n], int64.
-            tuned: what is tuned; None tests the model as it is.
         """
         ctx, loaded_net = self._context(server, newcomer, support), self.worker.net_of_client(newcomer.client)
         optimizer = replace(newcomer.task.optimizer, lr=newcomer.task.optimizer.lr_in(server.round), decay=1.0)
@@ -285,13 +267,7 @@ class ServesElsewhere(Protocol):
 
 
 def newcomer_notes(config: RunConfig, scenario: Scenario, tests: NewcomerTests | None) -> list[str]:
-    """Say which keys of the tests on newcomers have no effect.
-
-    Args:
-        config: config of the run.
-        scenario: its clients and newcomers.
-        tests: those of the run; None without newcomers.
-    """
+    """Say which keys of the tests on newcomers have no effect."""
     newcomers = config.evaluation.newcomers
     if scenario.newcomers is None and newcomers != NewcomersConfig():
         return ["evaluation.newcomers has no effect: no client is held out; set scenario.held_out, e.g. {share: 0.2}"]

@@ -23,13 +23,7 @@ from fedloom.runs.storage.log import Row, of_protocol
 
 
 def system_row(round_: int, name: str, value: float) -> Row:
-    """Return the row of a measure of the run itself: bytes, seconds, counts.
-
-    Args:
-        round_: the round, which counts from 1.
-        name: name of the measure, which says its unit.
-        value: the number.
-    """
+    """Return the row of a measure of the run itself: bytes, seconds, counts."""
     return Row(round=round_, client=None, split="system", protocol=None, name=name, value=value)
 
 
@@ -60,13 +54,7 @@ def training_rows(report: RoundReport) -> list[Row]:
 
 
 def score_rows(round_: int, scores: Scores | FewShotScores, protocol: str) -> list[Row]:
-    """Return the scores of one split, then the values of each client that was tested, with each predictor in turn.
-
-    Args:
-        round_: the round, which counts from 1.
-        scores: the metrics, pooled and by client.
-        protocol: which model was tested on whose data, as "personal/local".
-    """
+    """Return the scores of one split, then the values of each client that was tested, with each predictor in turn."""
     split = scores.split
     rows = [
         Row(round=round_, client=None, split=split, protocol=protocol, name=name, value=value)

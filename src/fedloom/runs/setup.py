@@ -119,14 +119,7 @@ _NATIVE = ("amx_bf16", "avx512_bf16")  # features of processors that multiply in
 
 
 def bfloat16_advice(config: RunConfig, worker: Worker, round_: int, seconds: float) -> str | None:
-    """Return what bfloat16 would buy, after the first round of a long run; None if it would not buy much, or fails.
-
-    Args:
-        config: the run's config.
-        worker: has the net and the training set; neither is changed.
-        round_: the number of the round that has just ended.
-        seconds: of that round.
-    """
+    """Return what bfloat16 would buy, after the first round of a long run; None if it would not buy much, or fails."""
     long = seconds * (config.rounds - round_) >= _WORTH_SECONDS
     if round_ != 1 or not long or config.precision != "float32" or worker.device.type != "cpu" or not has_bfloat16():
         return None

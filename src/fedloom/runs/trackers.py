@@ -152,10 +152,7 @@ class WandB(Tracker):
     """
 
     def __init__(
-        self,
-        project: str = "fedloom",
-        mode: Literal["online", "offline"] = "online",
-        folder: Path | str = "runs",
+        self, project: str = "fedloom", mode: Literal["online", "offline"] = "online", folder: Path | str = "runs"
     ) -> None:
         super().__init__()
         import_tracker("wandb", "wandb")

@@ -168,11 +168,6 @@ def variants_with_references(
     Of several protocols a reference is tested in those for which it is one. FedAvg tuned at each client has FedAvg's
     global model: as one more method of the global tables it would only correct the others more strictly.
 
-    Args:
-        values: a config in which any key may be a list to compare.
-        methods: names of methods; None takes the config's.
-        seeds: the seeds, or how many from the config's on; None takes the config's.
-
     Raises `ConfigError` as `variants`, and where no protocol of these configs has references.
     """
     configs = variants(values, methods, seeds)

@@ -42,14 +42,7 @@ _MESSAGES = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _S
 def explain_validation_error(
     error: ValidationError, section: str, model: type[BaseModel], more_keys: Sequence[str] = ()
 ) -> ConfigError:
-    """Return the first problem that pydantic found as a `ConfigError`.
-
-    Args:
-        error: the error of pydantic.
-        section: path of `model` in the config, or "".
-        model: the class that was validated.
-        more_keys: keys that it accepts beside its fields.
-    """
+    """Return the first problem that pydantic found as a `ConfigError`."""
     first = error.errors()[0]
     is_unknown = first["type"] in ("extra_forbidden", "unexpected_keyword_argument")
     typed = first["loc"][-1:] if is_unknown else ()  # may have the name of a kind of value
@@ -77,12 +70,7 @@ def _is_union_member(part: int | str) -> bool:
 
 
 def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Sequence[str]]) -> ConfigError:
-    """Add a hint to the error: sections that know the key, else sections that know a similar one, unless its own does.
-
-    Args:
-        error: the error for an unknown key.
-        sections: the sections that know a key, by its name, the likeliest first.
-    """
+    """Add to the error the sections that know the key, else those with a similar one, unless its own section has one."""
     near = (
         []
         if error.key in sections
@@ -97,11 +85,6 @@ def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Seq
 
 def build_named(kinds: Registry[Any], values: Mapping[str, Any], path: str) -> Any:
     """Build an entry `{name: ..., its keys}` of a config.
-
-    Args:
-        kinds: registry of the classes that `name` chooses from.
-        values: the entry.
-        path: its key with dots, for messages.
 
     Returns an object of the chosen class. Raises `ConfigError` for what is not known.
     """
@@ -229,13 +212,7 @@ def refuse_absurd(values: Mapping[str, Any]) -> None:
 
 
 def refuse_many(subject: str, counts: Iterable[int], largest: int = MAX_RUNS) -> None:
-    """Raise `ConfigError` for too many combinations.
-
-    Args:
-        subject: name of what is counted, for the message.
-        counts: numbers of values, whose product is the number of combinations.
-        largest: the largest product that is allowed.
-    """
+    """Raise `ConfigError` for too many combinations."""
     count = math.prod(counts)
     if count > largest:
         raise ConfigError(f"{subject}: {count:,} combinations, more than {largest:,}; shorten a list, or split them up")
@@ -251,11 +228,6 @@ def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str,
 
 def refuse_booleans(written: Any, read: Any, path: str = "") -> None:
     """Raise `ConfigError` for the first true or false that was read as a number.
-
-    Args:
-        written: values as they were written: mappings, lists and single values.
-        read: the same values after their check, at the same places; more may stand beside them.
-        path: the key of both with dots, for the message.
 
     Example:
         >>> refuse_booleans({"rounds": [True]}, {"rounds": (1,)})

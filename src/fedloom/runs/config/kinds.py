@@ -105,12 +105,7 @@ def is_dropped_by_null(values: Mapping[str, Any], path: Sequence[str]) -> bool:
 
 
 def fitted_to_kinds(values: Mapping[str, Any], compared: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
-    """Return values without the keys that only other compared kinds know.
-
-    Args:
-        values: a config of one run.
-        compared: listed values by dotted key.
-    """
+    """Return values without the keys that only other compared kinds know."""
     fitted = {key: _copied(value) for key, value in values.items()}
     for key in KIND_KEYS:
         if key in compared:

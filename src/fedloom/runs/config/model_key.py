@@ -60,28 +60,17 @@ class UserModelConfig(ModelConfig):
 
     model_config = ConfigDict(extra="forbid", frozen=True, arbitrary_types_allowed=True)
 
-    name: Literal["given"] = Field(
-        "given",
-        description="Mark of a model from Python.",
-    )
-    module: str = Field(
-        description="Class of the module.",
-    )
+    name: Literal["given"] = Field("given", description="Mark of a model from Python.")
+    module: str = Field(description="Class of the module.")
     weights: Literal["own", "drawn"] = Field(
         description="Origin of the first weights: `own` are those of a module and the same for every seed, `drawn` "
-        "come from a function and the run's seed.",
+        "come from a function and the run's seed."
     )
-    head: str | None = Field(
-        description="Name of the last linear layer; null if the model does not end in one.",
-    )
+    head: str | None = Field(description="Name of the last linear layer; null if the model does not end in one.")
     digest: str = Field(
-        description="Hash of structure and first weights; weights that a function draws are those of seed 0.",
+        description="Hash of structure and first weights; weights that a function draws are those of seed 0."
     )
-    user_model: UserModel = Field(
-        exclude=True,
-        repr=False,
-        description="Factory of the nets.",
-    )
+    user_model: UserModel = Field(exclude=True, repr=False, description="Factory of the nets.")
 
     @staticmethod
     def from_object(source: Any, data: Dataset) -> UserModelConfig:

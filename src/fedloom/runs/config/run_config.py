@@ -79,77 +79,41 @@ class RunConfig(Section):
         description="Parameters that travel and are stored: `all`, or `trainable`, which leaves frozen parameters "
         "where they are.",
     )
-    scenario: ScenarioConfig = Field(
-        description="Section of the data and their partition.",
-    )
-    rounds: int = Field(
-        30,
-        ge=1,
-        lt=_LIMIT,
-        description="Number of rounds of communication.",
-    )
+    scenario: ScenarioConfig = Field(description="Section of the data and their partition.")
+    rounds: int = Field(30, ge=1, lt=_LIMIT, description="Number of rounds of communication.")
     participation: float = Field(
-        1.0,
-        gt=0,
-        le=1,
-        description="Share of the clients that take part in a round, above 0 and at most 1.",
+        1.0, gt=0, le=1, description="Share of the clients that take part in a round, above 0 and at most 1."
     )
     local_epochs: int = Field(
-        2,
-        ge=1,
-        lt=_LIMIT,
-        description="Number of passes over its training data that a client makes in a round.",
+        2, ge=1, lt=_LIMIT, description="Number of passes over its training data that a client makes in a round."
     )
-    batch_size: int = Field(
-        32,
-        ge=1,
-        lt=_LIMIT,
-        description="Number of samples in a batch of local training.",
-    )
+    batch_size: int = Field(32, ge=1, lt=_LIMIT, description="Number of samples in a batch of local training.")
     optimizer: OptimizerSpec = Field(
-        OptimizerSpec(**_OPTIMIZER),
-        description="Section of the clients' local optimiser, or its name alone.",
+        OptimizerSpec(**_OPTIMIZER), description="Section of the clients' local optimiser, or its name alone."
     )
-    augment: Augmentation = Field(
-        Augmentation(),
-        description="Section of random changes of training images.",
-    )
+    augment: Augmentation = Field(Augmentation(), description="Section of random changes of training images.")
     precision: Literal["float32", "bfloat16"] = Field(
         "float32",
         description="Number format of training. bfloat16 trains nets below their heads in it, with float32 "
         "weights, losses and tests; it is faster on processors that support it, and changes the results.",
     )
     evaluation: EvaluationConfig = Field(
-        EvaluationConfig(),
-        description="Section of tests and of the round that counts.",
+        EvaluationConfig(), description="Section of tests and of the round that counts."
     )
     early_stopping: EarlyStoppingConfig | None = Field(
-        None,
-        description="Section of early stopping on validation data; null runs all rounds.",
+        None, description="Section of early stopping on validation data; null runs all rounds."
     )
     drift: DriftConfig | None = Field(
         None,
         description="Section of the drift that is measured in every round, or true alone; null measures none.",
         examples=[{"decompose_every": 5}],
     )
-    checkpoint: CheckpointConfig = Field(
-        CheckpointConfig(),
-        description="Section of checkpoints.",
-    )
-    seed: int = Field(
-        0,
-        ge=0,
-        lt=2**63,
-        description="Seed of everything random in the run.",
-    )
+    checkpoint: CheckpointConfig = Field(CheckpointConfig(), description="Section of checkpoints.")
+    seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything random in the run.")
     engine: EngineChoice = Field(
-        EngineChoice(),
-        description="Section of the engine that runs the clients, or its name alone.",
+        EngineChoice(), description="Section of the engine that runs the clients, or its name alone."
     )
-    flower: FlowerConfig = Field(
-        FlowerConfig(),
-        description="Section of a federation over Flower.",
-    )
+    flower: FlowerConfig = Field(FlowerConfig(), description="Section of a federation over Flower.")
     options: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description="Options of methods by method name; a section named after the method is the usual way to write "
@@ -211,13 +175,7 @@ class RunConfig(Section):
         return self.model if isinstance(self.model, str) else ", ".join(model.title for model in self.models())
 
     def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
-        """Return a blueprint for each model, with what the method needs.
-
-        Args:
-            input_shape: shape of one sample.
-            num_classes: number of classes C.
-            method: the configured method.
-        """
+        """Return a blueprint for each model, with what the method needs."""
         spec = method.spec
         needs: dict[str, Any] = {
             "head_bias": spec.head_bias,

@@ -120,23 +120,17 @@ class ScenarioConfig(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     source: str = Field(
-        "digits",
-        description="Data source, by name; its own keys stand beside this one. `fedloom datasets` lists them.",
+        "digits", description="Data source, by name; its own keys stand beside this one. `fedloom datasets` lists them."
     )
     partition: str = Field(
         "dirichlet",
         description="Partition, by name: the rule that deals samples to clients. Its own keys stand beside this one.",
     )
     clients: int = Field(
-        10,
-        ge=1,
-        description="Number of clients; partition natural counts the owners unless it is given.",
+        10, ge=1, description="Number of clients; partition natural counts the owners unless it is given."
     )
     val: float = Field(
-        0.1,
-        ge=0,
-        lt=1,
-        description="Share of each client's training samples that is held out for validation.",
+        0.1, ge=0, lt=1, description="Share of each client's training samples that is held out for validation."
     )
     split: OwnSplit | None = Field(
         None,

@@ -92,16 +92,8 @@ class EvaluationConfig(Section):
         "always recorded must be in `metrics`.",
         examples=["balanced_accuracy"],
     )
-    every: int = Field(
-        1,
-        ge=1,
-        description="Number of rounds between two tests; the last round is always tested.",
-    )
-    last_k: int = Field(
-        10,
-        ge=1,
-        description="Number of evaluated rounds that `mean_last_k` averages over.",
-    )
+    every: int = Field(1, ge=1, description="Number of rounds between two tests; the last round is always tested.")
+    last_k: int = Field(10, ge=1, description="Number of evaluated rounds that `mean_last_k` averages over.")
     also: tuple[str, ...] = Field(
         (),
         description="Names of other predictors of the method that are tested in the same way.",
@@ -126,26 +118,14 @@ class EvaluationConfig(Section):
         NewcomersConfig(),
         description="Section of the tests on clients that never trained, which `scenario.held_out` names.",
     )
-    ways: int = Field(
-        5,
-        ge=2,
-        description="Number of classes in an episode of the protocol few-shot.",
-    )
+    ways: int = Field(5, ge=2, description="Number of classes in an episode of the protocol few-shot.")
     shots: int = Field(
-        5,
-        ge=1,
-        description="Number of labelled samples of each class in an episode of the protocol few-shot.",
+        5, ge=1, description="Number of labelled samples of each class in an episode of the protocol few-shot."
     )
     queries: int = Field(
-        15,
-        ge=1,
-        description="Number of tested samples of each class in an episode of the protocol few-shot.",
+        15, ge=1, description="Number of tested samples of each class in an episode of the protocol few-shot."
     )
-    episodes: int = Field(
-        600,
-        ge=2,
-        description="Number of episodes in a test of the protocol few-shot.",
-    )
+    episodes: int = Field(600, ge=2, description="Number of episodes in a test of the protocol few-shot.")
 
     @field_validator("metrics", mode="before")
     @classmethod
@@ -229,11 +209,7 @@ def _why_not_listed(name: object) -> str:
 class EarlyStoppingConfig(Section):
     """A run ends when its validation measure has stopped improving."""
 
-    patience: int = Field(
-        10,
-        ge=1,
-        description="Number of tests without improvement after which the run ends.",
-    )
+    patience: int = Field(10, ge=1, description="Number of tests without improvement after which the run ends.")
     min_delta: float = Field(
         0.0,
         ge=0,
@@ -241,8 +217,7 @@ class EarlyStoppingConfig(Section):
         description="Improvement that a test must exceed to count, in units of `measure`.",
     )
     measure: Literal["accuracy", "loss"] = Field(
-        "accuracy",
-        description="Validation measure that is watched: accuracy (a share from 0 to 1) or loss (nats).",
+        "accuracy", description="Validation measure that is watched: accuracy (a share from 0 to 1) or loss (nats)."
     )
 
 
@@ -273,11 +248,7 @@ class CheckpointConfig(Section):
         ge=0,
         description="Time since the last checkpoint after which the next round ends with a new one, in seconds.",
     )
-    keep: int = Field(
-        2,
-        ge=1,
-        description="Number of newest checkpoints that are kept.",
-    )
+    keep: int = Field(2, ge=1, description="Number of newest checkpoints that are kept.")
     keep_clients: tuple[Annotated[int, Field(ge=1)], ...] = Field(
         (),
         max_length=1000,
@@ -286,9 +257,7 @@ class CheckpointConfig(Section):
         examples=[[1, 10, 50]],
     )
     keep_clients_mib: int = Field(
-        1024,
-        ge=1,
-        description="Largest size of all kept client models, in MiB. A run that would take more is refused.",
+        1024, ge=1, description="Largest size of all kept client models, in MiB. A run that would take more is refused."
     )
 
 
@@ -296,9 +265,7 @@ class FlowerConfig(Section):
     """Waiting times of a federation over Flower, and bounds on what it accepts from a node."""
 
     min_clients: int = Field(
-        1,
-        ge=1,
-        description="Smallest number of uploads that closes a round; with fewer the run ends.",
+        1, ge=1, description="Smallest number of uploads that closes a round; with fewer the run ends."
     )
     round_timeout: float = Field(
         600.0,
@@ -308,10 +275,7 @@ class FlowerConfig(Section):
         "the missing ones.",
     )
     join_timeout: float = Field(
-        300.0,
-        gt=0,
-        allow_inf_nan=False,
-        description="Seconds in which nodes may join before the first round.",
+        300.0, gt=0, allow_inf_nan=False, description="Seconds in which nodes may join before the first round."
     )
     max_failures: Literal["auto"] | Annotated[int, Field(ge=0)] = Field(
         "auto",

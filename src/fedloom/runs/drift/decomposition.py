@@ -72,11 +72,6 @@ def synchronous_round(worker: Worker, predictor: Predictor, jobs: Mapping[int, J
     differs from FedAvg in one thing: clients do not move apart between two averages. It is synchronous, or minibatch,
     SGD (Woodworth et al., ICML 2020, arXiv 2002.07839) with the run's optimiser. A client that has fewer batches than
     others adds nothing to the last steps, as FedAvg's mean has fewer of its steps.
-
-    Args:
-        worker: its net is used, and its sampler.
-        predictor: the weights to start from, and how they predict.
-        jobs: the round's jobs of all clients with data, by client id.
     """
 
     def loss(net: Net, batch: Batch, consts: Consts) -> Tensor:
@@ -238,12 +233,7 @@ class _Parts:
         return everyone, self._sums["participants"] / self._samples["participants"]
 
     def figures(self, change: Tensor, origin_norm: float) -> list[DriftValue]:
-        """Return norms and shares of the parts.
-
-        Args:
-            change: what the round changes in the global model [P].
-            origin_norm: length of the weights before the round, of which drift may be the rounding.
-        """
+        """Return norms and shares of the parts."""
         everyone, participants = self._means()
         parts = {
             "local": everyone - self._central,

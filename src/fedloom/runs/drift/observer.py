@@ -273,11 +273,7 @@ class RunDrift:
             self._rounds = self._log.keep_until(round_)
 
     def store(self, round_: int) -> list[Row]:
-        """Keep what was found in a round, and return the row of its cost.
-
-        Args:
-            round_: the round that has ended.
-        """
+        """Keep what was found in a round, and return the row of its cost."""
         if self._observer is None:
             return []
         latest = self._observer.latest

@@ -36,13 +36,7 @@ Move = tuple[Tree, Tree | None]
 
 
 def weight_names(tree: Tree, task: Task, without: Collection[str] = ()) -> list[str]:
-    """Name the entries of a tree that are trained weights: no buffers, such as statistics and counters of batch norm.
-
-    Args:
-        tree: weights, or a part of them.
-        task: has the roles of the entries; entries that it does not know count as weights.
-        without: names that are left out.
-    """
+    """Name the entries of a tree that are trained weights, not buffers such as the statistics of batch norm."""
     return [
         name
         for name, value in tree.items()
@@ -268,13 +262,7 @@ class MeanWeights:
         return recorder
 
     def figures(self, entry: str, clients: Sequence[int], samples: dict[int, int]) -> list[DriftValue] | str:
-        """Return the weight of each client and how far they are from others; or say in one line why there are none.
-
-        Args:
-            entry: the upload's entry that is averaged.
-            clients: ids of the participants.
-            samples: training samples by client.
-        """
+        """Return the weight of each client and how far they are from others; or say in one line why there are none."""
         if self._replaced:
             return f"a wrapper replaces the mean of {entry}: no aggregation weights"
         calls = [call for call in self._calls.get(entry, []) if list(call) == list(clients) and sum(call.values()) > 0]

@@ -281,11 +281,6 @@ def module_of(
 def module_of_metadata(metadata: ExportMetadata, tree: Tree, user_model: OwnModel | None) -> nn.Module:
     """Return the module that `metadata` describes, with the weights `tree`, in evaluation mode.
 
-    Args:
-        metadata: describes the module.
-        tree: the weights.
-        user_model: the user's module or its factory, if the run was given one.
-
     Raises `ConfigError` if it is missing and for models that are not registered, `RunFolderError` for weights that do
     not fit.
     """

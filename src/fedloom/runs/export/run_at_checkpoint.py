@@ -105,10 +105,7 @@ class RunAtCheckpoint:
             client=client,
         )
         architecture = Architecture(
-            model=blueprint.model,
-            options=dict(blueprint.options),
-            given=blueprint.factory is not None,
-            forward=forward,
+            model=blueprint.model, options=dict(blueprint.options), given=blueprint.factory is not None, forward=forward
         )
         metadata = ExportMetadata(architecture=architecture, classes=self.classes, input=self.input, training=training)
         return module, metadata, blueprint.factory.source if isinstance(blueprint.factory, UserModel) else None

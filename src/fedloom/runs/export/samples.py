@@ -49,11 +49,6 @@ def read_samples(
     .parquet is a sample, counted from 1. Other files are one sample each: a picture, resized as training pictures are,
     or a UTF-8 text.
 
-    Args:
-        paths: the files.
-        expected: the format of the run's samples.
-        note: called with each kind of unusual samples.
-
     Raises `DataError` for files that cannot be read or have another kind or shape.
     """
     names: list[str] = []
@@ -86,12 +81,6 @@ def read_labelled_table(
     path: Path, expected: Input, label: LabelColumn, note: Callable[[SampleNote], None]
 ) -> tuple[Tensor, np.ndarray]:
     """Return the samples [n, d] of a table's rows as the source would store them, and their labels [n].
-
-    Args:
-        path: the table.
-        expected: the format of the run's samples.
-        label: the column of the labels.
-        note: called with each kind of unusual samples.
 
     Raises `DataError` for a table that cannot be read or has other columns, and if the run has learned from no table.
     """
@@ -150,11 +139,6 @@ def _arrays(path: Path, expected: Input) -> Tensor:
 
 def stored_samples(x: np.ndarray, expected: Input, origin: str) -> Tensor:
     """Return samples as the run stored its own: [n, *expected.shape], of its dtype.
-
-    Args:
-        x: samples; images may have their channels last.
-        expected: the format of the run's samples.
-        origin: name of the samples in messages.
 
     Raises `DataError` for samples of another form, another dtype, and unknown token ids.
     """
@@ -259,11 +243,6 @@ def read_labelled(
 
 def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str) -> Tensor:
     """Return the class ids [n], int64, of labels.
-
-    Args:
-        labels: names [n], or ids where no class has a whole number for its name.
-        classes: names of the model's C classes, in the order of its scores.
-        origin: name of the labels in messages.
 
     Raises `DataError` for labels of another form, and for one that is no class of the model.
     """

@@ -28,13 +28,7 @@ from fedloom.core.records import Record, RecordError, Value, from_bytes, to_byte
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation
 from fedloom.runs.storage import state_archive
-from fedloom.runs.storage.folders import (
-    file_digest,
-    finished_folders,
-    round_folder,
-    round_of,
-    written_whole,
-)
+from fedloom.runs.storage.folders import file_digest, finished_folders, round_folder, round_of, written_whole
 from fedloom.runs.storage.log import START, LogPosition, MetricsLog
 from fedloom.runs.storage.run_folder import RunFolder
 
@@ -167,11 +161,6 @@ def load_latest(
 
 def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
     """Return the checkpoint of one round, or None if there is none.
-
-    Args:
-        folder: the run folder.
-        round_: number of the finished round.
-        fingerprint: fingerprint of the run's config.
 
     Raises `CheckpointError` if it is damaged, or of another config, format or version.
     """

@@ -76,11 +76,7 @@ def refuse_changed(run: Path, earlier: Any, record: Any) -> None:
 
 
 def refuse_mixed_data(records: Iterable[tuple[str, Any]]) -> None:
-    """Raise `OtherDataError` for runs of one source on different data.
-
-    Args:
-        records: of each run, what messages call it, and the record of its data, if it has one.
-    """
+    """Raise `OtherDataError` for runs of one source on different data."""
     first: dict[str, tuple[str, Any]] = {}
     for run, record in records:
         for kind, key in (_keys(record) or {}).items():
@@ -166,12 +162,7 @@ def describe_environment() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
-    return {
-        "versions": versions,
-        "system": platform.system(),
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-    }
+    return {"versions": versions, "system": platform.system(), "processor": _processor(), "cores": os.cpu_count()}
 
 
 def environment_line(machine: Mapping[str, Any]) -> str:

@@ -42,12 +42,7 @@ def refuse_mixed_results(results: Iterable[RunData]) -> None:
 
 
 def refuse_mixed(versions: Mapping[str, str | None], more: bool = False) -> None:
-    """Raise `ConfigError` for runs of different versions.
-
-    Args:
-        versions: the version of each run, by the name for messages; None if unknown.
-        more: whether this version is about to add runs.
-    """
+    """Raise `ConfigError` for runs of different versions."""
     recorded = {run: version for run, version in versions.items() if version is not None}
     counts = Counter(recorded.values())
     if len(counts.keys() | ({__version__} if more else set())) < 2:

@@ -152,13 +152,7 @@ def of_protocol(rows: Sequence[Row], protocol: str | None) -> list[Row]:
 
 
 def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[float]]:
-    """Return rounds and values of one measure, of tests in the main protocol alone, clients' own rows left out.
-
-    Args:
-        rows: measures of a run.
-        name: name of the measure.
-        split: "train", "val", "test", "system", "callback" or "newcomers".
-    """
+    """Return rounds and values of one measure, of tests in the main protocol alone, clients' own rows left out."""
     picked = [r for r in rows if r["name"] == name and r["split"] == split and r["client"] is None]
     if split in TESTED_SPLITS and picked:
         main = main_protocol(rows)
@@ -171,11 +165,6 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
 
     Where the measure that selects is not defined in any round, as in a run that diverged, the last round stands for the
     best.
-
-    Args:
-        rows: measures of a run.
-        last_k: evaluated rounds that `mean_last_k` averages over.
-        criterion: the measure by which a best round is chosen.
     """
     rounds, test = curve(rows, "accuracy", "test")
     by_round = dict(zip(rounds, test, strict=True))
@@ -192,15 +181,7 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
 def value_at_selected_round(
     rows: Sequence[Row], name: str, select: str, last_k: int, criterion: Criterion = ACCURACY
 ) -> float | None:
-    """Return a measure of the test data at the round that is selected; None where it was not measured.
-
-    Args:
-        rows: measures of a run.
-        name: name of the measure.
-        select: "last", "best_val", "best_test", or "mean_last_k" for a mean over rounds.
-        last_k: evaluated rounds that `mean_last_k` averages over.
-        criterion: the measure by which a best round is chosen.
-    """
+    """Return a measure of the test data at the round that is selected; None where it was not measured."""
     return mean_over(rows, name, selected_rounds(rows, select, last_k, criterion))
 
 
@@ -208,12 +189,6 @@ def selected_rounds(rows: Sequence[Row], select: str, last_k: int, criterion: Cr
     """Return the tested rounds that count, of which `mean_last_k` selects several.
 
     Where the measure that selects is NaN in every round, the last round stands for the best.
-
-    Args:
-        rows: measures of a run.
-        select: "last", "best_val", "best_test" or "mean_last_k".
-        last_k: evaluated rounds that `mean_last_k` selects.
-        criterion: the measure by which a best round is chosen.
     """
     tested = curve(rows, "accuracy", "test")[0]
     if select == "mean_last_k":
@@ -224,13 +199,7 @@ def selected_rounds(rows: Sequence[Row], select: str, last_k: int, criterion: Cr
 
 
 def mean_over(rows: Sequence[Row], name: str, rounds: Sequence[int]) -> float | None:
-    """Return the mean of a measure of the test data over those of the rounds that have it; None without any.
-
-    Args:
-        rows: measures of a run.
-        name: name of the measure.
-        rounds: the rounds that count.
-    """
+    """Return the mean of a measure of the test data over those of the rounds that have it; None without any."""
     by_round = dict(zip(*curve(rows, name, "test"), strict=True))
     values = [by_round[round_] for round_ in rounds if round_ in by_round]
     return fmean(values) if values else None

@@ -59,11 +59,6 @@ def read_client_details(folder: RunFolder) -> ClientDetails:
 def confusions_of(details: ClientDetails, protocol: str, classes: int) -> dict[int, Confusion]:
     """Return the pairs of classes of every client whose matrix was kept.
 
-    Args:
-        details: contents of the file.
-        protocol: which model was tested on whose data, as "personal/local".
-        classes: number of classes C.
-
     Raises `RunFolderError` for numbers that are no such pairs.
     """
     of_clients = details.get(protocol, {})
@@ -73,12 +68,7 @@ def confusions_of(details: ClientDetails, protocol: str, classes: int) -> dict[i
 
 
 def matrix_of(confusion: Confusion, classes: int) -> list[list[int]]:
-    """Return samples by true and predicted class [C][C].
-
-    Args:
-        confusion: the pairs of classes that occur.
-        classes: number of classes C.
-    """
+    """Return samples by true and predicted class [C][C]."""
     counts = [[0] * classes for _ in range(classes)]
     for true, predicted, samples in confusion:
         counts[true][predicted] = samples
@@ -161,9 +151,6 @@ class RunData:
     def confusion(self, client: int | None = None) -> list[list[int]]:
         """Return the confusion matrix after the last round: test samples by true class and predicted class [C][C].
 
-        Args:
-            client: number of the client on whose test it is; None for all tests together.
-
         Raises `ConfigError` where it was not recorded, and `RunFolderError` if a file is damaged.
         """
         if client is None:
@@ -238,12 +225,7 @@ class RunData:
 
 
 def known_direction(numbers: Mapping[str, Any], measure: str) -> bool | None:
-    """Return whether the highest value of a measure is the best, as `RunData.higher_is_better` does.
-
-    Args:
-        numbers: the contents of summary.json, empty if there is none.
-        measure: name of the measure.
-    """
+    """Return whether the highest value of a measure is the best, as `RunData.higher_is_better` does."""
     built_in = higher_is_better(measure)
     recorded: bool | None = numbers.get("higher_is_better", {}).get(measure.partition("/")[0])
     return recorded if built_in is None else built_in
@@ -254,12 +236,6 @@ def shown_criterion(rows: Sequence[Row], numbers: Mapping[str, Any], name: str, 
 
     Folders of earlier versions do not say whether the lowest value of a plug-in's metric is the best, but the run's
     accuracy shows it.
-
-    Args:
-        rows: measures of the run.
-        numbers: the contents of summary.json.
-        name: the metric that selects.
-        last_k: evaluated rounds that `mean_last_k` selects.
     """
     sign = -1 if known_direction(numbers, name) is False else 1
     usual, opposite = Criterion(name, sign), Criterion(name, -sign)

@@ -144,14 +144,7 @@ class RunFolder:
         return RunFolderError(f"{self.path / name}: damaged ({why}); delete the run folder and run again")
 
     def write_json(self, name: str, value: Mapping[str, Any], indent: int | None = 1, **sums: str) -> None:
-        """Write a JSON file of the folder, whole, with a checksum of its content, or with other ones.
-
-        Args:
-            name: name of the file.
-            value: its content.
-            indent: spaces of each level; None puts all on one line.
-            sums: checksums by name, instead of that of the content.
-        """
+        """Write a JSON file of the folder, whole, with a checksum of its content, or with other ones."""
         content = parse_json(json_text(value))  # keys are words then, as they will be read
         sums = sums or {_CONTENT: json_digest(content)}
         write_atomic(self.path / name, json_text(content | {_CHECKSUMS: sums}, indent=indent, sort_keys=True) + "\n")

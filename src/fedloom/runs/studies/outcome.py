@@ -52,13 +52,7 @@ class Outcome:
 
 
 def outcome(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
-    """Return the outcome of cells so far, as their folders show it.
-
-    Args:
-        study: the study, of which tuned options are read.
-        study_folder: the folder with its runs.
-        cells: the cells to look at.
-    """
+    """Return the outcome of cells so far, as their folders show it."""
     outcome_so_far, choices = Outcome(), Choices(study, study_folder)
     for cell in cells:
         tuned, error = choices.of(cell)
@@ -91,10 +85,6 @@ def _gather(study_folder: StudyFolder, cell: Cell, results: dict[str, RunData]) 
 def done_of(study: StudyPlan, ended: Outcome, allow_mixed: bool = False) -> dict[tuple[str, str], list[RunData]]:
     """Return the results of finished cells by setting and row; other listed values share an entry.
 
-    Args:
-        study: the study.
-        ended: outcome of the cells of `study`.
-
     Raises `ConfigError` for results of different versions of fedloom, unless `allow_mixed`.
     """
     if not allow_mixed:
@@ -120,9 +110,6 @@ def rows_of(folder: Path) -> list[tuple[str, tuple[str, str]]] | None:
     folder holds no study.
 
     Cells with equal configs share a fingerprint, and each of their rows shows its run.
-
-    Args:
-        folder: the folder of the study.
     """
     study = read(folder)
     if study is None:

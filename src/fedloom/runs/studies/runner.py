@@ -145,11 +145,6 @@ class Runner:
 def on_ray(cluster: Cluster, runner: Runner, listener: Listener) -> None:
     """Run every job of a study as a task; cells wait for their trials. A job's news arrive when it has ended.
 
-    Args:
-        cluster: the Ray cluster, whose nodes see the study's folder.
-        runner: has the study and its jobs.
-        listener: called with news of runs, by their position in the jobs.
-
     Raises `RunFolderError` if a node does not see the folder.
     """
     shared, tasks = cluster.put(runner), dict[str, Ref]()

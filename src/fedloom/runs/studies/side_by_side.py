@@ -34,12 +34,6 @@ def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[M
 
     The processes end with the block, or with this process, however it ends.
 
-    Args:
-        setting: the setting that asks for them, for messages ("jobs = 2").
-        count: number of processes.
-        work: a function at the top of a module, called in each process.
-        arguments: further arguments of `work`, which are pickled.
-
     Raises `ConfigError` if this process may not start others.
     """
     _check_may_spawn(setting)
@@ -116,12 +110,6 @@ def _follow(watched: Connection) -> None:
 
 def run_jobs(runner: Runner, workers: int, setting: str, listener: Listener) -> None:
     """Run all jobs of a runner.
-
-    Args:
-        runner: has the jobs.
-        workers: number of processes; 1 runs the jobs in this process.
-        setting: the setting that asks for processes, for messages ("jobs").
-        listener: called with news of runs.
 
     Raises the first error that a job raises, after which the other processes stop between two rounds. A process that
     was killed is such an error, too; where errors are recorded, it is reported, and its job is left to the others.

@@ -173,12 +173,7 @@ def _with(values: Mapping[str, Any], tried: Mapping[str, Any]) -> dict[str, Any]
 
 
 def refuse_without_validation(config: RunConfig, who: str) -> None:
-    """Raise `ConfigError` if a config has no validation data to choose on.
-
-    Args:
-        config: of a run by which something is chosen.
-        who: what chooses, which begins the message.
-    """
+    """Raise `ConfigError` if a config has no validation data to choose on."""
     scenario = config.scenario
     share = scenario.val if scenario.split is None else scenario.split.val
     if config.evaluation.protocol == "few-shot" or not share:

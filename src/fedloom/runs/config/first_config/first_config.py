@@ -15,14 +15,7 @@ from fedloom.core.errors import ConfigError, printable
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
 from fedloom.data.sources.source import SOURCES, Splits, configure_source
-from fedloom.runs.config.first_config.choices import (
-    Choice,
-    DataFacts,
-    as_values,
-    partitions,
-    section_choices,
-    settings,
-)
+from fedloom.runs.config.first_config.choices import Choice, DataFacts, as_values, partitions, section_choices, settings
 from fedloom.runs.config.first_config.draft import Ask, SourceDraft, draft_source
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.setup import Setup
