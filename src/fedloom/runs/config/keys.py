@@ -70,7 +70,7 @@ def _is_union_member(part: int | str) -> bool:
 
 
 def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Sequence[str]]) -> ConfigError:
-    """Add to the error the sections that know the key, else those with a similar one, unless its own section has one."""
+    """Add to the error the sections that know the key, or else those that know a similar one."""
     near = (
         []
         if error.key in sections
