@@ -133,7 +133,7 @@ def note_unused_options(overrides: Sequence[str] | None, methods: Collection[str
     unused = [
         key
         for key, section in section_by_key.items()
-        if section in METHODS and section not in {*RunConfig.model_fields, *methods}
+        if section not in {*RunConfig.model_fields, *methods} and section in METHODS
     ]
     if unused:
         say(
