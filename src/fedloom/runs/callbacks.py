@@ -1,9 +1,4 @@
-"""Callbacks watch a run. They may measure something more and end the run early; they cannot change a number.
-
-The weights of a running federation, as they are tested.
-
-Measures of callbacks: checked, and made rows of the round's log before the round is saved.
-"""
+"""Callbacks watch a run. They may add measures to its log and end it early; they cannot change a number."""
 
 from __future__ import annotations
 

@@ -1,6 +1,4 @@
-"""Keeps the client models of the rounds that `checkpoint.keep_clients` names, in the run folder.
-
-Client models of named rounds: what each participant sent and kept, and the server's states around the round.
+"""Client models of the rounds that `checkpoint.keep_clients` names: kept while the run goes on, and read again.
 
 client_models/round-000012/: meta.json (format, version, fingerprint, round, checksums), before.safetensors and
 after.safetensors (states of the server), uploads/ and states/ (of the participants, see `state_archive.py`).

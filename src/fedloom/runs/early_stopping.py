@@ -1,7 +1,4 @@
-"""Early stopping on validation data.
-
-Checks of an evaluation: before training, whether it can be done; at the end, whether the model is above a guess.
-"""
+"""Early stopping on validation data, and checks of an evaluation: whether it can be done, whether it beats a guess."""
 
 from __future__ import annotations
 

@@ -1,12 +1,9 @@
-"""Tests of a trained run on clients that never trained: which there are, and their rows.
-
-`runs/newcomers.py` says how one of them is served. Over nodes, the newcomers' own nodes do so.
-
-How a client that never trained is served by a trained run: as it comes, and after it tuned on a few samples.
+"""Tests of a trained run on clients that never trained: as they come, and after they tuned on a few samples.
 
 A newcomer starts as a client does that takes part for the first time: `client_init` joined with what the server has,
 never with the state of another client. Its support is k samples of each class that it holds, the first k of an order
-drawn for it, so that a larger k adds samples; it is tested on its whole test split, on which it never tunes.
+drawn for it, so that a larger k adds samples; it is tested on its whole test split, on which it never tunes. Over
+nodes, the newcomers' own nodes do all this.
 """
 
 from __future__ import annotations

@@ -1,7 +1,4 @@
-"""The tests of a run: which protocols the method offers, and the rows of each.
-
-Metric rows of a round's report and of its tests, one measure a row.
-"""
+"""The tests of a run: which protocols the method offers, and the metric rows of a round and of its tests."""
 
 from __future__ import annotations
 

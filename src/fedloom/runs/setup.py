@@ -1,7 +1,4 @@
-"""The method, its nets and its tasks, built from a config and the shape of its data before any training.
-
-Measure what `precision: bfloat16` would buy a long run on this machine, and say it once.
-"""
+"""The method, its nets and its tasks, built from a config before any training; and the hint that bfloat16 is faster."""
 
 from __future__ import annotations
 

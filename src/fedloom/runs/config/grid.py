@@ -1,7 +1,4 @@
-"""Configs of several runs: methods, seeds, and every key that is given as a list.
-
-The rows without which no gain of a method means anything: what a comparison adds as its references.
-"""
+"""Configs of several runs: methods, seeds, every key given as a list, and the references that a gain must beat."""
 
 from __future__ import annotations
 

@@ -1,15 +1,4 @@
-"""Errors of a config in one line: the key, the value, why it is wrong, and where the key belongs.
-
-Keys by section, for hints on misplaced keys, and the check of a model's options.
-
-Upper bounds for the numbers of a config or a study. A larger number is a typing error: its run would not end.
-
-Refuses true and false where a config needs a number: Python reads them as 1 and 0.
-
-The one list of config keys that cannot change a number. Nothing here needs torch.
-
-Differences between the config of a run folder and another config, as a short text.
-"""
+"""Checks of config keys: one line for each mistake, hints on misplaced keys, bounds, and no booleans for numbers."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Keys that belong to one kind (a partition, a source, a model, an optimiser): they leave a config when another kind is
-put over it.
+"""Drops keys that stop applying when a config is overridden: switching `scenario.partition` from `dirichlet` to `iid`
+removes `alpha`.
 
-A kind is named by one key, such as `scenario.partition`, and its own keys stand in the same section.
+One key names the kind (a partition, a source, a model, an optimiser); the kind's own keys stand in the same section.
 """
 
 from __future__ import annotations

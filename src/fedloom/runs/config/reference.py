@@ -1,7 +1,4 @@
-"""The reference of all config keys, with default, values and meaning: from the same fields that check a config.
-
-Ready configs: the YAML files in `configs/`, named by their path there (`fedsc/cifar10-dirichlet-0.2`).
-"""
+"""The reference of all config keys, made from the fields that check a config, and the ready configs in `configs/`."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The section `scenario` of a run: the source, the partition, the skews and the attack, with their keys.
-
-The run key `scenario.public`: what the server holds itself.
-
-The number of clients that the data decide, read once for all configs of a study.
-"""
+"""The section `scenario` of a run: source, partition, skews, attack and public data, with their keys."""
 
 from __future__ import annotations
 

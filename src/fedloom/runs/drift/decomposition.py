@@ -2,14 +2,12 @@
 
 Delta is the change of the global model in the round, u_k what the weights of client k change while it trains, p_k its
 share of the samples, S the participants, N all clients, and c the change in the centralised round
-(`synchronous.py`). Then
+(`synchronous_round`). Then
 
     Delta - c  =  (sum_N p_k u_k - c)  +  (sum_S p_k u_k / sum_S p_k - sum_N p_k u_k)  +  (Delta - sum_S ...)
     drift      =  local                +  sampling                                     +  server
 
 All clients train once more for it, so it is for simulations.
-
-The centralised round: the clients' own batches at common weights, averaged at every step.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""Measures the drift of every round of a run.
-
-Drift by class: rows of the head, and class tables between clients and between rounds.
-
-The drift of a run: measured round by round, and kept in its folder.
-"""
+"""Measures the drift of every round, by client and by class, and keeps it in the run folder."""
 
 from __future__ import annotations
 

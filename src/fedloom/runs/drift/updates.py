@@ -1,11 +1,4 @@
-"""Arithmetic of updates that are trees, in float64 and in blocks that fit the memory.
-
-How the clients' updates of a round differ: lengths, angles, gradient diversity.
-
-Figures of the server's state after a round: the variance of its class tables, and numbers such as FedSKC's rho.
-
-The weights with which a method's aggregation averages the uploads, noted while it does so.
-"""
+"""How the clients' updates of a round differ (lengths, angles, gradient diversity), and the weights of their mean."""
 
 from __future__ import annotations
 

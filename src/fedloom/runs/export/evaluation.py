@@ -1,7 +1,4 @@
-"""Test a trained model on new labelled data, with all metrics.
-
-Import a user's model by the name of its module or file, for commands, which cannot be passed a Python object.
-"""
+"""Tests a trained model on new labelled data, with all metrics; and imports a user's model by name, for commands."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The JSON beside an exported model: the net that its weights fit, its input and its classes.
-
-Make modules with trained weights, from a method's predictor or from an exported file.
-"""
+"""Modules with trained weights, and the JSON beside an exported file: the net, its input and its classes."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Read new samples for a trained model: pictures, texts, tables and arrays, in the format of the run's source.
-
-Read labelled samples, on which a trained model is tested.
-"""
+"""Reads new samples for a trained model, labelled or not: pictures, texts, tables and arrays, as the run's source does."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The trained model of a run: a plain module with the tested weights, and the metadata to use it.
-
-The models of one round: what the server sent, what each participant trained, and what the server made of it.
-"""
+"""Trained models of a run: after the last or best round, or before and after one round, with metadata to use them."""
 
 from __future__ import annotations
 

@@ -1,12 +1,8 @@
 """Checkpoints: a federation between two rounds, on disk, in folders that are complete or absent.
 
 checkpoint/round-000012/: meta.json (format, version, fingerprint, round, checksums), server.safetensors, and the client
-states (`state_archive.py`). Equal federations have the same sha256, whenever checkpoints were written.
-
-Take a run back to an earlier checkpoint: what came after it is deleted, and the next resume goes on from there.
-
-Whether the states of a checkpoint are some that its run can go on from. A checkpoint may come from somebody else,
-with checksums that fit damaged states.
+states (`state_archive.py`). Equal federations have the same sha256, whenever checkpoints were written. A checkpoint may
+come from somebody else, with checksums that fit damaged states, so a run checks the states before it goes on.
 """
 
 from __future__ import annotations

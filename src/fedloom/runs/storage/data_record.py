@@ -1,9 +1,7 @@
-"""Record of a run's data in scenario.json, by which runs on other data are noticed. Nothing here needs torch.
+"""What a run was trained on and where: digests of its data in scenario.json, hardware and versions in env.json.
 
 Two runs with the same keys of a source had the same data if the digests of the source are equal; two with the same
 scenario and seed if the digests of what was dealt are. A file that changes under its path changes both.
-
-Hardware and versions, without which a measured time or number means little.
 """
 
 from __future__ import annotations

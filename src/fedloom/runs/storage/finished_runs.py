@@ -1,7 +1,4 @@
-"""Search folders for finished runs.
-
-The version of fedloom that made a run; runs of several versions are not mixed by accident. Needs no torch.
-"""
+"""Finds finished runs in folders, their versions, and the values that tuning chose for them. Needs no torch."""
 
 from __future__ import annotations
 

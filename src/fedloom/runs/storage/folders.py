@@ -1,8 +1,7 @@
-"""Marker of fedloom's folders: a small file that is written first. fedloom touches no folder without it.
+"""The folders that fedloom writes: their marker, the folders of stored rounds, and errors of a full disk or memory.
 
-Folders `round-000012`, one for each stored round, that are complete or absent.
-
-Errors of a full disk and of exhausted memory, in one line that says what to do.
+The marker, a small file, is written first; fedloom touches no folder without it. A folder `round-000012` is complete or
+absent.
 """
 
 from __future__ import annotations

@@ -1,9 +1,4 @@
-"""metrics.jsonl: what a run measured, one row a line, appended while it goes on.
-
-Curves of a run's measures, and the rounds that are selected from them. Nothing here needs torch.
-
-drift.jsonl: what the rounds of a run say about drift, one round a line. Nothing here needs torch.
-"""
+"""metrics.jsonl and drift.jsonl, appended while a run goes on, and the curves in them. Needs no torch."""
 
 from __future__ import annotations
 

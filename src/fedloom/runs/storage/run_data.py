@@ -1,9 +1,7 @@
 """The contents of a finished run folder as plain data. Nothing here needs torch.
 
-clients.json: the predictions of the last test by class, of every client. Needs no torch.
-
-The file has, by protocol and client, the confusion matrix as the pairs of classes that occur, one after another: true
-class, predicted class, samples. So it grows with the test samples and not with the squared number of classes.
+clients.json has, by protocol and client, the confusion matrix as the pairs of classes that occur, one after another:
+true class, predicted class, samples. So it grows with the test samples, not with the squared number of classes.
 """
 
 from __future__ import annotations

@@ -1,13 +1,4 @@
-"""News of runs, which a runner passes to one listener, whichever process trains them.
-
-Live progress of one or several runs: bars on a terminal, one output that settles in a notebook, else lines.
-
-The pace of several runs: rounds done, and the time until all have ended.
-
-One output of a notebook cell that is replaced in place, so that the saved notebook has its last state only.
-
-`rich.live` needs ipywidgets in a notebook, and widgets are no part of a saved notebook.
-"""
+"""Live progress of one or several runs: bars on a terminal, one output in a notebook that is replaced, else lines."""
 
 from __future__ import annotations
 

@@ -1,9 +1,4 @@
-"""The outcome of the cells of a study, as its folder shows it.
-
-Collect finished runs from folders: of runs, of comparisons, and of anything above them.
-
-Copy finished cells of another study into this one: a table and a figure of a paper often share runs.
-"""
+"""Finished cells of a study and finished runs of any folders, collected, or copied into another study."""
 
 from __future__ import annotations
 

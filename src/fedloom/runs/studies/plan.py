@@ -1,7 +1,4 @@
-"""Parse a study, one YAML with settings, methods, seeds and lists, and make its cells.
-
-A study that leaves out each domain of a source in turn: one setting for each.
-"""
+"""Parses a study, one YAML with settings, methods, seeds and lists, into its cells."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""Run the cells of a study on any number of processes and machines.
-
-Compare methods and seeds on equal terms: the same scenario, initial weights and batches.
-"""
+"""Runs the cells of a study or of a comparison, on any number of processes and machines."""
 
 from __future__ import annotations
 

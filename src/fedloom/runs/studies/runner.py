@@ -1,7 +1,4 @@
-"""Run the jobs of a comparison or a study: which of them are free, how one is run, and what its error ends.
-
-Run the cells of a study as tasks of Ray. Ray chooses node and time; the shared folder records what has finished.
-"""
+"""Runs the jobs of a comparison or a study: which are free, how one runs, what its error ends; also as tasks of Ray."""
 
 from __future__ import annotations
 

@@ -1,7 +1,4 @@
-"""The values that tuning tries, the same for every method: combinations of listed values, or points in ranges.
-
-The keys of a study file, and their checks.
-"""
+"""The keys of a study file, and the values that tuning tries: combinations of lists, or points in ranges."""
 
 from __future__ import annotations
 

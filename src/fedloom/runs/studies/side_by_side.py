@@ -1,6 +1,6 @@
-"""Run the jobs of a runner in several processes of this call, each of which gets one job at a time.
+"""Runs the jobs of a runner in several processes, each of which gets one job at a time.
 
-Child processes for whole runs. They share only a pipe each with the parent, so that none leaves a lock behind.
+Parent and child share only a pipe, so that a process that dies leaves no lock behind.
 """
 
 from __future__ import annotations

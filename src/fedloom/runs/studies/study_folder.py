@@ -2,8 +2,6 @@
 
 .fedloom (the mark) · study.yaml (the whole study) · a run folder for each cell · NAME.error.txt beside a cell that
 failed · trials/ (run folders of the tuning, and its choices) · .locks/.
-
-Read from a study's folder which values tuning chose. Needs no torch.
 """
 
 from __future__ import annotations

@@ -1,9 +1,7 @@
-"""Tuning before the cells: every method tries the same values, and only validation data choose.
+"""Tuning before the cells, and how far cells and trials are. Every method tries the same values.
 
 A trial's score is its validation accuracy, or that of the metric `evaluation.select_by`, by the rule by which the study
 selects a round. Test data are not used.
-
-How far the cells and trials of a study are.
 """
 
 from __future__ import annotations
