@@ -1,4 +1,4 @@
-"""Reads new samples for a trained model, labelled or not: pictures, texts, tables and arrays, as the run's source does."""
+"""Reads new samples for a trained model, labelled or not, as its source does: pictures, texts, tables and arrays."""
 
 from __future__ import annotations
 
