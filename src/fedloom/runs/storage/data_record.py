@@ -1,4 +1,4 @@
-"""What a run was trained on and where: digests of its data in scenario.json, hardware and versions in env.json.
+"""Records of the data and the machine of a run: digests in scenario.json, hardware and versions in env.json.
 
 Two runs with the same keys of a source had the same data if the digests of the source are equal; two with the same
 scenario and seed if the digests of what was dealt are. A file that changes under its path changes both.
