@@ -76,6 +76,7 @@ def _key_table(kind: str, keys: list[ConfigKey]) -> str:
 
 _GENERATED = {
     "config keys": key_tables,
+    "known mistakes": method_lists.known_mistakes,
     "methods": method_lists.overview,
     "needs": method_lists.needs,
     "reported facts": privacy_tables.reported_facts_table,

@@ -6,8 +6,10 @@ docs/assets/needs.js filters the list by the words of the traits.
 
 from __future__ import annotations
 
+import runpy
 from collections.abc import Iterator, Mapping
 from functools import cache
+from pathlib import Path
 from typing import Any
 
 from benchmarks.advice import TRAFFIC, cached_cells, is_federated, traffic_share
@@ -58,6 +60,12 @@ def needs() -> str:
         words = f"{when_to_use(method)}<br><small>{results_sentence(method.name)}</small>"
         rows.append([f"[{method.title}]({method.name}.md)", words, " · ".join(traits_of(method))])
     return markdown(("method", "when to use it, and its results in our studies", "traits"), rows)
+
+
+def known_mistakes() -> str:
+    """Return the mistakes that the tests notice, with the file that each one changes."""
+    mutations = runpy.run_path(str(Path(__file__).parents[1] / "tests" / "mutations" / "mutations.py"))["MUTATIONS"]
+    return markdown(("mistake", "file"), [(mutation.mistake, f"`{mutation.file}`") for mutation in mutations])
 
 
 def results_of(method: Entry) -> str:

@@ -71,6 +71,11 @@ def test_a_method_page_has_its_facts_and_results(hooks):
     assert "\nPoints over FedAvg: " in page
 
 
+def test_the_page_of_mistakes_lists_them(hooks):
+    page = markdown_of(hooks, "methods/mutations.md")
+    assert "\n| moon: positive and negative swapped | `methods/moon.py` |" in page
+
+
 def test_an_unknown_table_ends_the_build(hooks):
     page = SimpleNamespace(file=SimpleNamespace(src_uri="results.md"))
     with pytest.raises(KeyError, match="no-such"):
