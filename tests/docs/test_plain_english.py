@@ -31,7 +31,7 @@ MARKS = [
 ]
 PAGES = ["README.md", "CONTRIBUTING.md", "CHANGELOG.md", "SECURITY.md"]
 PAGES += ["docs/*.md", "docs/how-to/*.md", "docs/deployment/*.md", "docs/decisions/*.md", "docs/api/*.md"]
-PAGES += ["docs/reproduction/*.md", "benchmarks/README.md"]
+PAGES += ["docs/methods/*.md", "docs/theory/*.md", "docs/reproduction/*.md", "benchmarks/README.md"]
 OTHERS = {"architecture"}
 
 
