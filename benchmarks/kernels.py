@@ -23,9 +23,8 @@ from torch import Tensor
 from torch.nn.functional import conv2d, cross_entropy, max_pool2d
 
 from fedloom.core.streams import Streams
-from fedloom.engine.fast.kernels.native import is_faster
-from fedloom.engine.fast.kernels.operators import convolution, max_pool2
-from fedloom.engine.memory import keep_freed_memory
+from fedloom.engine.fast.kernels.operators import convolution, is_faster, max_pool2
+from fedloom.engine.speedups import keep_freed_memory
 from fedloom.nets import MODELS, build
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net

@@ -18,7 +18,7 @@ PACKAGES = [
     "fedloom.data.partitions",
     "fedloom.data.skews",
     "fedloom.evaluation.metrics",
-    "fedloom.methods.contract.losses",
+    "fedloom.methods.contract.phases",
     "fedloom.methods.parts",
     "fedloom.methods.wrappers",
 ]

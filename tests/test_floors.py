@@ -92,22 +92,15 @@ def reached(start: str, graph: Mapping[str, set[str]]) -> set[str]:
 ENGINE = SOURCE / "engine"
 # From below to above: a file imports from lower places only, or from its own folder.
 ENGINE_FLOORS: dict[str, int] = {
-    **dict.fromkeys(["steps", "ascent", "optimizer", "batch_sampler", "leaves", "keys", "term_balance"], 0),
-    **dict.fromkeys(["chosen_weights", "client_memory", "epoch_results", "statistics_pass"], 0),
-    **dict.fromkeys(["jobs", "arrivals", "round_report", "slow_clients", "memory", "attacked", "public"], 0),
-    "observed_round": 0,
+    **dict.fromkeys(["steps", "optimizer", "batch_sampler", "keys", "client_phases", "statistics_pass"], 0),
+    **dict.fromkeys(["jobs", "arrivals", "round_report"], 0),
     "fast": 1,
     "speedups": 2,
     "client": 3,
-    "serial": 4,
-    "threads": 5,
-    "states": 4,
-    "loop": 5,
-    "stacked": 5,
-    "processes": 6,
-    "flops": 6,
-    "auto": 7,
-    "ray": 7,
+    **dict.fromkeys(["serial", "states"], 4),
+    **dict.fromkeys(["threads", "loop", "stacked"], 5),
+    **dict.fromkeys(["processes", "flops"], 6),
+    **dict.fromkeys(["auto", "ray"], 7),
     "choose": 8,
     "__init__": 9,
 }

@@ -7,9 +7,8 @@ from fedloom.core.errors import ClientError
 from fedloom.core.records import get_tree
 from fedloom.engine.threads import Threads
 from fedloom.methods.contract.contexts import Start
-from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Choose, Collect, Train
+from fedloom.methods.contract.phases import Choose, Collect, Train, cross_entropy
 from fedloom.methods.contract.sample_statistics import SampleMean
 from support import ENGINES, TinyBN, after, alike, same_bits, same_tree, world
 

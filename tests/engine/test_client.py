@@ -10,9 +10,8 @@ from torch import nn
 from fedloom.core.errors import ClientError
 from fedloom.core.trees import clone
 from fedloom.methods.contract.contexts import Start
-from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, Train
+from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, Train, cross_entropy
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import BN_ROLES, Net, Role

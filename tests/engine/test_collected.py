@@ -7,9 +7,8 @@ import torch
 from fedloom.core.errors import ClientError
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.threads import Threads
-from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Batch, Collect, Objective, Train
+from fedloom.methods.contract.phases import Batch, Collect, Objective, Train, cross_entropy
 from fedloom.methods.contract.sample_statistics import Moments, Rows
 from support import ENGINES, Tiny, TinyBN, after, alike, world
 

@@ -11,7 +11,7 @@ from fedloom.core.records import map_tensors
 from fedloom.engine.choose import EngineChoice
 from fedloom.engine.client import Worker
 from fedloom.engine.stacked import Batched
-from fedloom.engine.stacked.stacks import Stacks
+from fedloom.engine.stacked.batched import Stacks
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
 from fedloom.runs.config.run_config import parse

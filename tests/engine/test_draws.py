@@ -11,9 +11,8 @@ from fedloom.data.augment import Augmentation
 from fedloom.engine import LocalTraining, Worker
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.stacked import members
-from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Collect, Train
+from fedloom.methods.contract.phases import Collect, Train, cross_entropy
 from fedloom.methods.contract.sample_statistics import SampleMean
 from fedloom.methods.contract.spec import Spec
 from support import PLAIN_SGD, Backwards, TinyBN, after, alike, furthest, same_bits, world

@@ -7,9 +7,9 @@ import pytest
 import torch
 
 from fedloom.engine.keys import glance_of, phase_key, values_of
-from fedloom.methods.contract.parts_of_data import Part
 from fedloom.methods.contract.phases import Collect, OptimizerSpec, Train
 from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
+from fedloom.methods.contract.spec import Part
 from fedloom.methods.fedavg import FedAvg
 from fedloom.methods.parts.measures import features, logits
 from fedloom.methods.parts.parameters import clipped

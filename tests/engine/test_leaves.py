@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.core.tables import ClassTable
-from fedloom.engine.leaves import from_leaves, leaves_of, structure_of, to_device
+from fedloom.engine.keys import from_leaves, leaves_of, structure_of, to_device
 
 
 def consts(value, number=0.5):

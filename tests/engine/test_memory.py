@@ -6,8 +6,8 @@ import types
 
 import pytest
 
-from fedloom.engine import memory
-from fedloom.engine.memory import HeldHeap
+from fedloom.engine import speedups as memory
+from fedloom.engine.speedups import HeldHeap
 
 
 @pytest.fixture

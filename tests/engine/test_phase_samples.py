@@ -13,11 +13,10 @@ from fedloom.data.augment import Augmentation
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.threads import Threads
 from fedloom.methods.contract.contexts import Received
-from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.parts_of_data import Part
-from fedloom.methods.contract.phases import Collect, Objective, Train
+from fedloom.methods.contract.phases import Collect, Objective, Train, cross_entropy
 from fedloom.methods.contract.sample_statistics import LabelledRows, Rows, SampleMean
+from fedloom.methods.contract.spec import Part
 from support import ENGINES, Tiny, TinyBN, after, alike, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0, 1, 1, 2, 3], [1, 0], [2]]

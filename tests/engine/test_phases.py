@@ -5,9 +5,8 @@ import torch
 
 from fedloom.core.errors import ClientError
 from fedloom.engine.fast.replayer import Replayer
-from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, Train
+from fedloom.methods.contract.phases import Collect, Objective, OptimizerSpec, Train, cross_entropy
 from fedloom.methods.contract.sample_statistics import SampleMean
 from fedloom.nets.net import BN_ROLES, Role
 from support import ENGINES, Backwards, Tiny, TinyBN, TinyDropout, TinyInstance, after, alike, same_tree, world

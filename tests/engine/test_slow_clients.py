@@ -3,7 +3,7 @@
 import threading
 import time
 
-from fedloom.engine import slow_clients
+from fedloom.engine import serial as slow_clients
 from fedloom.engine.serial import Serial
 from fedloom.methods.fedavg import FedAvg
 from support import world

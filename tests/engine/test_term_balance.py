@@ -5,7 +5,7 @@ import dataclasses
 import pytest
 import torch
 
-from fedloom.engine.term_balance import ROUNDS, balance_diagnostics, gradient_norms, gradient_ratios
+from fedloom.engine.round_report import ROUNDS, balance_diagnostics, gradient_norms, gradient_ratios
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Objective, OptimizerSpec
 from support import Recording, TinyBN, TinyDropout, configured, same_bits, world

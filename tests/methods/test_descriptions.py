@@ -21,9 +21,8 @@ from fedloom.methods.catalogue import (
     set_by,
     wrappers_of,
 )
-from fedloom.methods.contract.citation import SYMBOLS, formula
+from fedloom.methods.contract.citation import PAPERS, SYMBOLS, formula
 from fedloom.methods.contract.method import PRESETS
-from fedloom.methods.contract.paper_settings import PAPERS
 from fedloom.runs.config.run_config import parse
 from support import TinyBN, configured, world
 

@@ -7,9 +7,8 @@ from torch import nn
 import fedloom
 from fedloom.core.records import wire_size
 from fedloom.methods import METHODS, register
-from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import OptimizerSpec, Train
+from fedloom.methods.contract.phases import OptimizerSpec, Train, cross_entropy
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import EXTRA, Role
 from fedloom.runs.callbacks import Callback

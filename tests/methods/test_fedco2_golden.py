@@ -18,8 +18,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.engine import LocalTraining, Worker
 from fedloom.engine.jobs import Job
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task, Work
-from fedloom.methods.contract.losses import kl_divergence
-from fedloom.methods.contract.phases import Batch, OptimizerSpec
+from fedloom.methods.contract.phases import Batch, OptimizerSpec, kl_divergence
 from fedloom.methods.fedco2 import foreign_losses, fused, head_stacks
 from fedloom.nets.blueprint import Bundle, prepare_net
 from fedloom.nets.net import Net, tree_of

@@ -14,8 +14,7 @@ from torch import Tensor
 from fedloom.core.tables import ClassTable
 from fedloom.methods import fedsc
 from fedloom.methods.contract.contexts import ServerContext
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.phases import Batch
+from fedloom.methods.contract.phases import Batch, cross_entropy
 from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.parts.contrast import contrast_of, mean_distances, scaled_similarities
 from fedloom.methods.parts.prototypes import label_discrepancy, nearest_holders

@@ -5,9 +5,8 @@ import torch
 
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.methods.contract.contexts import Start
-from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Objective
+from fedloom.methods.contract.phases import Objective, cross_entropy
 from fedloom.methods.contract.spec import Spec
 from support import ENGINES, Tiny, TinyBN, TinyDropout, after, alike, world
 

@@ -6,9 +6,8 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.engine.fast.replayer import Replayer
-from fedloom.methods.contract.losses import cross_entropy, kl_divergence
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Objective, OptimizerSpec, Train
+from fedloom.methods.contract.phases import Objective, OptimizerSpec, Train, cross_entropy, kl_divergence
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets import MODELS
 from fedloom.nets.blueprint import Blueprint, prepare_net

@@ -86,7 +86,7 @@ def listed_methods() -> tuple[dict[str, Any], bool]:
     """Return all methods with their facts and what filters ask, wrappers and papers; and whether all were loaded."""
     from fedloom.methods import METHODS, WRAPPERS
     from fedloom.methods.catalogue import entries
-    from fedloom.methods.contract.paper_settings import PAPERS
+    from fedloom.methods.contract.citation import PAPERS
 
     methods = {
         entry.name: {

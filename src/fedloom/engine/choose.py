@@ -15,13 +15,12 @@ from fedloom.core.errors import ConfigError
 from fedloom.engine.auto import Auto, Candidate
 from fedloom.engine.client import Worker
 from fedloom.engine.loop import Federation
-from fedloom.engine.memory import keep_freed_memory
 from fedloom.engine.processes import Processes
 from fedloom.engine.processes.shared_memory import SharedMemory
 from fedloom.engine.processes.workers import may_start_processes
 from fedloom.engine.ray import OnRay
 from fedloom.engine.serial import Engine, Serial
-from fedloom.engine.speedups import Speedups
+from fedloom.engine.speedups import Speedups, keep_freed_memory
 from fedloom.engine.stacked import Batched, obstacle
 from fedloom.engine.threads import Threads
 from fedloom.evaluation.metric_checks import metric_of_one_process

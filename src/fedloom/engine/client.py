@@ -15,11 +15,16 @@ from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import BatchSampler, PhasePlan
-from fedloom.engine.chosen_weights import chosen_weights
-from fedloom.engine.client_memory import ClientMemory, NetMemory, SeparateMemory
-from fedloom.engine.epoch_results import EpochResults, NoObjectives
+from fedloom.engine.client_phases import (
+    ClientMemory,
+    EpochResults,
+    NetMemory,
+    NoObjectives,
+    SeparateMemory,
+    chosen_weights,
+)
 from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, LocalTraining, methods_by_stage, staged
-from fedloom.engine.leaves import to_device
+from fedloom.engine.keys import to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Replay, Speedups
 from fedloom.engine.statistics_pass import PassSteps

@@ -75,7 +75,7 @@ class JobResult:
     """The outcome of a job: upload, next state, mean loss terms of the last epoch, steps and samples processed.
 
     Attributes:
-        norms: gradient norms of loss terms, if the job measures them (`engine/term_balance.py`).
+        norms: gradient norms of loss terms, if the job measures them (`engine/round_report.py`).
         notes: messages of the worker.
     """
 

@@ -12,23 +12,43 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
+from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.engine import term_balance
-from fedloom.engine.arrivals import ArrivingUploads, LazyJobs, PayloadBytes
-from fedloom.engine.attacked import idle_attack_diagnostics, with_forged
+from fedloom.engine import round_report as term_balance
+from fedloom.engine.arrivals import ArrivingUploads, LazyJobs, PayloadBytes, idle_attack_diagnostics, with_forged
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, Job, JobResult, Stage, kept_since, methods_by_stage
-from fedloom.engine.observed_round import ObservedRound, RoundObserver
-from fedloom.engine.public import require_public
-from fedloom.engine.round_report import RoundReport, Seconds
+from fedloom.engine.round_report import ObservedRound, RoundObserver, RoundReport, Seconds
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import ClientStates
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task
 from fedloom.methods.contract.method import Method, Uploads
 from fedloom.nets.loaded_net import group_of
 from fedloom.nets.net import FunctionalNet
+
+
+def require_public(method: Method, scenario: Scenario) -> None:
+    """Raise `ConfigError` if the server's data are missing, or if a method that uses labels gets other classes."""
+    needed, public = method.spec.public, scenario.public
+    if needed is None:
+        return
+    if public is None or not len(public):
+        raise ConfigError(
+            f"{method.name()} needs data at the server, and it has none: set scenario.public to a share of the "
+            "training samples, e.g. 0.05, or to {source: name, its keys}"
+        )
+    if needed == "labels" and public.classes != scenario.class_names:
+        server_classes, client_classes = (
+            ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+            for names in (public.classes, scenario.class_names)
+        )
+        raise ConfigError(
+            f"scenario.public: {method.name()} uses the labels of the server's data, whose classes are "
+            f"{server_classes}; the clients' are {client_classes}; take a source with the same classes"
+        )
+
 
 # Makes the server's next state and tests it: it gets the function that aggregates, the state so far and the uploads,
 # and returns the new state with the uploads from which it was made.

@@ -1,15 +1,20 @@
-"""Local optimisers that update lists of tensors in place: the arithmetic of `torch.optim` with less overhead a step."""
+"""Local optimisers that update lists of tensors in place, with less overhead a step than `torch.optim`, and moves to
+the weights at which a second pass takes its gradients (`Train.ascent`).
+"""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Iterable, Sequence
+import contextlib
+from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
 import torch
 from torch import Tensor
 
-from fedloom.methods.contract.phases import OptimizerSpec
+from fedloom.core.trees import Tree
+from fedloom.methods.contract.phases import Consts, OptimizerSpec
+from fedloom.nets.loaded_net import LoadedNet
 
 
 @dataclass(slots=True)
@@ -180,3 +185,39 @@ def _sgd(group: _Group, parameters: list[Tensor], grads: list[Tensor]) -> None:
 def _move(parameters: list[Tensor], directions: list[Tensor] | tuple[Tensor, ...], rate: Tensor) -> None:
     """Subtract rate * directions from the parameters, for a rate that is a tensor []."""
     torch._foreach_sub_(parameters, torch._foreach_mul(directions, rate))
+
+
+@torch.no_grad()
+def ascent_moves(
+    ascent: Callable[[Tree, Tree, Consts], Tree], gradients: Sequence[Tensor], trainable: Tree, consts: Consts
+) -> Tree:
+    """Return by how much each parameter moves before the second pass, by name.
+
+    Args:
+        ascent: the phase's function of gradients, parameters and constants.
+        gradients: those of the first pass, in the order of the parameters.
+        trainable: the parameters by name.
+        consts: constants of the phase.
+    """
+    return ascent(dict(zip(trainable, gradients, strict=True)), trainable, consts)
+
+
+@contextlib.contextmanager
+def moved(loaded_net: LoadedNet, trainable: Tree, moves: Tree) -> Iterator[None]:
+    """Move parameters of a net in the block. After it they are as before, bit for bit, and so are all buffers.
+
+    Args:
+        loaded_net: the net; the block may change its buffers, as batch norm does in training.
+        trainable: its trainable parameters by name.
+        moves: what is added to some of them, by name.
+    """
+    tensors = [*loaded_net.buffers(), *(trainable[name] for name in moves)]
+    with torch.no_grad():
+        values = [tensor.clone() for tensor in tensors]
+        for name, move in moves.items():
+            trainable[name].add_(move)
+    yield
+    loaded_net.restore_buffers()
+    with torch.no_grad():
+        if tensors:
+            torch._foreach_copy_(tensors, values)

@@ -12,9 +12,8 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import remember_draws
 from fedloom.core.trees import Tree
-from fedloom.engine.ascent import ascent_moves, moved
-from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.term_balance import gradient_norms
+from fedloom.engine.optimizer import Optimizer, ascent_moves, moved
+from fedloom.engine.round_report import gradient_norms
 from fedloom.methods.contract.contexts import ClientContext
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Train
 from fedloom.methods.contract.sample_statistics import Statistic

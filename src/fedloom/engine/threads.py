@@ -17,10 +17,8 @@ from fedloom.core.records import Record
 from fedloom.core.trees import nbytes
 from fedloom.engine.client import ClientRound, Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
-from fedloom.engine.memory import HeldHeap
-from fedloom.engine.serial import Engine, Jobs
-from fedloom.engine.slow_clients import SlowClientWatch
-from fedloom.engine.speedups import Replay, ReplayPool
+from fedloom.engine.serial import Engine, Jobs, SlowClientWatch
+from fedloom.engine.speedups import HeldHeap, Replay, ReplayPool
 from fedloom.methods.contract.contexts import Diagnostic
 
 # More Python than this, in shares of a thread's CPU time, and threads wait for it longer than processes would take to

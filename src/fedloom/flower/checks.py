@@ -9,7 +9,7 @@ from typing import Literal
 
 from fedloom.core.errors import short_repr
 from fedloom.engine.jobs import JobResult
-from fedloom.engine.term_balance import CE
+from fedloom.engine.round_report import CE
 from fedloom.evaluation.metric import LARGEST_SUM, MetricStates
 from fedloom.flower.bounds import FEWEST
 from fedloom.flower.wire import JoinReply, MessageError

@@ -21,7 +21,7 @@ from fedloom.core.records import Record, RecordError, Value, from_bytes, json_he
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import Job, JobResult, Stage
-from fedloom.engine.term_balance import CE
+from fedloom.engine.round_report import CE
 from fedloom.flower.checks import check_trained
 from fedloom.methods import Method, ServerContext
 from fedloom.methods.contract.spec import Sent

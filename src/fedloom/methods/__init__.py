@@ -10,17 +10,16 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Received, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import (
+from fedloom.methods.contract.means import (
     require_linear_head,
     require_same_heads,
     require_same_width,
     require_trained_body,
     require_trained_head,
 )
-from fedloom.methods.contract.losses import ABSENT, cross_entropy, kl_divergence
 from fedloom.methods.contract.method import METHODS, PRESETS, WRAPPERS, Method, Options, Uploads, register
-from fedloom.methods.contract.parts_of_data import Part
 from fedloom.methods.contract.phases import (
+    ABSENT,
     TRAINABLE,
     Batch,
     Choose,
@@ -31,6 +30,8 @@ from fedloom.methods.contract.phases import (
     Phase,
     Predictor,
     Train,
+    cross_entropy,
+    kl_divergence,
 )
 from fedloom.methods.contract.sample_statistics import (
     ClassCovariances,
@@ -40,7 +41,7 @@ from fedloom.methods.contract.sample_statistics import (
     Rows,
     SampleMean,
 )
-from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.contract.spec import Part, Sent, Spec
 from fedloom.methods.wrappers.wrapping import averaged, names_of, wrapped
 from fedloom.nets.blueprint import Bundle
 from fedloom.nets.net import ALL_ROLES, BN_ROLES, EXTRA, FunctionalNet, Net, Role

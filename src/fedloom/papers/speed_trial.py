@@ -24,7 +24,7 @@ from fedloom.core.files import cache_dir, json_digest, parse_json, read_file, wr
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
 from fedloom.engine.choose import available_cores
-from fedloom.engine.memory import large_blocks_kept
+from fedloom.engine.speedups import large_blocks_kept
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue import abilities
 from fedloom.papers.shapes import Shape, shape_of

@@ -18,7 +18,7 @@ from fedloom.core.files import json_digest, json_text, parse_json, read_file, wr
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes, wire_size
 from fedloom.core.text import bytes_text, listed
 from fedloom.engine import Federation
-from fedloom.engine.observed_round import ObservedRound, RoundObserver
+from fedloom.engine.round_report import ObservedRound, RoundObserver
 from fedloom.methods import Method
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage import state_archive

@@ -8,7 +8,7 @@ import torch
 
 from fedloom.engine.batch_sampler import EpochBatches
 from fedloom.engine.client import Worker, run_all
-from fedloom.engine.client_memory import NetMemory
+from fedloom.engine.client_phases import NetMemory
 from fedloom.engine.fast import replayer as module
 from fedloom.engine.fast.kernels.compiling import compiler
 from fedloom.engine.fast.replayer import Replayer
@@ -19,8 +19,7 @@ from fedloom.engine.speedups import Speedups
 from fedloom.engine.stacked import Batched
 from fedloom.engine.steps import EpochSteps
 from fedloom.methods.contract.contexts import Start
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.phases import OptimizerSpec, Train
+from fedloom.methods.contract.phases import OptimizerSpec, Train, cross_entropy
 from fedloom.methods.fedavg import FedAvg
 from support import PLAIN_SGD, ROW_METHODS, Tiny, TinyBN, TinyDropout, configured, handmade, same_bits, sampled, world
 

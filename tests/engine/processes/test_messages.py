@@ -8,8 +8,8 @@ import torch
 
 from fedloom.core.records import Record
 from fedloom.engine.jobs import EvalResult, JobResult
-from fedloom.engine.processes.messages import packed, send, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory
+from fedloom.engine.processes.workers import packed, send, unpacked
 from support import same_bits
 
 

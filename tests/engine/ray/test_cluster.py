@@ -11,7 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.engine.ray.cluster import connected
+from fedloom.engine.ray import connected
 
 CONFIG = """
 method: fedavg
@@ -59,7 +59,7 @@ def test_a_command_finds_the_cluster_that_is_there(tmp_path, cluster):
 
 
 def test_another_version_of_fedloom_on_a_node_is_refused(cluster, monkeypatch):
-    monkeypatch.setattr("fedloom.engine.ray.cluster.__version__", "0.0.1")
+    monkeypatch.setattr("fedloom.engine.ray.__version__", "0.0.1")
     with connected("engine: ray") as there:
         calls = [("one", there.call(os.getpid))]
         with pytest.raises(ConfigError, match=r"^node .* has fedloom .*, and this one 0\.0\.1; install the same"):

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.errors import ClientError
-from fedloom.engine.ray import OnRay, engine
+from fedloom.engine import ray as engine
+from fedloom.engine.ray import OnRay
 from fedloom.methods.fedavg import FedAvg
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run

@@ -3,8 +3,8 @@
 import torch
 
 from fedloom.core.tables import ClassTable
-from fedloom.engine.leaves import structure_of
-from fedloom.engine.stacked.constants import Stacked
+from fedloom.engine.keys import structure_of
+from fedloom.engine.stacked.members import Stacked
 
 COMMON = torch.arange(3.0)
 

@@ -11,11 +11,10 @@ from fedloom.data.augment import Augmentation
 from fedloom.engine.choose import EngineChoice, choose_engine
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
-from fedloom.engine.stacked.stacks import obstacle
+from fedloom.engine.stacked.batched import obstacle
 from fedloom.methods import METHODS
 from fedloom.methods.contract.contexts import Start
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.phases import OptimizerSpec
+from fedloom.methods.contract.phases import OptimizerSpec, cross_entropy
 from fedloom.methods.contract.spec import Spec
 from fedloom.methods.fedavg import FedAvg
 from fedloom.runs.config.run_config import parse

@@ -3,7 +3,7 @@
 import torch
 
 from fedloom.data.augment import Augmentation
-from fedloom.engine.stacked.schedule import Schedule
+from fedloom.engine.stacked.training import Schedule
 from fedloom.methods.contract.phases import Train
 from support import configured, world
 

@@ -8,7 +8,7 @@ from torch.utils.checkpoint import checkpoint
 
 from fedloom.core.errors import ClientError
 from fedloom.engine.stacked import Batched
-from fedloom.engine.stacked.stacks import obstacle
+from fedloom.engine.stacked.batched import obstacle
 from fedloom.methods.fedavg import FedAvg
 from support import CLASSES, WIDTH, Tiny, TinyBN, configured, world
 

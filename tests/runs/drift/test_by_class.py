@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.core.tables import ClassTable
-from fedloom.engine.observed_round import ObservedRound
+from fedloom.engine.round_report import ObservedRound
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.runs.drift.observer import head_figures, table_figures
 from fedloom.runs.drift.updates import client_updates

@@ -5,7 +5,7 @@ import torch
 
 import fedloom as fl
 from fedloom.core.tables import ClassTable
-from fedloom.engine.observed_round import ObservedRound
+from fedloom.engine.round_report import ObservedRound
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.runs.drift.updates import server_figures
 from support import configured, world

@@ -1,7 +1,7 @@
 """The same work sooner: replayed steps, own convolution kernels. See README.md beside this file."""
 
-from fedloom.engine.fast.inference import InferenceKernels
 from fedloom.engine.fast.kernels import OwnKernels, kernels_obstacle
+from fedloom.engine.fast.kernels.operators import InferenceKernels
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.fast.torch_library import pool, threads_obstacle, threads_ready
 

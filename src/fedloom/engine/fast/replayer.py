@@ -12,14 +12,11 @@ import torch
 from fedloom.core.streams import generator_states
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import EpochBatches
-from fedloom.engine.client_memory import ClientMemory
-from fedloom.engine.epoch_results import Results
-from fedloom.engine.fast.program_check import ProgramCheck, copies_of
+from fedloom.engine.client_phases import ClientMemory, Results
+from fedloom.engine.fast.program_check import ClientPhase, PhaseKind, ProgramCheck, StepKind, StepProgram, copies_of
 from fedloom.engine.fast.recording import Recording, UnrecordableError
-from fedloom.engine.fast.step_kinds import ClientPhase, PhaseKind, StepKind, StepProgram
 from fedloom.engine.fast.torch_library import replay_library
-from fedloom.engine.keys import phase_key
-from fedloom.engine.leaves import layout_of
+from fedloom.engine.keys import layout_of, phase_key
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.statistics_pass import Steps, Sums
 from fedloom.engine.steps import Block, StepTable

@@ -19,11 +19,9 @@ from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
-from fedloom.engine.processes.messages import Request, packed, send, unpacked
 from fedloom.engine.processes.shared_memory import Packer, SharedMemory, lasting
-from fedloom.engine.processes.workers import WorkerHandle, start_worker
-from fedloom.engine.serial import Jobs
-from fedloom.engine.slow_clients import PATIENCE
+from fedloom.engine.processes.workers import Request, WorkerHandle, packed, send, start_worker, unpacked
+from fedloom.engine.serial import PATIENCE, Jobs
 from fedloom.methods.contract.contexts import Diagnostic, Task
 
 _ATTEMPTS = 3  # runs of one client whose worker dies

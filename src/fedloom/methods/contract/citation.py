@@ -1,10 +1,11 @@
-"""The source of a method and its traffic, for tables and pages."""
+"""The source of a method and its traffic, for tables and pages, and what the five papers state for all methods."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 # What a term of a traffic formula counts, in float32 numbers unless said otherwise; batch norm's counters are int64.
 # Of a table of classes only the rows of classes that are held travel.
@@ -87,3 +88,22 @@ def formula(terms: Formula) -> str:
         for name, count in terms.items()
     )
     return text.removeprefix(" + ") or "nothing"
+
+
+_PLAIN_SGD = {"name": "sgd", "lr": 0.01, "momentum": 0.0}
+
+# Local optimiser, epochs and batch size that the papers state for every method that they run, from their sections on
+# experiments; FedDW's epochs are those of "Baseline1" in its Table II. A paper that gives SGD and no momentum has none
+# here. A key is missing where a paper states nothing or searches: Fed-CO2 states no epochs and has other batches for
+# each kind of skew; FedSSA searches both.
+PAPERS: Mapping[str, Mapping[str, Any]] = {
+    "fedskc": {"optimizer": _PLAIN_SGD, "local_epochs": 10, "batch_size": 64},
+    "fedsc": {
+        "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
+        "local_epochs": 10,
+        "batch_size": 64,
+    },
+    "feddw": {"optimizer": {"name": "adam", "lr": 0.001}, "local_epochs": 5, "batch_size": 128},
+    "fedco2": {"optimizer": _PLAIN_SGD},
+    "fedssa": {"optimizer": _PLAIN_SGD},
+}

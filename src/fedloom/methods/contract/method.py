@@ -21,14 +21,11 @@ from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, sugges
 from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
-from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.citation import PAPERS, Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.heads import require_trained_head
-from fedloom.methods.contract.losses import cross_entropy
-from fedloom.methods.contract.means import ByNumber, Slices, mean_of
+from fedloom.methods.contract.means import ByNumber, Slices, mean_of, require_trained_head
 from fedloom.methods.contract.optional_hooks import OptionalHooks
-from fedloom.methods.contract.paper_settings import PAPERS
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train
+from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train, cross_entropy
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import BN_ROLES, Net, Role
 

@@ -27,13 +27,12 @@ from fedloom.core.trees import Tree
 from fedloom.engine import Worker
 from fedloom.engine.batch_sampler import BatchSampler, EpochBatches, PhasePlan
 from fedloom.engine.jobs import Draws, Job
-from fedloom.engine.observed_round import ObservedRound
 from fedloom.engine.optimizer import Optimizer
+from fedloom.engine.round_report import ObservedRound
 from fedloom.engine.steps import Block, trainable_names
 from fedloom.methods.contract.contexts import ClientContext, Work
-from fedloom.methods.contract.losses import cross_entropy
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Batch, Consts, Predictor, Train
+from fedloom.methods.contract.phases import Batch, Consts, Predictor, Train, cross_entropy
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.net import Net
 from fedloom.runs.drift.updates import flat, ratio, weight_names

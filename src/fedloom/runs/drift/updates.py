@@ -15,7 +15,7 @@ from fedloom.core.records import Record, Value, get_number
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import total_variation
-from fedloom.engine.observed_round import ObservedRound
+from fedloom.engine.round_report import ObservedRound
 from fedloom.methods.contract.contexts import Task
 from fedloom.methods.contract.method import Method, Uploads, Weights
 from fedloom.methods.contract.spec import Spec

@@ -11,7 +11,7 @@ from typing import Literal
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.data import Scenario
-from fedloom.engine.ray.cluster import connected
+from fedloom.engine.ray import connected
 from fedloom.evaluation.protocols import no_model_error, offered_protocols
 from fedloom.methods.catalogue import offered_models
 from fedloom.runs.callbacks import Callback

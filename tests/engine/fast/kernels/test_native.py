@@ -9,7 +9,7 @@ from torch.utils._python_dispatch import TorchDispatchMode
 from fedloom.core.streams import Streams
 from fedloom.engine.fast.kernels import OwnKernels
 from fedloom.engine.fast.kernels.compiling import compiler
-from fedloom.engine.fast.kernels.native import benefits
+from fedloom.engine.fast.kernels.operators import benefits
 from fedloom.engine.speedups import Speedups
 from fedloom.nets import build
 

@@ -14,8 +14,7 @@ from collections.abc import Sequence
 from torch import nn
 
 from fedloom.engine.fast.kernels.compiling import KERNELS_FOLDER, KernelError, compiler, library
-from fedloom.engine.fast.kernels.native import OwnKernels, benefits
-from fedloom.engine.fast.kernels.operators import load_operators
+from fedloom.engine.fast.kernels.operators import OwnKernels, benefits, load_operators
 
 __all__ = ["OwnKernels", "kernels_obstacle"]
 

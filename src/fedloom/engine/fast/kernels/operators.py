@@ -1,14 +1,24 @@
-"""The kernels as operators of torch, which recordings can contain, and their gradients."""
+"""Operators of torch computed by the project's kernels, with gradients, and operators of tests with torch's bits.
+
+torch finds the maxima of images one by one, to know where they are, and computes batch norm in channels-last order one
+vector of channels at a time, though a LeNet has six. The two take two thirds of a LeNet's test. `InferenceKernels`
+computes them faster, and needs no compiler for it.
+"""
 
 from __future__ import annotations
 
 import ctypes
+import math
+from collections.abc import Callable
 from functools import cache
-from typing import Any
+from typing import Any, TypeAlias
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
+from torch.nn import functional
+from torch.nn.modules.utils import _pair as pair
+from torch.overrides import TorchFunctionMode
 
 from fedloom.engine.fast.kernels.compiling import KERNELS_FOLDER, KernelError, library
 
@@ -110,3 +120,192 @@ def _registry() -> Any:
 
 def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
+
+
+Sides: TypeAlias = int | tuple[int, int]
+
+# The kernels are faster up to these numbers of channels (`python -m benchmarks kernels`). Sides of the padded image and
+# of the window, in pixels, are limited because sums of a row of taps are kept in registers.
+MAX_IN_CHANNELS, MAX_OUT_CHANNELS, MAX_SIDE, MAX_WINDOW = 10, 64, 64, 7
+
+
+def benefits(net: nn.Module) -> bool:
+    """Return whether `net` has a convolution for which the kernels are faster."""
+    convolutions = [module for module in net.modules() if isinstance(module, nn.Conv2d)]
+    return any(is_faster(module.in_channels, module.out_channels) for module in convolutions)
+
+
+def is_faster(c_in: int, c_out: int) -> bool:
+    """Return whether the kernels are at least about as fast as torch for these numbers of channels."""
+    return c_in <= MAX_IN_CHANNELS and c_out <= MAX_OUT_CHANNELS
+
+
+class OwnKernels(TorchFunctionMode):
+    """A context in which the kernels compute the convolutions and poolings for which they are faster."""
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kernel = _KERNELS.get(func)
+        if kernel is not None and (result := kernel(*args, **(kwargs or {}))) is not None:
+            return result
+        return func(*args, **(kwargs or {}))
+
+
+def _conv2d(
+    input: Tensor,
+    weight: Tensor,
+    bias: Tensor | None = None,
+    stride: Sides = 1,
+    padding: Sides | str = 0,
+    dilation: Sides = 1,
+    groups: int = 1,
+) -> Tensor | None:
+    """Compute `torch.conv2d`; return None if torch shall compute it."""
+    c_out, c_in = weight.shape[:2]
+    if isinstance(padding, str) or groups != 1 or not is_faster(c_in, c_out) or not _is_supported(input, weight):
+        return None
+    if (*pair(stride), *pair(dilation)) != (1, 1, 1, 1) or input.shape[1] != c_in:
+        return None
+    if bias is not None and (bias.dtype != weight.dtype or bias.shape != (c_out,)):
+        return None
+    pads = pair(padding)
+    sides = zip(input.shape[2:], weight.shape[2:], pads, strict=True)
+    for side, kernel, pad in sides:
+        if not (pad < kernel <= MAX_WINDOW and kernel <= side + 2 * pad <= MAX_SIDE):
+            return None
+    return convolution(input, weight, bias, pads)
+
+
+def _max_pool2d(
+    input: Tensor,
+    kernel_size: Sides,
+    stride: Sides | None = None,
+    padding: Sides = 0,
+    dilation: Sides = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor | None:
+    """Compute `torch.max_pool2d`; return None if torch shall compute it."""
+    if not is_two_by_two(kernel_size, stride, padding, dilation) or ceil_mode or return_indices:
+        return None
+    return max_pool2(input) if _is_supported(input) and min(input.shape[2:]) > 1 else None
+
+
+def is_two_by_two(kernel_size: Sides, stride: Sides | None, padding: Sides, dilation: Sides) -> bool:
+    """Return whether a pooling's windows are neighbouring squares of 2x2 pixels.
+
+    Args:
+        kernel_size: sides of a window, in pixels.
+        stride: distance of windows, in pixels; None is their size.
+        padding: zeros on each side, in pixels.
+        dilation: distance of a window's pixels.
+    """
+    windows = (*pair(kernel_size), *pair(stride or kernel_size), *pair(padding), *pair(dilation))
+    return windows == (2, 2, 2, 2, 0, 0, 1, 1)
+
+
+def _is_supported(*tensors: Tensor) -> bool:
+    return all(t.dim() == 4 and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
+
+
+_KERNELS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    torch.conv2d: _conv2d,
+    torch.max_pool2d: _max_pool2d,
+    functional.max_pool2d: _max_pool2d,
+}
+
+
+_LARGEST_VECTOR = 16  # float32 numbers in a vector of any processor
+
+
+class InferenceKernels(TorchFunctionMode):
+    """A context in which operators that need no gradient are computed faster, bit for bit as by torch."""
+
+    @staticmethod
+    def speeds_up(net: nn.Module) -> bool:
+        """Return whether `net` may have such operators."""
+        return any(isinstance(module, nn.Conv2d) for module in net.modules())
+
+    def __torch_function__(
+        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        kernel = None if torch.is_grad_enabled() else _WITHOUT_GRADIENT.get(func)
+        if kernel is not None and (result := kernel(*args, **(kwargs or {}))) is not None:
+            return result
+        return func(*args, **(kwargs or {}))
+
+
+def _batch_norm(
+    input: Tensor,
+    running_mean: Tensor | None,
+    running_var: Tensor | None,
+    weight: Tensor | None = None,
+    bias: Tensor | None = None,
+    training: bool = False,
+    momentum: float = 0.1,
+    eps: float = 1e-5,
+) -> Tensor | None:
+    """Compute `functional.batch_norm` with stored statistics; return None if torch shall compute it.
+
+    Neighbours in the image become further channels, so that vectors are full.
+    """
+    if training or running_mean is None or running_var is None or weight is None or bias is None:
+        return None
+    if not _is_image(input) or not input.is_contiguous(memory_format=torch.channels_last):
+        return None
+    channels, copies = input.shape[1], math.gcd(input.numel() // max(1, input.shape[1]), _LARGEST_VECTOR)
+    if input.is_contiguous() or channels % _LARGEST_VECTOR == 0 or copies < 2 or not _is_exact():
+        return None
+    return _batch_norm_of_neighbours(input, copies, running_mean, running_var, weight, bias, eps)
+
+
+def _batch_norm_of_neighbours(x: Tensor, copies: int, *arguments: Any) -> Tensor:
+    *vectors, eps = arguments
+    n, channels, height, width = x.shape
+    rows = x.permute(0, 2, 3, 1).reshape(-1, channels * copies)
+    mean, variance, weight, bias = (vector.repeat(copies) for vector in vectors)
+    y = functional.batch_norm(rows, mean, variance, weight, bias, eps=eps)
+    return y.view(n, height, width, channels).permute(0, 3, 1, 2)
+
+
+@cache
+def _is_exact() -> bool:
+    """Return whether batch norm of neighbours has the bits of torch's on this processor."""
+    draw = torch.Generator().manual_seed(0)
+    x = torch.randn(2, 6, 8, 8, generator=draw).to(memory_format=torch.channels_last)
+    mean, variance, weight, bias = torch.rand(4, 6, generator=draw)
+    with torch.no_grad():
+        expected = functional.batch_norm(x, mean, variance, weight, bias)
+        return torch.equal(_batch_norm_of_neighbours(x, 16, mean, variance, weight, bias, 1e-5), expected)
+
+
+def _max_pool2d_without_gradient(
+    input: Tensor,
+    kernel_size: Sides,
+    stride: Sides | None = None,
+    padding: Sides = 0,
+    dilation: Sides = 1,
+    ceil_mode: bool = False,
+    return_indices: bool = False,
+) -> Tensor | None:
+    """Compute `torch.max_pool2d` of 2x2 windows; return None if torch shall compute it."""
+    if not is_two_by_two(kernel_size, stride, padding, dilation) or ceil_mode or return_indices:
+        return None
+    if not _is_image(input) or min(input.shape[2:]) < 2:
+        return None
+    height, width = (side // 2 * 2 for side in input.shape[2:])
+    x = input[:, :, :height, :width]
+    rows = torch.maximum(x[:, :, 0::2], x[:, :, 1::2])
+    return torch.maximum(rows[..., 0::2], rows[..., 1::2])
+
+
+def _is_image(x: Tensor) -> bool:
+    return x.dim() == 4 and x.dtype == torch.float32 and x.device.type == "cpu"
+
+
+_WITHOUT_GRADIENT: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
+    functional.batch_norm: _batch_norm,
+    torch.max_pool2d: _max_pool2d_without_gradient,
+    functional.max_pool2d: _max_pool2d_without_gradient,
+}

@@ -8,7 +8,7 @@ from torch.nn.functional import batch_norm, max_pool2d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedloom.core.streams import Streams
-from fedloom.engine.fast.inference import InferenceKernels, _is_exact
+from fedloom.engine.fast.kernels.operators import InferenceKernels, _is_exact
 from fedloom.engine.speedups import Speedups
 from fedloom.nets import build
 

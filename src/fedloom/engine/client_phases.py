@@ -1,0 +1,281 @@
+"""Parts of a client's phases: results of epochs, weights that a rule sets, and the memory of weights."""
+
+from __future__ import annotations
+
+import contextlib
+from collections.abc import Callable, Iterator, Sequence
+from typing import Protocol
+
+import torch
+from torch import Tensor
+
+from fedloom.core.errors import ConfigError
+from fedloom.core.streams import GlobalGenerators
+from fedloom.core.trees import Tree
+from fedloom.engine.batch_sampler import EpochBatches
+from fedloom.engine.jobs import Client, Job
+from fedloom.engine.steps import Block, EpochSteps, StepTable, Tally
+from fedloom.methods.contract.phases import Batch, Choose, Consts, Objective, Train
+from fedloom.nets.loaded_net import LoadedNet
+
+
+class Results(Protocol):
+    """Receives the objectives of steps."""
+
+    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None:
+        """Add the objectives of consecutive steps.
+
+        Args:
+            epoch: the epoch in which they were taken.
+            objectives: one for each step.
+            blocks: the batches of the steps.
+        """
+        ...
+
+    def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
+        """Add consecutive steps, from the batch `first` of the epoch on; `table` is None if they are not wanted."""
+        ...
+
+    def wants(self, epoch: EpochBatches) -> bool:
+        """Whether the objectives of an epoch are needed."""
+        ...
+
+
+class NoObjectives:
+    """Results of steps that have no objectives, as those of a statistics pass."""
+
+    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None:
+        pass
+
+    def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
+        pass
+
+    def wants(self, epoch: EpochBatches) -> bool:
+        """Whether the objectives of an epoch are needed."""
+        return False
+
+
+class EpochResults:
+    """Sums the objectives of the last epoch, or of every epoch if the phase needs them.
+
+    Attributes:
+        tally: the sums of the present epoch.
+        samples: samples processed in all epochs.
+        last_epoch: number of the last epoch, counted from 0.
+    """
+
+    def __init__(self, phase: Train, job: Job) -> None:
+        self._phase, self._classes = phase, job.ctx.task.num_classes
+        self.tally = Tally(phase.collect, self._classes)
+        self.samples, self.last_epoch, self._epoch = 0, 0, -1
+        self._mean_losses: list[float] = []
+
+    def wants(self, epoch: EpochBatches) -> bool:
+        """Whether the objectives of an epoch are needed."""
+        return epoch.epoch == self.last_epoch or bool(self._phase.until) or self._phase.throughout
+
+    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None:
+        """Add the objectives of steps on batches of an epoch."""
+        self._begin(epoch)
+        self.samples += sum(len(block.y) for block in blocks)
+        if self.wants(epoch):
+            self.tally.add(objectives, [block.as_batch() for block in blocks] if self._phase.collect else ())
+
+    def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
+        """Add consecutive steps of an epoch, from the batch `first` on; `table` is None if the epoch is not wanted."""
+        self._begin(epoch)
+        self.samples += sum(epoch.rows(first, batches))
+        if table is not None:
+            labels = epoch.labels(first, batches) if self._phase.collect else ()
+            self.tally.add_table(table, [Batch(y, y) for y in labels])
+
+    def add_measured(self, epoch: EpochBatches, steps: EpochSteps, client: Client) -> None:
+        """Take the last step of an epoch, and measure the gradients of its terms.
+
+        A first step is not measured: weights that have not moved may have no pull yet.
+
+        Args:
+            epoch: the epoch, of which one batch is left.
+            steps: takes the step.
+            client: gets the gradient's norm of each term.
+        """
+        batch = epoch.take()
+        if not steps.optimizer.steps:
+            self.add(epoch, steps.run(batch).objectives, [batch])
+            return
+        result, norms = steps.run_measured(batch.as_batch())
+        client.norms |= {name: float(norm) for name, norm in norms.items()}
+        self.add(epoch, [result], [batch])
+
+    def ends(self, until: Callable[[Sequence[float]], bool]) -> bool:
+        """Whether the phase ends with the present epoch."""
+        if not self.tally.steps:
+            return False
+        self._mean_losses.append(self.tally.mean_total())
+        return until(self._mean_losses)
+
+    def _begin(self, epoch: EpochBatches) -> None:
+        if epoch.epoch != self._epoch:
+            self._epoch = epoch.epoch
+            if epoch.epoch == self.last_epoch or self._phase.until:
+                self.tally = self.tally.next_epoch(keep_statistics=self._phase.throughout)
+
+
+@torch.no_grad()
+def chosen_weights(phase: Choose, tree: Tree, consts: Consts) -> Tree:
+    """Return a client's weights with the entries that the rule of a phase sets.
+
+    Args:
+        phase: has the rule.
+        tree: all weights of the client, which are not written.
+        consts: constants and statistics that the rule reads.
+
+    Raises `ConfigError` for an entry that the net lacks, or that has another shape or kind of numbers.
+    """
+    entries = phase.rule(tree, consts)
+    for name, value in entries.items():
+        if name not in tree:
+            raise ConfigError(f"Choose: the rule sets {name!r}, which the net lacks; it has {', '.join(tree)}")
+        expected = tree[name]
+        if value.shape != expected.shape or value.is_floating_point() != expected.is_floating_point():
+            raise ConfigError(
+                f"Choose: the rule sets {name} to {_described(value)}; the net needs {_described(expected)}"
+            )
+    return {name: entries[name].to(tree[name]) if name in entries else tree[name] for name in tree}
+
+
+def _described(tensor: Tensor) -> str:
+    return f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
+
+
+class ClientMemory(Protocol):
+    """The weights and the random numbers of one client in its round."""
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        """The weights in the order of the net's tree, and in its memory layout."""
+        ...
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The generator from which the client draws on the CPU."""
+        ...
+
+    def borrowed(self) -> list[Tensor] | None:
+        """Return the first weights in the order of the net's tree, if C++ may copy them; None if that has been done."""
+        ...
+
+    def own(self, tensors: list[Tensor]) -> None:
+        """Keep the weights that were trained on a copy of those that `borrowed` returned."""
+        ...
+
+    def in_net(self, *, reads: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Let code in the block find the weights in the net, and the random numbers in the global generators.
+
+        Args:
+            reads: the block is expected to read the weights alone. If it writes, torch's counts of writes must show
+                it, which they do not within a dispatch mode.
+        """
+        ...
+
+    def weights(self, allocate: Callable[[Tensor], Tensor] | None) -> Tree:
+        """Return the trained weights on the CPU, in the plain memory order."""
+        ...
+
+
+class NetMemory:
+    """Weights in the net itself. One client at a time can use it.
+
+    Args:
+        start: the client's first weights.
+        generators: states from which the global generators continue within `active`.
+    """
+
+    def __init__(self, loaded_net: LoadedNet, start: Tree, generators: GlobalGenerators) -> None:
+        self._loaded_net, self._generators = loaded_net, generators
+        self.generator = torch.default_generator
+        loaded_net.load(start)
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        self._loaded_net.restore_buffers()  # a net may have replaced tensors of its tree
+        return list(self._loaded_net.tree.values())
+
+    def borrowed(self) -> list[Tensor] | None:
+        return None
+
+    def own(self, tensors: list[Tensor]) -> None:
+        raise RuntimeError("the weights are in the net, and were not borrowed")
+
+    def in_net(self, *, reads: bool = False) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
+    def active(self) -> contextlib.AbstractContextManager[None]:
+        """A context for the whole round of the client."""
+        return self._generators.active(once=True)
+
+    def weights(self, allocate: Callable[[Tensor], Tensor] | None) -> Tree:
+        return self._loaded_net.weights(allocate)
+
+
+class SeparateMemory:
+    """Weights in tensors of the client's own, so that clients can train side by side.
+
+    Args:
+        start: the client's first weights.
+        generators: states from which the client's random numbers continue.
+    """
+
+    def __init__(self, loaded_net: LoadedNet, start: Tree, generators: GlobalGenerators) -> None:
+        self._loaded_net, self._start, self._generators = loaded_net, start, generators
+        self._tensors: list[Tensor] | None = None
+
+    @property
+    def tensors(self) -> list[Tensor]:
+        if self._tensors is None:
+            self._tensors = self._copied()
+        return self._tensors
+
+    def borrowed(self) -> list[Tensor] | None:
+        if self._tensors is not None or not self._loaded_net.is_laid_out_as(self._start):
+            return None
+        return [self._start[name] for name in self._loaded_net.tree]
+
+    def own(self, tensors: list[Tensor]) -> None:
+        self._tensors = tensors
+
+    @torch.no_grad()
+    def _copied(self) -> list[Tensor]:
+        if self._loaded_net.is_laid_out_as(self._start):
+            return [self._start[name].clone() for name in self._loaded_net.tree]
+        separate: dict[tuple[int, torch.Size], Tensor] = {}  # entries that share memory in the net share it here
+        for tensor in self._loaded_net.tree.values():
+            separate.setdefault((tensor.data_ptr(), tensor.shape), torch.empty_like(tensor))
+        tensors = [separate[tensor.data_ptr(), tensor.shape] for tensor in self._loaded_net.tree.values()]
+        torch._foreach_copy_(tensors, [self._start[name] for name in self._loaded_net.tree])
+        return tensors
+
+    @property
+    def generator(self) -> torch.Generator:
+        return self._generators.separate
+
+    @contextlib.contextmanager
+    def in_net(self, *, reads: bool = False) -> Iterator[None]:
+        self._loaded_net.load(dict(zip(self._loaded_net.tree, self.tensors, strict=True)))
+        versions = self._versions()
+        with self._generators.active():
+            yield
+        self._loaded_net.restore_buffers()
+        if reads and self._versions() == versions:  # nothing was written
+            return
+        with torch.no_grad():
+            torch._foreach_copy_(self.tensors, [tensor.detach() for tensor in self._loaded_net.tree.values()])
+
+    def _versions(self) -> list[int]:
+        """How often the net's tensors were written."""
+        return [tensor._version for tensor in self._loaded_net.tree.values()]
+
+    def weights(self, allocate: Callable[[Tensor], Tensor] | None) -> Tree:
+        plain = torch.contiguous_format
+        names = self._loaded_net.tree
+        return {name: tensor.contiguous(memory_format=plain) for name, tensor in zip(names, self.tensors, strict=True)}

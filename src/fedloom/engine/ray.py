@@ -1,0 +1,286 @@
+"""The Ray engine: runs the clients of a round as tasks on the nodes of an existing cluster, bit for bit as serial."""
+
+from __future__ import annotations
+
+import contextlib
+import functools
+import logging
+import os
+import socket
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from types import ModuleType
+from typing import Any, TypeAlias, TypeVar
+
+from fedloom._version import __version__
+from fedloom.core.errors import ClientError, ConfigError, FedloomError
+from fedloom.core.process_settings import reproducible_settings
+from fedloom.core.records import Record, Value
+from fedloom.engine.client import Worker
+from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
+from fedloom.engine.processes import WorkerLost
+from fedloom.engine.processes.shared_memory import Packed, Packer, SharedMemory
+from fedloom.engine.processes.workers import PackedMessage, Request, answer, packed, unpacked
+from fedloom.engine.serial import PATIENCE, Jobs, Serial
+from fedloom.engine.speedups import keep_freed_memory
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
+
+ATTEMPTS = 3  # runs of a task whose node or process is lost
+_REACHED = 5.0  # seconds until the head of a cluster must answer
+Ref: TypeAlias = Any  # Ray's reference to a value that is in the cluster, or is being computed there
+T = TypeVar("T")
+
+
+@dataclass(frozen=True, slots=True)
+class Lost:
+    """The error in place of a result that Ray gave up: a reason of one line, and Ray's own message."""
+
+    why: str
+    detail: str
+
+
+class Cluster:
+    """Tasks and stored values of a cluster. A task takes one core; Ray pickles its arguments."""
+
+    def __init__(self, ray: ModuleType) -> None:
+        self._ray = ray
+        self._called = ray.remote(num_cpus=1, max_retries=ATTEMPTS - 1)(_of_this_version)
+
+    def put(self, value: Any) -> Ref:
+        """Put a value into the object store, and return its reference. Each node that uses it receives it once."""
+        return self._ray.put(value)
+
+    def call(self, function: Callable[..., Any], *arguments: Any) -> Ref:
+        """Start `function(*arguments)` on some node and return its result's reference. References arrive as values."""
+        return self._called.remote(__version__, function, *arguments)
+
+    def cores(self) -> int:
+        """Cores of all nodes of the cluster at this moment."""
+        return int(self._ray.cluster_resources().get("CPU", 0))
+
+    def ended(
+        self,
+        calls: Iterable[tuple[T, Ref]],
+        limit: int | None = None,
+        *,
+        patience: float | None = None,
+        late: Callable[[list[T]], None] = lambda waiting: None,
+    ) -> Iterator[tuple[T, Any]]:
+        """Yield each call's label and result as calls end; the result is a `Lost` if Ray gave up the call.
+
+        Args:
+            calls: label and reference of each call, which starts when it is read.
+            limit: calls that run at a time; None for no limit.
+            patience: seconds until calls count as late; None for ever.
+            late: called with the labels of running calls whenever none has ended for `patience` seconds.
+
+        Raises the `FedloomError` that a call raised.
+        """
+        out: dict[Ref, T] = {}
+        try:
+            for beside, ref in calls:
+                out[ref] = beside
+                if len(out) == limit:
+                    yield self._first(out, patience, late)
+            while out:
+                yield self._first(out, patience, late)
+        finally:
+            for ref in out:
+                self._ray.cancel(ref)
+
+    def _first(self, out: dict[Ref, T], patience: float | None, late: Callable[[list[T]], None]) -> tuple[T, Any]:
+        while not (ready := self._ray.wait(list(out), timeout=patience)[0]):
+            late(list(out.values()))
+        return out.pop(ready[0]), self._result(ready[0])
+
+    def _result(self, ref: Ref) -> Any:
+        errors = self._ray.exceptions
+        try:
+            return self._ray.get(ref)
+        except errors.RayTaskError as error:
+            if isinstance(error.cause, FedloomError):
+                raise error.cause from None
+            return Lost(f"{type(error.cause).__name__}: {' '.join(str(error.cause).split())}", str(error))
+        except errors.RayError as error:
+            return Lost(f"Ray has lost it {ATTEMPTS} times ({type(error).__name__}); out of memory?", str(error))
+
+
+@contextlib.contextmanager
+def connected(asks: str) -> Iterator[Cluster]:
+    """Give the Ray cluster, connecting this process to it until the context ends if it is not connected yet.
+
+    Args:
+        asks: the setting that needs Ray, for messages.
+
+    Raises `ConfigError` if Ray is not installed or no cluster is found.
+    """
+    os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # keeps Ray's messages about lost workers out of stdout
+    try:
+        import ray
+    except ImportError:
+        raise ConfigError(f"{asks}: Ray is not installed; pip install 'fedloom[ray]'") from None
+    if ray.is_initialized():
+        yield Cluster(ray)
+        return
+    _refuse_silence(asks)
+    try:
+        ray.init(address="auto", log_to_driver=False, logging_level=logging.ERROR)
+    except (ConnectionError, RuntimeError, ValueError) as error:
+        why = f"Ray: {' '.join(str(error).split())[:300]}"
+        raise ConfigError(f"{asks}: no Ray cluster is there; start one with `ray start --head` ({why})") from None
+    try:
+        yield Cluster(ray)
+    finally:
+        ray.shutdown()
+
+
+def _refuse_silence(asks: str) -> None:
+    """Raise `ConfigError` if the head does not answer. Ray itself would wait for minutes and then end the process."""
+    address = os.environ.get("RAY_ADDRESS", "")
+    host, _, port = address.rpartition(":")
+    if not port.isdecimal() or "/" in host:
+        return
+    try:
+        socket.create_connection((host, int(port)), timeout=_REACHED).close()
+    except (OSError, OverflowError):
+        raise ConfigError(
+            f"{asks}: no cluster answers at RAY_ADDRESS = {address}; set it to the head of a cluster (`ray start "
+            "--head` shows it), or unset it"
+        ) from None
+
+
+def _of_this_version(version: str, function: Callable[..., Any], *arguments: Any) -> Any:
+    """In a Ray worker, call a function if this node has the caller's versions of fedloom and torch."""
+    if version != __version__:
+        raise ConfigError(
+            f"node {socket.gethostname()} has fedloom {__version__}, and this one {version}; install the same version"
+        )
+    return function(*arguments)
+
+
+def work(run: Sequence[Ref], message: PackedMessage, names: Sequence[str], *values: Any) -> PackedMessage | ClientError:
+    """Run the job of a message, and return its result or the error of the client.
+
+    Args:
+        run: a reference to `(worker, tasks)`, in a list so that Ray does not fetch it for each client.
+        message: the message of the job.
+        names: names of the record's values that clients of the round share.
+        values: these values.
+    """
+    with reproducible_settings():
+        engine, tasks = _ready(run[0])
+        whole = message._replace(shared=dict(zip(names, values, strict=True)))
+        memory = SharedMemory(reserve=False)
+        results = answer([unpacked(whole, memory.view, tasks)], engine, memory)
+    return results if isinstance(results, ClientError) else results[0][0]
+
+
+@functools.lru_cache(maxsize=1)
+def _ready(run: Ref) -> tuple[Serial, list[Task]]:
+    import ray
+
+    keep_freed_memory()
+    worker, tasks = ray.get(run)
+    return Serial(worker.copy()), tasks  # a copy, because pickling detaches loaded nets from their parameters
+
+
+_AHEAD = 2  # running clients per core, so that no core waits for the driver
+
+
+class OnRay:
+    """Run clients as tasks of an existing Ray cluster, bit for bit equal to the serial engine.
+
+    Nets and data are stored there once a run. A client whose node is lost is run again: its round depends on its job
+    alone. workers: clients that run at a time; None for all cores. note: called with a message on clients that a round
+    waits for. Raises `ConfigError` if Ray is not installed or no cluster is found.
+    """
+
+    name = "ray"
+    reason = None
+    may_drop_clients = False
+
+    def __init__(
+        self,
+        worker: Worker,
+        tasks: Iterable[Task],
+        *,
+        workers: int | None = None,
+        note: Callable[[str], None] = lambda text: None,
+    ) -> None:
+        self._connection = contextlib.ExitStack()
+        self._cluster = self._connection.enter_context(connected("engine: ray"))
+        self._run = [self._cluster.put((worker, list(tasks)))]
+        self._store = _Store(self._cluster)
+        self._workers, self._note = workers, note
+
+    def run(self, jobs: Jobs) -> Iterator[JobResult]:
+        """Yield the `JobResult` of each job, as they finish. Raises `ClientError` at the first failure."""
+        return self._executed(jobs)
+
+    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
+        """Yield the `EvalResult` of each test, as they finish. Raises `ClientError` if adapting fails."""
+        return self._executed(tests)
+
+    def _executed(self, requests: Iterable[Request]) -> Iterator[Any]:
+        self._store.clear()
+        limit = self._workers or max(1, _AHEAD * self._cluster.cores())  # the cluster may grow and shrink
+        calls = ((request.ctx, self._call(request)) for request in requests)
+        view = SharedMemory(reserve=False).view
+        for ctx, reply in self._cluster.ended(calls, limit, patience=PATIENCE, late=self._tell):
+            if isinstance(reply, ClientError):
+                raise reply
+            if isinstance(reply, Lost):
+                lost = WorkerLost(reply.why)
+                lost.add_note(reply.detail)
+                raise ClientError(ctx.client, ctx.round, "on Ray", lost)
+            yield unpacked(reply, view)
+
+    def keep(self, record: Record) -> Record:
+        return record
+
+    def notes(self) -> list[Diagnostic]:
+        return []
+
+    def close(self) -> None:
+        """Leave the cluster, unless this process was connected before."""
+        self._connection.close()
+
+    def _call(self, request: Request) -> Ref:
+        """Start the task of a job and return the reference to its result."""
+        message = packed(request, self._store)
+        shared = message.shared
+        return self._cluster.call(work, self._run, message._replace(shared={}), list(shared), *shared.values())
+
+    def _tell(self, waiting: list[ClientContext]) -> None:
+        who = "clients " + ", ".join(str(ctx.client) for ctx in waiting)
+        if waiting[0].client < 0:
+            who = "the test of the server's model"
+        self._note(
+            f"round {waiting[0].round} has waited {PATIENCE:.0f} s for {who}; `ray status` shows what the cluster does"
+        )
+
+
+class _Store(Packer):
+    """Pack records for messages. Values that clients of a round share are put into the object store once."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        super().__init__(SharedMemory(reserve=False))
+        self._cluster = cluster
+        self._refs: dict[
+            int, tuple[Value, Ref]
+        ] = {}  # by id; the value is kept alive, so that its id is not used again
+
+    def clear(self) -> None:
+        """Forget the references of the last round."""
+        super().clear()
+        self._refs.clear()
+
+    def pack(self, record: Record, *, shared: bool = True) -> Packed:
+        """Return a record as plain values and bytes, or as references to them if other records may share its values."""
+        if not shared:
+            return super().pack(record, shared=False)
+        for value in record.values():
+            if id(value) not in self._refs:
+                (plain,) = super().pack({"": value}, shared=False).values()
+                self._refs[id(value)] = value, self._cluster.put(plain)
+        return {name: self._refs[id(value)][1] for name, value in record.items()}
