@@ -12,7 +12,7 @@ OURS := $(BIN)/python $(PIP) --constraint constraints.txt --editable
 SEE := import site; open(site.getsitepackages()[0] + "/fedloom.pth", "w").write("\n".join(__import__("sys").argv[1:]))
 PACKAGES = $$($(BIN)/python -c 'import site; print(site.getsitepackages()[0])') $(CURDIR)/src
 
-.PHONY: setup demo test test-matrix test-flower docs notebooks facts bench needs clean
+.PHONY: setup demo test test-matrix test-flower docs notebooks bench needs clean
 .NOTPARALLEL:  # targets install into one environment, so `make -j` builds one after another
 
 setup: $(DEV)
@@ -22,7 +22,6 @@ setup: $(DEV)
 $(READY): pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(VENV)
 	$(OURS) .
-	for list in methods datasets models; do $(BIN)/fedloom $$list > /dev/null; done  # later calls read the cache
 	touch $@
 
 $(DEV): pyproject.toml constraints.txt | $(READY)
@@ -75,10 +74,6 @@ notebooks: $(DEV)
 	$(BIN)/python -m nbconvert --to notebook --execute --inplace --ExecutePreprocessor.record_timing=False \
 		docs/notebooks/*.ipynb
 	$(BIN)/pytest tests/docs/test_notebooks.py
-
-# The lists that `fedloom methods`, `datasets` and `models` show.
-facts: $(READY)
-	$(BIN)/python docs/facts.py
 
 # fedloom beside its peers, which have environments of their own that also see this one's packages. `needs` first says
 # what is missing. ONLY="--only cnn,auto" runs parts, ONLY=--smoke everything tiny, and keeps nothing.

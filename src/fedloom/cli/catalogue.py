@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cli.cached_lists import cached_list
 from fedloom.cli.shared import AsJson, print_json
 from fedloom.core.console import console_of
 from fedloom.core.registry import Registry
@@ -21,36 +20,22 @@ _Facts = Callable[[str, Any], dict[str, Any]]  # of an entry by name
 
 def models(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
     """The networks, or one of them with its shape and its options."""
-    if name is None:
-        _show_list("model", cached_list("models", listed_models), as_json)
-    else:
-        from fedloom.nets import MODELS
+    from fedloom.nets import MODELS
 
+    if name is None:
+        _show_list("model", MODELS, as_json, _facts_of_model)
+    else:
         _show_entry(MODELS, name, as_json, _facts_of_model)
 
 
 def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
     """The data sources, or one of them with its config keys."""
-    if name is None:
-        _show_list("dataset", cached_list("datasets", listed_datasets), as_json)
-    else:
-        from fedloom.data import SOURCES
-
-        _show_entry(SOURCES, name, as_json, _facts_of_source)
-
-
-def listed_models() -> tuple[Any, bool]:
-    """Return the models with their options, and whether all were loaded."""
-    from fedloom.nets import MODELS
-
-    return _entries(MODELS, _facts_of_model), MODELS.is_complete()
-
-
-def listed_datasets() -> tuple[Any, bool]:
-    """Return the data sources with their keys, and whether all were loaded."""
     from fedloom.data import SOURCES
 
-    return _entries(SOURCES, _facts_of_source), SOURCES.is_complete()
+    if name is None:
+        _show_list("dataset", SOURCES, as_json, _facts_of_source)
+    else:
+        _show_entry(SOURCES, name, as_json, _facts_of_source)
 
 
 def _facts_of_model(name: str, factory: Any) -> dict[str, Any]:
@@ -93,17 +78,13 @@ def _keys_and_meanings(fields: Mapping[str, FieldInfo]) -> dict[str, dict[str, A
     return {"keys": keys, "meanings": {name: field.description for name, field in fields.items()}}
 
 
-def _entries(registry: Registry[Any], facts: _Facts) -> dict[str, dict[str, Any]]:
-    """The first line of each entry's docstring, and its facts, by name."""
-    return {
+def _show_list(noun: str, registry: Registry[Any], as_json: bool, facts: _Facts) -> None:
+    from fedloom.cli.terminal import print_listing
+
+    entries: dict[str, dict[str, Any]] = {
         name: {"summary": (entry.__doc__ or "").strip().split("\n")[0], **facts(name, entry)}
         for name, entry in registry
     }
-
-
-def _show_list(noun: str, entries: Mapping[str, Mapping[str, Any]], as_json: bool) -> None:
-    from fedloom.cli.terminal import print_listing
-
     if as_json:
         print_json(entries)
     else:

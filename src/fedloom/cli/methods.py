@@ -8,7 +8,6 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cli.cached_lists import cached_list
 from fedloom.cli.shared import AsJson, print_json
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
@@ -56,7 +55,7 @@ def methods(
 def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: str | None, as_json: bool) -> None:
     from fedloom.cli.terminal import print_catalogue
 
-    listed = cached_list("methods", listed_methods)
+    listed = listed_methods()
     if takes is not None and takes not in listed["wrappers"]:
         from fedloom.methods import WRAPPERS
 
@@ -82,8 +81,8 @@ def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: st
     console.print(f"  down, up, client keeps: `fedloom methods NAME` explains the formulas; wrappers: {wrapper_names}")
 
 
-def listed_methods() -> tuple[dict[str, Any], bool]:
-    """Return all methods with their facts and what filters ask, wrappers and papers; and whether all were loaded."""
+def listed_methods() -> dict[str, Any]:
+    """Return all methods with their facts and what filters ask, the wrappers, and the papers."""
     from fedloom.methods import METHODS, WRAPPERS
     from fedloom.methods.catalogue import entries
     from fedloom.methods.contract.citation import PAPERS
@@ -102,8 +101,7 @@ def listed_methods() -> tuple[dict[str, Any], bool]:
         }
         for entry in entries()
     }
-    complete = METHODS.is_complete() and WRAPPERS.is_complete()
-    return {"methods": methods, "wrappers": WRAPPERS.names(), "papers": list(PAPERS)}, complete
+    return {"methods": methods, "wrappers": WRAPPERS.names(), "papers": list(PAPERS)}
 
 
 def _show_method(name: str, as_json: bool) -> None:

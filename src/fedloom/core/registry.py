@@ -71,11 +71,6 @@ class Registry(Generic[T]):
         self._load()
         return sorted(self._entries)
 
-    def is_complete(self) -> bool:
-        """Return whether every plug-in could be loaded."""
-        self._load()
-        return not self._broken
-
     def __contains__(self, name: object) -> bool:
         if not self._loaded and not self._is_built_in(name):
             self._load()
