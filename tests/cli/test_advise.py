@@ -6,7 +6,7 @@ import inspect
 
 import pytest
 
-from fedloom.cli.advise import advise
+from fedloom.cli.diagnose import advise
 from fedloom.diagnosis.advice.evidence import Needs
 
 

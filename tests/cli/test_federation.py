@@ -65,7 +65,7 @@ def test_json_for_machines(board, tmp_path, capsys):
 
 
 def test_watching_ends_with_the_run(board, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("fedloom.cli.federation._EVERY", 0.05)
+    monkeypatch.setattr("fedloom.cli.flower._EVERY", 0.05)
     timer = threading.Timer(1.0, board.set_failed, [RuntimeError("no disk")])
     timer.start()
     code, out, _ = call(capsys, "flower", "status", str(tmp_path / "run"), "--watch", "--json")

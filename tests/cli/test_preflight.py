@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from command_line import call
-from fedloom.flower import grid
-from fedloom.flower.export import export
+from fedloom.flower import transport as grid
+from fedloom.flower.apps import export
 from fedloom.flower.processes import free_ports
 from flower_world import config_of
 

@@ -9,9 +9,8 @@ import pytest
 
 from command_line import call
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.flower.bindings import FILE, NodeBindings, admit, read_bindings
+from fedloom.flower.bindings import FILE, NodeBindings, admit, fingerprint_of, public_keys, read_bindings
 from fedloom.flower.certificates import _make_node_key
-from fedloom.flower.fingerprints import fingerprint_of, public_keys
 from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
 from fedloom.flower.wire import JoinReply, MessageError, read

@@ -9,8 +9,7 @@ import pytest
 from fedloom.evaluation.metric import MetricStates
 from fedloom.evaluation.metrics import Accuracy, Loss
 from fedloom.flower.checks import check_scored, check_trained, shares_too_large
-from fedloom.flower.facts import facts_model
-from fedloom.flower.wire import EvalReply, MessageError, TrainReply, read
+from fedloom.flower.wire import EvalReply, MessageError, TrainReply, facts_model, read
 from fedloom.methods.contract.contexts import Diagnostic
 
 Note, PredictorResult = facts_model(Diagnostic), facts_model(MetricStates)

@@ -5,7 +5,7 @@ import tomllib
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.flower.export import PACKAGE, export
+from fedloom.flower.apps import PACKAGE, export
 from fedloom.runs.config.run_config import load, parse
 from flower_world import config_of
 

@@ -14,18 +14,19 @@ from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.flower import node, remote, replies
-from fedloom.flower.facts import facts_model, restore_fields
 from fedloom.flower.server import serve
 from fedloom.flower.transport import InProcessTransport
 from fedloom.flower.wire import (
     EvalReply,
     MessageError,
     TrainReply,
+    facts_model,
     read,
     reply_type,
     reply_with,
     request_for,
     request_type,
+    restore_fields,
 )
 from fedloom.methods.contract.contexts import Diagnostic
 from flower_world import DEALT, config_of, nodes_of  # noqa: F401 (a fixture)

@@ -6,7 +6,7 @@ import json
 import pytest
 
 from fedloom.evaluation import PROTOCOLS
-from fedloom.flower.export import PACKAGE, export
+from fedloom.flower.apps import PACKAGE, export
 from fedloom.flower.node_data import node_file, server_file
 from fedloom.flower.server import serve
 from fedloom.flower.wire import Message, MessageError
@@ -38,7 +38,7 @@ def app_of(tmp_path, monkeypatch):
 
 @pytest.mark.parametrize("method", FEDERATED)
 def test_every_method_has_the_bits_of_the_simulation_over_a_grid(method, app_of):
-    from fedloom.flower.grid import GridTransport
+    from fedloom.flower.transport import GridTransport
     from local_grid import local_grid
 
     config = config_of(method, **settings_of(method))
@@ -50,7 +50,7 @@ def test_every_method_has_the_bits_of_the_simulation_over_a_grid(method, app_of)
 
 @pytest.mark.parametrize("method", ["fedavg", "ditto"])
 def test_protocols_over_a_grid_have_the_numbers_of_one_process(method, app_of):
-    from fedloom.flower.grid import GridTransport
+    from fedloom.flower.transport import GridTransport
     from local_grid import local_grid
 
     evaluation = {"every": 2, "protocols": [*PROTOCOLS], "metrics": ["nll"]}
@@ -67,7 +67,7 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
     from flwr.app import Context, RecordDict
 
     from fedloom.flower.apps import _node
-    from fedloom.flower.grid import GridTransport
+    from fedloom.flower.transport import GridTransport
     from local_grid import local_grid
 
     wait = {"join_timeout": 0.1}
@@ -94,7 +94,7 @@ def test_a_node_reads_the_file_that_its_own_config_names(app_of, tmp_path, capfd
 
 
 def test_a_message_survives_the_way_over_flower():
-    from fedloom.flower.grid import from_content, to_content
+    from fedloom.flower.transport import from_content, to_content
 
     for message in (Message("{}"), Message("facts", bytes(range(256)) * 100)):
         assert from_content(to_content(message)) == message
@@ -103,7 +103,7 @@ def test_a_message_survives_the_way_over_flower():
 def test_other_records_are_no_message():
     from flwr.app import Array, ArrayRecord, ConfigRecord, MetricRecord, RecordDict
 
-    from fedloom.flower.grid import from_content, to_content
+    from fedloom.flower.transport import from_content, to_content
 
     whole = to_content(Message("{}", b"1"))
     numpy = Array(dtype="uint8", shape=(1,), stype="numpy.ndarray", data=b"1")
@@ -123,7 +123,7 @@ def test_other_records_are_no_message():
 def test_a_node_without_a_client_id_says_so(app_of):
     from flwr.app import Context, RecordDict
 
-    from fedloom.flower.grid import GridTransport
+    from fedloom.flower.transport import GridTransport
     from local_grid import local_grid
 
     app = app_of(config_of())

@@ -8,7 +8,7 @@ import torch
 from fedloom.core.errors import RunFolderError
 from fedloom.core.tables import ClassTable
 from fedloom.flower.bounds import UploadNorm
-from fedloom.flower.guard import FILE, References, StateGuard
+from fedloom.flower.checks import FILE, References, StateGuard
 
 
 def state(weight, row=0.0):

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from fedloom.flower.log_sentences import as_json_line, log_sentence
+from fedloom.flower.logs import as_json_line, log_sentence
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ import torch
 
 from fedloom.core.errors import RunFolderError
 from fedloom.data import Dataset
-from fedloom.flower.moments import (
+from fedloom.flower.node_data import (
     ChannelMoments,
     ClientMoments,
     Scale,

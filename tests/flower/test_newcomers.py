@@ -13,12 +13,12 @@ from rich.console import Console
 from fedloom.cli.terminal import print_result
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.data import Views
-from fedloom.flower.grid import _TYPES
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import count_nodes, node_file, server_file
 from fedloom.flower.replies import ReplyReader
 from fedloom.flower.server import serve
+from fedloom.flower.transport import _TYPES
 from fedloom.flower.wire import Message, MessageError
 from fedloom.runs.run import run
 from flower_world import DEALT, Faulty, Notes, config_of

@@ -2,7 +2,7 @@
 
 import time
 
-from fedloom.flower.pauses import Pauses
+from fedloom.flower.absences import Pauses
 from fedloom.flower.server import serve
 from fedloom.flower.wire import Message
 from fedloom.runs.run import run

@@ -8,8 +8,7 @@ import pytest
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.flower.processes import free_ports
-from fedloom.flower.prometheus import serve_metrics
-from fedloom.flower.status import NodeStatus, StatusWriter
+from fedloom.flower.status import NodeStatus, StatusWriter, serve_metrics
 from flower_world import config_of
 
 

@@ -74,7 +74,7 @@ def transport(superlink):
     import httpx
     from flwr.superlink.grid import HttpGrid
 
-    from fedloom.flower.grid import GridTransport
+    from fedloom.flower.transport import GridTransport
 
     grid = HttpGrid("127.0.0.1:1", insecure=True, token="t")
     grid._connect()
@@ -85,7 +85,7 @@ def transport(superlink):
 
 
 def content_of(message):
-    from fedloom.flower.grid import to_content
+    from fedloom.flower.transport import to_content
 
     return to_content(message)
 

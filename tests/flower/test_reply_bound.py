@@ -4,7 +4,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from fedloom.flower.reply_bound import ReplyBound, ReplyTooLarge
+from fedloom.flower.bounds import ReplyBound, ReplyTooLarge
 
 PULL = "http://127.0.0.1/v1/runtime/pull-object"
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.files import write_atomic
-from fedloom.flower.export import export
+from fedloom.flower.apps import export
 from fedloom.flower.processes import ChildProcesses, executable, free_ports
 from fedloom.flower.up import _listens
 from fedloom.runs.run import run

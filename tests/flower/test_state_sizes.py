@@ -11,11 +11,12 @@ from fedloom.data.views import Views
 from fedloom.engine.jobs import EvalResult
 from fedloom.evaluation import Evaluator
 from fedloom.evaluation.metric import METRICS, MetricStates, Predictions
-from fedloom.flower import replies, state_sizes
+from fedloom.flower import replies
+from fedloom.flower import replies as state_sizes
 from fedloom.flower.checks import check_scored
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node_registry import FederationError
-from fedloom.flower.state_sizes import facts_limit
+from fedloom.flower.replies import facts_limit
 from fedloom.flower.wire import MAX_FACTS, MessageError, read, reply_type, reply_with
 from flower_world import config_of
 

@@ -10,7 +10,7 @@ import pytest
 import torch
 
 from fedloom.core.errors import DataError
-from fedloom.flower.store import StateStore, state_dir
+from fedloom.flower.node import StateStore, state_dir
 from support import same_bits
 
 
@@ -63,7 +63,7 @@ def test_a_process_killed_while_it_writes_leaves_whole_states(tmp_path):
     code = """
         import sys, torch
         from pathlib import Path
-        from fedloom.flower.store import StateStore
+        from fedloom.flower.node import StateStore
         store = StateStore(Path(sys.argv[1]), "ab", 0)
         for round_ in range(1, 100_000):
             store.save(round_, {"w": torch.full((20_000,), float(round_))})

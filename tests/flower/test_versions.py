@@ -6,7 +6,7 @@ import pytest
 
 from command_line import call
 from fedloom.core.errors import ConfigError
-from fedloom.flower import grid
+from fedloom.flower import transport as grid
 
 
 def test_flower_that_is_not_installed_is_one_line(tmp_path, capsys, monkeypatch):

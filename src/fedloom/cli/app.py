@@ -22,11 +22,10 @@ import typer
 
 from fedloom._version import __version__
 from fedloom.cli import catalogue, comparisons, flower, model, publication, reproduce, studies
-from fedloom.cli.advise import advise
+from fedloom.cli.catalogue import methods
 from fedloom.cli.config import config as config_command
-from fedloom.cli.diagnose import diagnose
-from fedloom.cli.init import init
-from fedloom.cli.methods import methods
+from fedloom.cli.config import init
+from fedloom.cli.diagnose import advise, diagnose
 from fedloom.cli.shared import (
     AsJson,
     Config,

@@ -1,19 +1,23 @@
-"""Commands that list what there is: `models`, `datasets`, `scenarios`; `methods` has a file of its own."""
+"""Commands that list what there is: `methods`, `models`, `datasets` and `scenarios`."""
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
 from fedloom.cli.shared import AsJson, print_json
 from fedloom.core.console import console_of
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.registry import Registry
 
 if TYPE_CHECKING:
     from pydantic.fields import FieldInfo
+
+    from fedloom.methods.catalogue import Entry
+
 
 _Facts = Callable[[str, Any], dict[str, Any]]  # of an entry by name
 
@@ -106,3 +110,166 @@ def _show_entry(registry: Registry[Any], name: str, as_json: bool, facts: _Facts
         pairs = values.items() if isinstance(values, dict) else [("", values)]
         for key, value in pairs:
             console.print(f"  {key}: {value}" if key else f"  {value}", markup=False, soft_wrap=True)
+
+
+_Filter = Callable[[dict[str, Any]], bool]  # of one method in `listed_methods`
+
+
+def methods(
+    name: Annotated[str | None, typer.Argument(help="One of them; also in wrappers: fedprox+dw.")] = None,
+    global_: Annotated[bool, typer.Option("--global", help="With a global model.")] = False,
+    personal: Annotated[bool, typer.Option("--personal", help="With a model for each client.")] = False,
+    any_architecture: Annotated[
+        bool, typer.Option("--any-architecture", help="For clients with different nets.")
+    ] = False,
+    stateless: Annotated[bool, typer.Option("--stateless", help="Clients keep nothing between rounds.")] = False,
+    secure_sum: Annotated[bool, typer.Option("--secure-sum", help="The server needs sums over clients alone.")] = False,
+    stacks: Annotated[bool, typer.Option("--stacks", help="Clients train side by side in one stack.")] = False,
+    takes: Annotated[str | None, typer.Option(help="Those that a wrapper can go around, e.g. krum.")] = None,
+    compared_in: Annotated[str | None, typer.Option(help="Those that a paper compares with, e.g. feddw.")] = None,
+    as_json: AsJson = False,
+) -> None:
+    """The federated methods, or one of them with its equations, options, presets and sources."""
+    possible_filters: list[tuple[bool, _Filter]] = [
+        (global_, lambda method: "global" in method["predicts"]),
+        (personal, lambda method: "personal" in method["predicts"]),
+        (any_architecture, lambda method: method["any_architecture"]),
+        (stateless, lambda method: method["stateless"]),
+        (secure_sum, lambda method: method["secure_sum"]),
+        (stacks, lambda method: method["stacks"]),
+        (takes is not None, lambda method: takes in method["takes"]),
+        (compared_in is not None, lambda method: compared_in in method["compared_in"]),
+    ]
+    filters = [flag for is_set, flag in possible_filters if is_set]
+    if name is not None:
+        if filters:
+            raise ConfigError(f"methods {name}: filters are for the list of all methods; leave them out")
+        _show_method(name, as_json)
+    else:
+        _show_methods(filters, takes, compared_in, as_json)
+
+
+def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: str | None, as_json: bool) -> None:
+    from fedloom.cli.terminal import print_catalogue
+
+    listed = listed_methods()
+    if takes is not None and takes not in listed["wrappers"]:
+        from fedloom.methods import WRAPPERS
+
+        WRAPPERS.get(takes)  # says why there is none
+    papers = listed["papers"]
+    if compared_in is not None and compared_in not in papers:
+        raise ConfigError(
+            f"--compared-in {short_repr(compared_in)}: no such paper: {suggest_name(compared_in, papers)}"
+        )
+    matching = {
+        name: method for name, method in listed["methods"].items() if all(accepts(method) for accepts in filters)
+    }
+    if as_json:
+        print_json({name: method["json"] for name, method in matching.items()})
+        return
+    console = console_of(as_json)
+    if not matching:
+        console.print("no method is all that")
+        return
+    print_catalogue(console, "method", [(name, method["facts"]) for name, method in matching.items()])
+    wrapper_names = ", ".join(listed["wrappers"])
+    console.print("  yields: the models that the protocols model/data test, e.g. personal by personal/local")
+    console.print(f"  down, up, client keeps: `fedloom methods NAME` explains the formulas; wrappers: {wrapper_names}")
+
+
+def listed_methods() -> dict[str, Any]:
+    """Return all methods with their facts and what filters ask, the wrappers, and the papers."""
+    from fedloom.methods import METHODS, WRAPPERS
+    from fedloom.methods.catalogue import entries
+    from fedloom.methods.contract.citation import PAPERS
+
+    methods = {
+        entry.name: {
+            "facts": entry.facts(),
+            "json": _summary(entry) | _options(METHODS.get(entry.name)),
+            "predicts": sorted(entry.abilities.predicts),
+            "any_architecture": entry.abilities.any_architecture,
+            "stateless": entry.citation is not None and not entry.citation.state,
+            "secure_sum": entry.abilities.secure_sum,
+            "stacks": entry.abilities.unstackable is None,
+            "takes": [wrapper for wrapper, why in entry.wrappers.items() if why is None],
+            "compared_in": list(entry.citation.compared_in) if entry.citation else [],
+        }
+        for entry in entries()
+    }
+    return {"methods": methods, "wrappers": WRAPPERS.names(), "papers": list(PAPERS)}
+
+
+def _show_method(name: str, as_json: bool) -> None:
+    from fedloom.cli.terminal import print_grid, print_listing
+    from fedloom.evaluation.protocols import offered_protocols
+    from fedloom.methods import METHODS
+    from fedloom.methods.catalogue import entry, our_choices, set_by
+    from fedloom.methods.contract.citation import SYMBOLS
+
+    kind, description = METHODS.get(name), entry(name)
+    text, choices = inspect.cleandoc(kind.__doc__ or ""), our_choices(kind)
+    facts = {**_summary(description), **_options(kind), "our_choice": choices}
+    if as_json:
+        print_json({"name": name, "text": text, **facts})
+        return
+    console, citation = console_of(as_json), description.citation
+    offered = offered_protocols(description.abilities.predicts)
+    console.print(text, markup=False, soft_wrap=True)
+    pairs = [(key, value) for key, value in description.facts().items() if value and key != "idea"]
+    if citation:
+        used = dict.fromkeys([*citation.down, *citation.up, *citation.state])
+        pairs += [(f"({symbol})", SYMBOLS[symbol]) for symbol in used]
+        sources = [("source", citation.source), ("released code", citation.code or "none, or none read")]
+        pairs = [pair for pair in sources if pair[1]] + pairs
+    pairs.append(("protocols", f"{', '.join(offered)} (evaluation.protocols)"))
+    pairs += [(f"not +{wrapper}", why) for wrapper, why in description.wrappers.items() if why]
+    pairs += [(f"+{wrapper}, batch norm", why) for wrapper, why in description.without_batch_norm.items()]
+    pairs.append(("our choice", choices or "none is noted"))
+    if citation:
+        pairs += [("departures", citation.departures)] if citation.departures else []
+        pairs += [("released code differs", citation.released_code)] if citation.released_code else []
+    print_listing(console, name, pairs)
+    rows = [
+        (key, str(field.default), _values(set_by(kind, key)), field.description or "")
+        for key, field in kind.Options.model_fields.items()
+    ]
+    if rows:
+        print_grid(console, ("option", "default", "set by presets", "meaning"), rows)
+    print_grid(
+        console, ("preset", "options", "where a config leaves them out"), [_preset(kind, name) for name in kind.presets]
+    )
+
+
+def _preset(kind: Any, name: str) -> tuple[str, str, str]:
+    """A row of the table of presets: its options, and what it states beside them."""
+    return name, _values(kind.presets[name]) or "the defaults", _values(kind.settings.get(name, {}))
+
+
+def _summary(description: Entry) -> dict[str, Any]:
+    """Facts of a method for programs."""
+    from fedloom.evaluation.protocols import offered_protocols
+
+    citation = description.citation
+    return {
+        "summary": f"{description.title}: {description.idea}",
+        "source": citation.source if citation else None,
+        "code": citation.code if citation else None,
+        "departures": citation.departures if citation else "",
+        "released_code": citation.released_code if citation else "",
+        "protocols": list(offered_protocols(description.abilities.predicts)),
+        **{key.replace(" ", "_"): value for key, value in description.facts().items()},
+    }
+
+
+def _options(kind: Any) -> dict[str, Any]:
+    defaults = {name: field.default for name, field in kind.Options.model_fields.items()}
+    presets = {name: dict(values) for name, values in kind.presets.items()}
+    return {"options": defaults, "presets": presets, "settings": dict(kind.settings)}
+
+
+def _values(values: Any) -> str:
+    from fedloom.core.text import flat
+
+    return ", ".join(f"{key} {value}" for key, value in flat(values))

@@ -8,9 +8,9 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
+from fedloom.cli.comparisons import VALUES, save_recipe
 from fedloom.cli.shared import AsJson, Quiet, overrides_with_options, print_json, say
 from fedloom.cli.studies import AllowMixed, Only, run_and_report
-from fedloom.cli.study_sections import VALUES, save_recipe
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, RunFolderError
 

@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
-from fedloom.cli.comparisons import show_comparison
+from fedloom.cli.comparisons import sections_of_studies, show_comparison
 from fedloom.cli.shared import AsJson, Quiet, note_unused_options, output_folder, print_json, refuse_options, say
-from fedloom.cli.study_sections import sections_of_studies
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
 
@@ -19,6 +18,7 @@ if TYPE_CHECKING:
     from fedloom.runs.studies.plan import Cell, StudyPlan
     from fedloom.runs.studies.study_folder import StudyFolder
     from fedloom.runs.studies.tuning import Job
+
 
 Plan = Annotated[
     bool, typer.Option("--plan", help="Show trials and cells, done and left, and the time ahead; run nothing.")

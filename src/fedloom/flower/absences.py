@@ -1,10 +1,15 @@
-"""Nodes that do not take part: the reason, the client if known, and when each is asked again."""
+"""Nodes that do not take part: why, for which client, and when the server asks them again.
+
+A client that does not answer in time pauses, so it does not delay every round. A node whose clock differs too much from
+the server's is named.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Container
+from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 
+from fedloom.core.text import seconds_text
 from fedloom.flower.status import Absence
 
 _FIRST_PAUSE = 30.0  # seconds until a node that was left out is asked again; the pause doubles each time
@@ -91,3 +96,81 @@ class Absences:
 
 def _sentence(node: int, entry: _AbsentNode) -> str:
     return f"node {node} is left out: {entry.reason}"
+
+
+_LONGEST = 64  # rounds
+_MAX_NAMED = 20  # clients in a sentence
+
+
+@dataclass(slots=True)
+class _Pause:
+    rounds: int
+    until: int  # the round in which the client is asked again
+
+
+class Pauses:
+    """The pauses of clients that did not answer: 1, 2, 4 ... 64 rounds; an answer ends the pause."""
+
+    def __init__(self) -> None:
+        self._pauses: dict[int, _Pause] = {}
+
+    def pause(self, client: int, round_: int) -> int:
+        """Pause a client that has not answered in `round_`; return the round in which it is asked again."""
+        pause = self._pauses.get(client)
+        if pause is None or pause.until <= round_:
+            rounds = 1 if pause is None else min(2 * pause.rounds, _LONGEST)
+            pause = self._pauses[client] = _Pause(rounds, round_ + rounds)
+        return pause.until
+
+    def late_sentence(self, clients: Sequence[int], seconds: float, round_: int) -> str:
+        """Pause clients that have not answered within `seconds` of a round; return a sentence on them."""
+        next_rounds = {client: self.pause(client, round_) for client in clients}
+        paused = [f"client {client} in round {until}" for client, until in next_rounds.items() if until > round_ + 1]
+        text = f"goes on without clients {client_list(clients)}: no answer within {seconds:g} s"
+        return f"{text}; next asked: {', '.join(paused[:_MAX_NAMED])}" if paused else text
+
+    def end_pause(self, client: int) -> None:
+        """End the pause of a client that has answered."""
+        self._pauses.pop(client, None)
+
+    def skipped_clients(self, clients: Iterable[int], round_: int, spare: int) -> list[int]:
+        """Return, in order, the clients to skip in a round: at most `spare`, those with the longest pauses."""
+        waiting = [client for client in clients if client in self._pauses and self._pauses[client].until > round_]
+        return sorted(sorted(waiting, key=lambda client: (-self._pauses[client].rounds, client))[: max(spare, 0)])
+
+
+AHEAD_SECONDS, BEHIND_SECONDS = 5.0, 300.0  # beyond which Flower refuses a node's signatures
+
+
+def clock_difference(node_time: float, earliest: float, latest: float) -> str:
+    """Say in one line how far a node's clock is from the server's; nothing if it may be right to five seconds.
+
+    Args:
+        node_time: what the node's clock said, in seconds since 1970 as the others.
+        earliest: a time of the server's clock before that.
+        latest: a time of the server's clock after that.
+
+    >>> clock_difference(1000.0, 570.0, 580.0)[:54]
+    "its node's clock is 7.00 min ahead of the server's; se"
+    >>> clock_difference(1000.0, 990.0, 999.0)
+    ''
+    """
+    ahead = node_time - latest if node_time > latest else min(0.0, node_time - earliest)
+    if abs(ahead) <= AHEAD_SECONDS:
+        return ""
+    return f"its node's clock is {clock_advice(ahead)}"
+
+
+def clock_advice(ahead: float) -> str:
+    """Say how far a clock is ahead of the server's (below 0: behind), in seconds, and what to do."""
+    direction = "ahead of" if ahead > 0 else "behind"
+    return (
+        f"{seconds_text(abs(ahead))} {direction} the server's; set it by NTP (e.g. `timedatectl set-ntp true`), "
+        f"because Flower refuses a node that is {AHEAD_SECONDS:g} s ahead or {BEHIND_SECONDS:g} s behind"
+    )
+
+
+def client_list(clients: Sequence[int], limit: int = 20) -> str:
+    """Return client ids as text, at most `limit` of them."""
+    remainder = f" and {len(clients) - limit} more" if len(clients) > limit else ""
+    return ", ".join(map(str, clients[:limit])) + remainder

@@ -1,11 +1,13 @@
 """Which node may join as a client: its key and disk are bound when it first joins, in a file of the run's folder.
 
 The SuperLink has checked the node's key. A random token identifies the disk, and only its digest is stored. A node with
-another key or another disk is refused until the administrator admits it.
+another key or another disk is refused until the administrator admits it. Fingerprints of keys are those that
+`ssh-keygen -lf` prints.
 """
 
 from __future__ import annotations
 
+import base64
 import contextlib
 import hashlib
 import re
@@ -17,8 +19,61 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 
 from fedloom.core.errors import ConfigError, RunFolderError, short_repr
 from fedloom.core.files import read_file, write_atomic
-from fedloom.flower.fingerprints import public_keys, read_fingerprint
 from fedloom.flower.wire import MessageError
+
+_FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
+_FILE = re.compile(r"node-(\d{6})\.pub")
+
+
+def fingerprint_of(public_key: bytes) -> str:
+    """Return the fingerprint of a public key, PEM or OpenSSH; empty for bytes that are no key."""
+    from cryptography.exceptions import UnsupportedAlgorithm
+    from cryptography.hazmat.primitives.serialization import (
+        Encoding,
+        PublicFormat,
+        load_pem_public_key,
+        load_ssh_public_key,
+    )
+
+    try:
+        load = load_pem_public_key if public_key.startswith(b"-----") else load_ssh_public_key
+        text = load(public_key).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+    except (ValueError, UnsupportedAlgorithm):
+        return ""
+    digest = hashlib.sha256(base64.b64decode(text.split()[1])).digest()
+    return "SHA256:" + base64.b64encode(digest).decode().rstrip("=")
+
+
+def public_keys(folder: Path) -> dict[int, str]:
+    """Return the fingerprints of a folder's public keys by client; `fedloom flower keys` writes such a folder.
+
+    Raises `ConfigError` for a file that is no key, and for a folder without keys.
+    """
+    matches = {file: _FILE.fullmatch(file.name) for file in sorted(folder.glob("node-*.pub"))}
+    files = {int(match[1]): file for file, match in matches.items() if match}
+    if not files:
+        raise ConfigError(f"{folder}: it has no node-000000.pub and so on; name the folder of `fedloom flower keys`")
+    keys = {client: fingerprint_of(file.read_bytes()) for client, file in files.items()}
+    for client, key in keys.items():
+        if not key:
+            raise ConfigError(f"{files[client]}: no public key; `fedloom flower keys` makes one, or remove the file")
+    return keys
+
+
+def read_fingerprint(key: str) -> str:
+    """Return `key` if it is a fingerprint, or that of the public key's file `key`. Raises `ConfigError` otherwise."""
+    if _FINGERPRINT.fullmatch(key):
+        return key
+    try:
+        fingerprint = fingerprint_of(Path(key).read_bytes())
+    except (OSError, ValueError):
+        fingerprint = ""
+    if not fingerprint:
+        raise ConfigError(
+            f"--key {short_repr(key)}: need SHA256:... as `ssh-keygen -lf` prints it, or a public key's file"
+        )
+    return fingerprint
+
 
 FILE = "flower-seats.json"
 _LOCK_SECONDS = 10.0

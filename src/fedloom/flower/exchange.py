@@ -1,4 +1,7 @@
-"""The exchange of a round: requests to the clients' nodes, and their replies as they arrive, within a time limit."""
+"""The exchange of a round: requests to the clients' nodes, and their replies as they arrive, within a time limit.
+
+A payload that several clients of a round get is serialised once.
+"""
 
 from __future__ import annotations
 
@@ -6,15 +9,35 @@ import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 
 from fedloom.core.errors import printable
+from fedloom.core.records import Record, to_bytes
 from fedloom.engine.jobs import Job, NewcomerJob, kept_since
+from fedloom.flower.absences import Pauses, client_list
 from fedloom.flower.logs import LogRecord
-from fedloom.flower.node_registry import NodeRegistry, RunIdentity, client_list
-from fedloom.flower.pauses import Pauses
-from fedloom.flower.payloads import Payloads
+from fedloom.flower.node_registry import NodeRegistry, RunIdentity
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
 from fedloom.flower.wire import AnyJob, Message, request_for
 from fedloom.runs.config.sections import FlowerConfig
+
+
+class Payloads:
+    """Caches the bytes of the last payload."""
+
+    def __init__(self) -> None:
+        self._payload: Record = {}
+        self._bytes = to_bytes({})
+
+    def bytes_of(self, payload: Record) -> bytes:
+        """Return a payload's bytes."""
+        cached = self._payload
+        if payload.keys() != cached.keys() or any(payload[name] is not cached[name] for name in cached):
+            self._payload, self._bytes = payload, to_bytes(payload)
+        return self._bytes
+
+    def forget(self) -> None:
+        """Release the last payload, which may be large."""
+        self._payload, self._bytes = {}, to_bytes({})
+
 
 _REPORT_SECONDS = 10.0  # between two reports on the clients that a round waits for
 _GRACE_SECONDS = 30.0  # that a request outlives its round

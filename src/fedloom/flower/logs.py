@@ -1,6 +1,6 @@
-"""Structured logs: one JSON object a line, with its run, round and client.
+"""Structured logs: one JSON object a line, with its run, round and client, and the same as sentences for people.
 
-They go to the logger `fedloom.flower` of the standard library. Flower's apps print them to stdout; a program that
+Logs go to the logger `fedloom.flower` of the standard library. Flower's apps print them to stdout; a program that
 embeds a federation may handle them in its own format, from the record's attribute `facts`.
 """
 
@@ -9,10 +9,12 @@ from __future__ import annotations
 import logging
 import sys
 from collections.abc import Callable, Mapping, Sequence
+from datetime import datetime, tzinfo
 from typing import Any
 
 from fedloom.core.errors import printable
-from fedloom.core.files import json_text
+from fedloom.core.files import json_text, parse_json
+from fedloom.core.text import bytes_text, percent, seconds_text
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.log import Row, main_protocol, of_protocol
@@ -98,3 +100,53 @@ class LogCallback(Callback):
     def on_end(self, config: RunConfig, result: RunData) -> None:
         numbers = result.numbers
         log("end", {"run": self._name(), "round": numbers["rounds"], "accuracy": numbers["accuracy"]})
+
+
+def log_sentence(line: str, zone: tzinfo | None = None) -> str:
+    """Return a line of `JsonFormatter` as a sentence; any other line as it is.
+
+    Args:
+        line: the line.
+        zone: time zone of the sentence; None is the local one.
+
+    >>> from datetime import UTC
+    >>> log_sentence('{"time": 0, "event": "round", "round": 2, "rounds": 9, "accuracy": 0.5, "bytes_up": 2000}', UTC)
+    '00:00:00 round 2 of 9: accuracy 50.0 %, 2.00 kB up'
+    """
+    try:
+        facts = parse_json(line)
+        clock = f"{datetime.fromtimestamp(facts['time'], zone):%H:%M:%S}"
+        return printable(f"{clock} {_sentence(facts)}")
+    except (ValueError, KeyError, TypeError, OverflowError, OSError):  # no line of the log
+        return printable(line)
+
+
+def as_json_line(line: str) -> str:
+    """Return a line of the log as it is, and any other line as a note in JSON."""
+    return line if line.startswith("{") else json_text({"event": "note", "text": line})
+
+
+def _sentence(facts: Mapping[str, Any]) -> str:
+    event, text = str(facts["event"]), str(facts.get("text", ""))
+    if event == "round":
+        return f"round {facts['round']} of {facts['rounds']}{_measures(facts)}"
+    if event == "start":
+        done = f"goes on after round {facts['round']} of" if facts["round"] else "begins, with"
+        return f"run {facts['run']} {done} {facts['rounds']} rounds"
+    if event == "end":
+        return f"run {facts['run']} has finished round {facts['round']}, the last one{_measures(facts)}"
+    subjects = ", ".join(f"{name} {facts[name]}" for name in ("round", "client", "file") if facts.get(name) is not None)
+    warning = "note: " if event == "note" else f"{event}: "
+    return (f"{subjects}: " if subjects else "") + (f"{warning}{text}" if text else event)
+
+
+def _measures(facts: Mapping[str, Any]) -> str:
+    measures = []
+    if facts.get("accuracy") is not None:
+        measures.append(f"accuracy {percent(facts['accuracy'])} %")
+    for key, direction in (("bytes_up", "up"), ("bytes_down", "down")):
+        if facts.get(key) is not None:
+            measures.append(f"{bytes_text(facts[key])} {direction}")
+    if facts.get("seconds_total") is not None:
+        measures.append(f"in {seconds_text(facts['seconds_total'])}")
+    return f": {', '.join(measures)}" if measures else ""

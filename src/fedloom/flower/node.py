@@ -1,9 +1,15 @@
-"""The client's side: a node answers the server's requests from its own data and its own disk."""
+"""The client's side: a node answers the server's requests from its own data and its own disk.
+
+Private states are files by run, client and round, written atomically. The newest rounds are kept, and ever fewer older
+ones, to which a run can be rewound. The server says which round to continue from, because a round counts only once the
+server has accepted its upload.
+"""
 
 from __future__ import annotations
 
 import functools
 import re
+import secrets
 import time
 import traceback
 from collections.abc import Callable
@@ -14,17 +20,15 @@ import torch
 
 from fedloom._version import __version__
 from fedloom.core.errors import ClientError, ConfigError, DataError, FedloomError, short_repr
+from fedloom.core.files import open_to_read, read_file, restrict_to_owner, user_folder, write_atomic
 from fedloom.core.process_settings import reproducible_settings
-from fedloom.core.records import Record, from_bytes, to_bytes
+from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, Job, NewcomerJob, NewcomerResult
-from fedloom.flower.facts import restore_fields
 from fedloom.flower.logs import log
-from fedloom.flower.moments import Scale, moments_of
-from fedloom.flower.node_data import count_nodes, node_scenario, node_source, nodes_of_scenario
+from fedloom.flower.node_data import Scale, count_nodes, moments_of, node_scenario, node_source, nodes_of_scenario
 from fedloom.flower.preflight.machine import require_disk, stored_bytes
-from fedloom.flower.store import StateStore
 from fedloom.flower.wire import (
     ErrorReply,
     JoinReply,
@@ -36,12 +40,78 @@ from fedloom.flower.wire import (
     read,
     reply_with,
     request_type,
+    restore_fields,
 )
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 from fedloom.nets.loaded_net import group_of
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.newcomers import NewcomerService, TrainedServer
 from fedloom.runs.setup import Setup
+from fedloom.runs.storage.checkpoint import is_kept_for_rewind
+
+_RECENT = 3  # newest states that are kept: a restarted server goes back one round, or two if its last file is damaged
+
+_TOKEN = 16  # hexadecimal digits
+
+
+def state_dir() -> Path:
+    """Return the default folder of states: $FEDLOOM_STATE, else `fedloom` in the user's state folder."""
+    return user_folder("state", "FEDLOOM_STATE")
+
+
+class StateStore:
+    """The states of one client in one run."""
+
+    def __init__(self, folder: Path, run: str, client: int) -> None:
+        self.path = folder / run / f"client-{client:06d}"
+
+    def token(self) -> str:
+        """Return the random token that identifies this disk, drawn once.
+
+        Raises `DataError` if the file holds no token, or a folder is a link.
+        """
+        self._check_links()
+        restrict_to_owner(self.path.parent)
+        file = self.path / "token"
+        if not file.exists():
+            write_atomic(file, secrets.token_hex(8), private=True)
+        with open_to_read(file) as stream:
+            token = stream.read(_TOKEN + 1).decode("ascii", "replace")
+        if len(token) != _TOKEN or set(token) - set("0123456789abcdef"):
+            raise DataError(
+                f"{file}: damaged, for a token is {_TOKEN} hexadecimal digits; delete the file, and let the server's "
+                "administrator admit this client"
+            )
+        return token
+
+    def save(self, round_: int, state: Record, spare: int | None = None) -> None:
+        """Write the state after a round, and delete old ones, except `spare` and those of `is_kept_for_rewind`.
+
+        Raises `OSError`, with the old states intact, and `DataError` if a folder is a link.
+        """
+        self._check_links()
+        write_atomic(self._file(round_), to_bytes(state), private=True)
+        for old in sorted(self.path.glob("round-*.safetensors"))[:-_RECENT]:
+            stored = int(old.stem.removeprefix("round-"))
+            if stored != spare and not is_kept_for_rewind(stored, round_):
+                old.unlink(missing_ok=True)
+
+    def load(self, round_: int) -> Record | None:
+        """Read the state after a round; None if it is missing or damaged."""
+        try:
+            return from_bytes(read_file(self._file(round_)))
+        except (FileNotFoundError, RecordError):
+            return None
+
+    def _check_links(self) -> None:
+        """Refuse links in place of folders: the node would write, and delete, elsewhere."""
+        for folder in (self.path.parent, self.path):
+            if folder.is_symlink():
+                raise DataError(f"{folder}: it is a link, and private states are not written through links; remove it")
+
+    def _file(self, round_: int) -> Path:
+        return self.path / f"round-{round_:06d}.safetensors"
+
 
 _RUN = re.compile(r"[0-9a-f-]{1,64}")
 _LOST = "flower.state_lost"

@@ -9,12 +9,11 @@ from typing import Any
 
 from fedloom._version import __version__
 from fedloom.core.errors import FedloomError, printable
-from fedloom.flower.absences import Absences
+from fedloom.flower.absences import Absences, client_list, clock_difference
 from fedloom.flower.bindings import NodeBindings, WrongClientError
 from fedloom.flower.checks import check_join
-from fedloom.flower.clocks import clock_difference
 from fedloom.flower.logs import LogRecord
-from fedloom.flower.moments import ClientMoments, Scale
+from fedloom.flower.node_data import ClientMoments, Scale
 from fedloom.flower.status import NodeStatus, StatusWriter
 from fedloom.flower.transport import Transport
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, read_reply
@@ -287,9 +286,3 @@ class NodeRegistry:
         self._members.discard(node)
         if self._absences.add(node, reason, request.sent, client):
             self._note(LogRecord(f"node {node} is left out: {reason}", "left_out", client=client))
-
-
-def client_list(clients: Sequence[int], limit: int = 20) -> str:
-    """Return client ids as text, at most `limit` of them."""
-    remainder = f" and {len(clients) - limit} more" if len(clients) > limit else ""
-    return ", ".join(map(str, clients[:limit])) + remainder

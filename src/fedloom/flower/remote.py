@@ -20,16 +20,15 @@ from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob
 from fedloom.engine.serial import Jobs
 from fedloom.evaluation import MetricStates
+from fedloom.flower.absences import client_list
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.bounds import FEWEST, NormBounds, UploadNorm, upload_norms
-from fedloom.flower.checks import shares_too_large
+from fedloom.flower.checks import References, StateGuard, shares_too_large
 from fedloom.flower.exchange import Exchange
-from fedloom.flower.guard import References, StateGuard
 from fedloom.flower.logs import LogRecord
 from fedloom.flower.node_data import stand_in_views
-from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdentity, client_list
-from fedloom.flower.replies import LostReplyError, ReplyReader
-from fedloom.flower.state_sizes import facts_limit
+from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdentity
+from fedloom.flower.replies import LostReplyError, ReplyReader, facts_limit
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import BYTES_PER_CHARACTER, Transport
 from fedloom.flower.upload_checks import UploadError, UploadReader
@@ -173,7 +172,7 @@ class RemoteEngine:
         yield from ((newcomer, results[client]) for client, newcomer in newcomers.items() if client in results)
 
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
-        """Aggregate, and test the new state: see `Federation.guard` and `fedloom.flower.guard`.
+        """Aggregate, and test the new state: see `Federation.guard` and `fedloom.flower.checks`.
 
         Args:
             aggregate: returns the next state from uploads.

@@ -14,16 +14,25 @@ from fedloom.core.files import read_file, restrict_to_owner, write_atomic
 from fedloom.data import Scenario
 from fedloom.data.sources.nodes import Nodes
 from fedloom.engine import Engine, Federation, Worker
+from fedloom.flower.absences import client_list
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.bounds import FEWEST
 from fedloom.flower.checks import shares_too_large
 from fedloom.flower.logs import LogCallback
-from fedloom.flower.moments import Scale, outliers, pool_moments, read_scale, write_scale
-from fedloom.flower.node_data import node_source, server_data, server_scenario
-from fedloom.flower.node_registry import NodeRegistry, RunIdentity, client_list
+from fedloom.flower.node_data import (
+    Scale,
+    node_source,
+    outliers,
+    pool_moments,
+    read_scale,
+    server_data,
+    server_scenario,
+    write_scale,
+)
+from fedloom.flower.node_registry import NodeRegistry, RunIdentity
 from fedloom.flower.preflight.machine import require_disk, stored_bytes
 from fedloom.flower.remote import RemoteEngine
-from fedloom.flower.state_sizes import facts_limit
+from fedloom.flower.replies import facts_limit
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import Transport
 from fedloom.runs.callbacks import Callback

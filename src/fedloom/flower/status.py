@@ -1,21 +1,22 @@
 """The status of a federation: a small file in the run's folder, which the server writes and other programs read.
 
-The file is replaced at every change, and every few seconds while the server waits. Reading it needs no connection, and
-after a crash it says when the server was last alive.
+The server replaces the file at every change, and every few seconds while it waits. Reading it needs no connection, and
+after a crash it says when the server was last alive. Prometheus (extra `prometheus`) reads it at every scrape.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
-from fedloom.core.errors import RunFolderError
+from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import read_file, write_atomic
 from fedloom.flower.logs import LogRecord
+from fedloom.flower.processes import require_free
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.log import Row, total_over_rounds
@@ -199,3 +200,58 @@ class StatusWriter(Callback):
         self.status.written = self._clock()
         if self._out is not None and self._begun:
             write_atomic(self._out / FILE, self.status.model_dump_json(indent=1) + "\n", private=True)
+
+
+def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[], None]:
+    """Serve a run's status as Prometheus text in a thread, and return a function that ends it.
+
+    Raises `ConfigError` if the package is missing or the port in use, `RunFolderError` if there is no status.
+    """
+    try:
+        from prometheus_client import CollectorRegistry, start_http_server
+    except ImportError:
+        raise ConfigError("prometheus-client is not installed; pip install 'fedloom[prometheus]'") from None
+    read_status(run)
+    require_free(port, host)
+    registry: Any = CollectorRegistry()
+    registry.register(_StatusCollector(run))
+    server, thread = start_http_server(port, host, registry)
+
+    def end() -> None:
+        server.shutdown()
+        server.server_close()
+        thread.join()
+
+    return end
+
+
+class _StatusCollector:
+    def __init__(self, run: Path) -> None:
+        self._run = run
+
+    def collect(self) -> Iterator[Any]:
+        from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily
+
+        status = read_status(self._run)
+        wait = status.wait
+        gauges = {
+            "round": ("Last whole round", status.round),
+            "rounds": ("Rounds of the run", status.rounds),
+            "nodes": ("Clients whose nodes are there", sum(node.online for node in status.nodes)),
+            "waiting_clients": ("Clients that the server waits for", len(wait.clients) if wait else 0),
+            "waiting_since_seconds": ("When the wait began, seconds since 1970; 0: none", wait.since if wait else 0),
+            "written_seconds": ("When the status was written, seconds since 1970", status.written),
+            "failed": ("1 if the run ended without a result", int(status.state == "failed")),
+            "finished": ("1 if the run ended with one", int(status.state == "finished")),
+        }
+        counters = {
+            "upload_bytes": ("Bytes of payloads from clients", status.bytes_up),
+            "download_bytes": ("Bytes of payloads to clients", status.bytes_down),
+            "refused": ("Uploads and tests that were refused", status.refused),
+            "failures": ("Exceptions in clients' work", status.failures),
+        }
+        for kind, family in ((GaugeMetricFamily, gauges), (CounterMetricFamily, counters)):
+            for name, (text, value) in family.items():
+                metric = kind(f"fedloom_{name}", text, labels=["run", "method"])
+                metric.add_metric([status.run, status.method], value)
+                yield metric

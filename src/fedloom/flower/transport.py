@@ -1,13 +1,21 @@
-"""How messages get to nodes and back: the interface of every transport, and the one inside this process."""
+"""How messages get to nodes and back: the interface of every transport, Flower's `Grid`, and one inside this process.
+
+A record travels as one `Array` of bytes: one object on the wire, of exactly the counted bytes. Its serialisation type
+is not NumPy's, so no program reads it as an array.
+"""
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Collection, Iterable, Mapping
-from typing import Protocol
+from collections.abc import Collection, Iterable, Iterator, Mapping
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Protocol
 
+from fedloom.core.errors import ConfigError, printable
+from fedloom.flower.bindings import fingerprint_of
+from fedloom.flower.bounds import ReplyBound, ReplyTooLarge
 from fedloom.flower.node import Node
-from fedloom.flower.wire import MAX_FACTS, Message
+from fedloom.flower.wire import MAX_FACTS, ErrorReply, Message, MessageError, Request, read
 
 BYTES_PER_CHARACTER = 8  # of facts: four in UTF-8, and room for Flower's own fields
 SMALL_REPLY_BYTES = BYTES_PER_CHARACTER * MAX_FACTS  # a reply without a body
@@ -74,3 +82,119 @@ class InProcessTransport:
                 node, message = self._waiting.pop(message_id)
                 return [(message_id, self._nodes[node].answer(message))]
         return []
+
+
+_STYPE, _FACTS, _BODY = "fedloom.record", "facts", "record"
+_TYPES = {"join": "query", "train": "train", "test": "evaluate", "serve": "evaluate"}
+_OLDEST, _NEWEST = (1, 41), (1, 42)  # tested versions
+
+
+def require_flower() -> str:
+    """Return Flower's version. Raises `ConfigError` if it is not installed, or is not a tested one."""
+    try:
+        flower_version = version("flwr")
+    except PackageNotFoundError:
+        raise ConfigError("Flower is not installed; pip install 'fedloom[flower]'") from None
+    major, minor = (int(number) for number in flower_version.split(".")[:2])
+    if not _OLDEST <= (major, minor) <= _NEWEST:
+        low, high = (".".join(map(str, bound)) for bound in (_OLDEST, _NEWEST))
+        raise ConfigError(
+            f"Flower {flower_version}: fedloom is tested with {low} to {high}; pip install 'fedloom[flower]'"
+        )
+    return flower_version
+
+
+def to_content(message: Message) -> Any:
+    """Return a message as a Flower `RecordDict`."""
+    from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
+
+    body = Array(dtype="uint8", shape=(len(message.body),), stype=_STYPE, data=message.body)
+    return RecordDict({_FACTS: ConfigRecord({_FACTS: message.facts}), _BODY: ArrayRecord({_BODY: body})})
+
+
+def from_content(content: Any) -> Message:
+    """Read the message in a `RecordDict`. Raises `MessageError` for other content."""
+    from flwr.app import ArrayRecord, ConfigRecord
+
+    try:
+        facts, body = content[_FACTS], content[_BODY]
+        whole = {*content} == {_FACTS, _BODY} and {*facts} == {_FACTS} and {*body} == {_BODY}
+        if not (whole and isinstance(facts, ConfigRecord) and isinstance(body, ArrayRecord)):
+            raise MessageError("a message whose records are not those of a fedloom message")
+        text, array = facts[_FACTS], body[_BODY]
+    except (KeyError, TypeError, ValueError) as error:
+        raise MessageError(f"no message: {type(error).__name__}: {printable(str(error)[:200])}") from None
+    if not isinstance(text, str) or array.stype != _STYPE or not isinstance(array.data, bytes):
+        raise MessageError("a message whose parts have other types")
+    return Message(text, array.data)
+
+
+class GridTransport:
+    """Sends messages over a Flower `Grid`.
+
+    poll_seconds: pause between two looks for replies. keys: whether the SuperLink checks the nodes' keys.
+    """
+
+    in_process = False
+
+    def __init__(self, grid: Any, poll_seconds: float = 0.2, keys: bool = True) -> None:
+        self._grid, self.poll_seconds, self._keys = grid, poll_seconds, keys
+        self.reply_limit = SMALL_REPLY_BYTES
+        self._bound = ReplyBound(grid)
+        self._key_of: dict[int, str] = {}
+
+    def nodes(self) -> set[int]:
+        if not hasattr(self._grid, "get_nodes"):
+            return set(self._grid.get_node_ids())
+        nodes = list(self._grid.get_nodes())
+        new = [node for node in nodes if self._keys and node.node_id not in self._key_of]
+        self._key_of |= {node.node_id: fingerprint_of(node.public_key) for node in new}
+        return {node.node_id for node in nodes}
+
+    def key_of(self, node: int) -> str:
+        return self._key_of.get(node, "")
+
+    def send(self, node: int, message: Message, seconds: float) -> str:
+        from flwr.app import Message as FlowerMessage
+
+        task = read(message, Request).do
+        (message_id,) = self._grid.push_messages([FlowerMessage(to_content(message), node, _TYPES[task], ttl=seconds)])
+        return str(message_id)
+
+    def receive(self, message_ids: Collection[str]) -> Iterator[tuple[str, Message | str]]:
+        """Fetch one reply at a time, so that a faulty one cannot spoil the others."""
+        for message_id in list(message_ids):
+            reply = self._read(message_id)
+            if reply is not None:
+                yield message_id, reply
+            del reply  # large
+
+    def _read(self, message_id: str) -> Message | str | None:
+        from httpx import HTTPError
+
+        self._bound.begin(self.reply_limit)
+        try:
+            replies = list(self._grid.pull_messages([message_id]))
+            return _message_of(replies[0], self.reply_limit) if replies else None
+        except HTTPError:  # the connection to the SuperLink failed, not the reply
+            raise
+        except ReplyTooLarge as error:
+            self._bound.drop()
+            return _unreadable(str(error))
+        except Exception as error:  # Flower may raise anything for what the node wrote
+            return _unreadable(f"Flower cannot read it ({type(error).__name__}: {printable(str(error)[:200])})")
+
+
+def _unreadable(reason: str) -> Message:
+    return ErrorReply(run="", error=f"an answer that cannot be used: {reason}").to_message()
+
+
+def _message_of(reply: Any, limit: int) -> Message | str:
+    if reply.has_error():
+        return f"Flower: {printable(' '.join(str(reply.error.reason)[:1000].split()))[:300]}"
+    try:
+        message = from_content(reply.content)
+    except MessageError as error:
+        return ErrorReply(run="", error=str(error)).to_message()
+    length = len(message.facts) + len(message.body)
+    return _unreadable(f"{length:,} bytes; {limit:,} at most") if length > limit else message

@@ -16,15 +16,14 @@ from typing import Any
 from fedloom.core.errors import FedloomError, printable
 from fedloom.core.files import parse_json, read_file, restrict_to_owner, write_atomic
 from fedloom.flower import certificates
-from fedloom.flower.apps import FAILED
-from fedloom.flower.export import export
-from fedloom.flower.grid import require_flower
+from fedloom.flower.apps import FAILED, export
 from fedloom.flower.node_data import count_nodes, node_file, server_file
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.preflight.finding import refuse_errors
 from fedloom.flower.preflight.sides import check_server
 from fedloom.flower.processes import ChildProcesses, executable, free_ports, require_free
 from fedloom.flower.replies import RemoteError
+from fedloom.flower.transport import require_flower
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.run_data import RunData
 

@@ -12,7 +12,7 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.flower import grid
-from fedloom.flower.export import export
+from fedloom.flower.apps import export
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.preflight.app import read_app, sizes_of
 from fedloom.flower.preflight.machine import disk_findings, kept_checkpoints

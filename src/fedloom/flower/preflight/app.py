@@ -8,7 +8,7 @@ from pathlib import Path
 import torch
 
 from fedloom.core.errors import ConfigError
-from fedloom.flower.export import CONFIG
+from fedloom.flower.apps import CONFIG
 from fedloom.flower.node_data import node_source
 from fedloom.flower.preflight.finding import Finding, error, ok
 from fedloom.flower.preflight.machine import stored_bytes

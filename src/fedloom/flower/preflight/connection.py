@@ -17,7 +17,7 @@ from typing import Any
 from urllib.request import getproxies, proxy_bypass
 
 from fedloom.core.errors import ConfigError, printable, short_repr
-from fedloom.flower.clocks import AHEAD_SECONDS, BEHIND_SECONDS, clock_advice
+from fedloom.flower.absences import AHEAD_SECONDS, BEHIND_SECONDS, clock_advice
 from fedloom.flower.preflight.finding import Finding, error, ok, warning
 from fedloom.flower.preflight.tls import client_context, date_findings, explain_refusal, hosts_of
 

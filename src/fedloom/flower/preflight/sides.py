@@ -11,7 +11,7 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError, FedloomError
 from fedloom.core.files import parse_json
-from fedloom.flower.fingerprints import public_keys
+from fedloom.flower.bindings import public_keys
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import count_nodes
 from fedloom.flower.preflight.app import fingerprint_findings, read_app_or_explain, sizes_of

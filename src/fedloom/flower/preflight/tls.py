@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError
-from fedloom.flower.fingerprints import fingerprint_of
+from fedloom.flower.bindings import fingerprint_of
 from fedloom.flower.preflight.finding import Finding, error, ok, warning
 from fedloom.flower.preflight.readable import mode_findings, read_or_explain
 

@@ -8,8 +8,8 @@ from importlib.metadata import version
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError
-from fedloom.flower.grid import require_flower
 from fedloom.flower.preflight.finding import Finding, error, ok, warning
+from fedloom.flower.transport import require_flower
 
 
 def versions() -> dict[str, str]:
