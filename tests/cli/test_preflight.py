@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from command_line import call
-from fedloom.flower import transport as grid
+from fedloom.flower import transport
 from fedloom.flower.apps import export
 from fedloom.flower.processes import free_ports
 from flower_world import config_of
@@ -16,7 +16,7 @@ from flower_world import config_of
 
 @pytest.fixture
 def app(tmp_path, monkeypatch):
-    monkeypatch.setattr(grid, "version", lambda name: "1.42.0")
+    monkeypatch.setattr(transport, "version", lambda name: "1.42.0")
     monkeypatch.chdir(tmp_path)
     export(config_of(), tmp_path / "app")
     return "app"

@@ -174,10 +174,9 @@ def server(
 ) -> None:
     """Check versions, certificates, keys, port, disk and config of a server before its SuperLink starts."""
     from fedloom.core.errors import ConfigError
-    from fedloom.flower.preflight.app import fingerprint_findings, read_app, read_app_or_explain
+    from fedloom.flower.preflight.app import fingerprint_findings, read_app, read_app_or_explain, version_findings
     from fedloom.flower.preflight.finding import Finding, has_error
     from fedloom.flower.preflight.sides import check_server, requirements
-    from fedloom.flower.preflight.versions import version_findings
 
     if not insecure and not host:
         raise ConfigError("name the server with --host, as its nodes do, e.g. --host server.example.org")

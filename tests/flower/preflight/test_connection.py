@@ -16,7 +16,7 @@ pytest.importorskip("cryptography", reason="needs the extra flower")
 
 from fedloom.core.errors import ConfigError
 from fedloom.flower import certificates
-from fedloom.flower.preflight.connection import connection_findings, parse_address
+from fedloom.flower.preflight.machine import connection_findings, parse_address
 from fedloom.flower.processes import free_ports
 
 

@@ -10,7 +10,7 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra flower")
 
 from fedloom.core.errors import ConfigError
-from fedloom.flower import certificates, grid
+from fedloom.flower import certificates, transport
 from fedloom.flower import up as module
 from fedloom.flower.up import HOST, LocalFederation
 from flower_world import config_of
@@ -18,7 +18,7 @@ from flower_world import config_of
 
 @pytest.fixture(autouse=True)
 def flower(monkeypatch):
-    monkeypatch.setattr(grid, "version", lambda name: "1.42.0")
+    monkeypatch.setattr(transport, "version", lambda name: "1.42.0")
     monkeypatch.setattr(module, "executable", lambda name: f"/nowhere/{name}")
 
 

@@ -11,13 +11,12 @@ import socket
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.flower import grid
+from fedloom.flower import transport
 from fedloom.flower.apps import export
 from fedloom.flower.in_process import run_in_process
-from fedloom.flower.preflight.app import read_app, sizes_of
+from fedloom.flower.preflight.app import read_app, sizes_of, version_findings
 from fedloom.flower.preflight.machine import disk_findings, kept_checkpoints
 from fedloom.flower.preflight.sides import NodeFiles, check_node, check_server, requirements
-from fedloom.flower.preflight.versions import version_findings
 from fedloom.runs.storage.checkpoint import is_kept_for_rewind
 from flower_world import config_of
 
@@ -26,7 +25,7 @@ Usage = collections.namedtuple("Usage", "total used free")
 
 @pytest.fixture(autouse=True)
 def flower(monkeypatch):
-    monkeypatch.setattr(grid, "version", lambda name: "1.42.0")
+    monkeypatch.setattr(transport, "version", lambda name: "1.42.0")
 
 
 @pytest.fixture
@@ -120,7 +119,7 @@ def test_another_version_of_fedloom_is_an_error_and_of_torch_a_warning():
 
 
 def test_flower_that_is_not_tested_is_an_error(monkeypatch):
-    monkeypatch.setattr(grid, "version", lambda name: "1.99.0")
+    monkeypatch.setattr(transport, "version", lambda name: "1.99.0")
     assert "fedloom is tested with 1.41 to 1.42" in errors(version_findings())["versions"]
 
 

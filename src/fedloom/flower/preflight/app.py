@@ -1,17 +1,22 @@
-"""Checks of an exported app: its config, and how much space its run needs."""
+"""Checks of an exported app: its config, the space that its run needs, and the versions on both sides."""
 
 from __future__ import annotations
 
+import platform
+from collections.abc import Mapping
 from dataclasses import dataclass
+from importlib.metadata import version
 from pathlib import Path
 
 import torch
 
+from fedloom._version import __version__
 from fedloom.core.errors import ConfigError
 from fedloom.flower.apps import CONFIG
 from fedloom.flower.node_data import node_source
-from fedloom.flower.preflight.finding import Finding, error, ok
+from fedloom.flower.preflight.finding import Finding, error, ok, warning
 from fedloom.flower.preflight.machine import stored_bytes
+from fedloom.flower.transport import require_flower
 from fedloom.methods.contract.contexts import ClientContext, ServerContext
 from fedloom.runs.config.run_config import RunConfig, load, parse
 from fedloom.runs.setup import Setup
@@ -72,3 +77,40 @@ def read_app_or_explain(path: Path) -> RunConfig | Finding:
     except (ConfigError, OSError) as problem:
         text = str(problem)
         return error("config", text if str(path) in text else f"{path}: {text}")
+
+
+def versions() -> dict[str, str]:
+    """Return the versions that matter between a server and its nodes. Raises `ConfigError` for an untested Flower."""
+    return {
+        "fedloom": __version__,
+        "flwr": require_flower(),
+        "torch": version("torch"),
+        "python": platform.python_version(),
+    }
+
+
+def version_findings(required: Mapping[str, str] | None = None) -> list[Finding]:
+    """Check the versions of the packages of this machine.
+
+    Args:
+        required: the server's versions by package; None compares with none.
+    """
+    try:
+        here = versions()
+    except ConfigError as problem:
+        return [error("versions", str(problem))]
+    findings = []
+    for name, wanted in (required or {}).items():
+        if name not in here or here[name] == wanted:
+            continue
+        text = f"the server has {name} {wanted}, this machine {here[name]}"
+        if name == "fedloom":
+            findings.append(
+                error("versions", f"{text}; install the same one everywhere: pip install 'fedloom=={wanted}'")
+            )
+        elif name == "python" and here[name].split(".")[:2] == wanted.split(".")[:2]:
+            continue
+        else:
+            findings.append(warning("versions", f"{text}; it works, but the last bits of results may differ"))
+    text = ", ".join(f"{name} {number}" for name, number in here.items())
+    return [*findings, ok("versions", text if required else f"{text}; nodes need the same fedloom")]

@@ -14,13 +14,10 @@ from fedloom.core.files import parse_json
 from fedloom.flower.bindings import public_keys
 from fedloom.flower.node import Node
 from fedloom.flower.node_data import count_nodes
-from fedloom.flower.preflight.app import fingerprint_findings, read_app_or_explain, sizes_of
-from fedloom.flower.preflight.connection import connection_findings
-from fedloom.flower.preflight.finding import Finding, error, ok
-from fedloom.flower.preflight.machine import disk_findings, port_finding
-from fedloom.flower.preflight.readable import read_or_explain
+from fedloom.flower.preflight.app import fingerprint_findings, read_app_or_explain, sizes_of, version_findings, versions
+from fedloom.flower.preflight.finding import Finding, error, ok, read_or_explain
+from fedloom.flower.preflight.machine import connection_findings, disk_findings, port_finding
 from fedloom.flower.preflight.tls import key_findings, server_certificate_findings
-from fedloom.flower.preflight.versions import version_findings, versions
 from fedloom.runs.config.run_config import RunConfig
 
 _SERVER_REPORT = "what `fedloom flower check server --json` printed"

@@ -13,8 +13,7 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError
 from fedloom.flower.bindings import fingerprint_of
-from fedloom.flower.preflight.finding import Finding, error, ok, warning
-from fedloom.flower.preflight.readable import mode_findings, read_or_explain
+from fedloom.flower.preflight.finding import Finding, error, mode_findings, ok, read_or_explain, warning
 
 LOOPBACK = "127.0.0.1"  # where the SuperLink's own processes on the server connect to
 RENEWAL_ADVICE = "delete the folder's .crt files, and `fedloom flower keys` makes new ones"
