@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
+import subprocess
+import sys
 
 import numpy as np
 import pytest
@@ -29,6 +32,45 @@ def deal(case, seed):
 
 def as_lists(views):
     return [views[k].tolist() for k in range(len(views))]
+
+
+POWER_LAW = '''
+import numpy as np
+from pydantic import Field
+from fedloom.data.partitions import Dealt, Partition, partition
+from fedloom.data.partitions.partition import cut
+from fedloom.data.views import Views, starts
+
+@partition("power-law")
+class PowerLaw(Partition):
+    """Client k has a share of the samples in proportion to (k + 1)^-exponent."""
+    exponent: float = Field(1.0, gt=0, description="How fast sizes fall.")
+
+    def deal(self, train, test, clients, rng):
+        weights = np.arange(1.0, clients + 1) ** -self.exponent
+        return Dealt(*(
+            Views(rng.permutation(len(data)), starts(cut(weights / weights.sum(), len(data)))) for data in (train, test)
+        ))
+'''
+USE = """
+import power_law, fedloom as fl
+sizes = fl.scenario("digits", partition="power-law", exponent=2, clients=3).build(0).train.sizes
+assert sizes.tolist() == sorted(sizes, reverse=True) and sizes[0] > 3 * sizes[1], sizes
+from fedloom.cli.app import main
+main()
+"""
+
+
+def test_a_new_partition_is_one_file(tmp_path):
+    """Its keys work in Python and on the command line once its module is imported; nothing else is written."""
+    (tmp_path / "power_law.py").write_text(POWER_LAW)
+    config = tmp_path / "config.yaml"
+    config.write_text("scenario: {source: digits, partition: power-law, exponent: 2, clients: 3}")
+    command = [sys.executable, "-c", USE, "inspect", str(config)]
+    path = os.pathsep.join([str(tmp_path), *sys.path])
+    done = subprocess.run(command, env=os.environ | {"PYTHONPATH": path}, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    assert "3 clients" in done.stdout
 
 
 def test_every_partition_has_a_case():

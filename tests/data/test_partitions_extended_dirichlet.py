@@ -31,12 +31,38 @@ def test_clients_hold_at_most_their_classes_and_nothing_is_left():
     assert not ((counts(dealt.test, TEST) > 0) & (held == 0)).any()  # tested on classes that it holds
 
 
+class GivenClasses(np.random.Generator):
+    """A generator that draws the classes it was given, one draw after the other; all else is drawn as usual."""
+
+    draws = ()
+
+    def permuted(self, x, **keys):
+        first, *self.draws = self.draws
+        return np.array([[label, 1 - label] for label in first])
+
+
 def test_every_class_has_a_fifth_of_its_even_number_of_clients():
-    """By hand: 100 clients with 2 of 10 classes are 20 a class, of which max(1, 20 // 5) = 4 must be there."""
-    fewest = min(
-        (counts(deal(seed, 100, classes_per_client=2, min_samples=0).train) > 0).sum(0).min() for seed in (0, 1)
-    )
-    assert fewest >= 4
+    """By hand: 40 clients with 1 of 2 classes are 20 a class, of which 20 // 5 = 4 must be there: 3 are too few."""
+    rng = GivenClasses(np.random.PCG64(0))
+    rng.draws = [[1] * 3 + [0] * 37, [1] * 4 + [0] * 36]
+    data = labels_only([0, 1] * 400)
+    dealt = ExtendedDirichlet(classes_per_client=1, alpha=1e6, min_samples=0).deal(data, data, 40, rng)
+    assert (counts(dealt.train, data) > 0).sum(0).tolist() == [36, 4]
+
+
+def test_a_full_client_gets_nothing_more():
+    """By hand: 11 samples of two clients are 5 and 6; the fair part of 12 is 6, so the first client gets the last."""
+    data = labels_only([0] * 11 + [1])
+    keys = {"classes_per_client": 2, "alpha": 1e9, "min_samples": 0, "clients": 2, "data": (data, data)}
+    assert deal(balanced=True, **keys).train.sizes.tolist() == [6, 6]
+    assert deal(**keys).train.sizes.tolist() == [5, 7]
+
+
+def test_test_samples_follow_the_shares_of_the_training_samples():
+    """By hand: a class is cut at floor(500 s) and floor(100 s), so that counts differ by one test sample at most."""
+    for seed in range(3):
+        dealt = deal(seed, alpha=0.5, balanced=seed == 2)
+        assert np.abs(5 * counts(dealt.test, TEST) - counts(dealt.train)).max() <= 5
 
 
 def test_large_alpha_cuts_a_class_evenly_among_its_clients_and_small_alpha_does_not():

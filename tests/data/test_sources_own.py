@@ -48,10 +48,7 @@ def test_owners_of_a_test_set_may_be_others():
 @pytest.mark.parametrize(
     ("keys", "message"),
     [
-        (
-            {"owners": np.arange(10)},
-            r"no owner has samples enough to hold out 0\.2 of them \(10 samples",
-        ),
+        ({"owners": np.arange(10)}, r"no owner has samples enough to hold out 0\.2 of them \(10 samples"),
         ({"owners": np.arange(3)}, r"owners have shape \(3,\) .* need \(10,\)"),
         ({"owners": np.arange(10) / 2}, r"owners have .* dtype float64"),
         ({"owners": ["a", None] * 5}, r"owners have .* no gaps"),

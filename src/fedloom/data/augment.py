@@ -33,10 +33,7 @@ class Augmentation(BaseModel):
         "position. All (2 * crop + 1)^2 positions are equally likely.",
         examples=[4],
     )
-    flip: bool = Field(
-        False,
-        description="Whether images are mirrored left to right, with probability 1/2.",
-    )
+    flip: bool = Field(False, description="Whether images are mirrored left to right, with probability 1/2.")
     rotate: float = Field(
         0.0,
         ge=0,

@@ -39,9 +39,7 @@ class HeldOut(BaseModel):
         examples=[0.2],
     )
     clients: tuple[StrictInt, ...] | None = Field(
-        None,
-        description="Ids of the clients, as the partition numbers them, instead of a share.",
-        examples=[[3, 7]],
+        None, description="Ids of the clients, as the partition numbers them, instead of a share.", examples=[[3, 7]]
     )
 
     domain: str | None = Field(

@@ -144,11 +144,7 @@ class SignFlip(UploadAttack):
         attack: {name: sign-flip, share: 0.2, factor: 4}
     """
 
-    factor: float = Field(
-        1.0,
-        gt=0,
-        description="Factor of the reversed change that a misbehaving client uploads.",
-    )
+    factor: float = Field(1.0, gt=0, description="Factor of the reversed change that a misbehaving client uploads.")
 
     def forge_change(self, change: Tensor, colluding: Tensor, round_: AttackRound) -> Tensor:
         return -self.factor * change
@@ -164,9 +160,7 @@ class Gaussian(UploadAttack):
     """
 
     std: float = Field(
-        1.0,
-        gt=0,
-        description="Standard deviation of the noise, in units of a weight. The default is our choice.",
+        1.0, gt=0, description="Standard deviation of the noise, in units of a weight. The default is our choice."
     )
 
     def forge_change(self, change: Tensor, colluding: Tensor, round_: AttackRound) -> Tensor:
@@ -184,9 +178,7 @@ class Scaled(UploadAttack):
     """
 
     factor: float = Field(
-        10.0,
-        gt=0,
-        description="Factor of the change that a misbehaving client uploads. The default is our choice.",
+        10.0, gt=0, description="Factor of the change that a misbehaving client uploads. The default is our choice."
     )
 
     def forge_change(self, change: Tensor, colluding: Tensor, round_: AttackRound) -> Tensor:

@@ -28,11 +28,7 @@ class Classes(Partition):
         array([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
     """
 
-    classes_per_client: int = Field(
-        ge=1,
-        description="Number of classes that each client holds.",
-        examples=[2],
-    )
+    classes_per_client: int = Field(ge=1, description="Number of classes that each client holds.", examples=[2])
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         labels, test_labels = train.y.numpy(), test.y.numpy()
@@ -117,11 +113,7 @@ class Pathological(Partition):
         array([4, 4, 4, 4, 4, 4, 4, 4, 4, 4])
     """
 
-    classes_per_client: int = Field(
-        ge=1,
-        description="Number of classes that each client holds.",
-        examples=[2],
-    )
+    classes_per_client: int = Field(ge=1, description="Number of classes that each client holds.", examples=[2])
     low: float = Field(
         0.4,
         gt=0,

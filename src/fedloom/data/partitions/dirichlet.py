@@ -53,11 +53,7 @@ class Dirichlet(Partition):
         description="Smallest number of training samples of a client; the draw is repeated until every client has "
         "as many. With 0 there is one plain draw, whose shares are independent between classes, as in FedDW.",
     )
-    max_draws: int = Field(
-        1000,
-        ge=1,
-        description="Largest number of draws before the partition is refused.",
-    )
+    max_draws: int = Field(1000, ge=1, description="Largest number of draws before the partition is refused.")
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("dirichlet", clients, self.min_samples, len(train))
@@ -162,9 +158,7 @@ class DirichletEqual(Partition):
         examples=[0.2],
     )
     max_draws: int = Field(
-        100_000,
-        ge=1,
-        description="Largest number of draws of a group before the partition is refused.",
+        100_000, ge=1, description="Largest number of draws of a group before the partition is refused."
     )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
@@ -234,11 +228,7 @@ class DirichletFedMA(Partition):
         ge=0,
         description="Smallest number of test samples of a client; the draw is repeated until every client has as many.",
     )
-    max_draws: int = Field(
-        1000,
-        ge=1,
-        description="Largest number of draws before the partition is refused.",
-    )
+    max_draws: int = Field(1000, ge=1, description="Largest number of draws before the partition is refused.")
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("dirichlet-fedma", clients, self.min_samples, len(train))

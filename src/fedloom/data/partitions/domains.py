@@ -9,14 +9,7 @@ from pydantic import Field
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.dirichlet import balanced_cut
-from fedloom.data.partitions.partition import (
-    Dealt,
-    Partition,
-    Shares,
-    partition,
-    require_clients,
-    shuffled_classes,
-)
+from fedloom.data.partitions.partition import Dealt, Partition, Shares, partition, require_clients, shuffled_classes
 from fedloom.data.views import Indices, Views, even_sizes, matched_counts
 
 
@@ -34,11 +27,7 @@ class Domains(Partition):
         array([6, 6, 4, 4])
     """
 
-    clients_per_domain: int = Field(
-        1,
-        ge=1,
-        description="Number of clients that share each domain evenly.",
-    )
+    clients_per_domain: int = Field(1, ge=1, description="Number of clients that share each domain evenly.")
 
     def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
         return self, clients - self.clients_per_domain
@@ -104,15 +93,9 @@ class DirichletDomains(Partition):
         description="Concentration of the Dirichlet distribution; small values mean strong label skew within a domain.",
         examples=[0.3],
     )
-    domain_parts: int = Field(
-        ge=2,
-        description="Number of parts that each domain is cut into.",
-        examples=[3],
-    )
+    domain_parts: int = Field(ge=2, description="Number of parts that each domain is cut into.", examples=[3])
     clients_per_domain: int = Field(
-        1,
-        ge=1,
-        description="Number of parts of each domain that become clients; the other parts are not used.",
+        1, ge=1, description="Number of parts of each domain that become clients; the other parts are not used."
     )
     domain_part: int | tuple[int, ...] = Field(
         0,
@@ -130,11 +113,7 @@ class DirichletDomains(Partition):
         description="Smallest number of samples of every class in every part; the cut of a domain is drawn again "
         "until it holds.",
     )
-    max_draws: int = Field(
-        100_000,
-        ge=1,
-        description="Largest number of draws before the partition is refused.",
-    )
+    max_draws: int = Field(100_000, ge=1, description="Largest number of draws before the partition is refused.")
 
     def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
         lists = {key: value for key in ("domain_part", "one_in") if isinstance(value := getattr(self, key), tuple)}

@@ -53,11 +53,7 @@ class Quantity(Partition):
         description="Smallest number of training samples of a client; the draw is repeated until every client has "
         "as many.",
     )
-    max_draws: int = Field(
-        1000,
-        ge=1,
-        description="Largest number of draws before the partition is refused.",
-    )
+    max_draws: int = Field(1000, ge=1, description="Largest number of draws before the partition is refused.")
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("quantity", clients, self.min_samples, len(train))

@@ -34,8 +34,7 @@ class IndexLists(Partition):
 
     takes_thinned: ClassVar[bool] = False
     partition_file: Path = Field(
-        description="Path of the JSON file with the index lists of the clients.",
-        examples=["dealt.json"],
+        description="Path of the JSON file with the index lists of the clients.", examples=["dealt.json"]
     )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:

@@ -133,8 +133,7 @@ class Flower(Partition):
     """
 
     partitioner: str = Field(
-        description="Class name of the partitioner in `flwr_datasets.partitioner`.",
-        examples=["ShardPartitioner"],
+        description="Class name of the partitioner in `flwr_datasets.partitioner`.", examples=["ShardPartitioner"]
     )
     options: dict[str, Any] = Field(
         default_factory=dict,

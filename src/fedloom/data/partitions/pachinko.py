@@ -66,10 +66,7 @@ class Pachinko(Partition):
                 first = len(class_rows[label]) - remaining[label]
                 owner[class_rows[label][first : first + counts[label]]] = client
             remaining -= counts
-        return Dealt(
-            Views.from_owners(owner[: len(train)], clients),
-            Views.from_owners(owner[len(train) :], clients),
-        )
+        return Dealt(Views.from_owners(owner[: len(train)], clients), Views.from_owners(owner[len(train) :], clients))
 
     def _draw(self, remaining: Indices, coarse: Indices, samples: int, rng: np.random.Generator) -> Indices:
         """How many samples of each class [C] one client draws, of `left` [C]."""

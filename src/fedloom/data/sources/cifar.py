@@ -190,8 +190,7 @@ class FC100(CIFAR100):
 
     model: ClassVar[str] = "resnet10"
     novel: Literal["val", "test"] = Field(
-        "test",
-        description="Classes of the test set: the 20 validation or the 20 test classes.",
+        "test", description="Classes of the test set: the 20 validation or the 20 test classes."
     )
     normalise: Normalise = "own"
 

@@ -177,26 +177,11 @@ class Rendered(ImageSource):
 
     model: ClassVar[str] = "fedbn-digits-cnn"
 
-    size: int = Field(
-        28,
-        ge=8,
-        le=256,
-        description="Height and width of the images, in pixels.",
-    )
-    per_class: int = Field(
-        800,
-        ge=1,
-        description="Number of training images of each class.",
-    )
-    test_per_class: int = Field(
-        200,
-        ge=1,
-        description="Number of test images of each class.",
-    )
+    size: int = Field(28, ge=8, le=256, description="Height and width of the images, in pixels.")
+    per_class: int = Field(800, ge=1, description="Number of training images of each class.")
+    test_per_class: int = Field(200, ge=1, description="Number of test images of each class.")
     source_seed: int = Field(
-        0,
-        ge=0,
-        description="Seed of the images; the same seed gives the same images under the same version of Pillow.",
+        0, ge=0, description="Seed of the images; the same seed gives the same images under the same version of Pillow."
     )
 
     def files(self) -> Sequence[Path]:

@@ -37,12 +37,7 @@ class _DomainFolders(PublishedImages):
     model: ClassVar[str] = "fedbn-alexnet"
 
     normalise: Normalise = "unit"
-    size: int = Field(
-        256,
-        ge=1,
-        le=2048,
-        description="Height and width that pictures are resized to, in pixels.",
-    )
+    size: int = Field(256, ge=1, le=2048, description="Height and width that pictures are resized to, in pixels.")
     per_domain: int | None = Field(
         None,
         ge=1,

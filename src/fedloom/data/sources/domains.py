@@ -42,20 +42,10 @@ class JoinedSources(ImageSource):
         examples=[["mnist", "usps"]],
     )
     paths: dict[str, Path] = Field(
-        {},
-        description="Path of the files of a part, by its name.",
-        examples=[{"mnist": "data/mnist"}],
+        {}, description="Path of the files of a part, by its name.", examples=[{"mnist": "data/mnist"}]
     )
-    size: int = Field(
-        28,
-        ge=1,
-        le=2048,
-        description="Height and width that images are resized to, in pixels.",
-    )
-    channels: Literal[1, 3] = Field(
-        3,
-        description="Number of channels of the images: 1 for gray, 3 for colour.",
-    )
+    size: int = Field(28, ge=1, le=2048, description="Height and width that images are resized to, in pixels.")
+    channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
     per_domain: int | None = Field(
         None,
         ge=1,
@@ -190,30 +180,15 @@ class Blended(ImageSource):
     model: ClassVar[str] = "fedbn-digits-cnn"
 
     digits: Literal["digits", "mnist"] = Field(
-        "digits",
-        description="Digits that are blended in: scikit-learn's 8x8 images, or MNIST's.",
+        "digits", description="Digits that are blended in: scikit-learn's 8x8 images, or MNIST's."
     )
     path: Path | None = Field(
         None,
         description="Folder, archive or .npz file of MNIST, for `digits: mnist`; null searches `$FEDLOOM_DATA/mnist`.",
     )
-    size: int = Field(
-        28,
-        ge=8,
-        le=128,
-        description="Height and width of the images, in pixels.",
-    )
-    copies: int = Field(
-        1,
-        ge=1,
-        le=100,
-        description="Number of images made of each digit, each on another patch.",
-    )
-    source_seed: int = Field(
-        0,
-        ge=0,
-        description="Seed of the images; the same seed gives the same images.",
-    )
+    size: int = Field(28, ge=8, le=128, description="Height and width of the images, in pixels.")
+    copies: int = Field(1, ge=1, le=100, description="Number of images made of each digit, each on another patch.")
+    source_seed: int = Field(0, ge=0, description="Seed of the images; the same seed gives the same images.")
 
     def files(self) -> Sequence[Path]:
         return [*_photograph_paths(), *self._digit_source().files()]

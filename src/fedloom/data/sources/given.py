@@ -43,9 +43,7 @@ def _is_dataset(data: Any) -> bool:
 class InMemory(Source):
     """A `Scenario` made in Python and passed to `fedloom.run`. It cannot be read again from its config."""
 
-    digest: str = Field(
-        description="Fingerprint of the scenario; a run folder can only be resumed with the same data.",
-    )
+    digest: str = Field(description="Fingerprint of the scenario; a run folder can only be resumed with the same data.")
 
     def load(self) -> Splits:
         raise DataError(

@@ -42,8 +42,7 @@ class HuggingFace(ImageSource):
     keys_added_later: ClassVar[frozenset[str]] = frozenset({"tokens"})
 
     dataset: str = Field(
-        description="Name of the data set on the hub, or path of a local folder.",
-        examples=["ylecun/mnist"],
+        description="Name of the data set on the hub, or path of a local folder.", examples=["ylecun/mnist"]
     )
     subset: str | None = Field(
         None,
@@ -55,50 +54,23 @@ class HuggingFace(ImageSource):
         description="Branch, tag or commit hash of the data set; null takes the newest version. Only a commit hash "
         "lets the parsed arrays be cached.",
     )
-    offline: bool = Field(
-        False,
-        description="Whether the network may not be used.",
-    )
-    train_split: str = Field(
-        "train",
-        description="Name of the split with the training samples.",
-    )
+    offline: bool = Field(False, description="Whether the network may not be used.")
+    train_split: str = Field("train", description="Name of the split with the training samples.")
     test_split: str | None = Field(
         "test",
         description="Name of the split with the test samples; null holds out 20 % of each class, the same in every "
         "run.",
     )
-    image: str = Field(
-        "image",
-        description="Column of the images.",
-    )
-    text: str | None = Field(
-        None,
-        description="Column of the texts; null reads images.",
-    )
-    label: str = Field(
-        "label",
-        description="Column of the classes.",
-    )
-    size: int = Field(
-        32,
-        ge=1,
-        le=2048,
-        description="Height and width that images are resized to, in pixels.",
-    )
-    channels: Literal[1, 3] = Field(
-        3,
-        description="Number of channels of the images: 1 for gray, 3 for colour.",
-    )
+    image: str = Field("image", description="Column of the images.")
+    text: str | None = Field(None, description="Column of the texts; null reads images.")
+    label: str = Field("label", description="Column of the classes.")
+    size: int = Field(32, ge=1, le=2048, description="Height and width that images are resized to, in pixels.")
+    channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
     vocabulary: int = Field(
-        10_000,
-        ge=3,
-        description="Number of token ids for texts, with padding and unknown tokens included.",
+        10_000, ge=3, description="Number of token ids for texts, with padding and unknown tokens included."
     )
     length: int = Field(
-        200,
-        ge=1,
-        description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end.",
+        200, ge=1, description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end."
     )
     tokens: Tokens | None = Field(
         None,

@@ -108,20 +108,9 @@ class ImageFolder(ImageSource):
     PPM are read; other files are counted in a note. Pixels with 12 or 16 bits keep their levels, as real numbers.
     """
 
-    path: Path = Field(
-        description="Path of the folder or the archive.",
-        examples=["photos"],
-    )
-    size: int = Field(
-        64,
-        ge=1,
-        le=2048,
-        description="Height and width that pictures are resized to, in pixels.",
-    )
-    channels: Literal[1, 3] = Field(
-        3,
-        description="Number of channels of the images: 1 for gray, 3 for colour.",
-    )
+    path: Path = Field(description="Path of the folder or the archive.", examples=["photos"])
+    size: int = Field(64, ge=1, le=2048, description="Height and width that pictures are resized to, in pixels.")
+    channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
     test_share: float = Field(
         0.2,
         gt=0,

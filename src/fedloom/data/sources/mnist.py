@@ -104,10 +104,7 @@ class Idx(ImageSource):
     mean and standard deviation.
     """
 
-    path: Path = Field(
-        description="Path of the folder with the four files.",
-        examples=["data/mnist"],
-    )
+    path: Path = Field(description="Path of the folder with the four files.", examples=["data/mnist"])
 
     def files(self) -> Sequence[Path]:
         files = Files(self.path)

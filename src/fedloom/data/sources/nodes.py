@@ -33,14 +33,10 @@ class Nodes(Source):
     model: ClassVar[str] = "mlp"
 
     classes: tuple[str, ...] = Field(
-        min_length=2,
-        description="Names of all classes, in the order of their numbers.",
-        examples=[["well", "ill"]],
+        min_length=2, description="Names of all classes, in the order of their numbers.", examples=[["well", "ill"]]
     )
     shape: tuple[int, ...] | None = Field(
-        None,
-        description="Shape of a sample; null takes the length of `features`.",
-        examples=[[1, 28, 28]],
+        None, description="Shape of a sample; null takes the length of `features`.", examples=[[1, 28, 28]]
     )
     features: tuple[str, ...] | None = Field(
         None,
@@ -50,8 +46,7 @@ class Nodes(Source):
         examples=[["age", "sex=f", "sex=m"]],
     )
     values: Literal["numbers", "bytes"] = Field(
-        "numbers",
-        description="Type of the stored values: `numbers`, or `bytes` from 0 to 255 as those of pictures.",
+        "numbers", description="Type of the stored values: `numbers`, or `bytes` from 0 to 255 as those of pictures."
     )
     mean: tuple[float, ...] | None = Field(
         None,

@@ -156,10 +156,7 @@ class Npz(ImageSource):
     by the training set's own mean and standard deviation per channel.
     """
 
-    path: Path = Field(
-        description="Path of the .npz file.",
-        examples=["data.npz"],
-    )
+    path: Path = Field(description="Path of the .npz file.", examples=["data.npz"])
 
     def files(self) -> Sequence[Path]:
         if not self.path.exists():
@@ -238,10 +235,7 @@ class PublishedImages(ImageSource):
         description="Folder of the published files, or the archive or .npz file itself; null searches "
         "`$FEDLOOM_DATA/<source>`.",
     )
-    verify: bool = Field(
-        True,
-        description="Whether archives are compared with the publisher's MD5 where there is one.",
-    )
+    verify: bool = Field(True, description="Whether archives are compared with the publisher's MD5 where there is one.")
     limit: int | None = Field(
         None,
         ge=1,

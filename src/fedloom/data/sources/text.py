@@ -154,9 +154,7 @@ class TextSource(CachedSource):
         "frequent tokens of the training texts.",
     )
     length: int = Field(
-        200,
-        ge=1,
-        description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end.",
+        200, ge=1, description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end."
     )
     tokens: Tokens | None = Field(
         None,
@@ -242,21 +240,11 @@ class Tsv(TextSource):
     header. Labels are integers or words; classes are those of the training file.
     """
 
-    path: Path = Field(
-        description="Path of the folder with the two files.",
-    )
-    train_file: str = Field(
-        "train.tsv",
-        description="File name of the training texts.",
-    )
-    test_file: str = Field(
-        "test.tsv",
-        description="File name of the test texts.",
-    )
+    path: Path = Field(description="Path of the folder with the two files.")
+    train_file: str = Field("train.tsv", description="File name of the training texts.")
+    test_file: str = Field("test.tsv", description="File name of the test texts.")
     separator: str = Field(
-        "\t",
-        min_length=1,
-        description="Text between label and text of a line; the default is a tab.",
+        "\t", min_length=1, description="Text between label and text of a line; the default is a tab."
     )
 
     def files(self) -> Sequence[Path]:
@@ -289,13 +277,9 @@ class IMDB(TextSource):
     checksums: ClassVar[dict[str, str]] = {"aclImdb_v1.tar.gz": "7c2ac02c03563afcf9b574c7e56c153a"}
 
     path: Path | None = Field(
-        None,
-        description="Folder or archive of the published files; null searches `$FEDLOOM_DATA/imdb`.",
+        None, description="Folder or archive of the published files; null searches `$FEDLOOM_DATA/imdb`."
     )
-    verify: bool = Field(
-        True,
-        description="Whether the archive is compared with the publisher's MD5.",
-    )
+    verify: bool = Field(True, description="Whether the archive is compared with the publisher's MD5.")
 
     def files(self) -> Sequence[Path]:
         folder = self._data_path()

@@ -48,12 +48,7 @@ def vocabulary(columns: Mapping[str, Column], rows: np.ndarray, origin: str) -> 
 
 
 def encoded(
-    columns: Mapping[str, Column],
-    rows: np.ndarray,
-    words: Vocabulary,
-    path: Path,
-    origin: str,
-    other_file: bool,
+    columns: Mapping[str, Column], rows: np.ndarray, words: Vocabulary, path: Path, origin: str, other_file: bool
 ) -> tuple[np.ndarray, list[str]]:
     """Return features [n, d], float32, and notes on words that are not in the vocabulary.
 

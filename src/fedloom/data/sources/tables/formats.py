@@ -31,13 +31,9 @@ class FileTable(TableSource):
 
     keys_added_later: ClassVar[frozenset[str]] = frozenset({"decimal", "thousands"})
 
-    path: Path = Field(
-        description="Path of the file with the rows.",
-        examples=["patients.csv"],
-    )
+    path: Path = Field(description="Path of the file with the rows.", examples=["patients.csv"])
     test_path: Path | None = Field(
-        None,
-        description="Path of another file with the test rows; null holds out a share of the rows.",
+        None, description="Path of another file with the test rows; null holds out a share of the rows."
     )
     decimal: Literal[".", ","] = Field(".", description="What stands before the decimals of a number.")
     thousands: Literal[",", ".", "'", " ", "_"] | None = Field(
@@ -106,11 +102,7 @@ class Csv(FileTable):
     keys_added_later: ClassVar[frozenset[str]] = frozenset({"encoding"})
 
     separator: str = Field(
-        ",",
-        min_length=1,
-        max_length=1,
-        description="Character between the cells of a row.",
-        examples=[";"],
+        ",", min_length=1, max_length=1, description="Character between the cells of a row.", examples=[";"]
     )
     encoding: str = Field("utf-8", description="The encoding of the file's text, such as latin-1 or cp1252.")
 
@@ -237,10 +229,7 @@ class NewRows:
 
 
 def table_rows(
-    path: Path,
-    features: Sequence[str],
-    reading: Mapping[str, Any] | None = None,
-    label: LabelColumn | None = None,
+    path: Path, features: Sequence[str], reading: Mapping[str, Any] | None = None, label: LabelColumn | None = None
 ) -> NewRows:
     """Return the rows of a CSV or Parquet file, whose suffix tells the format.
 

@@ -48,10 +48,7 @@ class TableSource(Source):
     typed: ClassVar[bool] = False
     """Whether tables state the kinds of their columns."""
 
-    label: str = Field(
-        description="Column of the class.",
-        examples=["ill"],
-    )
+    label: str = Field(description="Column of the class.", examples=["ill"])
     owner: str | None = Field(
         None,
         description="Column of the owner of a row, such as its hospital; null if rows have none.",
@@ -74,10 +71,7 @@ class TableSource(Source):
         description="Share of each class, and with `owner` of each owner's rows, that is held out for tests where "
         "there is no table of test rows; the same rows in every run.",
     )
-    drop: tuple[str, ...] = Field(
-        (),
-        description="Columns that are left out.",
-    )
+    drop: tuple[str, ...] = Field((), description="Columns that are left out.")
     missing: tuple[str, ...] | None = Field(
         None,
         description="Cells that stand for a missing value, beside empty ones, in all columns. Without it NA, NaN, null "

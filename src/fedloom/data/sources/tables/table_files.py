@@ -109,9 +109,7 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
         return csv.read_csv(
             pa.BufferReader(raw),
             read_options=csv.ReadOptions(  # one block: the kind of a column is inferred from all rows
-                use_threads=False,
-                block_size=min(max(len(raw) + 1, 2**20), _BLOCK),
-                encoding=encoding,
+                use_threads=False, block_size=min(max(len(raw) + 1, 2**20), _BLOCK), encoding=encoding
             ),
             parse_options=csv.ParseOptions(delimiter=separator, newlines_in_values=True, invalid_row_handler=skip),
             convert_options=options,
