@@ -8,7 +8,7 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.data.partitions import labels_only
-from fedloom.data.partitions.extended_dirichlet import ExtendedDirichlet
+from fedloom.data.partitions.dirichlet import ExtendedDirichlet
 
 TRAIN, TEST = (labels_only(np.repeat(np.arange(10), each)) for each in (500, 100))
 

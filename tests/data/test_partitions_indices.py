@@ -18,8 +18,7 @@ from fedloom.data.partitions.dirichlet import Dirichlet
 from fedloom.data.partitions.iid import IID
 from fedloom.data.partitions.indices import IndexLists
 from fedloom.data.partitions.natural import Flower
-from fedloom.data.skews.noise import LabelNoise
-from fedloom.data.skews.ratio import LongTail
+from fedloom.data.skews.ratio import LabelNoise, LongTail
 from fedloom.data.sources import Splits
 
 

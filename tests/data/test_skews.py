@@ -19,8 +19,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.partitions import labels_only
 from fedloom.data.partitions.domains import DirichletDomains
 from fedloom.data.partitions.iid import IID
-from fedloom.data.skews.noise import LabelNoise, Noise, client_sigmas
-from fedloom.data.skews.ratio import LongTail, Ratio, tail_counts
+from fedloom.data.skews.ratio import LabelNoise, LongTail, Noise, Ratio, client_sigmas, tail_counts
 from fedloom.data.skews.transforms import Permutations, Rotations, Transforms
 from fedloom.data.sources import Splits
 

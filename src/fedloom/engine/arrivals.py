@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from fedloom.core.records import Record, wire_size
 from fedloom.data.attacks import UploadAttack
-from fedloom.data.attacks.upload_attacks import AttackRound
+from fedloom.data.attacks.attack import AttackRound
 from fedloom.data.scenario import Scenario
 from fedloom.engine.jobs import Job, JobResult
 from fedloom.methods.contract.contexts import Diagnostic, Task

@@ -14,8 +14,8 @@ import pytest
 from PIL import Image
 
 from fedloom.core.errors import FedloomError
+from fedloom.runs.config.first_config.draft import hub_keys
 from fedloom.runs.config.first_config.first_config import first_config
-from fedloom.runs.config.first_config.hub import hub_keys
 from fedloom.runs.config.run_config import load, parse
 from fedloom.runs.run import run
 

@@ -4,21 +4,193 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
 
+import torch
 import yaml
 
-from fedloom.core.errors import ConfigError, printable
+from fedloom.core.errors import ConfigError, DataError, printable
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
 from fedloom.data.sources.source import SOURCES, Splits, configure_source
-from fedloom.runs.config.first_config.choices import Choice, DataFacts, as_values, partitions, section_choices, settings
 from fedloom.runs.config.first_config.draft import Ask, SourceDraft, draft_source
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.setup import Setup
+
+_ROWS_OF_CLIENT = 50
+_MAX_CLIENTS = 10
+_ALL_TAKE_PART = 20  # with more clients, some of them take part in a round
+_LARGE_SET = 20_000
+_RARE = 0.5  # of the share that a class has where all are alike
+
+
+@dataclass(frozen=True, slots=True)
+class Choice:
+    """A key of a section ("" for the top level) with its value, and why; an empty reason writes no comment."""
+
+    section: str
+    key: str
+    value: Any
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DataFacts:
+    """Facts of data on which the settings depend.
+
+    rows: training samples. counts: of each class. shape: of a sample. tokens: whether samples are token ids. owners:
+    with training samples; 0 if the data know none. domains: of the data, where they are no owners.
+    """
+
+    rows: int
+    counts: tuple[int, ...]
+    classes: tuple[str, ...]
+    shape: tuple[int, ...]
+    tokens: bool
+    owners: int
+    domains: int
+
+    @classmethod
+    def of(cls, splits: Splits, name: str) -> DataFacts:
+        """Return the facts of loaded data. Raises `DataError` for data of a single class."""
+        train = splits.train
+        counts = torch.bincount(train.y, minlength=train.num_classes).tolist()
+        held = [class_name for class_name, count in zip(train.classes, counts, strict=True) if count]
+        if len(held) < 2:
+            others = ", ".join(class_name for class_name in train.classes if class_name not in held)[:100]
+            more = f", and more samples of {others}: all that there are are kept for tests" if others else ""
+            raise DataError(
+                f"{name}: all training samples are of one class ({', '.join(held)}); need two classes or more{more}"
+            )
+        return cls(
+            rows=len(train),
+            counts=tuple(counts),
+            classes=tuple(train.classes),
+            shape=tuple(train.input_shape),
+            tokens=train.x.dtype == torch.int64,
+            owners=splits.owner_count,
+            domains=0 if splits.domains_are_owners else len(train.domains),
+        )
+
+    @property
+    def rarest_share(self) -> float:
+        """The share of the rarest class, as a multiple of the share that it has where all classes are alike."""
+        return min(self.counts) / self.rows * len(self.counts)
+
+    @property
+    def has_rare_class(self) -> bool:
+        """Whether accuracy says little about the rarest class."""
+        return self.rarest_share < _RARE
+
+
+def partitions(facts: DataFacts) -> list[list[Choice]]:
+    """Return the choices of the partition, the best first; a later one is for data that an earlier one cannot deal."""
+    if facts.owners >= 2:
+        reason = f"each of the {facts.owners:,} owners is a client, as in the federation that you simulate"
+        return [[Choice("scenario", "partition", "natural", reason)]]
+    if facts.domains >= 2:
+        reason = f"the data come from {facts.domains} domains: each client sees one"
+        clients = Choice("scenario", "clients", facts.domains, "one for each domain")
+        return [[Choice("scenario", "partition", "domains", reason), clients]]
+    count = max(2, min(_MAX_CLIENTS, facts.rows // _ROWS_OF_CLIENT))
+    clients = Choice(
+        "scenario", "clients", count, f"{facts.rows:,} training samples, about {facts.rows // count:,} each"
+    )
+    dirichlet = [
+        Choice("scenario", "partition", "dirichlet", "no owners are known: clients get unequal mixes of the classes"),
+        Choice("scenario", "alpha", 0.5, "smaller is more unequal: 0.1 is hard, 100 nearly equal"),
+        clients,
+    ]
+    few = "no owners are known, and a class has too few samples for unequal mixes: equal shares at random"
+    return [dirichlet, [Choice("scenario", "partition", "iid", few), clients]]
+
+
+def settings(facts: DataFacts, clients: int, smallest_client: int) -> list[Choice]:
+    """Return the choices of model, training and evaluation.
+
+    Args:
+        facts: facts of the data.
+        clients: how many there are.
+        smallest_client: training samples of the smallest client that has any.
+    """
+    share = 1.0 if clients <= _ALL_TAKE_PART else max(0.01, round(_MAX_CLIENTS / clients, 2))
+    model, why_model = _model(facts)
+    adaptive = facts.tokens
+    batch = 32 if smallest_client >= 32 else 16 if smallest_client >= 16 else 8
+    natural = facts.owners >= 2
+    choices = [
+        Choice("", "method", "fedavg", "begin with the plain method; compare others with `fedloom compare`"),
+        Choice("", "model", model, why_model),
+        Choice("", "rounds", 30, "look at the curve in the report: train on while it rises"),
+        Choice(
+            "",
+            "participation",
+            share,
+            "all clients in every round" if share == 1 else f"{clients:,} clients: some in a round",
+        ),
+        Choice("", "local_epochs", 2, "passes over a client's data in a round; more save traffic, and drift further"),
+        Choice("", "batch_size", batch, "" if batch == 32 else f"the smallest client has {smallest_client} samples"),
+        Choice(
+            "",
+            "optimizer",
+            {"name": "adam", "lr": 0.001} if adaptive else {"name": "sgd", "lr": 0.05, "momentum": 0.9},
+            "texts train better with Adam" if adaptive else "lower lr if the loss rises",
+        ),
+        Choice(
+            "evaluation",
+            "protocol",
+            "global/local" if natural else "global/global",
+            "the server's model on each owner's own test samples; personal methods need personal/local"
+            if natural
+            else "the server's model on all test samples; personal methods need personal/local",
+        ),
+        Choice("evaluation", "select", "last", "the last round's test; best_val needs scenario.val above 0"),
+    ]
+    balance = "balanced accuracy and macro F1 are recorded anyway"
+    if facts.has_rare_class:
+        rarest = facts.classes[facts.counts.index(min(facts.counts))]
+        share_text = f"{100 * min(facts.counts) / facts.rows:.1f} %"
+        reason = f"class {rarest} is rare ({share_text} of the training samples): accuracy hides it; {balance}"
+        choices.append(Choice("evaluation", "metrics", ["auroc"], reason))
+    else:
+        choices.append(Choice("evaluation", "metrics", [], f"{balance}; add auroc, brier and others here"))
+    return [*choices, Choice("", "seed", 0, "repeat with other seeds before you believe a difference")]
+
+
+def _model(facts: DataFacts) -> tuple[str, str]:
+    """Return the network for this kind and size of input, and why."""
+    own = "docs/how-to/own-model.md says how to take your own"
+    if facts.tokens:
+        return "bilstm", f"texts: a small recurrent network; {own}"
+    if len(facts.shape) != 3:
+        return "mlp", f"rows of numbers: one hidden layer of 200; logistic is simpler; {own}"
+    side = min(facts.shape[1:])
+    if side < 12:
+        return "digits-cnn", f"pictures of {side} pixels: two small convolutions"
+    if side <= 32 and facts.rows < _LARGE_SET and len(facts.classes) <= 20:
+        return (
+            "lenet5",
+            f"small pictures, few samples and classes: LeNet-5 trains in seconds; resnet8 is stronger; {own}",
+        )
+    return "resnet8", f"pictures of {side} pixels: a small ResNet; lenet5 is quicker; {own}"
+
+
+def section_choices(keys: Mapping[str, Any], reasons: Mapping[str, str]) -> list[Choice]:
+    """Return the keys of a source as choices of the section `scenario`."""
+    return [Choice("scenario", key, value, reasons.get(key, "")) for key, value in keys.items()]
+
+
+def as_values(choices: Sequence[Choice]) -> dict[str, Any]:
+    """Return the config that choices make, as nested plain values."""
+    values: dict[str, Any] = {}
+    for choice in choices:
+        section = values.setdefault(choice.section, {}) if choice.section else values
+        section[choice.key] = choice.value
+    return values
+
 
 _WIDTH = 100  # of comments
 
