@@ -114,7 +114,7 @@ def options_table(method: Entry) -> str:
     """Return the options with their defaults, and the values that presets set."""
     kind = METHODS.get(method.name)
     rows = [
-        (f"`{method.name}.{key}`", field.default, _values(set_by(kind, key)), cell_text(field.description or ""))
+        (f"`{method.name}.{key}`", shown(field.default), _values(set_by(kind, key)), cell_text(field.description or ""))
         for key, field in kind.Options.model_fields.items()
     ]
     table = markdown(("option", "default", "in presets", "meaning"), rows) if rows else ""
@@ -148,6 +148,15 @@ print(result.summary())
 ```"""
 
 
+def shown(value: Any) -> str:
+    """Return a value of an option as a config has it."""
+    if isinstance(value, tuple | list):
+        return ", ".join(map(shown, value))
+    if value is None or isinstance(value, bool):
+        return "null" if value is None else str(value).lower()
+    return f"{value:g}" if isinstance(value, float) else str(value)
+
+
 def cell_text(text: str) -> str:
     """Return a text for a cell of a Markdown table."""
     return text.replace("|", "\\|")
@@ -162,7 +171,7 @@ def _values(values: Mapping[str, Any]) -> str:
     """Return values by key in words; keys of equal value share one, as in "`paper`, `authors`: 1"."""
     keys: dict[str, list[str]] = {}
     for key, value in _flat(values):
-        keys.setdefault(str(value), []).append(f"`{key}`")
+        keys.setdefault(shown(value), []).append(f"`{key}`")
     return "; ".join(f"{', '.join(names)}: {value}" for value, names in keys.items())
 
 

@@ -33,7 +33,7 @@ def newcomer(monkeypatch):
         Server: as FedAvg.
         """
 
-        citation = Citation("Doe et al.", "preprint", 2026, "arXiv 2601.00001", {"P": 1}, {"P": 1})
+        citation = Citation("Doe et al., preprint 2026, arXiv 2601.00001")
 
     register(FedNew)
     return entry("fednew")
@@ -50,7 +50,7 @@ def test_sections_come_in_one_order(name):
 def test_every_option_is_on_the_page(name):
     kind, page = METHODS.get(name), page_of(name)
     for option, field in kind.Options.model_fields.items():
-        assert f"| `{name}.{option}` | {field.default} |" in page
+        assert f"| `{name}.{option}` | {method_pages.shown(field.default)} |" in page
 
 
 def test_facts_follow_the_opening():
@@ -60,6 +60,11 @@ def test_facts_follow_the_opening():
     assert facts.startswith("| paper | Li et al., MLSys 2020, [arXiv 1812.06127](https://arxiv.org/abs/1812.06127) |\n")
     assert "| receives | P |" in page
     assert "`feddw`: 0.01; `fedco2`: 0.001" in page
+
+
+@pytest.mark.parametrize(("value", "text"), [(None, "null"), (True, "true"), (10000.0, "10000"), ((9, 10), "9, 10")])
+def test_values_read_as_in_a_config(value, text):
+    assert method_pages.shown(value) == text
 
 
 def test_an_unknown_heading_is_refused():
