@@ -339,14 +339,12 @@ def _with_moments(scenario: Scenario, mean: Tensor, std: Tensor) -> Scenario:
 
 
 def _merged(first: Views, second: Views) -> Views:
-    """Merge the samples of each client."""
     order = np.concatenate([first.order, second.order])
     holders = np.concatenate([first.holders(), second.holders()])
     return Views(order[np.argsort(holders, kind="stable")], starts(first.sizes + second.sizes))
 
 
 def _joined(first: Dataset, second: Dataset) -> Dataset:
-    """Concatenate two data sets."""
     both_have_domains = first.domain is not None and second.domain is not None
     domain = torch.cat([first.domain, second.domain]) if both_have_domains else None  # type: ignore[list-item]
     return replace(first, x=torch.cat([first.x, second.x]), y=torch.cat([first.y, second.y]), domain=domain)

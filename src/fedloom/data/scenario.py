@@ -152,7 +152,6 @@ class Scenario:
         return digest.hexdigest()[:DIGITS]
 
     def _add_views(self, digest: hashlib._Hash) -> None:
-        """Add the views, those of newcomers too, and the attack."""
         of_newcomers = () if (held := self.newcomers) is None else (held.train, held.val, held.test)
         for views in (self.train, self.val, self.test, *of_newcomers):
             digest.update(np.ascontiguousarray(views.order).data)
@@ -341,7 +340,6 @@ def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, A
 
 
 def _ranges(x: Tensor) -> list[tuple[float, float]]:
-    """Return the rounded range of each feature of rows [n, d]; none without rows."""
     if not len(x):
         return []
     lowest, highest = x.min(0).values.tolist(), x.max(0).values.tolist()

@@ -330,7 +330,6 @@ class ExtendedDirichlet(Partition):
         )
 
     def _holders(self, clients: int, num_classes: int, rng: np.random.Generator) -> list[Indices]:
-        """The clients of each class, ascending."""
         per_client = self.classes_per_client
         if per_client > num_classes:
             raise ConfigError(

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Literal
 
 import numpy as np
@@ -46,23 +47,29 @@ class Transforms(Skew):
         if height != width and {"rotate90", "rotate270"} & {*self.of}:
             raise ConfigError(f"skew transforms: a quarter turn needs square images, these are {height} x {width}")
         white = full_range(self.kind, scenario.train_set)
-        return change_samples(self.kind, scenario, lambda data, owner: self._seen(data, owner, white))
+        changes = [_CHANGES.get(name) for name in self.of]
+        changes_of_white = [None if change is None else partial(change, white=white) for change in changes]
+        return change_samples(self.kind, scenario, lambda data, owner: _seen(data, owner, changes_of_white))
 
-    def _seen(self, data: Dataset, owner: Indices, white: float) -> Tensor:
-        result = data.x.clone()
-        for number, name in enumerate(self.of):
-            rows = torch.from_numpy(np.flatnonzero((owner >= 0) & (owner % len(self.of) == number)))
-            for chunk in torch.split(rows, _AT_ONCE) if name != "none" else ():
-                images = _CHANGES[name](data.x[chunk].to(torch.float32), white)
-                result[chunk] = (images if result.is_floating_point() else images.round_()).to(result.dtype)
-        return result
+
+def _seen(data: Dataset, owner: Indices, changes: Sequence[Callable[[Tensor], Tensor] | None]) -> Tensor:
+    """Return the samples x as client k sees them, through change k mod their number; None leaves them as they are."""
+    result = data.x.clone()
+    for number, change in enumerate(changes):
+        rows = torch.from_numpy(np.flatnonzero((owner >= 0) & (owner % len(changes) == number)))
+        if change is None:
+            continue
+        for chunk in torch.split(rows, _AT_ONCE):  # so that only a part of the images is ever held as floats
+            images = change(data.x[chunk].to(torch.float32))
+            result[chunk] = (images if result.is_floating_point() else images.round_()).to(result.dtype)
+    return result
 
 
 def _blur(x: Tensor, white: float) -> Tensor:
     return avg_pool2d(pad(x, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
 
 
-_CHANGES: dict[str, Callable[[Tensor, float], Tensor]] = {
+_CHANGES: dict[str, Callable[..., Tensor]] = {
     "rotate90": lambda x, white: torch.rot90(x, 1, (2, 3)),
     "rotate180": lambda x, white: torch.rot90(x, 2, (2, 3)),
     "rotate270": lambda x, white: torch.rot90(x, 3, (2, 3)),
@@ -71,8 +78,6 @@ _CHANGES: dict[str, Callable[[Tensor, float], Tensor]] = {
     "blur": _blur,
 }
 
-
-_QUARTER = 90.0
 
 Angle = Annotated[float, Field(ge=-360, le=360, allow_inf_nan=False)]
 
@@ -97,22 +102,14 @@ class Rotations(Skew):
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         require_images(self.kind, scenario.train_set)
-        return change_samples(self.kind, scenario, self._seen)
-
-    def _seen(self, data: Dataset, owner: Indices) -> Tensor:
-        result = data.x.clone()
-        for number, angle in enumerate(self.angles):
-            rows = torch.from_numpy(np.flatnonzero((owner >= 0) & (owner % len(self.angles) == number)))
-            for chunk in torch.split(rows, _AT_ONCE) if angle % 360 else ():
-                images = _turned(data.x[chunk].to(torch.float32), angle)
-                result[chunk] = (images if result.is_floating_point() else images.round_()).to(result.dtype)
-        return result
+        changes = [partial(_turned, angle=angle) if angle % 360 else None for angle in self.angles]
+        return change_samples(self.kind, scenario, lambda data, owner: _seen(data, owner, changes))
 
 
 def _turned(x: Tensor, angle: float) -> Tensor:
     """Return images [n, c, h, w] turned counter-clockwise; quarter turns of square ones without interpolation."""
-    if angle % _QUARTER == 0 and (x.shape[2] == x.shape[3] or angle % 180 == 0):
-        return torch.rot90(x, int(angle // _QUARTER), (2, 3))
+    if angle % 90 == 0 and (x.shape[2] == x.shape[3] or angle % 180 == 0):
+        return torch.rot90(x, int(angle // 90), (2, 3))
     return rotate(x, np.full(len(x), angle))
 
 

@@ -320,7 +320,6 @@ def _refuse_nested_classes(pictures: Sequence[str], root: str, classes: Sequence
 
 
 def _has_subfolder(name: str, prefix: str) -> bool:
-    """Whether a file lies in a folder below `prefix`."""
     return name.startswith(prefix) and "/" in name[len(prefix) :]
 
 

@@ -218,7 +218,6 @@ def _load_font(path: Path, height: int) -> Any:
 
 
 def _draw_digit(label: int, size: int, rng: np.random.Generator) -> np.ndarray:
-    """Draw one digit as uint8 [3, size, size]."""
     from PIL import Image, ImageDraw
 
     fonts = _cached_fonts()

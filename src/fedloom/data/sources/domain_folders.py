@@ -117,7 +117,6 @@ class _DomainFolders(PublishedImages):
         return first_rows(train, self.per_domain, domain), test
 
     def _listed(self, files: Files, name: str) -> LabelledFiles:
-        """The pictures of a list whose class is one of ours, in the list's order."""
         listed = []
         for number, line in enumerate(utf8(files.read(name), files.display_name(name)).splitlines(), 1):
             picture = line.strip().rpartition(" ")[0]

@@ -232,7 +232,6 @@ def _photograph_paths() -> list[Path]:
 
 
 def _read_photograph(path: Path) -> np.ndarray:
-    """Read pixels [3, height, width]."""
     from PIL import Image
 
     try:

@@ -227,7 +227,6 @@ def _rows(files: Files, name: str, separator: str) -> Rows:
 
 
 def _other_separator(line: str) -> str:
-    """A hint where a label and another separator begin a line."""
     match = re.match(r"[\w-]{1,20}([,;|])", line)
     return f"; cells look separated by '{match[1]}' (`separator: \"{match[1]}\"`)" if match else ""
 

@@ -315,7 +315,6 @@ def _words(values: Any, name: str, path: Path, cell_format: CellFormat) -> Colum
 
 
 def _without_marks(column: Column, cell_format: CellFormat) -> Column:
-    """Numbers without those that are a mark of a missing value."""
     absent = cell_format.stands_for_missing(column.values)
     if not absent.any():
         return column

@@ -262,7 +262,6 @@ def _refuse_first_row(columns: Mapping[str, pa.ChunkedArray], path: Path) -> Non
 
 
 def _holds(values: pa.ChunkedArray, name: str) -> bool:
-    """Whether a cell of the column is its name."""
     import pyarrow as pa
     import pyarrow.compute as pc
 
@@ -277,7 +276,6 @@ def _holds(values: pa.ChunkedArray, name: str) -> bool:
 
 
 def _refuse_names(names: list[str], path: Path) -> None:
-    """Raises `DataError` for names that occur twice, or that go over several lines."""
     odd = next((name for name in names if not name.isprintable()), None)
     if odd is not None:
         raise DataError(f"{path}: a column is called {short_repr(odd)}; take line breaks and control characters away")

@@ -137,7 +137,6 @@ def refuse_missing_marks(column: Column, path: Path, role: str) -> None:
 def _notes(
     column: Column, origin: str, counts: dict[str, int], words: dict[str, list[str]], cell_format: CellFormat
 ) -> list[str]:
-    """Return notes on unusual cells of a column that is read as categories."""
     notes, read = [], f"read as {len(counts)} categories"
     if words.keys() == {"number"}:
         notes.append(f"{origin} holds numbers that the file stores as words, {read}")

@@ -4,21 +4,19 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any, TypeAlias
+from typing import Any
 
 from fedloom.core.errors import ConfigError, DataError, suggest_name
 from fedloom.core.files import expand_home
 from fedloom.data.sources.files import open_files
 from fedloom.data.sources.pixels import is_image
 from fedloom.data.sources.source import SOURCES
-from fedloom.runs.config.first_config.tables import table_keys
+from fedloom.runs.config.first_config.tables import Ask, table_keys
 
-Ask: TypeAlias = Callable[[str, Sequence[str], str], str]
-"""Ask a person: question, choices and default -> answer."""
 _ARCHIVES = (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz")
 _TEXT_FILES = ("train.tsv", "test.tsv")
 _IDX_FILE = re.compile(r"(train|t10k)-(images|labels)[-.]idx\d-ubyte(\.gz)?")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import shlex
 import textwrap
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from itertools import groupby
 from typing import Any
@@ -16,7 +16,8 @@ from fedloom.core.errors import ConfigError, DataError, printable
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.data import Scenario
 from fedloom.data.sources.source import SOURCES, Splits, configure_source
-from fedloom.runs.config.first_config.draft import Ask, SourceDraft, draft_source
+from fedloom.runs.config.first_config.draft import SourceDraft, draft_source
+from fedloom.runs.config.first_config.tables import Ask
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.setup import Setup
 
@@ -76,14 +77,9 @@ class DataFacts:
         )
 
     @property
-    def rarest_share(self) -> float:
-        """The share of the rarest class, as a multiple of the share that it has where all classes are alike."""
-        return min(self.counts) / self.rows * len(self.counts)
-
-    @property
     def has_rare_class(self) -> bool:
         """Whether accuracy says little about the rarest class."""
-        return self.rarest_share < _RARE
+        return min(self.counts) * len(self.counts) < _RARE * self.rows
 
 
 def partitions(facts: DataFacts) -> list[list[Choice]]:
@@ -178,11 +174,6 @@ def _model(facts: DataFacts) -> tuple[str, str]:
     return "resnet8", f"pictures of {side} pixels: a small ResNet; lenet5 is quicker; {own}"
 
 
-def section_choices(keys: Mapping[str, Any], reasons: Mapping[str, str]) -> list[Choice]:
-    """Return the keys of a source as choices of the section `scenario`."""
-    return [Choice("scenario", key, value, reasons.get(key, "")) for key, value in keys.items()]
-
-
 def as_values(choices: Sequence[Choice]) -> dict[str, Any]:
     """Return the config that choices make, as nested plain values."""
     values: dict[str, Any] = {}
@@ -241,11 +232,12 @@ def first_config(data: str, label: str | None = None, owner: str | None = None, 
     keys = {key: value for key, value in draft.keys.items() if key != "source"}
     splits = configure_source(SOURCES.get(draft.keys["source"]), **keys).load()
     facts = DataFacts.of(splits, data)
-    source = section_choices(draft.keys, draft.reasons)
+    source = [Choice("scenario", key, value, draft.reasons.get(key, "")) for key, value in draft.keys.items()]
     dealt, scenario = _dealt(source, facts, splits)
     sizes = [size for size in scenario.train.sizes.tolist() if size]
     chosen = settings(facts, scenario.clients, min(sizes))
-    choices = (*source, *dealt, *_in_sections(chosen))
+    # keys of the top level first, so that each section is written once
+    choices = (*source, *dealt, *sorted(chosen, key=lambda choice: choice.section != ""))
     config = parse(as_values(choices))
     with reproducible_settings():
         setup = Setup.from_config(config, facts.shape, len(facts.classes), scenario.clients)
@@ -268,11 +260,6 @@ def _dealt(source: Sequence[Choice], facts: DataFacts, splits: Splits) -> tuple[
 def _scenario(choices: Sequence[Choice], splits: Splits) -> Scenario:
     config = parse({"method": "fedavg", **as_values(choices)})
     return config.scenario.build(config.seed, splits)
-
-
-def _in_sections(choices: Sequence[Choice]) -> list[Choice]:
-    """Return choices with those of the top level first, so that each section is written once."""
-    return sorted(choices, key=lambda choice: choice.section != "")
 
 
 def _comment(text: str, indent: str) -> list[str]:

@@ -33,6 +33,7 @@ _MIN_ROWS_OF_OWNER = 10
 _WORDS = 1000  # of a column, in which numbers are sought
 _ID = re.compile(r"(?i:(.*[ _-])?(id|uuid|guid|index|row|number|nr|no))|.*[a-z]I[dD]")
 Ask = Callable[[str, Sequence[str], str], str]
+"""Ask a person: question, choices and default -> answer."""
 
 
 def table_keys(
