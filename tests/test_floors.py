@@ -26,10 +26,10 @@ FLOORS: dict[str, int] = {
     "diagnosis": 8,
     "papers": 8,
     "flower": 8,
-    "study": 9,
-    "api": 10,
-    "cli": 10,
-    "__main__": 11,
+    "study": 8,
+    "api": 9,
+    "cli": 9,
+    "__main__": 10,
 }
 FILES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
 

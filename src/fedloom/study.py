@@ -13,7 +13,6 @@ import numpy as np
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
 from fedloom.core.text import counted, seconds_text
-from fedloom.papers.cost import seconds_left
 from fedloom.results.comparison import Comparison
 from fedloom.results.summary_table import Summary
 from fedloom.runs.callbacks import Callback
@@ -27,7 +26,7 @@ from fedloom.runs.studies.plan import Cell, parse_study
 from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder
 from fedloom.runs.studies.study_folder import read as read_plan
-from fedloom.runs.studies.tuning import job_states, jobs_of
+from fedloom.runs.studies.tuning import job_states, jobs_of, seconds_left
 
 _log = logging.getLogger(__name__)
 _Described = str | ScenarioConfig
@@ -119,8 +118,8 @@ class Study:
         names = states.trials | states.cells
         totals = ", ".join(f"{number} {state}" for state, number in Counter(states.cells.values()).items())
         notes = [f"{counted(len(cells), 'cell')} in {counted(len(jobs), 'run')}: {totals}"]
-        if seconds := seconds_left([job for job in jobs if states.of(job) != "done"]):
-            notes.append(f"about {seconds_text(seconds)} on one core, if every method took FedAvg's time")
+        if seconds := seconds_left(folder, [job for job in jobs if states.of(job) != "done"]):
+            notes.append(f"about {seconds_text(seconds)} on one core, as long as the finished runs took")
         rows = [{"cell": name, "state": state} for name, state in names.items()]
         return Summary(rows, ("cell", "state"), [(name, state) for name, state in names.items()], notes)
 

@@ -175,12 +175,11 @@ def show_plan(
         as_json: print JSON instead of text.
     """
     from fedloom.core.text import counted, seconds_text
-    from fedloom.papers.cost import seconds_left
-    from fedloom.runs.studies.tuning import job_states
+    from fedloom.runs.studies.tuning import job_states, seconds_left
 
     states = job_states(study, study_folder, cells, jobs)
     counts = Counter(states.cells.values())
-    seconds = seconds_left([job for job in jobs if states.of(job) != "done"])
+    seconds = seconds_left(study_folder, [job for job in jobs if states.of(job) != "done"])
     if as_json:
         plan = {
             "study": study.hash,
@@ -198,4 +197,4 @@ def show_plan(
     with_trials = f" and {counted(len(states.trials), 'trial')} of tuning" if states.trials else ""
     console.print(f"{len(cells)} cells{with_trials} in {len(jobs)} runs: {totals}", soft_wrap=True)
     if seconds:
-        console.print(f"about {seconds_text(seconds)} on one core of this machine, if every method took FedAvg's time")
+        console.print(f"about {seconds_text(seconds)} on one core, as long as the finished runs took")

@@ -15,7 +15,6 @@ from fedloom.papers.shapes import shape_of, stand_in
 from fedloom.papers.speed_trial import kept_method_trial, method_operations, method_trial, network_trial
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.studies.plan import Cell
-from fedloom.runs.studies.tuning import Job
 
 Basis = Literal["trial", "operations", "network"]  # of an estimate, from the slowest to the fastest
 
@@ -81,18 +80,6 @@ def study_cost(
         if cost is not None:
             by_cell[cell.name] = cost
     return by_cell
-
-
-def seconds_left(jobs: Sequence[Job]) -> float | None:
-    """Foresee the time of cells and trials on one core, each as one of FedAvg; None if one cannot be foreseen."""
-    by_group: dict[tuple[type[Job], str], float] = {}
-    try:
-        for job in jobs:
-            if (group := (type(job), job.group)) not in by_group:  # seeds cost the same
-                by_group[group] = run_cost(job.config, "network").seconds
-    except FedloomError:
-        return None
-    return sum(by_group[type(job), job.group] for job in jobs)
 
 
 class _CountedOperations:

@@ -6,6 +6,7 @@ selects a round. Test data are not used.
 
 from __future__ import annotations
 
+import contextlib
 import math
 import re
 from collections.abc import Mapping, Sequence
@@ -20,7 +21,7 @@ from fedloom.core.text import Criterion
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.storage.finished_runs import TRIALS, VALIDATION, assignments, read_choices, rule_of
 from fedloom.runs.storage.run_data import RunData, has_diverged
-from fedloom.runs.storage.run_folder import folder_name
+from fedloom.runs.storage.run_folder import RunFolder, folder_name
 from fedloom.runs.studies.plan import Cell, StudyPlan, nested, overlaid
 from fedloom.runs.studies.study_folder import State, StudyFolder
 
@@ -203,3 +204,21 @@ def job_states(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell
         states[cell.name] = study_folder.state(tuned.folder, tuned.config) if tuned else "failed" if why else "left"
     trials = {job.name: study_folder.state(job.folder, job.config) for job in jobs if isinstance(job, Trial)}
     return JobStates(states, trials)
+
+
+def seconds_left(study_folder: StudyFolder, jobs: Sequence[Job]) -> float | None:
+    """Forecast the seconds of `jobs` from the finished runs of the folder; None before one has finished.
+
+    A job takes the mean seconds per round of its method, or of all methods as long as none of its method has finished.
+    """
+    by_method: dict[str, list[float]] = {}
+    for pattern in ("*/summary.json", f"{TRIALS}/*/summary.json"):
+        for path in study_folder.path.glob(pattern):
+            with contextlib.suppress(RunFolderError):  # a damaged run says nothing of the time
+                numbers = RunFolder(path.parent).read_summary() or {}
+                seconds = numbers["seconds"]["total"] / max(1, numbers["rounds"])
+                by_method.setdefault(numbers["method"], []).append(seconds)
+    measured = [seconds for times in by_method.values() for seconds in times]
+    if not measured:
+        return None
+    return sum(job.config.rounds * fmean(by_method.get(job.config.method, measured)) for job in jobs)
