@@ -335,7 +335,7 @@ class _Run(Generic[R]):
         """Write a checkpoint and return the row of its cost, which the checkpoint itself does not contain."""
         began, federation = time.perf_counter(), self.federation
         state = Checkpoint(federation.round, federation.server, federation.states, folder.log.flush())
-        saved = checkpoint_store.save(
+        self.checkpoint, self.checkpoint_sha256 = checkpoint_store.save(
             folder.checkpoints,
             state,
             self.config.fingerprint(),
@@ -346,7 +346,7 @@ class _Run(Generic[R]):
             for_rewind=self.engine_factory is not None,
         )
         federation.states.changed.clear()
-        self.checkpoint, self.checkpoint_sha256, self.checkpoint_round = saved.path, saved.sha256, federation.round
+        self.checkpoint_round = federation.round
         return system_row(federation.round, "seconds_checkpoint", time.perf_counter() - began)
 
     def _finish(self) -> R:

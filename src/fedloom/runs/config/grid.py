@@ -10,7 +10,7 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError
 from fedloom.runs.config.keys import refuse_many
-from fedloom.runs.config.kinds import KIND_KEYS, fitted_to_kinds, has_key
+from fedloom.runs.config.kinds import KIND_KEYS, copied, fitted_to_kinds, has_key
 from fedloom.runs.config.run_config import RunConfig, parse
 
 _SEEDS = 3
@@ -57,7 +57,7 @@ def grid_points(
 
     Raises `ConfigError` for what `parse` refuses, for empty lists, and for a value that stands twice in its list.
     """
-    plain = _copied(values)
+    plain = copied(values)
     for key, argument in (("method", methods), ("seed", seeds)):
         if argument is not None and isinstance(plain.get(key), list):
             raise ConfigError(f"{key} is a list, and {key}s are named too: give one of them")
@@ -127,11 +127,6 @@ def _add_axis(values: dict[str, Any], axes: dict[str, list[Any]], key: str, elem
 def _refuses(message: str, key: str) -> bool:
     """Whether an error of `parse` says that this key takes no list, or no list of lists."""
     return re.match(rf"{re.escape(key)}(\.\w+)? = \[", message) is not None
-
-
-def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Sections that may be written into; what they hold is shared."""
-    return {key: _copied(value) if isinstance(value, dict) else value for key, value in values.items()}
 
 
 def _lists(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[Any]]]:

@@ -19,6 +19,7 @@ from fedloom.data import PARTITIONS, SOURCES
 from fedloom.methods import METHODS
 from fedloom.nets import MODELS
 from fedloom.nets.blocks import model_options
+from fedloom.runs.storage.schemas import leaves
 
 # Pydantic's words for what a section is, in those of a config.
 _SECTION = "a section holds keys with values, as {key: value} or key.name=value"
@@ -193,7 +194,9 @@ _FREE = ("seed", "clients")
 
 def refuse_absurd(values: Mapping[str, Any]) -> None:
     """Raises `ConfigError` for the first number of a config's plain values that is larger than any run needs."""
-    for key, value in _numbers(values):
+    for key, value in leaves(values):
+        if not isinstance(value, int | float) or isinstance(value, bool):
+            continue
         last_name = key.rpartition(".")[2]
         largest = _BY_WORD.get(last_name.rpartition("_")[2], _LARGEST if isinstance(value, float) else _LARGEST_INTEGER)
         if last_name not in _FREE and math.isfinite(value) and abs(value) > largest:
@@ -205,14 +208,6 @@ def refuse_many(subject: str, counts: Iterable[int], largest: int = MAX_RUNS) ->
     count = math.prod(counts)
     if count > largest:
         raise ConfigError(f"{subject}: {count:,} combinations, more than {largest:,}; shorten a list, or split them up")
-
-
-def _numbers(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, int | float]]:
-    for key, value in values.items():
-        if isinstance(value, Mapping):
-            yield from _numbers(value, f"{prefix}{key}.")
-        elif isinstance(value, int | float) and not isinstance(value, bool):
-            yield f"{prefix}{key}", value
 
 
 def refuse_booleans(written: Any, read: Any, path: str = "") -> None:

@@ -20,6 +20,7 @@ from fedloom.nets import MODELS
 from fedloom.nets.blocks import model_options
 from fedloom.runs.config.keys import check_options, fields_of, sections_by_key
 from fedloom.runs.config.scenario_config import PublicConfig, ScenarioConfig
+from fedloom.runs.storage.schemas import leaves
 
 _Path = tuple[str, ...]
 # For a section: its common keys, and by the key that names a kind, the registry of the kinds and the default name.
@@ -89,7 +90,7 @@ def put_over(values: Mapping[str, Any], over: Mapping[str, Any]) -> tuple[dict[s
     phrases of `drop_keys_of_former_kinds`.
     """
     joined = _joined(values, over, (), values)
-    return joined, drop_keys_of_former_kinds(values, joined, set(_leaves(over)))
+    return joined, drop_keys_of_former_kinds(values, joined, {key for key, _ in leaves(over)})
 
 
 def is_dropped_by_null(values: Mapping[str, Any], path: Sequence[str]) -> bool:
@@ -106,10 +107,10 @@ def is_dropped_by_null(values: Mapping[str, Any], path: Sequence[str]) -> bool:
 
 def fitted_to_kinds(values: Mapping[str, Any], compared: Mapping[str, Sequence[Any]]) -> dict[str, Any]:
     """Return values without the keys that only other compared kinds know."""
-    fitted = {key: _copied(value) for key, value in values.items()}
+    fitted: dict[str, Any] = copied(values)
     for key in KIND_KEYS:
         if key in compared:
-            others = {key: _copied(value) for key, value in values.items()}
+            others = copied(values)
             path = tuple(key.split("."))
             _at(others, path[:-1])[path[-1]] = list(compared[key])
             drop_keys_of_former_kinds(others, fitted, ())
@@ -279,15 +280,6 @@ def _joined(
     return joined
 
 
-def _leaves(values: Mapping[str, Any], path: _Path = ()) -> Iterator[str]:
-    for key, value in values.items():
-        here = (*path, str(key))
-        if isinstance(value, Mapping) and value:
-            yield from _leaves(value, here)
-        else:
-            yield ".".join(here)
-
-
 def _at(values: Any, path: _Path) -> Any:
     """Return the value at `path` of nested sections and lists; None if there is none."""
     for name in path:
@@ -300,7 +292,8 @@ def _at(values: Any, path: _Path) -> Any:
     return values
 
 
-def _copied(value: Any) -> Any:
+def copied(value: Any) -> Any:
+    """Copy sections and lists; the values in them are shared, as models and scenarios may be objects."""
     if isinstance(value, Mapping):
-        return {key: _copied(entry) for key, entry in value.items()}
-    return [_copied(entry) for entry in value] if isinstance(value, list) else value
+        return {key: copied(entry) for key, entry in value.items()}
+    return [copied(entry) for entry in value] if isinstance(value, list) else value

@@ -49,7 +49,14 @@ _LIMIT = 2**31  # rounds are stored as 32-bit integers; more passes or larger ba
 
 # The local optimiser unless a config says otherwise, key by key.
 _OPTIMIZER: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
-# Keys of the optimiser that runs of earlier versions do not know.
+# Keys that runs of earlier versions do not know, by section. At their defaults they are left out of the resolved
+# config, and so of the fingerprint: folders of those versions resume.
+_LATER_KEYS = {
+    "": ("early_stopping", "drift", "flower", "share"),
+    "checkpoint": ("keep_clients", "keep_clients_mib"),
+    "evaluation": ("metrics", "protocols", "scores_mib", "select_by"),
+}
+# Such keys of the optimiser.
 _LATER_OPTIMIZER_KEYS = ("betas", "eps", "decay")
 
 
@@ -191,29 +198,17 @@ class RunConfig(Section):
     def resolved(self) -> dict[str, Any]:
         """Return all settings of the run as plain YAML values, defaults and preset spelled out."""
         plain = self.model_dump(mode="json", exclude={"options", "scenario"})
-        for key in ("early_stopping", "drift"):  # keys that runs of earlier versions do not know
-            if getattr(self, key) is None:
-                del plain[key]
-        for key in ("keep_clients", "keep_clients_mib"):  # as well
-            if getattr(self.checkpoint, key) == CheckpointConfig.model_fields[key].default:
-                del plain["checkpoint"][key]
-        if self.flower == FlowerConfig():  # as well
-            del plain["flower"]
+        for section, keys in _LATER_KEYS.items():
+            part, values = (getattr(self, section), plain[section]) if section else (self, plain)
+            for key in keys:
+                if getattr(part, key) == type(part).model_fields[key].default:
+                    del values[key]
         models = [fields if len(fields := model.model_dump()) > 1 else model.name for model in self.models()]
         plain["model"] = models if len(models) > 1 else models[0]
         plain["scenario"] = self.scenario.resolved()
-        if not self.evaluation.metrics:  # as well
-            del plain["evaluation"]["metrics"]
-        if not self.evaluation.protocols:  # as well
-            del plain["evaluation"]["protocols"]
-        for key in ("scores_mib", "select_by"):  # as well
-            if getattr(self.evaluation, key) == EvaluationConfig.model_fields[key].default:
-                del plain["evaluation"][key]
         given = self.scenario.source == "given"  # such a scenario may hold clients out itself
         if self.scenario.held_out is None and (not given or self.evaluation.newcomers == NewcomersConfig()):
             del plain["evaluation"]["newcomers"]
-        if self.share == "all":  # a key that runs of earlier versions do not know
-            del plain["share"]
         plain["optimizer"] = {
             key: value
             for key, value in plain["optimizer"].items()

@@ -45,14 +45,6 @@ class Checkpoint:
     sha256: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class SavedCheckpoint:
-    """A checkpoint on disk: its folder, and the sha256 of what it holds: round, config, server and clients."""
-
-    path: Path
-    sha256: str
-
-
 def save(
     folder: Path,
     checkpoint: Checkpoint,
@@ -63,8 +55,8 @@ def save(
     changed: Collection[int] = (),
     best_round: int | None = None,
     for_rewind: bool = False,
-) -> SavedCheckpoint:
-    """Write a checkpoint beside the others, and delete older ones.
+) -> tuple[Path, str]:
+    """Write a checkpoint next to the others, delete older ones, and return its folder and the sha256 of its content.
 
     Args:
         folder: the run folder.
@@ -107,7 +99,7 @@ def save(
             continue
         if not for_rewind or not is_kept_for_rewind(round_of(old), checkpoint.round):
             shutil.rmtree(old, ignore_errors=True)
-    return SavedCheckpoint(target, sha256)
+    return target, sha256
 
 
 def is_kept_for_rewind(round_: int, newest: int) -> bool:

@@ -160,10 +160,7 @@ def rule_of(criterion: Criterion) -> str:
 def tuned_notes(results: Sequence[RunData]) -> list[str]:
     """Return one sentence on tuning for each study of these runs; empty if nothing was tuned."""
     notes = []
-    for folder in dict.fromkeys(result.folder.parent for result in results if result.folder is not None):
-        records = [read_choices(path) for path in sorted((folder / TRIALS).glob("choice-*.json"))]
-        if not records:
-            continue
+    for records in _choices_by_study(results):
         keys = ", ".join(dict.fromkeys(key for record in records for key in record["chosen"]))
         trial_count = counted(max(len(record["trials"]) for record in records), "trial")
         rules = " or ".join(dict.fromkeys(record.get("rule") or rule_of(ACCURACY) for record in records))
@@ -191,10 +188,8 @@ class TuningChoice:
 
 def tuning_choices(results: Sequence[RunData]) -> list[TuningChoice]:
     """Return the choices for all groups of the studies of these runs; empty if nothing was tuned."""
-    folders = dict.fromkeys(result.folder.parent for result in results if result.folder is not None)
-    records = [read_choices(path) for folder in folders for path in sorted((folder / TRIALS).glob("choice-*.json"))]
     choices = []
-    for record in records:
+    for record in (record for records in _choices_by_study(results) for record in records):
         name, score = _score(_chosen_trial(record))
         trials = [
             f"{assignments(trial.get('values') or {})}: {_score_text(*_score(trial))}" for trial in record["trials"]
@@ -207,9 +202,14 @@ def tuning_choices(results: Sequence[RunData]) -> list[TuningChoice]:
 
 def tuned_keys(results: Sequence[RunData]) -> set[str]:
     """Return the keys that were tuned for runs of one study folder; all its groups tune the same keys."""
-    folders = {result.folder.parent for result in results if result.folder is not None}
-    paths = [path for folder in folders for path in sorted((folder / TRIALS).glob("choice-*.json"))[:1]]
-    return {key for path in paths for key in read_choices(path)["chosen"]}
+    return {key for records in _choices_by_study(results) for key in records[0]["chosen"]}
+
+
+def _choices_by_study(results: Sequence[RunData]) -> list[list[dict[str, Any]]]:
+    """The recorded choices of each study of these runs in which something was tuned."""
+    folders = dict.fromkeys(result.folder.parent for result in results if result.folder is not None)
+    paths = (sorted((folder / TRIALS).glob("choice-*.json")) for folder in folders)
+    return [[read_choices(path) for path in of_study] for of_study in paths if of_study]
 
 
 def assignments(values: Mapping[str, Any]) -> str:

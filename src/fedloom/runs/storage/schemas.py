@@ -233,7 +233,7 @@ _LISTED, _LONGEST = 3, 40
 
 def difference(stored: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     """Return the first keys that differ, with both values; empty if a run of `stored` may be resumed with `config`."""
-    stored_values, values = dict(_leaves(stored)), dict(_leaves(config))
+    stored_values, values = dict(leaves(stored)), dict(leaves(config))
     keys = [key for key in sorted({*stored_values, *values}) if stored_values.get(key) != values.get(key)]
     keys = [key for key in keys if changes_numbers(key)]
     differences = [
@@ -243,10 +243,11 @@ def difference(stored: Mapping[str, Any], config: Mapping[str, Any]) -> str:
     return "; ".join([*differences, *([f"{len(keys) - _LISTED} more"] if len(keys) > _LISTED else [])])
 
 
-def _leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+def leaves(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Yield the values of nested sections with their dotted keys; an empty section is a value."""
     for key, value in values.items():
         if isinstance(value, Mapping) and value:
-            yield from _leaves(value, f"{prefix}{key}.")
+            yield from leaves(value, f"{prefix}{key}.")
         else:
             yield f"{prefix}{key}", value
 
