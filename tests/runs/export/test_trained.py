@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import json
 import math
 import shutil
@@ -25,7 +26,9 @@ from fedloom.nets.blueprint import Bundle
 from fedloom.results.result import Result
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.export import trained
-from fedloom.runs.run import run
+from fedloom.runs.run import run as run_config
+
+run = functools.partial(run_config, result_type=Result)
 
 SCENARIO = {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 4}
 LOCAL = {"protocol": "personal/local"}
