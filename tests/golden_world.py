@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import itertools
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -29,10 +29,43 @@ from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
 
 
-def golden_file(name: str) -> dict[str, Any]:
+class Values(Mapping[str, Any]):
+    """Golden values by name, which note in `READ` the paths of those that a test reads."""
+
+    def __init__(self, values: dict[str, Any], path: tuple[str, ...]) -> None:
+        self.data, self.path = values, path
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self.data)
+
+    def __len__(self) -> int:
+        return len(self.data)
+
+    def __or__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return {**self, **other}
+
+    def __ror__(self, other: Mapping[str, Any]) -> dict[str, Any]:
+        return {**other, **self}
+
+    def __getitem__(self, name: str) -> Any:
+        value = self.data[name]
+        if isinstance(value, dict):
+            return Values(value, (*self.path, name))
+        READ.add((*self.path, name))
+        return value
+
+    def paths(self) -> set[tuple[str, ...]]:
+        """Paths of all values that are no text: of numbers and of lists."""
+        nested = [Values(v, (*self.path, n)).paths() for n, v in self.data.items() if isinstance(v, dict)]
+        return {(*self.path, n) for n, v in self.data.items() if not isinstance(v, dict | str)}.union(*nested)
+
+
+READ: set[tuple[str, ...]] = set()
+
+
+def golden_file(name: str) -> Values:
     """The entries of a file of golden numbers, by method; each states its `convention`."""
-    entries: dict[str, Any] = json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text())
-    return entries
+    return Values(json.loads((Path(__file__).parent / "golden" / f"{name}.json").read_text()), (name,))
 
 
 GOLDEN = golden_file("baselines")
@@ -58,6 +91,22 @@ class GoldenNet(Net):
         return (x @ self.fc.weight.T + self.fc.bias).relu()
 
 
+class GoldenNorm(GoldenNet):
+    """The golden world's net with batch norm after its first layer, as the entry "fedbn" describes it."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.norm = nn.BatchNorm1d(5, **GOLDEN["fedbn"]["options"]).double()
+        with torch.no_grad():
+            for name, value in GOLDEN["fedbn"]["norm_init"].items():
+                self.get_parameter(name).copy_(torch.tensor(value, dtype=torch.float64))
+
+    def features(self, x: Tensor) -> Tensor:
+        x = x.double().mul(100).round().div(100)
+        z: Tensor = self.norm(self.fc(x)).relu()
+        return z
+
+
 def golden_scenario() -> Scenario:
     """The three clients' samples; the server's public inputs, whose labels are unknown (0)."""
     data = Dataset(
@@ -79,12 +128,14 @@ def golden_run(
     lr: float | None = None,
     momentum: float = 0.0,
     epochs: int | None = None,
-    batch_size: int = 9,
+    batch_size: int | None = None,
+    net: Net | None = None,
     **options: Any,
 ) -> tuple[Federation, list[Record]]:
     """The federation after its rounds in the golden world, and the server's state after each of them.
 
-    drawn: the participants of each round, if they are not the world's; epochs: local ones, each a step on all samples.
+    drawn: the participants of each round, if they are not the world's; epochs: local ones, each a step on all samples;
+    net: instead of the world's.
     """
     schedule = drawn or WORLD["rounds"]
 
@@ -94,7 +145,8 @@ def golden_run(
 
     method = type(kind.__name__, (Drawn, kind), {})(kind.Options(**options))
     scenario, rounds = golden_scenario(), rounds or len(schedule)
-    net = prepare_net(GoldenNet(), nets=method.spec.nets, extra=method.extra, head_bias=method.spec.head_bias)
+    batch_size = batch_size or max(WORLD["n"]) + 2
+    net = prepare_net(net or GoldenNet(), nets=method.spec.nets, extra=method.extra, head_bias=method.spec.head_bias)
     net.double()
     optimizer = OptimizerSpec(lr=WORLD["lr"] if lr is None else lr, momentum=momentum)
     facts = {"clients": 3, "num_classes": 4, "rounds": rounds, "local_epochs": epochs or WORLD["epochs"]}
@@ -146,7 +198,7 @@ def noting_uploads(kind: Any) -> tuple[Any, dict[str, dict[str, Record]]]:
     return type(kind.__name__, (Noting,), {}), seen
 
 
-def matches(tree: Tree, golden: dict[str, Any], *, prefix: str = "", tolerance: float = 1e-7) -> bool:
+def matches(tree: Tree, golden: Mapping[str, Any], *, prefix: str = "", tolerance: float = 1e-7) -> bool:
     """Whether the entries of a tree that a golden one has are its numbers."""
     expected = {prefix + name: torch.tensor(value, dtype=torch.float64) for name, value in golden.items()}
     assert expected.keys() <= tree.keys()
@@ -159,7 +211,7 @@ def probe(tree: Tree, names: Iterable[str] = tuple(WORLD["init"])) -> float:
     return float((flat * torch.cos(torch.arange(1, len(flat) + 1, dtype=torch.float64))).sum())
 
 
-def refuted(tree: Tree, golden: dict[str, Any], names: Iterable[str] = tuple(WORLD["init"])) -> bool:
+def refuted(tree: Tree, golden: Mapping[str, Any], names: Iterable[str] = tuple(WORLD["init"])) -> bool:
     """Whether a tree has the fingerprint of none of an entry's known mistakes, of which there is one at least."""
     mistakes = [value for name, value in golden.items() if name.startswith("WRONG") and isinstance(value, float)]
     assert mistakes, "no fingerprint is a number: compare this entry by hand"

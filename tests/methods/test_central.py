@@ -9,7 +9,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods.contract.method import METHODS
 from fedloom.runs.config.run_config import parse
-from golden_world import SHARED_BASELINES, golden_run, matches, probe
+from golden_world import SHARED_BASELINES, WORLD, golden_run, matches, probe
 from support import configured, same_bits, world
 
 GOLD = SHARED_BASELINES["centralised"]
@@ -24,10 +24,11 @@ class FullBatch(METHODS.get("central")):
 
 
 def test_golden_numbers():
-    _, servers = golden_run(FullBatch, 4, drawn=[[0]] * 4, epochs=1, batch_size=15)
+    steps = GOLD["options"]["steps"]
+    _, servers = golden_run(FullBatch, steps, drawn=[[0]] * steps, epochs=1, batch_size=sum(WORLD["n"]))
     assert matches(servers[0]["model"], GOLD["one_step"])
-    assert matches(servers[3]["model"], GOLD["out"])
-    assert abs(probe(servers[3]["model"]) - GOLD["WRONG_mean_of_client_losses"]) > 1e-5
+    assert matches(servers[-1]["model"], GOLD["out"])
+    assert abs(probe(servers[-1]["model"]) - GOLD["WRONG_mean_of_client_losses"]) > 1e-5
 
 
 def test_one_full_step_is_a_round_of_fedavg_with_everybody():

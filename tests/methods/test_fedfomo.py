@@ -115,6 +115,10 @@ def test_a_client_gets_the_models_it_likes_best_or_drawn_ones():
     explores = configured("fedfomo", models=1, explore=1.0, explore_decay=0.5)
     found = {round_: of(explores, round_) for round_ in range(1, 4)}
     assert found[3] == {"client.2"}, "the probability has fallen to 0"
+    falling, always = (configured("fedfomo", models=1, explore=1.0, explore_decay=decay) for decay in (1.0, 0.0))
+    for client in range(4):  # in round 1 nothing has fallen, and in round 2 all of it
+        assert of(falling, 1, client) == of(always, 1, client)
+        assert of(falling, 2, client) == of(configured("fedfomo", models=1, explore=0.0), 2, client)
     many = configured("fedfomo", models=1, explore=1.0, explore_decay=0.0)
     assert {"client.1"} in [of(many, round_) for round_ in range(1, 20)]
     assert of(toy.method, 2, 9) <= {f"client.{k}" for k in range(4)}, "a newcomer likes nobody yet"

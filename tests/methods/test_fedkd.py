@@ -9,7 +9,7 @@ from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.methods import METHODS, Batch
 from fedloom.methods.fedkd import factored, rank_for, restored
-from golden_world import GOLDEN, WORLD, golden_run, matches, personal, probe
+from golden_world import GOLDEN, WORLD, golden_run, matches, noting_uploads, personal, probe
 from support import Recording, TinyBN, configured, near, same_bits, same_tree, world
 
 GOLD = GOLDEN["fedkd"]
@@ -22,7 +22,8 @@ ENERGY = GOLD["options"]
 @pytest.mark.parametrize("way", ["full_rank", "compressed"])
 def test_golden_rounds(way):
     options = ENERGY if way == "compressed" else {"compresses": "nothing"}
-    federation, servers = golden_run(FEDKD, rounds=2, **options)
+    kind, uploads = noting_uploads(FEDKD)
+    federation, servers = golden_run(kind, rounds=2, **options)
     for number, server in enumerate(servers, 1):
         assert matches(server["model"], GOLD[way][f"round{number}"]["server"], prefix="mentee.")
     for client, wanted in GOLD[way]["own_probes"].items():
@@ -34,6 +35,9 @@ def test_golden_rounds(way):
         for number, server in enumerate(servers, 1):
             for entry in ("fc.weight", "head.weight"):
                 assert len(server["factors"][f"mentee.{entry}:s"]) == ranks[f"round{number}/server/{entry}"]
+                for client, upload in uploads[f"round{number}"].items():
+                    rank = len(upload["factors"][f"mentee.{entry}:s"])
+                    assert rank == ranks[f"round{number}/{client}/{entry}"]
         assert abs(probe(servers[-1]["model"], MENTEE) - GOLD["denominator_with_gradient_probe"]) > 1e-6
 
 

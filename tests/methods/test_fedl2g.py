@@ -12,7 +12,7 @@ from support import ENGINES, Tiny, TinyBN, after, configured, same_tree, world
 FEDL2G = METHODS.get("fedl2g")
 GOLDEN = CLASS_KNOWLEDGE["fedl2g"]
 LABELS = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]
-RUN = {"quiz": 2, "server_lr": 5.0, "warm_up": 1, "drawn_quiz": False}
+RUN = {**GOLDEN["options"], "drawn_quiz": False}
 
 
 def golden_kind(entry):

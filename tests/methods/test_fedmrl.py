@@ -15,6 +15,7 @@ from golden_world import CLASS_KNOWLEDGE, WORLD, GoldenNet, golden_run, matches,
 from support import Tiny, TinyBN, absent_clients_keep_their_models, configured, world
 
 GOLD = CLASS_KNOWLEDGE["fedmrl"]
+WIDTH = GOLD["options"]["small_width"]
 FEDMRL = METHODS.get("fedmrl")
 LABELS = [[0, 1, 2, 0, 1], [1, 1, 3], [0, 2, 3, 3]]
 SMALL = [f"small.{name}" for name in GOLD["first_small"]]
@@ -29,11 +30,11 @@ def given(module, values):
 
 
 class SmallNet(GoldenNet):
-    """The golden world's small net, of three features."""
+    """The golden world's small net, of fewer features."""
 
     def __init__(self):
         super().__init__()
-        self.fc, self.head = nn.Linear(3, 3).double(), nn.Linear(3, 4).double()
+        self.fc, self.head = nn.Linear(3, WIDTH).double(), nn.Linear(WIDTH, 4).double()
         given(self, GOLD["first_small"])
 
 
@@ -46,7 +47,7 @@ class Golden(FEDMRL):
 def rounds(monkeypatch):
     build = functools.partial(prepare_net, build_model=lambda name: SmallNet())
     monkeypatch.setattr(golden_world, "prepare_net", build)
-    return functools.partial(golden_run, Golden, 2, small="three features")
+    return functools.partial(golden_run, Golden, 2, small="few features")
 
 
 @pytest.mark.parametrize("way", ["out", "tied_heads"])

@@ -166,3 +166,11 @@ def test_it_says_when_all_clients_have_one_place():
     assert toy.method.diagnostics(server, {}, context) == []
     (found,) = toy.method.diagnostics(server | {"centres": torch.full((4, 2), 0.5)}, {}, context)
     assert found.code == "floco.one_place"
+
+
+@pytest.mark.parametrize(("rounds", "first"), [(10, 5), (7, 3), (5, 2), (1, 2)])
+def test_parts_begin_after_half_of_the_rounds(rounds, first):
+    task = world(configured("floco", ends=3), LABELS, rounds=rounds).task
+    assert configured("floco", ends=3).first_round(task) == first
+    assert configured("floco", ends=3, tau=4).first_round(task) == 4
+    assert configured("floco", ends=1).first_round(task) > rounds + 1

@@ -1,5 +1,7 @@
 """HeteroFL: golden numbers on three widths, slices that stay, and what it refuses."""
 
+import math
+
 import pytest
 import torch
 
@@ -14,6 +16,7 @@ from golden_world import SHARED_BASELINES, WORLD, GoldenNet, golden_scenario, ma
 from support import Recording, Tiny, TinyBN, after, configured, furthest, mixed, same_bits, world
 
 GOLD = SHARED_BASELINES["heterofl"]
+BATCH = max(WORLD["n"]) + 2  # all samples of any client
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 ALL = [[0, 1, 2, 3, 0, 1, 2], [3, 2, 1, 0], [0, 1, 2, 3, 3]]
 
@@ -40,10 +43,10 @@ def golden_servers(engine=Serial, drawn=WORLD["rounds"], **options):
             return drawn[ctx.round - 1]
 
     method, scenario, optimizer = Drawn(HeteroFL.Options(**options)), golden_scenario(), OptimizerSpec(lr=WORLD["lr"])
-    nets = [GoldenSlice(width) for width in (5, 3, 2)]
+    nets = [GoldenSlice(width) for width in (math.ceil(rate * 5) for rate in GOLD["options"]["rates"])]
     facts = {"clients": 3, "num_classes": 4, "rounds": 2, "local_epochs": WORLD["epochs"], "streams": Streams(0)}
-    tasks = [Task.of(n, **facts, optimizer=optimizer, batch_size=9, group=g) for g, n in enumerate(nets)]
-    worker = Worker(method, nets, scenario.train_set, LocalTraining(9, optimizer))
+    tasks = [Task.of(n, **facts, optimizer=optimizer, batch_size=BATCH, group=g) for g, n in enumerate(nets)]
+    worker = Worker(method, nets, scenario.train_set, LocalTraining(BATCH, optimizer))
     federation = Federation(method, engine(worker), tasks, scenario, participation=2 / 3)
     servers = []
     for _ in range(2):

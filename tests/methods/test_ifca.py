@@ -25,7 +25,7 @@ class Golden(IFCA):
 
 def fingerprint(server):
     """Of both models: the first counts once, the second twice."""
-    first, second = models_in(server, 2)
+    first, second = models_in(server, GOLD["options"]["clusters"])
     return probe(first) + 2 * probe(second)
 
 
@@ -41,7 +41,7 @@ def test_golden_rounds():
     _, servers = golden_run(Noting, rounds=3)
     for number, server in enumerate(servers, 1):
         wanted = GOLD["out"][f"round{number}"]
-        for model, tree in zip(models_in(server, 2), wanted["models"], strict=True):
+        for model, tree in zip(models_in(server, GOLD["options"]["clusters"]), wanted["models"], strict=True):
             assert matches(model, tree)
         assert abs(fingerprint(server) - wanted["probe"]) < 1e-6
         for client, expected in wanted["losses"].items():

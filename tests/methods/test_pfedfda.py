@@ -33,8 +33,8 @@ class Golden(PFEDFDA):
 
 
 def golden(ridge, **options):
-    drawn = GOLD["options"]["rounds"]
-    return golden_run(Golden, drawn=drawn, beta=0.5, ridge=ridge, mask_unknown=False, **options)
+    given = {name: GOLD["options"][name] for name in ("beta", "eps")} | options
+    return golden_run(Golden, drawn=GOLD["options"]["rounds"], ridge=ridge, mask_unknown=False, **given)
 
 
 def covered(server):

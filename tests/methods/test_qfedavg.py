@@ -44,12 +44,19 @@ def test_another_q():
     assert abs(probe(servers[1]["model"]) - GOLD["q_0.2_probe"]) < 1e-7
 
 
-def test_with_q_0_it_is_the_plain_mean_with_buffers():
+@pytest.mark.parametrize("rate", [0.1, 4.0])
+def test_with_q_0_it_is_the_plain_mean_with_buffers(rate):
+    """h is 1 / rate, above and below 1."""
+
     class Uniform(type(configured("fedavg"))):
         def aggregate(self, server, uploads, ctx):
             return {"model": self.mean(uploads, weights="uniform")}
 
-    toys = [after(world(m, LABELS, net=TinyBN, epochs=2), 2) for m in (Uniform(), configured("qfedavg", q=0.0))]
+    sgd = OptimizerSpec(lr=rate)
+    toys = [
+        after(world(m, LABELS, net=TinyBN, epochs=2 if rate < 1 else 1, optimizer=sgd), 2)
+        for m in (Uniform(), configured("qfedavg", q=0.0))
+    ]
     models = [toy.federation.server["model"] for toy in toys]
     assert furthest(*models) < 1e-5
     assert torch.equal(*(model["norm.num_batches_tracked"] for model in models))

@@ -1,7 +1,3 @@
-"""APFL."""
-
-from __future__ import annotations
-
 from typing import cast
 
 import torch

@@ -5,8 +5,6 @@ run's: one with features, a linear head and batch norm. Whether a wrapper can go
 net without batch norm, because some wrappers refuse shared batch-norm statistics alone.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import inspect

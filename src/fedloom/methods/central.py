@@ -1,7 +1,5 @@
 """Training on the pooled data."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import fedloom.methods as fm

@@ -1,7 +1,3 @@
-"""CFL."""
-
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Literal
 

@@ -1,7 +1,3 @@
-"""Ditto."""
-
-from __future__ import annotations
-
 from typing import cast
 
 from pydantic import Field

@@ -1,7 +1,3 @@
-"""FD."""
-
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

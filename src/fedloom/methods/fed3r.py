@@ -1,7 +1,3 @@
-"""Fed3R."""
-
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor

@@ -1,7 +1,3 @@
-"""FedAdagrad."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pydantic import Field

@@ -1,7 +1,3 @@
-"""FedAdam."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from math import sqrt
 

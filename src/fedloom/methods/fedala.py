@@ -1,7 +1,3 @@
-"""FedALA."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import isfinite
 from statistics import pstdev

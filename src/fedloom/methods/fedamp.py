@@ -1,7 +1,3 @@
-"""FedAMP."""
-
-from __future__ import annotations
-
 import math
 from typing import Literal
 

@@ -1,7 +1,3 @@
-"""FedAS."""
-
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Literal

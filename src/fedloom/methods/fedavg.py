@@ -1,7 +1,3 @@
-"""FedAvg."""
-
-from __future__ import annotations
-
 import fedloom.methods as fm
 
 

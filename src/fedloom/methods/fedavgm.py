@@ -1,7 +1,5 @@
 """FedAvgM, and its server momentum as a wrapper of other methods: `fedprox+servermomentum`."""
 
-from __future__ import annotations
-
 from typing import ClassVar
 
 from pydantic import BaseModel, Field

@@ -1,7 +1,3 @@
-"""FedBABU."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

@@ -1,7 +1,3 @@
-"""FedBN."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

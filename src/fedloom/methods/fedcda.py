@@ -1,7 +1,3 @@
-"""FedCDA."""
-
-from __future__ import annotations
-
 import itertools
 import math
 from collections.abc import Iterable, Sequence

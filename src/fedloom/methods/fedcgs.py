@@ -1,7 +1,3 @@
-"""FedCGS."""
-
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

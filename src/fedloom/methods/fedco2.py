@@ -1,7 +1,3 @@
-"""Fed-CO2."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, cast

@@ -1,7 +1,3 @@
-"""FedCP."""
-
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

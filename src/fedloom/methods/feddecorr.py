@@ -1,7 +1,5 @@
 """FedDecorr, and its term as a wrapper of other methods: `fedprox+decorr`."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from dataclasses import replace

@@ -1,7 +1,3 @@
-"""FedDistill+."""
-
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

@@ -1,7 +1,5 @@
 """FedDW, and its regulariser DW as a wrapper of other methods: `fedprox+dw`."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, TypeGuard
 

@@ -1,7 +1,3 @@
-"""FedEM."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast

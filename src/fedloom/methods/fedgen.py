@@ -1,7 +1,3 @@
-"""FedGen."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import numpy as np

@@ -1,7 +1,3 @@
-"""FedGH."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from pydantic import Field

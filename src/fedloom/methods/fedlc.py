@@ -1,7 +1,3 @@
-"""FedLC."""
-
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 

@@ -1,7 +1,3 @@
-"""FedMD."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal

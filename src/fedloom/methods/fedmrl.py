@@ -1,7 +1,3 @@
-"""FedMRL."""
-
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Literal, cast
 

@@ -1,7 +1,3 @@
-"""FedNCM."""
-
-from __future__ import annotations
-
 from torch import Tensor
 from torch.nn.functional import normalize
 

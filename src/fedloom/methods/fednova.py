@@ -1,7 +1,3 @@
-"""FedNova."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import fedloom.methods as fm

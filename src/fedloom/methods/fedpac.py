@@ -1,7 +1,3 @@
-"""FedPAC."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal

@@ -1,7 +1,3 @@
-"""FedPCL."""
-
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 

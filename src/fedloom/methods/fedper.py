@@ -1,7 +1,3 @@
-"""FedPer."""
-
-from __future__ import annotations
-
 import fedloom.methods as fm
 
 

@@ -1,7 +1,3 @@
-"""FedProc."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import torch

@@ -1,7 +1,3 @@
-"""FedProto."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any, Literal
 

@@ -1,7 +1,3 @@
-"""FedProx."""
-
-from __future__ import annotations
-
 from pydantic import Field
 
 import fedloom.methods as fm

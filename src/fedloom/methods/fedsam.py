@@ -1,7 +1,3 @@
-"""FedSAM and FedASAM."""
-
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 

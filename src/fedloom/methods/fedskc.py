@@ -1,7 +1,3 @@
-"""FedSKC."""
-
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from typing import Literal

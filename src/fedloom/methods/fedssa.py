@@ -1,7 +1,3 @@
-"""FedSSA."""
-
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

@@ -1,7 +1,3 @@
-"""FedUV."""
-
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 from torch import Tensor

@@ -1,7 +1,3 @@
-"""FedYogi."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 
 from pydantic import Field

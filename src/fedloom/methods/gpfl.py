@@ -1,7 +1,3 @@
-"""GPFL."""
-
-from __future__ import annotations
-
 import functools
 from dataclasses import replace
 from typing import Literal, cast

@@ -1,7 +1,3 @@
-"""IFCA."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Literal
 

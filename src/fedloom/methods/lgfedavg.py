@@ -1,7 +1,3 @@
-"""LG-FedAvg."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 import fedloom.methods as fm

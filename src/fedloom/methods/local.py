@@ -1,7 +1,3 @@
-"""Local training."""
-
-from __future__ import annotations
-
 import fedloom.methods as fm
 
 

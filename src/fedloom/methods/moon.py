@@ -1,7 +1,3 @@
-"""MOON."""
-
-from __future__ import annotations
-
 import torch
 from pydantic import Field
 

@@ -1,7 +1,3 @@
-"""Per-FedAvg."""
-
-from __future__ import annotations
-
 from typing import Literal
 
 import torch

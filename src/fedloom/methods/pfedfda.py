@@ -1,5 +1,3 @@
-"""pFedFDA."""
-
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence

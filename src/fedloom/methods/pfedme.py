@@ -1,7 +1,3 @@
-"""pFedMe."""
-
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal, cast
 

@@ -1,7 +1,3 @@
-"""q-FedAvg."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

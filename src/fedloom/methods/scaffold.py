@@ -1,7 +1,3 @@
-"""SCAFFOLD."""
-
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal

@@ -13,10 +13,11 @@ from fedloom.methods.contract.phases import Train
 from fedloom.methods.contract.spec import Spec
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from golden_world import SHARED_BASELINES, golden_run, matches, probe
+from golden_world import SHARED_BASELINES, WORLD, golden_run, matches, probe
 from support import Tiny, TinyBN, configured, mixed, same_bits, same_tree, world
 
 GOLD = SHARED_BASELINES["finetuned"]
+GIVEN = GOLD["options"]
 LABELS = [[0, 1, 2, 0, 1, 1], [1, 1, 2, 2, 0, 1], [2, 3, 0, 1, 3]]
 
 
@@ -40,12 +41,13 @@ def golden(name, kind="fedavg", **options):
 
 @pytest.mark.parametrize("client", range(3))
 def test_all_weights(client):
-    assert matches(tuned(golden("finetune", finetune_epochs=3), client), GOLD["all"][str(client)])
+    assert matches(tuned(golden("finetune", finetune_epochs=GIVEN["steps"]), client), GOLD["all"][str(client)])
 
 
 @pytest.mark.parametrize("client", range(3))
 def test_the_head_and_then_all_weights_at_a_tenth_of_the_rate(client):
-    tree = tuned(golden("lpft", lpft_probe_epochs=3, lpft_epochs=2), client)
+    tree = tuned(golden("lpft", lpft_probe_epochs=GIVEN["steps"], lpft_epochs=GIVEN["then"]), client)
+    assert GIVEN["then_lr"] == pytest.approx(WORLD["lr"] / 10)
     assert matches(tree, GOLD["lp_ft"][str(client)])
     assert abs(probe(tree) - GOLD["probe_lp_ft"][str(client)]) < 1e-7
     for wrong in ("WRONG_lp_ft_full_rate", "WRONG_lp_ft_order"):
@@ -54,7 +56,7 @@ def test_the_head_and_then_all_weights_at_a_tenth_of_the_rate(client):
 
 @pytest.mark.parametrize("client", range(3))
 def test_the_head_alone(client):
-    tree = tuned(golden("lpft", lpft_probe_epochs=3, lpft_epochs=0), client)
+    tree = tuned(golden("lpft", lpft_probe_epochs=GIVEN["steps"], lpft_epochs=0), client)
     assert matches(tree, GOLD["head"][str(client)])
 
 

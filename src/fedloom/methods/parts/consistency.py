@@ -4,8 +4,6 @@ weight, reference [C, d]: rows of the layer, now and where the convex forms are 
 are softmaxed, so they are not symmetric.
 """
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

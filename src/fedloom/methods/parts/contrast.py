@@ -3,8 +3,6 @@
 What is small costs by the call, so the prototypes are prepared once a round, and the gradient is written out.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Any, NamedTuple, Protocol
 

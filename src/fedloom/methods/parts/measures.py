@@ -1,7 +1,5 @@
 """Functions of a net and a batch for statistics; gradient steps and a generator of prototypes at the server."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Iterator, Sequence
 

@@ -1,7 +1,5 @@
 """Arithmetic on the trained entries of trees: gradients, server optimisers (FedOpt), rows of clients, diagnostics."""
 
-from __future__ import annotations
-
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any

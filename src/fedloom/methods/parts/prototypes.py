@@ -1,7 +1,5 @@
 """Class prototypes [m, C, d]: neighbours, weights and clusters at the server, and a pull to them at the client."""
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Sequence
 from typing import Literal

@@ -1,7 +1,5 @@
 """Several models of one architecture: at the server (IFCA, FedEM), or a private and a shared one (FML, FedKD)."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import cast
 

@@ -8,8 +8,6 @@ Where the compressed change is biased, the client keeps what it did not send, an
 entries that go on from the client's own (`Sent.no_feedback`).
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
 from typing import Any, ClassVar

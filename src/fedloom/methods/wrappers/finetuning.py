@@ -5,8 +5,6 @@ model are the base's, bit for bit, and each client tunes a copy of the global mo
 cross-entropy. The copy is its personal model, also where the base has personal models of its own.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable
 from dataclasses import replace

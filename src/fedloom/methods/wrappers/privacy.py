@@ -7,8 +7,6 @@ Class tables that the server reads client by client, as FedSC's prototypes, get 
 (`noisy_uploads.py`). All that happens later, in the method or in wrappers, works on what got noise, and nothing else.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 from collections.abc import Iterable, Mapping, Sequence

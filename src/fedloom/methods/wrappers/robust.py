@@ -5,8 +5,6 @@ row of a class table, over the clients that hold the class. Clients weigh alike:
 overstate.
 """
 
-from __future__ import annotations
-
 from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace

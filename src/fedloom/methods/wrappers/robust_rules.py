@@ -1,7 +1,5 @@
 """Rules that reduce the vectors of several clients to one that a few bad ones cannot move far."""
 
-from __future__ import annotations
-
 import torch
 from torch import Tensor
 

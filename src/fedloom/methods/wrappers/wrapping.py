@@ -5,8 +5,6 @@ strips its own entries from what it hands on (`Names.without`), and refuses in `
 wrap. All of them are one object: what a wrapper sets on `self` needs a name that no other wrapper or method has.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from copy import copy
 from dataclasses import dataclass
