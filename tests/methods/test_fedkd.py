@@ -36,7 +36,7 @@ def test_golden_rounds(way):
             for entry in ("fc.weight", "head.weight"):
                 assert len(server["factors"][f"mentee.{entry}:s"]) == ranks[f"round{number}/server/{entry}"]
                 for client, upload in uploads[f"round{number}"].items():
-                    rank = len(upload["factors"][f"mentee.{entry}:s"])
+                    rank = len(upload["model"][f"mentee.{entry}:s"])
                     assert rank == ranks[f"round{number}/{client}/{entry}"]
         assert abs(probe(servers[-1]["model"], MENTEE) - GOLD["denominator_with_gradient_probe"]) > 1e-6
 

@@ -17,7 +17,7 @@ from fedloom.methods.contract.means import (
     require_trained_body,
     require_trained_head,
 )
-from fedloom.methods.contract.method import METHODS, PRESETS, WRAPPERS, Method, Options, Uploads, register
+from fedloom.methods.contract.method import METHODS, PRESETS, WRAPPERS, Method, Options, Uploads, Weights, register
 from fedloom.methods.contract.phases import (
     ABSENT,
     TRAINABLE,
@@ -40,6 +40,7 @@ from fedloom.methods.contract.sample_statistics import (
     Moments,
     Rows,
     SampleMean,
+    Statistic,
 )
 from fedloom.methods.contract.spec import Part, Sent, Spec
 from fedloom.methods.wrappers.wrapping import averaged, names_of, wrapped
@@ -87,10 +88,12 @@ __all__ = [
     "ServerContext",
     "Spec",
     "Start",
+    "Statistic",
     "Task",
     "Train",
     "Tree",
     "Uploads",
+    "Weights",
     "Work",
     "averaged",
     "clone",

@@ -7,7 +7,6 @@ from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
-from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.methods.parts.measures import features
 
 _TOLERANCE = 1e-12  # of the largest entry of the matrix: below it, a difference is rounding
@@ -124,7 +123,7 @@ class FedPAC(fm.Method):
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         head = frozenset({fm.Role.HEAD})
         optimizer = replace(ctx.task.optimizer, lr=self.options.head_lr, decay=1.0)
-        before: dict[str, Statistic] = {
+        before: dict[str, fm.Statistic] = {
             "start_means": fm.ClassMeans(features),
             "squares": fm.SampleMean(_squared_lengths),
         }

@@ -8,7 +8,6 @@ from torch import Tensor
 from torch.nn.functional import silu
 
 import fedloom.methods as fm
-from fedloom.methods.contract.method import Weights
 from fedloom.methods.parts import contrast
 from fedloom.methods.parts.measures import logits
 from fedloom.methods.parts.parameters import neighbours_clamped, one_holder_per_class
@@ -161,7 +160,7 @@ class FedSKC(fm.Method):
         model = fm.combine([model, fm.get_tree(server, "model")], [total_weight - back, back])  # Eq. 5
         return next_server | {"model": _variances_not_negative(model, ctx.task.roles), "rho": rho}
 
-    def _knowledge_and_weights(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Weights]:
+    def _knowledge_and_weights(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, fm.Weights]:
         """Return c~ and the weights of clients. Without neighbours and distances, the server needs means alone."""
         gda = self.options.gda
         if self.mean_alone:

@@ -22,7 +22,7 @@ from fedloom.core.console import quiet_logger
 from fedloom.core.errors import MissingPackageError
 from fedloom.core.records import Value
 from fedloom.methods.contract.means import ByNumber
-from fedloom.methods.contract.method import LATER, Weights
+from fedloom.methods.contract.method import LATER
 from fedloom.methods.contract.optional_hooks import OptionalHooks
 from fedloom.methods.wrappers.noisy_uploads import NoisyUploads
 from fedloom.methods.wrappers.robust import MEANS
@@ -244,7 +244,7 @@ class DP(fm.Method):
         return next_server | {rounds: int(fm.get_number(server, rounds)) + 1, releases: max_releases}
 
     def mean(
-        self, uploads: fm.Uploads, key: str = "model", weights: Weights = "samples", within: fm.Tree | None = None
+        self, uploads: fm.Uploads, key: str = "model", weights: fm.Weights = "samples", within: fm.Tree | None = None
     ) -> Any:
         if key not in self.noised():
             return super().mean(uploads, key, weights, within)
