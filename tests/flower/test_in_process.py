@@ -74,10 +74,7 @@ def test_drift_is_measured_from_what_nodes_upload():
 
 def test_several_architectures_have_the_bits_of_the_simulation():
     config = config_of(
-        "fd",
-        model=["mlp", {"name": "mlp", "hidden": [20]}],
-        rounds=2,
-        evaluation={"protocol": "personal/local"},
+        "fd", model=["mlp", {"name": "mlp", "hidden": [20]}], rounds=2, evaluation={"protocol": "personal/local"}
     )
     here, there = run(config), run_in_process(config)
     assert same_bits(here.memory.weights[2].server, there.memory.weights[2].server)

@@ -21,14 +21,7 @@ from fedloom.flower.wire import JoinReply, Message, Request, read
 from fedloom.runs.config.sections import EvaluationConfig
 from fedloom.runs.run import run
 from flower_world import DEALT, Faulty, Notes, config_of
-from own_world import (
-    agreed_on_digits,
-    digits_of_nodes,
-    joined,
-    of_nodes,
-    patients_of_nodes,
-    write_digits,
-)
+from own_world import agreed_on_digits, digits_of_nodes, joined, of_nodes, patients_of_nodes, write_digits
 from support import same_bits
 
 LOCAL = {"every": 3, "protocol": "global/local"}

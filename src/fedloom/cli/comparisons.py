@@ -96,14 +96,8 @@ def run_comparison(
 ) -> None:
     """Run all configs, show their table and write the report beside them.
 
-    Args:
-        configs: one for each run.
-        out: folder of the runs and the report.
-        existing: "resume" reuses finished runs, "fresh" starts all again.
-        jobs: processes at a time; None for one per core.
-        as_json: print JSON instead of a table.
-        quiet: show no progress.
-        console: where the table is printed.
+    configs: one for each run. out: folder of the runs and the report. existing: "resume" reuses finished runs, "fresh"
+    starts all again. jobs: processes at a time; None for one per core. console: where the table is printed.
     """
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
@@ -124,10 +118,7 @@ def run_comparison(
 def show_comparison(console: Console, done: Comparison, page: Path) -> None:
     """Print the table of finished runs, what it says, what was tuned, and where the report is.
 
-    Args:
-        console: where to print.
-        done: the finished runs.
-        page: the report.
+    console: where to print. done: the finished runs.
     """
     from fedloom.cli.terminal import print_comparison
     from fedloom.results.left_out_domains import LEFT_OUT_CAPTION
@@ -192,10 +183,8 @@ def say_left_out(left_out: Sequence[tuple[Path, str]]) -> None:
 def say_limits(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bool) -> None:
     """Print how many cells of the runs' studies failed or are not run yet.
 
-    Args:
-        runs: the folders that the user named.
-        results: the finished runs below them.
-        allow_mixed: whether runs of different versions of fedloom may be put together.
+    runs: the folders that the user named. results: the finished runs below them. allow_mixed: whether runs of different
+    versions of fedloom may be put together.
     """
     for part in sections_of_studies(_studies(runs, results, allow_mixed), with_paper_values=False):
         for limit in part.limits:
@@ -215,11 +204,8 @@ def save_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
 def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True) -> list[PageSection]:
     """Return the sections of studies.
 
-    Args:
-        folders: folders of the studies.
-        with_paper_values: also ours beside a paper's values.
-
-    Raises `RunFolderError` for a study that cannot be read.
+    folders: folders of the studies. with_paper_values: also ours beside a paper's values. Raises `RunFolderError` for a
+    study that cannot be read.
     """
     if not folders:
         return []

@@ -24,12 +24,8 @@ _KERNELS = {
 def show_computed(name: str, folder: Path, draws: int | None, options: Mapping[str, Any], as_json: bool) -> None:
     """Compute a figure, print its table, and save its values and its drawing.
 
-    Args:
-        name: a key of `COMPUTED`.
-        folder: where `values.json` and the figure are written.
-        draws: number of random problems; None takes 50.
-        options: the command's other options by their words; any that is set raises `ConfigError`.
-        as_json: print JSON instead of a table.
+    name: a key of `COMPUTED`. folder: where `values.json` and the figure are written. draws: number of random problems;
+    None takes 50. options: the command's other options by their words; any that is set raises `ConfigError`.
     """
     if unusable := [word for word, value in options.items() if value]:
         raise ConfigError(f"{name} is computed without runs, so {', '.join(unusable)} cannot apply; leave it out")
@@ -76,7 +72,7 @@ def _mean(row: Mapping[str, Any]) -> str:
 
 
 COMPUTED: Mapping[str, tuple[str, Callable[[Path, int, bool], None]]] = {
-    "fedco2/ntk": ("Fed-CO2, Section 4 and Theorem 4.3: tangent kernels and residuals", _tangent_kernels),
+    "fedco2/ntk": ("Fed-CO2, Section 4 and Theorem 4.3: tangent kernels and residuals", _tangent_kernels)
 }
 
 

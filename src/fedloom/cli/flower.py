@@ -88,8 +88,7 @@ def admit(
     run: Run,
     client: Annotated[int, typer.Option(min=0, help="The client whose key or disk has changed.")],
     key: Annotated[
-        str | None,
-        typer.Option(help="The only key that may take its seat: SHA256:..., or the file of the public key."),
+        str | None, typer.Option(help="The only key that may take its seat: SHA256:..., or the file of the public key.")
     ] = None,
 ) -> None:
     """Let another key or another disk take a client's seat, also while the run goes on."""

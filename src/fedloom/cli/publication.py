@@ -27,10 +27,7 @@ def figure(
     metric: Annotated[
         str, typer.Option(help="A measure of the test data, e.g. auroc; of curves, loss too.")
     ] = "accuracy",
-    against: Annotated[
-        str | None,
-        typer.Option(help="For dots: differences from this method, seed by seed."),
-    ] = None,
+    against: Annotated[str | None, typer.Option(help="For dots: differences from this method, seed by seed.")] = None,
     width: Annotated[
         str | None,
         typer.Option(

@@ -164,13 +164,8 @@ def show_cost(
 ) -> None:
     """Print the rows of a table with their cells, hours on this machine, how far they are, and what data are missing.
 
-    Args:
-        recipe: the table.
-        study: the study that the recipe makes.
-        cells: the chosen cells of the study.
-        folder: folder of the study; nothing is written.
-        scale: "full" or "small".
-        as_json: print JSON instead of text.
+    study: the study that the recipe makes. cells: the chosen cells of the study. folder: folder of the study; nothing
+    is written. scale: "full" or "small".
     """
     from fedloom.papers.cost import study_cost
     from fedloom.papers.missing_data import missing_sources
@@ -261,14 +256,9 @@ def write_paper_comparison(
     """Write into a study's folder what its finished cells show.
 
     That is a figure with its rows as CSV, and of a table also ours beside theirs, as Markdown, and what was measured,
-    as CSV.
-
-    Args:
-        recipe: the table or figure.
-        folder: folder of the study.
-        scale: "full" or "small".
-        overrides: the user's key=value on top of all cells.
-        allow_mixed: whether cells of different versions of fedloom may be put together; else they raise `ConfigError`.
+    as CSV. recipe: the table or figure. folder: folder of the study. scale: "full" or "small". overrides: the user's
+    key=value on top of all cells. allow_mixed: whether cells of different versions of fedloom may be put together; else
+    they raise `ConfigError`.
     """
     from fedloom.core.files import write_atomic
     from fedloom.papers.figures import figure_rows

@@ -95,9 +95,7 @@ def overrides_with_options(overrides: Sequence[str] | None, **options: int | Non
 def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ()) -> None:
     """Raise `ConfigError` for an override whose key is an option of the present command, and no key of a config.
 
-    Args:
-        overrides: words as "key=value".
-        further_keys: keys that the command takes beside those of a config.
+    overrides: words as "key=value". further_keys: keys that the command takes beside those of a config.
     """
     from fedloom.runs.config.run_config import RunConfig
 
@@ -121,9 +119,7 @@ def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ())
 def note_unused_options(overrides: Sequence[str] | None, methods: Collection[str]) -> None:
     """Say which overrides are options of methods that do not run.
 
-    Args:
-        overrides: words as "key=value".
-        methods: names of the methods that run.
+    overrides: words as "key=value".
     """
     from fedloom.methods import METHODS
     from fedloom.runs.config.run_config import RunConfig

@@ -80,21 +80,10 @@ def run_and_report(
 ) -> None:
     """Show the plan of a study, or run it, show what was run, and write the report of all its finished cells.
 
-    Args:
-        study: the study.
-        out: its folder.
-        only: patterns of cells to run; none runs all.
-        plan: show the plan alone.
-        workers: processes of this call.
-        quiet: show no progress.
-        as_json: print JSON instead of tables.
-        on: "ray" runs the cells on a Ray cluster.
-        allow_mixed: the folder may have cells of other versions of fedloom, which else raise `ConfigError` before any
-            runs.
-        one_core: as in `run_study`.
-        after_cells: writes files that the report reads; called once all cells have ended, also after failures.
-
-    Exits with 1 if a cell failed or is left.
+    out: its folder. only: patterns of cells to run; none runs all. plan: show the plan alone. workers: processes of
+    this call. on: "ray" runs the cells on a Ray cluster. allow_mixed: the folder may have cells of other versions of
+    fedloom, which else raise `ConfigError` before any runs. one_core: as in `run_study`. after_cells: writes files that
+    the report reads; called once all cells have ended, also after failures. Exits with 1 if a cell failed or is left.
     """
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
@@ -167,12 +156,7 @@ def show_plan(
 ) -> None:
     """Print the trials of tuning and the cells with how far they are, and the time of those left; nothing is written.
 
-    Args:
-        study: the study.
-        study_folder: the folder with its runs.
-        cells: the chosen cells.
-        jobs: these cells and the trials that they need.
-        as_json: print JSON instead of text.
+    study_folder: the folder with its runs. cells: the chosen cells. jobs: these cells and the trials that they need.
     """
     from fedloom.core.text import counted, seconds_text
     from fedloom.runs.studies.tuning import job_states, seconds_left

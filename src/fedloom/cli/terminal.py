@@ -29,10 +29,7 @@ _FIRST_FACT_COLUMNS = 30  # columns of the terminal for it
 def print_listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> None:
     """Print names with one line each.
 
-    Args:
-        console: where to print.
-        noun: heading of the names.
-        items: names and lines.
+    noun: heading of the names. items: names and lines.
     """
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     table.add_column(noun, style="cyan", no_wrap=True)
@@ -45,10 +42,7 @@ def print_listing(console: Console, noun: str, items: Sequence[tuple[str, str]])
 def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
     """Print plain cells under headings; those of the last column wrap.
 
-    Args:
-        console: where to print.
-        columns: the headings.
-        rows: cells of each row, one for each heading.
+    columns: the headings. rows: cells of each row, one for each heading.
     """
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     for index, column in enumerate(columns):
@@ -61,10 +55,8 @@ def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence
 def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapping[str, str]]]) -> None:
     """Print names with facts: a column for each where they fit side by side, else below one another.
 
-    Args:
-        console: where to print.
-        noun: heading of the names.
-        items: names, and facts by their heading. All have the same headings; the first fact may take several lines.
+    noun: heading of the names. items: names, and facts by their heading. All have the same headings; the first fact may
+    take several lines.
     """
     columns = [noun, *items[0][1]]
     wide = Table(box=SIMPLE_HEAD, header_style="bold")
@@ -87,10 +79,7 @@ def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapp
 def print_result(console: Console, result: RunData, brief: bool = False) -> None:
     """Print one finished run: its accuracy, and what it cost and where the time went.
 
-    Args:
-        console: where to print.
-        result: the run.
-        brief: print the accuracy alone.
+    result: the run. brief: print the accuracy alone.
     """
     n = result.numbers
     console.print(

@@ -41,11 +41,7 @@ class Absences:
     def add(self, node: int, reason: str, last_request: float, client: int | None) -> bool:
         """Add a node that was asked in vain; return whether the reason is new.
 
-        Args:
-            node: id of the node.
-            reason: why there was no answer.
-            last_request: when it was asked, in monotonic seconds.
-            client: its client; None if unknown.
+        reason: why there was no answer. last_request: when it was asked, in monotonic seconds.
         """
         previous = self._entries.get(node)
         self._entries[node] = _AbsentNode(
@@ -62,10 +58,8 @@ class Absences:
     def due(self, now: float, admitted: bool, refused: Container[int | None]) -> set[int]:
         """Return the nodes to ask again.
 
-        Args:
-            now: the time in monotonic seconds.
-            admitted: the administrator has changed who may join, so no node waits.
-            refused: clients never asked again.
+        now: the time in monotonic seconds. admitted: the administrator has changed who may join, so no node waits.
+        refused: clients never asked again.
         """
         return {
             node
@@ -145,10 +139,8 @@ AHEAD_SECONDS, BEHIND_SECONDS = 5.0, 300.0  # beyond which Flower refuses a node
 def clock_difference(node_time: float, earliest: float, latest: float) -> str:
     """Say in one line how far a node's clock is from the server's; nothing if it may be right to five seconds.
 
-    Args:
-        node_time: what the node's clock said, in seconds since 1970 as the others.
-        earliest: a time of the server's clock before that.
-        latest: a time of the server's clock after that.
+    node_time: what the node's clock said, in seconds since 1970 as the others. earliest: a time of the server's clock
+    before that. latest: a time of the server's clock after that.
 
     >>> clock_difference(1000.0, 570.0, 580.0)[:54]
     "its node's clock is 7.00 min ahead of the server's; se"

@@ -139,12 +139,8 @@ class NodeBindings:
     def check(self, client: int, key: str, token: str) -> None:
         """Check the key and the disk of a client that joins.
 
-        Args:
-            client: id of the client.
-            key: fingerprint of the node's key; empty if keys are not checked.
-            token: secret of the node's disk.
-
-        Raises `MessageError` for another key or disk, with the command to admit it.
+        key: fingerprint of the node's key; empty if keys are not checked. token: secret of the node's disk. Raises
+        `MessageError` for another key or disk, with the command to admit it.
         """
         if not _TOKEN.fullmatch(token):
             raise MessageError(
@@ -172,10 +168,8 @@ class NodeBindings:
     def claim(self, client: int, key: str, token: str) -> None:
         """Check as `check` does, and bind the client.
 
-        Args:
-            client: id of the client.
-            key: fingerprint of the node's key; empty where there are no keys.
-            token: secret of the node's disk, of which the hash is stored.
+        key: fingerprint of the node's key; empty where there are no keys. token: secret of the node's disk, of which
+        the hash is stored.
         """
         self.check(client, key, token)
         bound = self._bindings.get(client)
@@ -237,13 +231,9 @@ def read_bindings(out: Path) -> dict[int, Binding]:
 def admit(out: Path, client: int, key: str | None = None) -> None:
     """Let another key or another disk join as a client of a run, also while its server runs.
 
-    Args:
-        out: the run's folder.
-        client: id of the client.
-        key: the only key that may join, as the fingerprint that `ssh-keygen -lf` prints, or the file of the public key;
-            None admits the next node that joins as this client.
-
-    Raises `ConfigError` for an invalid key or another client's, and `RunFolderError` for a folder without a federation.
+    key: the only key that may join, as the fingerprint that `ssh-keygen -lf` prints, or the file of the public key;
+    None admits the next node that joins as this client. Raises `ConfigError` for an invalid key or another client's,
+    and `RunFolderError` for a folder without a federation.
     """
     if not (out / FILE).is_file():
         raise RunFolderError(f"{out}: it has no {FILE}; name the folder of a run over Flower, on its server")

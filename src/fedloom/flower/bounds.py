@@ -62,11 +62,8 @@ def upload_norms(
 ) -> Iterator[UploadNorm]:
     """Yield the L2 norms of an upload that are compared with those of other clients.
 
-    Args:
-        upload: the client's upload.
-        payload: the record that the client trained from.
-        sends: the method's declaration of uploads.
-        roles: roles of the entries of trees.
+    payload: the record that the client trained from. sends: the method's declaration of uploads. roles: roles of the
+    entries of trees.
     """
     for name, value in upload.items():
         if isinstance(value, dict):
@@ -113,12 +110,9 @@ class NormBounds:
     ) -> dict[int, Excess]:
         """Return the worst norm of each client whose upload is too large.
 
-        A norm that fewer than `FEWEST` clients have is compared with the largest median so far, if there is one.
-
-        Args:
-            norms: norms of every upload of the round, by client.
-            samples: training samples of every client.
-            sends: the method's declaration of uploads.
+        A norm that fewer than `FEWEST` clients have is compared with the largest median so far, if there is one. norms:
+        norms of every upload of the round, by client. samples: training samples of every client. sends: the method's
+        declaration of uploads.
         """
         excesses: dict[int, Excess] = {}
         median_samples = statistics.median(samples[client] for client in norms) if norms else 1

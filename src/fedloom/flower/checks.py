@@ -42,14 +42,9 @@ def check_join(
 ) -> None:
     """Check that a node's client fits the run. Raises `MessageError` for one that does not.
 
-    Args:
-        reply: the node's answer.
-        run: name of the run.
-        clients: number of the run's clients.
-        classes: names that every client must have.
-        measured: number of features of which a client must report moments.
-        sizes: training samples of each client, if the server knows them.
-        refused: clients left out, with the reason.
+    clients: number of the run's clients. classes: names that every client must have. measured: number of features of
+    which a client must report moments. sizes: training samples of each client, if the server knows them. refused:
+    clients left out, with the reason.
     """
     client = reply.client
     if reply.run != run:
@@ -79,12 +74,8 @@ def check_join(
 def check_trained(trained: JobResult, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
     """Check the facts beside an upload. Raises `MessageError` for values that the job cannot have produced.
 
-    Args:
-        trained: the client's result.
-        measured: whether the job asked for gradient norms.
-        samples: the client's training samples.
-        terms: names of the method's loss terms in this round.
-        passes: samples that a rehearsal processed, over its training samples.
+    measured: whether the job asked for gradient norms. samples: the client's training samples. terms: names of the
+    method's loss terms in this round. passes: samples that a rehearsal processed, over its training samples.
     """
     for kind, values in (("term", trained.terms), ("norm", trained.norms)):
         unknown = next((name for name in values if name not in terms and name != CE), None)
@@ -121,13 +112,9 @@ def check_scored(
 ) -> dict[str, MetricStates]:
     """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
 
-    Args:
-        tested: states by predictor, made of plain numbers and lists.
-        adapted: samples that adapting processed.
-        predictors: names of the requested ones.
-        example: any metric states of the run.
-        total: the client's test samples; None if the server does not know them.
-        samples: the client's training samples.
+    tested: states by predictor, made of plain numbers and lists. adapted: samples that adapting processed. predictors:
+    names of the requested ones. example: any metric states of the run. total: the client's test samples; None if the
+    server does not know them. samples: the client's training samples.
     """
     if tested.keys() != set(predictors):
         raise MessageError(
@@ -152,9 +139,8 @@ def check_scored(
 def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto"]) -> dict[int, str]:
     """Return the clients that claim too large a share of all samples, with the reason.
 
-    Args:
-        counts: claimed samples by client; fewer than four clients are not compared.
-        max_share: as `flower.max_share`; twice an equal share is always allowed.
+    counts: claimed samples by client; fewer than four clients are not compared. max_share: as `flower.max_share`; twice
+    an equal share is always allowed.
     """
     remaining, refused = dict(counts), dict[int, str]()
     while len(remaining) >= FEWEST:

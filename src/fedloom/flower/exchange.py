@@ -67,11 +67,8 @@ class Exchange:
         """Yield the clients' replies as they arrive, until all possible ones are there or the time is over.
 
         Text instead of a message says why a reply is lost; its request was sent twice. Clients that did not answer in
-        time lately are skipped, unless too few would remain.
-
-        Args:
-            jobs: the jobs by client.
-            upload_limit: bytes that a reply may have beside those of small facts.
+        time lately are skipped, unless too few would remain. jobs: the jobs by client. upload_limit: bytes that a reply
+        may have beside those of small facts.
         """
         if not jobs:
             return

@@ -55,11 +55,7 @@ class JsonFormatter(logging.Formatter):
 def log(event: str, facts: Mapping[str, Any], text: str = "", level: int = logging.INFO) -> None:
     """Write one line to the log.
 
-    Args:
-        event: name of the event, such as "round".
-        facts: further keys of the line; those that are None are left out.
-        text: a sentence for people.
-        level: level of `logging`.
+    facts: further keys of the line; those that are None are left out. text: a sentence for people.
     """
     present = {name: value for name, value in facts.items() if value is not None}
     LOGGER.log(level, "%s", text, extra={"facts": {"event": event, **present}})
@@ -105,9 +101,7 @@ class LogCallback(Callback):
 def log_sentence(line: str, zone: tzinfo | None = None) -> str:
     """Return a line of `JsonFormatter` as a sentence; any other line as it is.
 
-    Args:
-        line: the line.
-        zone: time zone of the sentence; None is the local one.
+    zone: time zone of the sentence; None is the local one.
 
     >>> from datetime import UTC
     >>> log_sentence('{"time": 0, "event": "round", "round": 2, "rounds": 9, "accuracy": 0.5, "bytes_up": 2000}', UTC)

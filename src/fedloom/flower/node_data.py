@@ -94,11 +94,7 @@ def nodes_of_scenario(scenario: Scenario) -> int:
 def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
     """Return the server's scenario if nodes have data of their own.
 
-    Args:
-        config: config of the run.
-        tests: the only samples that the server has.
-
-    Raises `ConfigError` for a protocol that cannot be tested so.
+    tests: the only samples that the server has. Raises `ConfigError` for a protocol that cannot be tested so.
     """
     nodes, protocols = node_source(config), config.evaluation.tested_protocols
     assert nodes is not None, "a config of nodes"
@@ -251,10 +247,7 @@ class ClientMoments:
 def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int]) -> ChannelMoments:
     """Return the moments of samples, computed in float64.
 
-    Args:
-        data: a node's data.
-        rows: row numbers of its training samples [n], int64.
-        measured: indices of the measured features.
+    rows: row numbers of its training samples [n], int64. measured: indices of the measured features.
     """
     mean, squares = [], []
     for feature in measured:

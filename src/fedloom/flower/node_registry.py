@@ -190,13 +190,8 @@ class NodeRegistry:
     def wait(self, clients: Sequence[int], minimum: int, seconds: float, key: str) -> None:
         """Wait until all clients are online, or enough of them after a time.
 
-        Args:
-            clients: ids of the clients to wait for.
-            minimum: clients that suffice when the time is over.
-            seconds: time to wait for all.
-            key: the config key of `seconds`, for messages.
-
-        Raises `FederationError` if they are fewer.
+        minimum: clients that suffice when the time is over. seconds: time to wait for all. key: the config key of
+        `seconds`, for messages. Raises `FederationError` if they are fewer.
         """
         began = last_report = time.monotonic()
         while True:

@@ -30,9 +30,7 @@ REPORTED_FACTS = {
         "loss, confidences in 15 bins, and those of `evaluation.metrics`",
         "samples": "samples that it adapted a model to",
     },
-    "after the last round, if it never trains": {
-        "tested": "the same sums, for each way in which it was served",
-    },
+    "after the last round, if it never trains": {"tested": "the same sums, for each way in which it was served"},
     "when it cannot do what was asked": {
         "error": "the message of the error",
         "raised": "the traceback of an exception in the client's work",

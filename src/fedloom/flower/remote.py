@@ -174,12 +174,9 @@ class RemoteEngine:
     def guard(self, aggregate: Callable[[Uploads], Record], before: Record, uploads: Uploads) -> tuple[Record, Uploads]:
         """Aggregate, and test the new state: see `Federation.guard` and `fedloom.flower.checks`.
 
-        Args:
-            aggregate: returns the next state from uploads.
-            before: the server's state before the round.
-            uploads: the uploads by client id.
-
-        Returns the new state and its uploads. Raises `FederationError` if no `min_clients` uploads give a valid state.
+        aggregate: returns the next state from uploads. before: the server's state before the round. uploads: the
+        uploads by client id. Returns the new state and its uploads. Raises `FederationError` if no `min_clients`
+        uploads give a valid state.
         """
         accepted, minimum = dict(uploads), min(self._config.min_clients, len(uploads))
         while True:

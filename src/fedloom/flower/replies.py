@@ -39,10 +39,7 @@ _MOST = 1 << 28  # characters that the server reads of one test: a quarter of a 
 def facts_limit(evaluator: Evaluator, tests: int | None = None) -> int:
     """Return how many characters the facts of a client's test may have.
 
-    Args:
-        evaluator: says which metrics a test has.
-        tests: number of tests in one reply; None for one of each predictor.
-
+    evaluator: says which metrics a test has. tests: number of tests in one reply; None for one of each predictor.
     Raises `ConfigError` if the metrics need more than the server reads.
     """
     by_metric = {name: _characters(to_plain(state)) for name, state in evaluator.example_states().states.items()}
@@ -93,10 +90,7 @@ class ReplyReader:
     def job_result(self, job: Job, message: Message | str, samples: int) -> JobResult:
         """Read and check the result of a job. Raises `MessageError`, `UploadError` and `ClientError`.
 
-        Args:
-            job: what the client's node was asked.
-            message: its reply.
-            samples: training samples with which it joined the round.
+        samples: training samples with which it joined the round.
         """
         message, reply = self._read(message, job, reply_type(JobResult))
         assert isinstance(reply, UploadReply)
@@ -122,12 +116,8 @@ class ReplyReader:
     ) -> dict[str, MetricStates]:
         """Read and check the tests of a client that never trained.
 
-        Args:
-            job: what its node was asked.
-            message: its reply.
-            names: the ways of serving it that are tested.
-            evaluator: says which results a test has.
-            index: of the client among those that never train.
+        names: the ways of serving it that are tested. evaluator: says which results a test has. index: of the client
+        among those that never train.
         """
         _, reply = self._read(message, job, reply_type(NewcomerResult), facts_limit(evaluator, len(names)))
         result = NewcomerResult(**restore_fields(reply, NewcomerResult))

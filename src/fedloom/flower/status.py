@@ -121,9 +121,7 @@ class StatusWriter(Callback):
     def begin(self, name: str, round_: int) -> None:
         """Start writing.
 
-        Args:
-            name: name of the run among nodes.
-            round_: rounds that were finished before.
+        name: name of the run among nodes. round_: rounds that were finished before.
         """
         self._begun, self.status.run, self.status.round = True, name, round_
         self._write()
@@ -139,10 +137,8 @@ class StatusWriter(Callback):
     def set_wait(self, purpose: str, clients: Sequence[int], seconds: float) -> None:
         """Report a wait; called at every look for replies.
 
-        Args:
-            purpose: a word for what is waited for.
-            clients: ids of the clients that have not answered.
-            seconds: how long the wait may still last.
+        purpose: a word for what is waited for. clients: ids of the clients that have not answered. seconds: how long
+        the wait may still last.
         """
         now, before = self._clock(), self.status.wait
         is_same_wait = before is not None and before.purpose == purpose

@@ -43,10 +43,7 @@ class Transport(Protocol):
     def send(self, node: int, message: Message, seconds: float) -> str:
         """Send a message that expires after `seconds`; return the id under which `receive` looks for its reply.
 
-        Args:
-            node: id of the receiver.
-            message: the job, evaluation job or question.
-            seconds: time until the message expires.
+        message: the job, evaluation job or question. seconds: time until the message expires.
         """
         ...
 

@@ -120,10 +120,7 @@ class LocalFederation:
     def start_node(self, client: int, key: Path | None = None, name: str | None = None) -> subprocess.Popen[bytes]:
         """Start the node of a client.
 
-        Args:
-            client: id of the client.
-            key: a private key instead of the registered one.
-            name: name of the process.
+        key: a private key instead of the registered one. name: name of the process.
         """
         state = self.folder / "states" / f"node-{client:06d}"
         command = [executable("flower-supernode"), "--superlink", f"{HOST}:{self.port}"]

@@ -105,12 +105,8 @@ class UploadReader:
     def check(self, trained: JobResult, job: Job, samples: int) -> None:
         """Check the facts beside the upload of a client. Raises `MessageError`.
 
-        A method may have other loss terms in a later round, so a round with new terms is rehearsed again.
-
-        Args:
-            trained: the client's result.
-            job: the job that it was sent.
-            samples: number of its training samples.
+        A method may have other loss terms in a later round, so a round with new terms is rehearsed again. job: the job
+        that it was sent. samples: number of its training samples.
         """
         rehearsal = self._rehearsal_of(job)
         reported = {*trained.terms, *trained.norms} - {CE}

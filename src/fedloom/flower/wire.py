@@ -59,13 +59,9 @@ class Facts(BaseModel):
 def derive_model(kind: Any, base: type[Facts], without: Collection[str] = (), /, **more: Any) -> type[Any]:
     """Return a subclass of `base` with the fields of a dataclass.
 
-    Args:
-        kind: the dataclass.
-        base: class of the facts of one kind of message.
-        without: names of fields that are left out.
-        more: further fields, as `pydantic.create_model` takes them.
-
-    Raises `TypeError` for a field that has no bound, or the name of another fact.
+    kind: the dataclass. base: class of the facts of one kind of message. without: names of fields that are left out.
+    more: further fields, as `pydantic.create_model` takes them. Raises `TypeError` for a field that has no bound, or
+    the name of another fact.
     """
     derived: dict[str, Any] = {}
     for name, type_ in field_types(kind, bounds=True).items():
@@ -314,10 +310,8 @@ def read(message: Message, kind: type[F], limit: int = MAX_FACTS) -> F:
 def read_reply(message: Message, kind: type[F], limit: int = MAX_FACTS) -> F | ErrorReply:
     """Read a reply, or the node's error. Raises as `read`.
 
-    Args:
-        message: the message of the node.
-        kind: the class of the facts that the request asks for.
-        limit: characters that the facts may have, at most.
+    message: the message of the node. kind: the class of the facts that the request asks for. limit: characters that the
+    facts may have, at most.
     """
     try:
         return read(message, ErrorReply, limit)

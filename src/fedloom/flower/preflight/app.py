@@ -38,11 +38,7 @@ def read_app(path: Path) -> RunConfig:
 def fingerprint_findings(app: Path, config: RunConfig, other: str | None, origin: str) -> list[Finding]:
     """Compare the app's config with another fingerprint.
 
-    Args:
-        app: folder of the app.
-        config: its config.
-        other: the other fingerprint; None if there is none to compare with.
-        origin: where the other one is from.
+    other: the other fingerprint; None if there is none to compare with. origin: where the other one is from.
     """
     own = config.fingerprint()
     if other is not None and other != own:
@@ -92,8 +88,7 @@ def versions() -> dict[str, str]:
 def version_findings(required: Mapping[str, str] | None = None) -> list[Finding]:
     """Check the versions of the packages of this machine.
 
-    Args:
-        required: the server's versions by package; None compares with none.
+    required: the server's versions by package; None compares with none.
     """
     try:
         here = versions()

@@ -54,10 +54,7 @@ def disk_findings(folder: Path, needed: int, purpose: str) -> Iterator[Finding]:
 def require_disk(folder: Path, needed: int, purpose: str) -> None:
     """Raise `ConfigError` for a folder that cannot be written, or has too little space.
 
-    Args:
-        folder: the folder.
-        needed: free space in bytes.
-        purpose: what will be written there, for the message.
+    needed: free space in bytes. purpose: what will be written there, for the message.
     """
     for finding in disk_findings(folder, needed, purpose):
         if finding.level == "error":
@@ -67,9 +64,7 @@ def require_disk(folder: Path, needed: int, purpose: str) -> None:
 def kept_checkpoints(rounds: int, keep: int) -> int:
     """Return how many checkpoints, or private states, of a run lie on the disk at most.
 
-    Args:
-        rounds: rounds of the run.
-        keep: the newest ones that are kept.
+    rounds: rounds of the run. keep: the newest ones that are kept.
 
     >>> kept_checkpoints(2, 3), kept_checkpoints(1000, 3)
     (3, 13)
@@ -93,10 +88,8 @@ def connection_findings(
 ) -> Iterator[Finding]:
     """Check the way to the SuperLink as a node goes it, up to the first error.
 
-    Args:
-        address: host:port of the SuperLink.
-        authority: the file of the server's ca.crt; None for a SuperLink without TLS.
-        clock: this machine's, in seconds since 1970.
+    address: host:port of the SuperLink. authority: the file of the server's ca.crt; None for a SuperLink without TLS.
+    clock: this machine's, in seconds since 1970.
     """
     try:
         host, port = parse_address(address)
@@ -172,10 +165,8 @@ def clock_findings(connection: socket.socket, host: str, clock: Callable[[], flo
 def clock_finding(seconds: float, node_time: float, server_time: float) -> Finding:
     """Say how far a node's clock is from the server's.
 
-    Args:
-        seconds: time that the answer took.
-        node_time: seconds since 1970 in the middle of that.
-        server_time: the date of the answer, which leaves out parts of a second.
+    seconds: time that the answer took. node_time: seconds since 1970 in the middle of that. server_time: the date of
+    the answer, which leaves out parts of a second.
     """
     ahead = node_time - (server_time + _DATE_RESOLUTION / 2)
     uncertainty = (seconds + _DATE_RESOLUTION) / 2

@@ -53,14 +53,10 @@ def check_server(
 ) -> list[Finding]:
     """Check a server before its SuperLink starts.
 
-    Args:
-        config: config of the run; None checks neither disk nor number of keys.
-        keys: folder with the certificates and the nodes' public keys; None for a SuperLink without TLS.
-        hosts: names and addresses at which nodes reach it.
-        port: port of the SuperLink; None if it is certainly free.
-        listen: address at which the port is tried.
-        out: the run's folder.
-        clock: this machine's, in seconds since 1970.
+    config: config of the run; None checks neither disk nor number of keys. keys: folder with the certificates and the
+    nodes' public keys; None for a SuperLink without TLS. hosts: names and addresses at which nodes reach it. port: port
+    of the SuperLink; None if it is certainly free. listen: address at which the port is tried. clock: this machine's,
+    in seconds since 1970.
     """
     findings = version_findings()
     if keys is not None:
@@ -81,11 +77,8 @@ def check_node(
 ) -> list[Finding]:
     """Check a node before its SuperNode starts.
 
-    Args:
-        address: host:port of the SuperLink.
-        files: the node's files: app, keys, state and data.
-        port: port that the SuperNode listens on.
-        clock: this machine's, in seconds since 1970.
+    address: host:port of the SuperLink. files: the node's files: app, keys, state and data. port: port that the
+    SuperNode listens on. clock: this machine's, in seconds since 1970.
     """
     required, findings = dict[str, str](), list[Finding]()
     if files.server_report is not None:

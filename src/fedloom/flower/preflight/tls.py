@@ -49,11 +49,7 @@ def hosts_of(certificate: Any) -> list[str]:
 def date_findings(name: str, certificate: Any, now: datetime, advice: str = RENEWAL_ADVICE) -> Iterator[Finding]:
     """Find whether a certificate has not begun, has ended, or ends soon.
 
-    Args:
-        name: name of the certificate.
-        certificate: the certificate.
-        now: the time.
-        advice: what to do about one that ends.
+    advice: what to do about one that ends.
     """
     start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
     if now < start:
@@ -72,10 +68,8 @@ def date_findings(name: str, certificate: Any, now: datetime, advice: str = RENE
 def server_certificate_findings(folder: Path, hosts: Sequence[str], now: datetime) -> list[Finding]:
     """Check the server's certificate in a folder: files, dates, key, authority, and names.
 
-    Args:
-        folder: folder with the certificate and its key.
-        hosts: names and addresses at which nodes reach the server; 127.0.0.1 is needed, too.
-        now: the time.
+    folder: folder with the certificate and its key. hosts: names and addresses at which nodes reach the server;
+    127.0.0.1 is needed, too.
     """
     authority, certificate, key = (folder / name for name in ("ca.crt", "server.crt", "server.key"))
     try:
@@ -127,11 +121,8 @@ def client_context(authority: Path) -> ssl.SSLContext:
 def explain_refusal(problem: ssl.SSLError, address: str, authority: Path, names: Sequence[str]) -> str:
     """Say why a node cannot believe the server at an address, and what to do.
 
-    Args:
-        problem: the error of the handshake.
-        address: host:port of the server.
-        authority: the file of the server's ca.crt.
-        names: names of the server's certificate.
+    problem: the error of the handshake. address: host:port of the server. authority: the file of the server's ca.crt.
+    names: names of the server's certificate.
     """
     host = address.rpartition(":")[0].strip("[]")
     if isinstance(problem, ssl.SSLCertVerificationError):
