@@ -10,7 +10,7 @@ from typing import Any
 
 from benchmarks.data import RESULTS, Row, read_rows, write_rows
 from fedloom.core.text import ACCURACY
-from fedloom.results.clients import client_accuracies, worst_of_group
+from fedloom.results.group import client_accuracies, worst_of_group
 from fedloom.results.result import Result
 from fedloom.runs.storage.data_record import describe_environment
 from fedloom.runs.studies.outcome import done_of, outcome

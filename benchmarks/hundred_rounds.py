@@ -15,7 +15,7 @@ from typing import Any
 
 from benchmarks.data import RESULTS, read_rows, write_rows
 from fedloom.methods import METHODS
-from fedloom.results.statistics import mean_std
+from fedloom.results.group import mean_std
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.run import run
 from fedloom.runs.storage.data_record import describe_environment

@@ -6,7 +6,7 @@ import io
 
 from benchmarks.cells import Cells, read_cells
 from benchmarks.tables.words import DIVERGED, FIVE, display_name, has_diverged, mean_accuracy
-from fedloom.results.statistics import mean_std
+from fedloom.results.group import mean_std
 
 SETTING = "alpha-0.05"
 BASELINES = {"global/global": "fedavg", "personal/local": "local"}

@@ -28,7 +28,7 @@ from fedloom.papers.recipe import Recipe, recipes
 from fedloom.papers.table_section import bullets, markdown_of, number, table_blocks, time_ratios
 from fedloom.papers.verdicts import STEP
 from fedloom.results.difference import Difference, compare_family
-from fedloom.results.statistics import mean_std
+from fedloom.results.group import mean_std
 
 FOLDER = RESULTS / "reproduction"
 FIGURE_COLUMNS = {  # of the file, by the kind of the figure

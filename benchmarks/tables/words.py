@@ -11,7 +11,7 @@ from typing import Any
 from fedloom.methods.catalogue import entries
 from fedloom.results import table
 from fedloom.results.difference import Difference, compare_family, paired_differences
-from fedloom.results.statistics import mean_std
+from fedloom.results.group import mean_std
 
 FIVE = ("fedskc", "feddw", "fedsc", "fedco2", "fedssa")
 PLAIN = {"fedavg": "FedAvg", "local": "Local, own models"}

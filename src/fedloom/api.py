@@ -36,7 +36,7 @@ if TYPE_CHECKING:
     from fedloom.diagnosis.advice.advice import Advice
     from fedloom.diagnosis.diagnosis import Diagnosis
     from fedloom.nets.net import Net
-    from fedloom.results.report.inspection import Inspection
+    from fedloom.results.report.holdings_table import Inspection
 
 _log = logging.getLogger(__name__)
 
@@ -191,7 +191,7 @@ def inspect(scenario: str | ScenarioConfig | Scenario | Any, seed: int = 0) -> I
     if isinstance(seed, bool) or not isinstance(seed, int) or seed < 0:
         raise ConfigError(f"seed = {short_repr(seed)}: need a whole number, 0 or more")
     from fedloom.data import describe_scenario
-    from fedloom.results.report.inspection import Inspection
+    from fedloom.results.report.holdings_table import Inspection
 
     return Inspection(describe_scenario(_dealt(scenario, seed)))
 

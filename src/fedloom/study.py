@@ -14,7 +14,7 @@ from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
 from fedloom.core.text import counted, seconds_text
 from fedloom.results.comparison import Comparison
-from fedloom.results.summary_table import Summary
+from fedloom.results.result import Summary
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.keywords import CompareKeywords, scenario_section
 from fedloom.runs.config.scenario_config import ScenarioConfig

@@ -9,13 +9,20 @@ from typing import Any
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.results.comparability import comparable, context_numbers, different_keys, same_runs, same_runs_notes
+from fedloom.results.comparability import (
+    comparable,
+    context_numbers,
+    different_keys,
+    panel_titles,
+    row_names,
+    same_runs,
+    same_runs_notes,
+)
 from fedloom.results.comparison import Comparison
+from fedloom.results.difference import paired
 from fedloom.results.group import ResultRow
-from fedloom.results.paired import paired
 from fedloom.results.plot_values import plot_values
 from fedloom.results.result import Result
-from fedloom.results.row_names import panel_titles, row_names
 from fedloom.results.table import result_table
 from toy_results import MakeResult, toy_scenario
 

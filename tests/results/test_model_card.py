@@ -9,8 +9,7 @@ import pytest
 
 import fedloom as fl
 from fedloom.core.errors import ConfigError
-from fedloom.results.export_model import export_model
-from fedloom.results.model_card import model_card
+from fedloom.results.export_model import export_model, model_card
 from fedloom.results.result import Result
 from fedloom.runs.export.modules import Architecture, ExportMetadata, Input, Training
 from fedloom.runs.export.trained import of_result, read

@@ -8,10 +8,10 @@ import pytest
 
 import command_line
 from fedloom.results.comparison import Comparison
-from fedloom.results.newcomer_table import newcomer_rows
 from fedloom.results.report import write_report
 from fedloom.results.result import Result
 from fedloom.results.table import grouped
+from fedloom.results.unseen_tables import newcomer_rows
 from toy_results import MakeResult
 
 WAYS = {"zero-shot": 0.2, "1-shot/all/5": 0.4, "10-shot/all/5": 0.5, "all-shot/head/5": 0.6, "all-shot/local/5": 0.3}

@@ -13,7 +13,7 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.results.comparison import Comparison
-from fedloom.results.latex import escaped, table_row
+from fedloom.results.formats import escaped, table_row
 from fedloom.results.result import Result
 from toy_results import MakeResult, toy_scenario
 

@@ -11,7 +11,7 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.results.comparison import Comparison
 from fedloom.results.plot_values import plot_values
-from fedloom.results.plots.plot_data import Curve, Estimate, Ranking
+from fedloom.results.plots.palette import Curve, Estimate, Ranking
 from fedloom.results.result import Result
 from toy_results import MakeResult, toy_scenario
 

@@ -6,7 +6,7 @@ from dataclasses import replace
 
 import pytest
 
-from fedloom.results.ranks import average_ranks
+from fedloom.results.best_rows import average_ranks
 from fedloom.results.table import result_table
 from toy_results import MakeResult
 

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from fedloom.results.page_sections import SectionTable
-from fedloom.results.study_progress import progress
+from fedloom.results.page_sections import SectionTable, progress
 from fedloom.runs.studies.outcome import Outcome
 from fedloom.runs.studies.plan import parse_study
 

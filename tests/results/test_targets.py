@@ -10,13 +10,12 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import json_text
-from fedloom.results.clients import client_accuracies, worst, worst_of_group
 from fedloom.results.comparison import Comparison
-from fedloom.results.group import ResultRow
-from fedloom.results.paired import all_paired, paired
+from fedloom.results.costs import reached, reached_mean
+from fedloom.results.difference import all_paired, paired
+from fedloom.results.group import ResultRow, client_accuracies, worst, worst_of_group
 from fedloom.results.result import Result
 from fedloom.results.table import result_table
-from fedloom.results.targets import reached, reached_mean
 from fedloom.runs.storage.log import Row
 from toy_results import MakeResult
 

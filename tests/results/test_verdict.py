@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from fedloom.results.difference import all_paired
 from fedloom.results.formats import formatted
-from fedloom.results.paired import all_paired
 from fedloom.results.report import result_table, verdict
 from fedloom.results.verdict import verdicts
 

@@ -22,9 +22,9 @@ from fedloom.evaluation.scores import details_of_clients
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue import abilities
-from fedloom.results.clients import client_accuracies
 from fedloom.results.comparison import Comparison
 from fedloom.results.fairness import fairness_rows
+from fedloom.results.group import client_accuracies
 from fedloom.results.report import write_report
 from fedloom.results.result import Result
 from fedloom.results.table import grouped

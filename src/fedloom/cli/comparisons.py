@@ -101,7 +101,7 @@ def run_comparison(
     """
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
-    from fedloom.results.report.drift_section import drift_sections
+    from fedloom.results.report.drift import drift_sections
     from fedloom.runs.studies.live_progress import ProgressDisplay
     from fedloom.runs.studies.run_study import compare as compare_runs
 
@@ -121,8 +121,7 @@ def show_comparison(console: Console, done: Comparison, page: Path) -> None:
     console: where to print. done: the finished runs.
     """
     from fedloom.cli.terminal import print_comparison
-    from fedloom.results.left_out_domains import LEFT_OUT_CAPTION
-    from fedloom.results.newcomer_table import NEWCOMERS_CAPTION
+    from fedloom.results.unseen_tables import LEFT_OUT_CAPTION, NEWCOMERS_CAPTION
 
     print_comparison(console, done.rows())
     console.print(done.verdict(), soft_wrap=True)
@@ -145,7 +144,7 @@ def report(
     from fedloom.diagnosis.section import diagnosis_sections
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
-    from fedloom.results.report.drift_section import drift_sections
+    from fedloom.results.report.drift import drift_sections
     from fedloom.runs.studies.outcome import collect
 
     if out is not None:
@@ -209,7 +208,7 @@ def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True)
     """
     if not folders:
         return []
-    from fedloom.results.study_progress import progress
+    from fedloom.results.page_sections import progress
     from fedloom.runs.studies.outcome import failed_of, outcome
     from fedloom.runs.studies.study_folder import StudyFolder, read
 

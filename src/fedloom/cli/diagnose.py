@@ -64,7 +64,7 @@ def diagnose(
         write_atomic(target / FILE, json_text(facts, indent=1))
         say(f"written: {target / FILE}; the run's next report shows it")
     if out is not None:
-        from fedloom.results.report.client_map import save_client_map
+        from fedloom.results.report.sections import save_client_map
 
         save_client_map(facts, out)
     if as_json:
@@ -87,7 +87,7 @@ def diagnose(
 
 def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
     """The drift of a run as JSON values; None where it was not measured."""
-    from fedloom.results.report.drift_summary import drift_notes, drift_rows, drift_sentences
+    from fedloom.results.report.drift import drift_notes, drift_rows, drift_sentences
 
     if not rounds:
         return None
@@ -97,7 +97,7 @@ def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
 def _print_drift(console: Console, rounds: Sequence[DriftRound]) -> None:
     """Print the drift of a run, or what to switch on for it."""
     from fedloom.cli.terminal import print_grid
-    from fedloom.results.report.drift_summary import NOT_MEASURED, drift_notes, drift_rows, drift_sentences
+    from fedloom.results.report.drift import NOT_MEASURED, drift_notes, drift_rows, drift_sentences
 
     if not rounds:
         console.print(f"  {NOT_MEASURED}", markup=False, soft_wrap=True)

@@ -312,7 +312,7 @@ def up(
     if in_process:
         from fedloom.flower.in_process import run_in_process
         from fedloom.results.report import write_report
-        from fedloom.results.report.drift_section import drift_sections
+        from fedloom.results.report.drift import drift_sections
         from fedloom.runs.studies.live_progress import Forward, ProgressDisplay
 
         states = out.with_name(out.name + ".flower") / "states"

@@ -12,7 +12,7 @@ from fedloom.cli.comparisons import AllowMixed, say_left_out, say_limits
 from fedloom.cli.shared import AsJson, Runs, print_json, say
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, printable, short_repr
-from fedloom.results.plots.plot_data import COLUMN, PAGE, check_kind
+from fedloom.results.plots.palette import COLUMN, PAGE, check_kind
 
 _WIDTHS = {"column": COLUMN, "page": PAGE}
 _NARROWEST, _WIDEST = 2.0, 30.0  # inches

@@ -87,7 +87,7 @@ def run_and_report(
     """
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
-    from fedloom.results.report.drift_section import drift_sections
+    from fedloom.results.report.drift import drift_sections
     from fedloom.runs.storage.finished_runs import refuse_mixed_results
     from fedloom.runs.studies.live_progress import ProgressDisplay
     from fedloom.runs.studies.outcome import outcome

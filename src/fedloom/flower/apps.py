@@ -23,7 +23,7 @@ from fedloom.flower.server import serve
 from fedloom.flower.transport import GridTransport, from_content, require_flower, to_content
 from fedloom.flower.wire import ErrorReply, Message, MessageError, read
 from fedloom.results.report import write_report
-from fedloom.results.report.drift_section import drift_sections
+from fedloom.results.report.drift import drift_sections
 from fedloom.runs.config.run_config import RunConfig, load, parse
 
 FAILED = "flower-failed.json"

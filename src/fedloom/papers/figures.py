@@ -7,8 +7,8 @@ from typing import Any
 
 from fedloom.papers.measurements import CellResults, accuracy, client_accuracy
 from fedloom.papers.recipe import Recipe
-from fedloom.results.clients import selected_accuracies
-from fedloom.results.targets import reached
+from fedloom.results.costs import reached
+from fedloom.results.group import selected_accuracies
 from fedloom.runs.storage.run_data import RunData
 
 ROUND_FIGURES = ("landscapes", "cohorts", "local_points", "knowledge")  # kinds that need client models of rounds

@@ -13,10 +13,9 @@ from typing import Any
 
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.values import PrintedValue
-from fedloom.results.clients import selected_accuracies
-from fedloom.results.costs import epoch_ms
+from fedloom.results.costs import epoch_ms, reached
 from fedloom.results.formats import as_csv
-from fedloom.results.targets import reached
+from fedloom.results.group import selected_accuracies
 from fedloom.runs.storage.data_record import environment_line, fedloom_version_in
 from fedloom.runs.storage.finished_runs import refuse_mixed
 from fedloom.runs.storage.log import mean_over

@@ -20,8 +20,8 @@ from fedloom.papers.gains import Gain, gain_lines, gains
 from fedloom.papers.measurements import Measurement
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.verdicts import NOT_RUN
+from fedloom.results.group import mean_std
 from fedloom.results.page_sections import Cell, PageSection, SectionTable
-from fedloom.results.statistics import mean_std
 
 Block: TypeAlias = str | SectionTable | list[str]
 

@@ -11,19 +11,16 @@ from typing import TYPE_CHECKING, Any
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_home
 from fedloom.core.text import counted
-from fedloom.results.clients import selected_accuracies
 from fedloom.results.comparability import same_runs_notes
+from fedloom.results.difference import Paired, all_paired
 from fedloom.results.fairness import formatted_fairness
 from fedloom.results.formats import formatted_costs, formatted_targets
-from fedloom.results.group import ResultRow
-from fedloom.results.left_out_domains import formatted_left_out
-from fedloom.results.newcomer_table import formatted_newcomers
-from fedloom.results.paired import Paired, all_paired
-from fedloom.results.result import Result
-from fedloom.results.summary_table import Summary, comparison_summary
+from fedloom.results.group import ResultRow, selected_accuracies
+from fedloom.results.paper_table import Tabular, frame
+from fedloom.results.result import Result, Summary, comparison_summary
 from fedloom.results.table import grouped, not_offered_notes, result_table
 from fedloom.results.table_notes import run_notes
-from fedloom.results.tabular import Tabular, frame
+from fedloom.results.unseen_tables import formatted_left_out, formatted_newcomers
 from fedloom.results.verdict import BASELINE, verdict
 from fedloom.runs.storage.finished_runs import STUDY_FILE, refuse_mixed_results, refuse_none, search_runs, tuned_notes
 from fedloom.runs.storage.run_data import RunData
@@ -32,7 +29,7 @@ if TYPE_CHECKING:
     import pandas
     from matplotlib.axes import Axes
 
-    from fedloom.results.table_measures import Units
+    from fedloom.results.table_notes import Units
 
 _log = logging.getLogger(__name__)
 _COLUMNS = ("accuracy", "best_val_accuracy", "rounds", "bytes_up", "bytes_down", "peak_memory_mb")

@@ -1,21 +1,312 @@
-"""Export a trained model: its file, the metadata and the model card beside it."""
+"""Export a trained model: its file, the metadata, and the model card, a page in Markdown from the run's records."""
 
 from __future__ import annotations
 
 import hashlib
+import math
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from importlib.resources import files
 from pathlib import Path
-from typing import TYPE_CHECKING
+from statistics import median
+from typing import TYPE_CHECKING, Any
 
-from fedloom.core.errors import ConfigError, RunFolderError
+from jinja2 import Environment, StrictUndefined
+
+from fedloom.core.errors import ConfigError, RunFolderError, printable
 from fedloom.core.files import expand_home, refuse_unwritable, write_atomic
-from fedloom.results.model_card import model_card
+from fedloom.core.text import counted, listed
+from fedloom.results.fairness import fairness
+from fedloom.results.group import client_accuracies
 from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import RunFolder
 
 if TYPE_CHECKING:
-    from fedloom.runs.export.modules import ExportMetadata
+    from fedloom.runs.export.modules import ExportMetadata, Input, Training
     from fedloom.runs.export.trained import Trained
+
+
+Rows = list[tuple[str, str]]
+_MAX_CLASSES = 30  # of which the card has a row each
+_COMMON_SCENARIO_KEYS = frozenset(
+    ("source", "partition", "clients", "val", "split", "tests", "skews", "seed", "attack", "held_out", "public")
+)
+_MARKDOWN = str.maketrans({character: f"\\{character}" for character in "\\`*[]<>|"})
+
+
+@dataclass(frozen=True, slots=True)
+class CardSection:
+    """A part of the card: a sentence, rows of (label, text), a table with columns and body, and a list of notes."""
+
+    heading: str
+    rows: Rows
+    sentence: str = ""
+    columns: Sequence[str] = ()
+    body: Sequence[Sequence[str]] = ()
+    notes: Sequence[str] = ()
+
+
+def model_card(metadata: ExportMetadata, parameters: int, run: RunData | None, versions: Mapping[str, str]) -> str:
+    """Return the card of an exported model as Markdown.
+
+    Args:
+        metadata: the metadata of the exported model.
+        parameters: number of its trained and frozen weights.
+        run: the finished run; None if only the metadata are known.
+        versions: packages that trained the model, by name; empty if they are not known.
+    """
+    sections = [_model(metadata, parameters), _training(metadata.training, run)]
+    if run is not None:
+        sections += [
+            _data(metadata, run),
+            _results(metadata.training, run),
+            *_spread(metadata.training, run),
+            *_by_class(run),
+        ]
+    sections.append(_origin(metadata, run, versions))
+    template = _environment().from_string(
+        (files("fedloom.results") / "templates" / "model_card.md").read_text(encoding="utf-8")
+    )
+    title = f"{metadata.architecture.model}, trained with {metadata.training.method}"
+    return template.render(
+        title=title, version=metadata.fedloom, sections=[part for part in sections if part.rows or part.body]
+    )
+
+
+def _environment() -> Environment:
+    return Environment(
+        autoescape=False,
+        finalize=_escaped,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        keep_trailing_newline=True,
+    )
+
+
+def _escaped(value: object) -> str:
+    """Escape what Markdown would interpret in foreign text, such as the names of classes."""
+    return printable(str(value)).translate(_MARKDOWN)
+
+
+# -- the model ---------------------------------------------------------------------------------------------------------
+def _model(metadata: ExportMetadata, parameters: int) -> CardSection:
+    architecture = metadata.architecture
+    rows = [
+        ("file", f"{metadata.weights} ({metadata.format})"),
+        ("architecture", _with_keys(architecture.model, architecture.options)),
+        ("weights", f"{parameters:,}"),
+        ("input", _input_words(metadata.input)),
+        ("normalisation", _normalisation(metadata.input)),
+        ("classes", f"{len(metadata.classes)}: {_some(metadata.classes)}"),
+        ("output", "a score for each class, before the softmax"),
+    ]
+    if architecture.forward == "method":
+        rows.append(("prediction", f"by {metadata.training.method}, with more than one plain net"))
+    if metadata.graph is not None:
+        check = metadata.graph
+        rows.append(
+            (
+                "check at export",
+                f"largest difference of scores {check.difference:.1e}, in batches of "
+                f"{listed(check.batches)} random samples, by {check.checked_with}",
+            )
+        )
+    return CardSection("Model", [(label, text) for label, text in rows if text])
+
+
+def _input_words(expected: Input) -> str:
+    shape = " x ".join(map(str, expected.shape))
+    if expected.ids is not None:
+        return f"{shape} token ids below {expected.ids:,}, int64, 0 for padding"
+    if expected.features:
+        return f"{counted(len(expected.features), 'column')}, float32: {_some(expected.features)}"
+    return f"{shape}, float32 after normalisation; stored as {expected.dtype}"
+
+
+def _normalisation(expected: Input) -> str:
+    if expected.mean is None or expected.std is None:
+        return "none" if expected.ids is None else ""
+    if len(expected.mean) > 4:
+        return "(x - mean) / std, with a mean and std for each column in the JSON beside the file"
+    return f"(x - mean) / std, mean {_numbers(expected.mean)}, std {_numbers(expected.std)} in stored units"
+
+
+# -- training ----------------------------------------------------------------------------------------------------------
+def _training(training: Training, run: RunData | None) -> CardSection:
+    owner = "the server's model" if training.client is None else f"the personal model of client {training.client}"
+    rows = [
+        ("whose model", owner),
+        ("round", f"{training.round} of {training.rounds} ({training.at})"),
+        ("method", training.method),
+        ("source of the method", training.source),
+        ("preset", training.preset),
+        ("options", _keys_text(training.options)),
+        ("clients", f"{training.clients:,}"),
+        ("seed", str(training.seed)),
+    ]
+    if run is not None:
+        config = run.config
+        for key in ("participation", "local_epochs", "batch_size", "precision", "share"):
+            if key in config:
+                rows.append((key.replace("_", " "), str(config[key])))
+        optimizer = dict(config.get("optimizer", {}))
+        rows.append(("optimizer", _with_keys(str(optimizer.pop("name", "")), optimizer)))
+        rows += [(name, _number(value)) for name, value in run.numbers.get("figures", {}).items() if value is not None]
+        if stopped := run.numbers.get("stopped"):
+            rows.append(("stopped early", f"round {stopped['round']}: {stopped['reason']}"))
+    return CardSection("Training", [(label, text) for label, text in rows if text])
+
+
+# -- data --------------------------------------------------------------------------------------------------------------
+def _data(metadata: ExportMetadata, run: RunData) -> CardSection:
+    scenario, config = run.scenario, run.config.get("scenario", {})
+    source_keys = (scenario.get("data") or {}).get("source") or {}
+    paths = set((scenario.get("data") or {}).get("files") or [])
+    partition = {
+        key: value
+        for key, value in config.items()
+        if key not in _COMMON_SCENARIO_KEYS and key not in source_keys and value not in (None, [], {})
+    }
+    partition = {key: value for key, value in partition.items() if str(value) not in paths}
+    rows = [
+        ("source", str(scenario.get("name", ""))),
+        ("partition", _with_keys(str(config.get("partition", "")), partition)),
+        ("clients", f"{scenario.get('clients', metadata.training.clients):,}"),
+    ]
+    splits = (("training", "train_samples"), ("validation", "val_samples"), ("test", "test_samples"))
+    rows += [(f"{split} samples", f"{scenario[key]:,}") for split, key in splits if scenario.get(key)]
+    counts: list[list[int]] = scenario.get("class_counts") or []
+    whole = bool(counts) and len(counts) == scenario.get("clients")
+    if whole:
+        sizes = sorted(map(sum, counts))
+        rows.append(("training samples of a client", f"{sizes[0]:,} to {sizes[-1]:,}, median {median(sizes):,g}"))
+    if "classes_per_client" in scenario and counts:
+        rows.append(("classes of a client", f"{scenario['classes_per_client']:.1f} on average"))
+        rows.append(("mean total variation between clients", f"{scenario['total_variation']:.2f}"))
+    if scenario.get("domains"):
+        rows.append(("domains", _some(scenario["domains"])))
+    rows += [("skew", _with_keys(str(skew.get("name", "")), skew, "name")) for skew in config.get("skews") or []]
+    if attack := scenario.get("attack"):
+        rows.append(("attack in training", f"{attack['name']} by {counted(len(attack['clients']), 'client')}"))
+    if scenario.get("newcomers"):
+        rows.append(("clients held out of training", f"{len(scenario['newcomers']):,}"))
+    columns, body = list[str](), list[list[str]]()
+    if whole and len(metadata.classes) <= _MAX_CLASSES:
+        totals = [sum(column) for column in zip(*counts, strict=True)]
+        columns = ["class", "training samples", "share %"]
+        shares = [f"{100 * total / max(1, sum(totals)):.1f}" for total in totals]
+        body = [
+            [name, f"{total:,}", share] for name, total, share in zip(metadata.classes, totals, shares, strict=True)
+        ]
+    return CardSection(
+        "Data", [(key, text) for key, text in rows if text], "", columns, body, scenario.get("notes", [])
+    )
+
+
+# -- results -----------------------------------------------------------------------------------------------------------
+def _results(training: Training, run: RunData) -> CardSection:
+    numbers = run.numbers
+    values = {"accuracy": numbers["accuracy"], **numbers.get("metrics", {})}
+    values["best validation round's accuracy"] = numbers.get("best_val_accuracy")
+    values["test loss of the last round"] = numbers.get("test_loss")
+    baselines = {"majority_global": "baseline: most frequent class", "majority_own": "baseline: client's own majority"}
+    rows = [
+        (baselines.get(name, name), f"{value:.4f}") for name, value in values.items() if isinstance(value, float | int)
+    ]
+    if attack := numbers.get("attack"):
+        rows += [
+            (f"attack: {key.replace('_', ' ')}", f"{attack[key]:.4f}")
+            for key in ("success", "honest_accuracy")
+            if attack.get(key) is not None
+        ]
+    sentence = (
+        f"Measured by the run on its test data: protocol {numbers['protocol']}, round selected by {numbers['select']}. "
+        f"{_relation(training, numbers)}"
+    )
+    return CardSection("Results", rows, sentence, notes=numbers.get("degenerate", []))
+
+
+def _relation(training: Training, numbers: Mapping[str, Any]) -> str:
+    """Say whether the run's results are those of the exported model."""
+    kind = "global" if training.client is None else "personal"
+    if training.at != numbers["select"] or not numbers["protocol"].startswith(kind):
+        return "They are the run's results; this file holds another model of the run."
+    return "This file's model is one of the tested ones." if kind == "personal" else "It tested this file's model."
+
+
+def _spread(training: Training, run: RunData) -> list[CardSection]:
+    accuracies = client_accuracies(run.rows)
+    spread = fairness([value for value in accuracies.values() if math.isfinite(value)])
+    if spread is None or spread.clients < 2:
+        return []
+    rows = [
+        ("clients tested", f"{spread.clients:,}"),
+        ("mean", f"{spread.mean:.4f}"),
+        ("standard deviation", f"{spread.std:.4f}"),
+        ("median client", f"{median(accuracies.values()):.4f}"),
+        ("worst client", f"{min(accuracies.values()):.4f}"),
+        ("worst tenth of the clients", f"{spread.worst10:.4f}"),
+        ("best tenth of the clients", f"{spread.best10:.4f}"),
+    ]
+    if training.client in accuracies and training.at == "last":
+        rows.append((f"client {training.client}, whose model this is", f"{accuracies[training.client]:.4f}"))
+    if (smallest := run.scenario.get("client_test_smallest")) is not None:
+        rows.append(("test samples of a client", f"from {smallest:,}, median {run.scenario['client_test_median']:g}"))
+    return [CardSection("Accuracy of single clients", rows, "At the last round that tested single clients.")]
+
+
+def _by_class(run: RunData) -> list[CardSection]:
+    details, classes = run.numbers.get("details", {}), run.scenario.get("classes", [])
+    measures = {name: (details.get(key) or {}).get("by_class") for name, key in _BY_CLASS.items()}
+    columns = {name: values for name, values in measures.items() if values and len(values) == len(classes)}
+    if not columns or len(classes) > _MAX_CLASSES:
+        return []
+    body = [
+        [name, *("not defined" if value is None else f"{value:.4f}" for value in values)]
+        for name, *values in zip(classes, *columns.values(), strict=True)
+    ]
+    return [CardSection("Results by class", [], "On the test data after the last round.", ["class", *columns], body)]
+
+
+_BY_CLASS = {"recall": "recall", "precision": "precision", "F1": "macro_f1"}
+
+
+# -- origin ------------------------------------------------------------------------------------------------------------
+def _origin(metadata: ExportMetadata, run: RunData | None, versions: Mapping[str, str]) -> CardSection:
+    rows = [("SHA-256 of the file", metadata.sha256), ("exported with", f"fedloom {metadata.fedloom}")]
+    if versions:
+        rows.append(("trained with", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    if run is not None:
+        rows.append(("engine", str(run.numbers.get("engine", ""))))
+        rows.append(("fingerprint of the config", str(run.numbers.get("fingerprint", ""))))
+        rows.append(("SHA-256 of the last checkpoint", str(run.numbers.get("checkpoint_sha256") or "")))
+        rows.append(("digest of the data", str((run.scenario.get("data") or {}).get("source_digest") or "")))
+    return CardSection("Origin", [(label, text) for label, text in rows if text])
+
+
+# -- words -------------------------------------------------------------------------------------------------------------
+def _with_keys(name: str, keys: Mapping[str, Any], *without: str) -> str:
+    text = _keys_text({key: value for key, value in keys.items() if key not in without})
+    return f"{name} ({text})" if text else name
+
+
+def _keys_text(keys: Mapping[str, Any]) -> str:
+    return ", ".join(f"{key} {value}" for key, value in keys.items() if value is not None)
+
+
+def _some(names: Sequence[object]) -> str:
+    shown = ", ".join(map(str, names[:_MAX_CLASSES]))
+    return shown + (f" and {len(names) - _MAX_CLASSES:,} more" if len(names) > _MAX_CLASSES else "")
+
+
+def _numbers(values: Iterable[float]) -> str:
+    return ", ".join(map(_number, values))
+
+
+def _number(value: float) -> str:
+    return f"{value:.4g}"
+
 
 _MARK = "\n<!-- Written by fedloom, which replaces this file only while its text has the SHA-256 "
 

@@ -1,4 +1,4 @@
-"""Fairness over clients: how accuracy spreads over them, and how many a method leaves worse off. Needs no torch."""
+"""Accuracies of single clients: how they spread, and how many clients a method leaves worse off. Needs no torch."""
 
 from __future__ import annotations
 
@@ -9,10 +9,9 @@ from statistics import fmean, mean, median, pstdev
 from typing import Any, TypeAlias
 
 from fedloom.core.text import counts_text, percent
-from fedloom.results.clients import selected_accuracies
 from fedloom.results.comparability import same_setting
 from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
-from fedloom.results.group import Group
+from fedloom.results.group import Group, selected_accuracies
 
 _BySeed: TypeAlias = Mapping[int, Mapping[int, float]]  # accuracy by seed and client
 _EDGE = 0.1  # share of the clients that are the worst, or the best

@@ -1,10 +1,16 @@
-"""Runs that differ in the seed only, and the row of numbers that sums them up. Needs no torch."""
+"""Runs that differ in the seed only, and their measures over seeds. Needs no torch."""
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import TypedDict
+from math import ceil, isfinite
+from statistics import fmean, stdev
+from typing import Any, TypedDict
 
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.core.text import number_text, unit
+from fedloom.runs.storage.log import Row, curve, main_protocol
 from fedloom.runs.storage.run_data import RunData
 
 MAIN_PROTOCOL = "main_protocol"  # in the numbers of a run's views in further protocols
@@ -56,3 +62,148 @@ class Group:
     def is_further(self) -> bool:
         """Whether the runs have another protocol as their main one: their costs are in the row of that one."""
         return any(MAIN_PROTOCOL in result.numbers for result in self.results)
+
+
+def mean_std(values: Sequence[float]) -> tuple[float, float | None]:
+    """Return mean and sample standard deviation (n - 1); the latter is None for a single value."""
+    return fmean(values), (stdev(values) if len(values) > 1 else None)
+
+
+def display_name(measure: str) -> str:
+    """Return the name of a measure for people, "balanced accuracy"."""
+    return _NAMES.get(measure, measure.replace("_", " "))
+
+
+def words_of(measure: str) -> str:
+    """Return a measure for the label of an axis, with its unit: "test accuracy (%)"."""
+    name = display_name(measure)
+    return f"test {name} ({unit(measure)})" if unit(measure) else f"test {name}"
+
+
+def values_by_seed(group: Group, measure: str) -> list[float] | None:
+    """Return a measure at the selected round, in the order of the row's seeds; None if a seed lacks it."""
+    values = maybe_by_seed(group, measure)
+    return None if None in values else [value for value in values if value is not None]
+
+
+def maybe_by_seed(group: Group, measure: str) -> list[float | None]:
+    """Return a measure at the selected round, in the order of the row's seeds; None for a seed that lacks it."""
+    if measure == "accuracy":
+        return list(group.row["by_seed"])
+    return [_value(run.numbers, measure) for run in group.results]
+
+
+def mean_text(measure: str, values: Sequence[float]) -> str:
+    """Return mean and sample standard deviation in the unit of the measure, "73.3 ± 10.5"."""
+    mean, std = mean_std(values)
+    text = number_text(measure, mean)
+    return text if std is None else f"{text} ± {number_text(measure, std)}"
+
+
+def measures_of(groups: Sequence[Group]) -> list[str]:
+    """Return the names of all measures that some run has, accuracy first."""
+    names = ["accuracy"]
+    for group in groups:
+        for run in group.results:
+            names += [name for name in run.numbers.get("metrics", {}) if name not in names]
+    return names
+
+
+def higher_is_better(measure: str, groups: Sequence[Group]) -> bool | None:
+    """Return whether the highest value of a measure is the best; None if no run says so, or runs contradict."""
+    answers = {run.higher_is_better(measure) for group in groups for run in group.results} - {None}
+    return answers.pop() if len(answers) == 1 else None
+
+
+def check_measure(measure: str, names: Sequence[str]) -> None:
+    """Raise `ConfigError` if a measure is not among the `names` that the runs have."""
+    if measure not in names:
+        raise ConfigError(f"metric = {short_repr(measure)}: no run has it; {suggest_name(measure, names)}")
+
+
+_NAMES = {"auroc": "AUROC", "macro_f1": "macro F1", "weighted_f1": "weighted F1", "ece": "ECE", "nll": "NLL"}
+_NAMES |= {"best_val": "best val", "worst10": "worst 10 % of clients"}
+
+
+def _value(numbers: Mapping[str, Any], measure: str) -> float | None:
+    value = (numbers.get("metrics") or {}).get(measure)
+    return None if value is None else float(value)
+
+
+@dataclass(frozen=True, slots=True)
+class MeanCurve:
+    """A measure by round: mean over seeds, sample standard deviation (None for one seed), and each seed's values."""
+
+    rounds: list[int]
+    mean: list[float]
+    std: list[float] | None
+    seeds: list[list[float]]
+
+
+def mean_curve(results: Sequence[RunData], name: str, split: str) -> MeanCurve | None:
+    """Average a measure over the rounds in which all runs have a finite value; None if there is no such round.
+
+    Args:
+        results: runs that differ in their seed.
+        name: name of the measure.
+        split: split of the measure, as in `fedloom.runs.storage.log.curve`.
+    """
+    by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
+    common = set.intersection(*(set(values) for values in by_run))
+    rounds = sorted(r for r in common if all(isfinite(values[r]) for values in by_run))
+    if not rounds:
+        return None
+    seeds = [[values[r] for r in rounds] for values in by_run]
+    columns = [mean_std(column) for column in zip(*seeds, strict=True)]
+    stds = [std for _, std in columns if std is not None]
+    return MeanCurve(rounds, [mean for mean, _ in columns], stds or None, seeds)
+
+
+_WORST = 0.1  # share of the clients
+
+
+def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, float]:
+    """Return each client's test accuracy in the main protocol at the last round that tested; empty if it tests none.
+
+    Args:
+        rows: measures of a run.
+        name: the measure, also of another predictor, e.g. "accuracy/online".
+    """
+    by_round = _by_round(rows, name)
+    return by_round[max(by_round)] if by_round else {}
+
+
+def selected_accuracies(run: RunData, name: str = "accuracy") -> dict[int, float]:
+    """Return each client's test accuracy at the selected round, as the accuracy of the run is; with `mean_last_k` its
+    mean over the rounds. Empty if the run tests no single clients.
+
+    Args:
+        run: a finished run.
+        name: the measure, also of another predictor, e.g. "accuracy/online".
+    """
+    by_round = _by_round(run.rows, name)
+    chosen = [by_round[round_] for round_ in run.selected_rounds() if round_ in by_round]
+    clients = dict.fromkeys(client for accuracies in chosen for client in accuracies)
+    return {client: fmean(of[client] for of in chosen if client in of) for client in clients}
+
+
+def _by_round(rows: Sequence[Row], name: str) -> dict[int, dict[int, float]]:
+    """By round, the clients' values of a measure of the test data in the main protocol."""
+    key, by_round = ("test", name, main_protocol(rows)), dict[int, dict[int, float]]()
+    for row in rows:
+        if row["client"] is not None and (row["split"], row["name"], row["protocol"]) == key:
+            by_round.setdefault(row["round"], {})[row["client"]] = row["value"]
+    return by_round
+
+
+def worst(accuracies: Sequence[float]) -> float | None:
+    """Return the mean accuracy of the worst 10 % of the clients, at least one; None without clients."""
+    lowest = sorted(accuracies)[: ceil(_WORST * len(accuracies))]
+    return fmean(lowest) if lowest else None
+
+
+def worst_of_group(results: Sequence[RunData]) -> float | None:
+    """Return the mean of `worst` over the runs; None if a run tested no single clients."""
+    worst_accuracies = [worst(list(selected_accuracies(result).values())) for result in results]
+    measured = [value for value in worst_accuracies if value is not None]
+    return fmean(measured) if measured and len(measured) == len(worst_accuracies) else None

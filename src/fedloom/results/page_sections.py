@@ -1,10 +1,18 @@
-"""Sections of a report. Studies and reproductions create them; `fedloom.results.report` renders them."""
+"""Sections of a report and of the progress of a study. Studies and reproductions make them; the report renders them."""
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, Any, TypeAlias
+
+from fedloom.core.text import counted, listed, seeds_text
+from fedloom.runs.studies.plan import Cell as Planned
+from fedloom.runs.studies.plan import StudyPlan
+
+if TYPE_CHECKING:
+    from fedloom.runs.studies.outcome import Outcome
+
 
 Cell: TypeAlias = str | tuple[str, float | None]
 
@@ -41,7 +49,7 @@ class SectionPicture:
 
     Attributes:
         name: its id within the section.
-        kind: what is drawn, a key of `fedloom.results.report.section_pictures.DRAWINGS`.
+        kind: what is drawn, a key of `fedloom.results.report.sections.DRAWINGS`.
         values: what the drawing needs, as JSON values.
         title: its title.
         caption: text below the title.
@@ -68,3 +76,50 @@ class PageSection:
     title: str
     blocks: Sequence[Block]
     limits: list[str] = field(default_factory=list)
+
+
+def progress(study: StudyPlan, ended: Outcome) -> PageSection:
+    """Return the section on done, failed and remaining seeds of each row.
+
+    Args:
+        study: the study.
+        ended: outcome of all cells of `study`.
+    """
+    done, failed, remaining = ended.done.keys(), ended.failed.keys(), set(ended.remaining)
+    summary = (
+        f"{len(done)} of {counted(len(study.cells), 'cell')} done, {len(failed)} failed, {len(remaining)} not run yet"
+    )
+    groups: dict[str, list[Planned]] = {}
+    for cell in study.cells:
+        groups.setdefault(cell.group, []).append(cell)
+    untouched = [name for name, cells in groups.items() if all(cell.name in remaining for cell in cells)]
+    rows: list[list[Cell]] = [
+        [name, *(_seeds(cells, names) for names in (done, failed, remaining)), _why(cells, ended)]
+        for name, cells in groups.items()
+        if name not in untouched
+    ]
+    caption = "Seeds of each row. Not run yet is also what another process works on. The same command tries again."
+    sheet = SectionTable(
+        "rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows, folds=not failed
+    )
+    blocks: list[Block] = [f"{summary}.", sheet]
+    if untouched:
+        blocks.append(f"Rows of which no seed was run yet: {listed(untouched)}.")
+    limits = [f"{summary}: the report names them in Cells of the study."] if failed or remaining else []
+    return PageSection("cells", "Cells of the study", blocks, limits)
+
+
+def _seeds(cells: Sequence[Planned], names: Collection[str]) -> Cell:
+    seeds = [str(cell.config.seed) for cell in cells if cell.name in names]
+    return ", ".join(seeds) or "–", len(seeds)
+
+
+def _why(cells: Sequence[Planned], ended: Outcome) -> str:
+    """Return the reasons of failure, each once, with its seeds if there are several."""
+    by_reason: dict[str, list[int]] = {}
+    for cell in cells:
+        if cell.name in ended.failed:
+            by_reason.setdefault(ended.failed[cell.name], []).append(cell.config.seed)
+    if len(by_reason) < 2:
+        return "".join(by_reason)
+    return "; ".join(f"{seeds_text(seeds)}: {why}" for why, seeds in by_reason.items())

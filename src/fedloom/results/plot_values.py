@@ -7,25 +7,22 @@ from dataclasses import dataclass, replace
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.text import counted, is_share, listed, seed_counts_text
-from fedloom.results.best_rows import differences_against
-from fedloom.results.comparability import same_runs, same_runs_notes
-from fedloom.results.difference import LEVEL, MIN_SEEDS, t_interval
-from fedloom.results.group import Group
-from fedloom.results.mean_curves import mean_curve
-from fedloom.results.measured import (
+from fedloom.results.best_rows import MIN_TESTED, average_ranks, differences_against
+from fedloom.results.comparability import panel_titles, row_names, same_runs, same_runs_notes
+from fedloom.results.difference import LEVEL, MIN_SEEDS, POOLED, t_interval
+from fedloom.results.group import (
+    Group,
     check_measure,
     display_name,
     higher_is_better,
+    mean_curve,
+    mean_std,
     mean_text,
     measures_of,
     values_by_seed,
     words_of,
 )
-from fedloom.results.paired import POOLED
-from fedloom.results.plots.plot_data import Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series, check_kind
-from fedloom.results.ranks import MIN_TESTED, average_ranks
-from fedloom.results.row_names import panel_titles, row_names
-from fedloom.results.statistics import mean_std
+from fedloom.results.plots.palette import Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series, check_kind
 from fedloom.results.table import grouped
 from fedloom.results.verdict import BASELINE
 from fedloom.runs.storage.log import curve

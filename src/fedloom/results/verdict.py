@@ -6,12 +6,9 @@ from collections.abc import Sequence
 from math import isclose
 
 from fedloom.core.text import counted, listed, plus_minus
-from fedloom.results.comparability import context_numbers, different_keys, same_runs
-from fedloom.results.difference import MIN_SEEDS, Difference
-from fedloom.results.group import ResultRow
-from fedloom.results.paired import POOLED, paired_family
-from fedloom.results.row_names import row_names
-from fedloom.results.statistics import mean_std
+from fedloom.results.comparability import context_numbers, different_keys, row_names, same_runs
+from fedloom.results.difference import MIN_SEEDS, POOLED, Difference, paired_family
+from fedloom.results.group import ResultRow, mean_std
 
 BASELINE = "fedavg"
 

@@ -6,7 +6,7 @@ from itertools import product
 
 import pytest
 
-from fedloom.results.plots.names import shortened, shortened_names
+from fedloom.results.plots.palette import shortened, shortened_names
 
 MUS = [f"fedprox, proximal weight mu = {mu}" for mu in (0.1, 1.0, 10)]
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from fedloom.results.plots.palette import LIGHT, TONES, dash, tone_name, tones_of
-from fedloom.results.report.templates import asset
+from fedloom.results.report.markup import asset
 
 
 def test_figures_and_the_report_have_one_palette() -> None:

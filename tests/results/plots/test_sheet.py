@@ -10,8 +10,7 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from fedloom.results.plots.palette import LIGHT
-from fedloom.results.plots.plot_data import COLUMN, PAGE, Curve, Estimate, PlotData, PlotPanel, Ranking
+from fedloom.results.plots.palette import COLUMN, LIGHT, PAGE, Curve, Estimate, PlotData, PlotPanel, Ranking
 from fedloom.results.plots.sheet import draw_figure, save_figure
 
 METHODS = ["fedavg", "fedsc", "moon"]

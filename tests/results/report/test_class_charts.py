@@ -161,7 +161,7 @@ def test_the_matrix_of_any_client_is_in_the_page_the_least_accurate_first(hospit
     text = page([run])
     assert matrices(text) == {"classes": CLASSES, "clients": [[2, [0, 0, 1, 1, 0, 3]], [0, [0, 0, 4]]]}
     assert "2 of 3 clients; Result.confusion(client) has those recorded." in text
-    monkeypatch.setattr("fedloom.results.report.client_matrices._MOST_CELLS", 2)
+    monkeypatch.setattr("fedloom.results.report.class_results._MOST_CELLS", 2)
     assert [client for client, _ in matrices(page([run]))["clients"]] == [2]
     monkeypatch.setattr("fedloom.results.report.class_charts._MOST_WITH_CLIENTS", 1)
     assert matrices(page([run, hospital("fedsc")])) is None

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.results.report import comparison_charts
-from fedloom.results.report.chart_rows import chart_rows
+from fedloom.results.report import line_charts as comparison_charts
 from fedloom.results.report.curves import TEXT
+from fedloom.results.report.line_charts import chart_rows
 from fedloom.results.table import grouped
 
 

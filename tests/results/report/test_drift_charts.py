@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.results.report.drift_charts import draw_matrix, draw_parts, draw_round_lines, draw_weights
-from fedloom.results.report.section_pictures import DRAWINGS
+from fedloom.results.report.sections import DRAWINGS, draw_matrix, draw_parts, draw_round_lines, draw_weights
 
 SIZES = [(640.0, 420.0), (360.0, 400.0)]
 

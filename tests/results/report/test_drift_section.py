@@ -11,9 +11,8 @@ from rich.console import Console
 
 from fedloom.cli.diagnose import _drift_facts, _print_drift
 from fedloom.results.page_sections import PageSection, SectionPicture
-from fedloom.results.report.drift_section import drift_sections
-from fedloom.results.report.drift_summary import drift_notes, drift_rows, drift_sentences, mean_of_figure
-from fedloom.results.report.parts import render_section
+from fedloom.results.report.drift import drift_notes, drift_rows, drift_sections, drift_sentences, mean_of_figure
+from fedloom.results.report.sections import render_section
 from fedloom.runs.storage.log import DriftRound, DriftValue
 from toy_results import MakeResult
 

@@ -9,7 +9,7 @@ from html import unescape
 
 import pytest
 
-from fedloom.results.report.chart_rows import by_panel, chart_rows
+from fedloom.results.report.line_charts import by_panel, chart_rows
 from fedloom.results.report.page import page
 from fedloom.results.table import grouped
 

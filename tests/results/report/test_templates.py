@@ -6,8 +6,7 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
-from fedloom.results.report.markup import bullets, table
-from fedloom.results.report.templates import render_macro, render_page
+from fedloom.results.report.markup import bullets, render_macro, render_page, table
 
 NASTY = '<script>"x"</script> & \''
 

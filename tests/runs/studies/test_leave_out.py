@@ -10,9 +10,9 @@ import command_line
 from fedloom.core.errors import ConfigError
 from fedloom.data.sources.cached import CachedSource
 from fedloom.results.comparison import Comparison
-from fedloom.results.left_out_domains import left_out_rows
 from fedloom.results.report import write_report
 from fedloom.results.table import grouped
+from fedloom.results.unseen_tables import left_out_rows
 from fedloom.runs.studies.plan import parse_study
 from fedloom.runs.studies.run_study import run_study
 from fedloom.runs.studies.study_folder import StudyFolder, read

@@ -1,9 +1,58 @@
-"""The colours of methods and the dashes that tell apart methods of one colour: the same in figures and reports."""
+"""Names, colours and plain values of figures: the same in figures and reports. Needs no matplotlib."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
+from dataclasses import dataclass
+from typing import Any, Literal, TypeAlias, get_args
+
+from fedloom.core.errors import ConfigError, short_repr, suggest_name
+
+
+def shortened(name: str, letters: float) -> str:
+    """Return as much of a name as fits into so many letters.
+
+    Args:
+        name: the name.
+        letters: how many it may have; at least two are used.
+
+    Example:
+        >>> shortened("fedprox (mu=0.01)", 10)
+        'fedprox (…'
+    """
+    room = max(int(letters), 2)
+    return name if len(name) <= room else f"{name[: room - 1]}…"
+
+
+def shortened_names(names: Sequence[str], letters: float) -> list[str]:
+    """Return names shortened so that different ones stay different.
+
+    They are cut at their ends, or in the middle where that would make two of them alike, as names often differ at their
+    ends alone. Where the middle would, too, all have up to twice the letters, or their numbers if that does not help.
+
+    Args:
+        names: the names.
+        letters: how many each may have.
+
+    Example:
+        >>> shortened_names(["fedprox (mu=0.1)", "fedprox (mu=1.0)", "fedavg"], 10)
+        ['fedpr…0.1)', 'fedpr…1.0)', 'fedavg']
+    """
+    room = max(int(letters), 3)
+    numbers = {name: f"… {k}" for k, name in enumerate(dict.fromkeys(names), start=1)}
+    ways = [
+        [shortened(name, room) for name in names],
+        *([_without_middle(name, wider) for name in names] for wider in range(room, 2 * room + 1)),
+    ]
+    numbered = [f"{name[: max(room - len(numbers[name]), 1)]}{numbers[name]}" for name in names]
+    return next((cut for cut in ways if len(set(cut)) == len(set(names))), numbered)
+
+
+def _without_middle(name: str, letters: int) -> str:
+    return (
+        name if len(name) <= letters else f"{name[: letters // 2]}…{name[len(name) - (letters - 1 - letters // 2) :]}"
+    )
+
 
 TONES = 8  # colours for groups: c0 (the baseline's grey) to c7
 LIGHT = {
@@ -42,3 +91,80 @@ def tones_of(methods: Sequence[str], baseline: str | None) -> dict[str, int]:
     others = [method for method in dict.fromkeys(methods) if method != baseline]
     tones = {method: number for number, method in enumerate(others, start=1)}
     return tones if baseline is None else {baseline: 0, **tones}
+
+
+PlotKind = Literal["curves", "dots", "bars", "critical-difference"]
+PLOT_KINDS: tuple[str, ...] = get_args(PlotKind)
+COLUMN, PAGE = 3.3, 6.9  # inches: the text widths of a paper's column and of its page
+
+
+@dataclass(frozen=True, slots=True)
+class Curve:
+    """A measure of one method by round: the mean over seeds, and its sample standard deviation; None for one seed."""
+
+    method: str
+    rounds: list[int]
+    mean: list[float]
+    std: list[float] | None
+
+
+@dataclass(frozen=True, slots=True)
+class Estimate:
+    """The mean of one method over seeds, with its bounds: None where there are too few seeds for them."""
+
+    method: str
+    mean: float
+    bounds: tuple[float, float] | None
+    text: str  # the value in words, as tables have it
+    hollow: bool = False  # whether the dot is not filled
+
+
+@dataclass(frozen=True, slots=True)
+class Ranking:
+    """Mean ranks of methods, best first, with Nemenyi's critical difference, and the ranks between which bars reach."""
+
+    ranks: dict[str, float]
+    critical: float
+    bars: list[tuple[float, float]]
+
+
+Series: TypeAlias = Curve | Estimate | Ranking
+
+
+@dataclass(frozen=True, slots=True)
+class PlotPanel:
+    """One setting of a figure, with its methods; `title` is empty for the only one."""
+
+    title: str
+    series: list[Series]
+
+
+@dataclass(frozen=True, slots=True)
+class PlotData:
+    """A figure as plain values.
+
+    methods: all methods of the runs in their order, which gives each its colour. quantity: the measure with its unit.
+    note: a sentence that says what bands, lines and bars are.
+    """
+
+    kind: PlotKind
+    panels: list[PlotPanel]
+    methods: list[str]
+    baseline: str | None
+    quantity: str
+    note: str
+    bounded: tuple[float, float] | None = None  # the values that the measure can have
+    line_at: float | None = None  # where a line crosses the rows: at no difference
+
+    @property
+    def drawn(self) -> list[str]:
+        """Return the methods that some panel shows, in their order."""
+        shown = {series.method for panel in self.panels for series in panel.series if not isinstance(series, Ranking)}
+        return [method for method in self.methods if method in shown]
+
+
+def check_kind(kind: str) -> None:
+    """Raise `ConfigError` for a kind of figure that does not exist."""
+    if kind not in PLOT_KINDS:
+        hint = suggest_name(kind, PLOT_KINDS)
+        raise ConfigError(f"kind = {short_repr(kind)}: {hint}; figures are {', '.join(PLOT_KINDS)}")

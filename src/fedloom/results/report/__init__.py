@@ -48,15 +48,15 @@ def check_picture(path: Path) -> None:
 
 
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
-    """Draw who holds what to a picture file, as `picture.save_holdings` does.
+    """Draw who holds what to a picture file, whose ending is .png, .svg or .pdf.
 
     Raises `ConfigError` for another ending, or if the file cannot be written.
     """
     path = expand_home(path)
     check_picture(path)
-    from fedloom.results.report import picture
+    from fedloom.results.report import holdings  # brings matplotlib
 
-    return picture.save_holdings(scenario, path)
+    return holdings.save_holdings(scenario, path)
 
 
 def write_report(

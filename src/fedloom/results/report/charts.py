@@ -12,16 +12,23 @@ from fedloom.core.text import bytes_text, listed, percent, seconds_text
 from fedloom.results.fairness import fairness_columns, fairness_rows, formatted_fairness
 from fedloom.results.formats import Format
 from fedloom.results.group import Group
-from fedloom.results.left_out_domains import LEFT_OUT_CAPTION, formatted_left_out, left_out_columns, left_out_rows
-from fedloom.results.newcomer_table import NEWCOMERS_CAPTION, formatted_newcomers, newcomer_columns, newcomer_rows
 from fedloom.results.page_sections import Cell
-from fedloom.results.report.bars import draw_bars, draw_dots
-from fedloom.results.report.chart_rows import ChartRow
+from fedloom.results.report.axes import inline
 from fedloom.results.report.class_results import majority_accuracy
+from fedloom.results.report.curves import Bar, Dots, all_clients, draw_bars, draw_dots
 from fedloom.results.report.holdings import as_bubbles, draw_holdings, owners
+from fedloom.results.report.line_charts import ChartRow
 from fedloom.results.report.markup import chart, chart_beside_facts, fold, grid, key, name_cell, paragraph, table
-from fedloom.results.report.measures import Bar, Dots, all_clients
-from fedloom.results.report.svg import inline
+from fedloom.results.unseen_tables import (
+    LEFT_OUT_CAPTION,
+    NEWCOMERS_CAPTION,
+    formatted_left_out,
+    formatted_newcomers,
+    left_out_columns,
+    left_out_rows,
+    newcomer_columns,
+    newcomer_rows,
+)
 
 _PER_RUN = "One run, all clients and rounds; mean over seeds."
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}

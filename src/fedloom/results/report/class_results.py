@@ -7,12 +7,14 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
 
+from markupsafe import Markup
 from pydantic import TypeAdapter, ValidationError
 
 from fedloom.core.errors import RunFolderError, short_repr
 from fedloom.core.text import counts_text
 from fedloom.results.group import Group
-from fedloom.runs.storage.run_data import RunData
+from fedloom.results.report.markup import client_confusion
+from fedloom.runs.storage.run_data import Confusion, RunData
 
 # Samples, confidence and share of correct predictions; None for a bin without samples.
 _Bin = tuple[float, float | None, float | None] | None
@@ -165,3 +167,37 @@ def _means(by_run: Sequence[Sequence[float | None]], classes: int) -> list[float
 
 def _share(correct: int, total: int) -> float | None:
     return correct / total if total else None
+
+
+_MOST_CELLS = 100_000  # of all clients of a row: about 1 MB of a page
+
+
+def client_matrices(name: str, run: RunData, classes: Sequence[str]) -> Markup | None:
+    """Render a matrix with a field that chooses the client, the least accurate client first; None without counts.
+
+    Args:
+        name: prefix of the files that it is saved as, unique in the page.
+        run: the run whose clients were tested.
+        classes: names of the C classes.
+    """
+    confusions = run.confusions()
+    if not confusions:
+        return None
+    chosen, room = dict[int, Confusion](), _MOST_CELLS
+    for client in sorted(confusions, key=lambda client: (_accuracy(confusions[client]), client)):
+        room -= len(confusions[client])
+        if room < 0:
+            break
+        chosen[client] = confusions[client]
+    caption = f"The client's test samples, seed {run.numbers['seed']}; the least accurate client first."
+    if len(chosen) < run.numbers["clients"]:
+        caption += f" {len(chosen)} of {run.numbers['clients']} clients; Result.confusion(client) has those recorded."
+    clients = [[client, [count for cell in cells for count in cell]] for client, cells in chosen.items()]
+    return client_confusion(
+        name, "Confusion matrix of one client", caption, {"classes": list(classes), "clients": clients}
+    )
+
+
+def _accuracy(confusion: Confusion) -> float:
+    total = sum(samples for *_, samples in confusion)
+    return sum(samples for true, predicted, samples in confusion if true == predicted) / max(total, 1)

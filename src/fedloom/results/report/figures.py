@@ -1,23 +1,243 @@
-"""Figures from tidy rows: panels of Axes, saved as PNG and SVG with the rows as CSV beside them."""
+"""Figures from tidy rows, as `fedloom.papers.probes` measures them: panels saved as PNG and SVG, with the rows as CSV.
+
+Each docstring names the keys of its rows.
+"""
 
 from __future__ import annotations
 
 import io
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from math import ceil, sqrt
+from math import ceil, isnan, sqrt
 from pathlib import Path
+from statistics import median
+from typing import Any
 
+import numpy as np
 from matplotlib.axes import Axes
 from matplotlib.cm import ScalarMappable
+from matplotlib.colors import LinearSegmentedColormap, LogNorm
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter
+from matplotlib.patheffects import withStroke
+from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedloom.core.files import write_atomic
 from fedloom.results.formats import as_csv
-from fedloom.results.report import axes, model_axes
-from fedloom.results.report.axes import Rows
-from fedloom.results.report.svg import color, in_light_theme
+from fedloom.results.report import axes
+from fedloom.results.report.axes import SHAPES, Rows, color, dressed, in_light_theme, strokes
+
+_MOST_CLIENTS = 3  # rows of bubbles in a panel
+_MOST_CLASSES = 20  # beyond these a legend is longer than its figure
+_LEVELS = 14
+_CLASS_TONES = (*(f"c{k}" for k in range(8)), "p2", "p1")
+_MARKS = {"weights": "weight vectors", "means": "class means", "server": "the server's rows"}
+
+
+def draw_points(ax: Axes, rows: Rows) -> None:
+    """Samples, or clients' rows, in the plane (`x`, `y`), coloured by `class`; other kinds of rows as large crosses.
+
+    The axes of t-SNE and of principal components have no unit, so that they have no ticks.
+    """
+    names = {row["class"]: row["name"] for row in rows}
+    for number, name in sorted(names.items()):
+        class_rows = [row for row in rows if row["class"] == number]
+        tone = color(_CLASS_TONES[number % len(_CLASS_TONES)])
+        samples = [row for row in class_rows if row["kind"] == "sample"]
+        label = name if len(names) <= _MOST_CLASSES else None
+        ax.scatter(*_xy(samples), s=9, marker=SHAPES[number % 5], color=tone, alpha=0.7, linewidth=0, label=label)
+        marks = [row for row in class_rows if row["kind"] != "sample"]
+        ax.scatter(*_xy(marks), s=110, marker="X", color=tone, edgecolor=color("ink"), linewidth=1.1, zorder=3)
+        for mark in marks if len(names) <= _MOST_CLASSES else ():
+            ax.annotate(
+                name,
+                (mark["x"], mark["y"]),
+                (7, 0),
+                textcoords="offset points",
+                va="center",
+                fontsize=9,
+                path_effects=[withStroke(linewidth=2.5, foreground=color("page"))],
+                zorder=4,
+            )
+    for kind in dict.fromkeys(row["kind"] for row in rows if row["kind"] != "sample"):
+        ax.scatter([], [], s=80, marker="X", color="none", edgecolor=color("ink"), label=_MARKS[kind])
+    dressed(ax, "", "", grid=None)
+    ax.set_xticks([])
+    ax.set_yticks([])
+    ax.set_box_aspect(1)
+    for side in ax.spines.values():
+        side.set_visible(True)
+        side.set_color(color("line"))
+
+
+def draw_relations(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappable:
+    """One matrix [C, C] of probabilities (`i`, `j`, `value`) as a heat map; gives what a colour bar needs.
+
+    Below it stand its `distance` and `correlation` to the other matrix of the pair, where the rows have them. among:
+    all rows of the figure, so that its panels share one scale, from zero to their largest value.
+    """
+    size = 1 + max(row["i"] for row in rows)
+    matrix = np.full((size, size), np.nan)
+    for row in rows:
+        matrix[row["i"], row["j"]] = row["value"]
+    image = ax.imshow(matrix, cmap=_shades(), vmin=0, vmax=_largest(among or rows), interpolation="none")
+    first_row = rows[0]
+    texts = [f"{first_row['distance']:.2g} apart from SL"] if first_row.get("distance") is not None else []
+    texts += [f"r = {_signed(first_row['correlation'])}"] if first_row.get("correlation") is not None else []
+    dressed(ax, "class" + (f"\n{', '.join(texts)}" if texts else ""), "class", grid=None)
+    step = 1 if size <= 10 else size // 5
+    ax.set_xticks(range(0, size, step))
+    ax.set_yticks(range(0, size, step))
+    return image
+
+
+def draw_norms(ax: Axes, rows: Rows) -> None:
+    """Bubbles of the first clients (`client`): area by `share` of the data in a `class`, a ring where there are none.
+
+    Below each stands `norm`, the class's share of the weight norms; at the right the client's rank correlation.
+    """
+    clients = list(dict.fromkeys(row["client"] for row in rows))
+    shown = clients[:_MOST_CLIENTS]
+    largest = max(row["share"] for row in rows)
+    for index, client in enumerate(shown):
+        client_rows = [row for row in rows if row["client"] == client]
+        for row in client_rows:
+            held = row["share"] > 0
+            size = max(260 * row["share"] / largest, 4) if held else 18
+            face = color("p0") if held else "none"
+            ax.scatter(row["class"], index, s=size, facecolor=face, edgecolor=color("p0"), linewidth=0.8)
+            norm_text = f"{row['norm']:.3f}".removeprefix("0")
+            ax.text(row["class"], index + 0.36, norm_text, ha="center", va="center", fontsize=7, color=color("ink"))
+        last = max(row["class"] for row in client_rows) + 0.9
+        ax.text(last, index, _signed(client_rows[0]["rank_correlation"]), va="center", fontsize=8, color=color("muted"))
+    ax.text(last, -0.62, "rank corr.", va="center", fontsize=8, color=color("muted"))
+    ranks = [row["rank_correlation"] for row in rows if row["rank_correlation"] is not None]
+    correlation_text = f"median rank correlation {_signed(median(ranks))}" if ranks else "no rank correlation"
+    dressed(ax, f"class\n{len(shown)} of {len(clients)} clients; {correlation_text}", "", grid=None)
+    ax.set_xticks(range(1 + max(row["class"] for row in rows)))
+    ax.set_yticks(range(len(shown)), [f"D{k + 1}" for k in range(len(shown))])
+    ax.set_ylim(len(shown) - 0.4, -0.8)
+    ax.margins(x=0.04)
+
+
+def draw_surface(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappable:
+    """Draw the loss on a grid of steps along two directions; return what a colour bar needs.
+
+    Args:
+        ax: the axes to draw on.
+        rows: rows of one panel, with `x`, `y` and `loss` in nats. A grid point whose loss is not finite stays blank.
+        among: all rows of the figure, so that its panels share one scale of colours, which is logarithmic.
+    """
+    xs, ys = (sorted({row[key] for row in rows}) for key in ("x", "y"))
+    at = {(row["x"], row["y"]): row["loss"] for row in rows}
+    grid = np.ma.masked_invalid([[at[x, y] for x in xs] for y in ys])
+    values = np.ma.masked_invalid([row["loss"] for row in among or rows])
+    low, high = max(float(values.min()), 1e-6), float(values.max())
+    levels = np.geomspace(low, max(high, 1.001 * low), _LEVELS)
+    filled = ax.contourf(xs, ys, grid.clip(low), levels, cmap=_shades(), norm=LogNorm(levels[0], levels[-1]))
+    lines = ax.contour(xs, ys, grid, levels[::2], colors=color("ink"), linewidths=0.5, alpha=0.6)
+    ax.clabel(lines, fmt="%.3g", fontsize=7)
+    ax.plot([0], [0], "+", color=color("c2"), markersize=11, markeredgewidth=2)
+    dressed(ax, "step along direction 1", "step along direction 2", grid=None)
+    ax.set_xticks([xs[0], 0, xs[-1]])
+    ax.set_yticks([ys[0], 0, ys[-1]])
+    ax.set_box_aspect(1)
+    return filled
+
+
+def draw_cohorts(ax: Axes, rows: Rows) -> None:
+    """Draw the training samples of each class of the participants of some rounds, as stacked bars.
+
+    Args:
+        ax: the axes to draw on.
+        rows: with `round`, `client`, `class`, `name` and `samples`.
+    """
+    names = {row["class"]: row["name"] for row in rows}
+    places = {key: place for place, key in enumerate(dict.fromkeys((row["round"], row["client"]) for row in rows))}
+    rounds = list(dict.fromkeys(round_ for round_, _ in places))
+    at = {(round_, client): place + rounds.index(round_) for (round_, client), place in places.items()}
+    bottom = dict.fromkeys(at, 0)
+    for number, name in sorted(names.items()):
+        held = {(row["round"], row["client"]): row["samples"] for row in rows if row["class"] == number}
+        ax.bar(
+            [at[key] for key in held],
+            list(held.values()),
+            0.8,
+            [bottom[key] for key in held],
+            color=color(_CLASS_TONES[number % len(_CLASS_TONES)]),
+            label=name if len(names) <= _MOST_CLASSES else None,
+        )
+        for key, samples in held.items():
+            bottom[key] += samples
+    dressed(ax, "client, by round", "training samples")
+    ax.set_xticks(list(at.values()), [str(client) for _, client in at])
+    ax.set_ylim(0, 1.15 * max(bottom.values()))
+    for round_ in rounds:
+        middle = float(np.mean([place for (of_round, _), place in at.items() if of_round == round_]))
+        ax.text(middle, max(bottom.values()) * 1.04, f"round {round_}", ha="center", fontsize=8, color=color("muted"))
+
+
+def draw_drift(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
+    """Draw the parts of the drift by round, as medians over seeds; the whole drift is a wide pale line behind them.
+
+    Args:
+        ax: the axes to draw on.
+        rows: with `part`, `x` (the round) and `length`.
+        among: all rows of the figure, so that its panels share one scale.
+    """
+    every = among or rows
+    parts = dict.fromkeys(row["part"] for row in every)
+    for part, stroke in strokes([{"row": part} for part in parts]).items():
+        lengths: dict[int, list[float]] = {}
+        for row in rows:
+            if row["part"] == part:
+                lengths.setdefault(row["x"], []).append(row["length"])
+        rounds = sorted(lengths)
+        style = {"color": color("muted"), "linewidth": 6.0, "alpha": 0.35} if part == "drift" else stroke
+        medians = [median(lengths[round_]) for round_ in rounds]
+        ax.plot(rounds, medians, marker="o", markersize=3, label=part, zorder=1 if part == "drift" else 2, **style)
+    ax.set_ylim(0, 1.08 * max((row["length"] for row in every), default=1.0) or 1.0)
+    ax.xaxis.set_major_locator(MaxNLocator(integer=True))
+    dressed(ax, "round", "length of the change of weights")
+
+
+def draw_residuals(ax: Axes, rows: Rows) -> None:
+    """Squared residuals by step on a logarithmic axis: the median over problems of each row, and its bound, dotted.
+
+    Args:
+        ax: the axes to draw on.
+        rows: with `row`, `x` (the step), `residual` and `bound`, both relative to the first residual.
+    """
+    for label, stroke in strokes(rows).items():
+        by_step: dict[int, list[tuple[float, float]]] = {}
+        for row in rows:
+            if row["row"] == label:
+                by_step.setdefault(row["x"], []).append((row["residual"], row["bound"]))
+        steps = sorted(by_step)
+        medians = [median(residual for residual, _ in by_step[step]) for step in steps]
+        bounds = [median(bound for _, bound in by_step[step]) for step in steps]
+        ax.plot(steps, medians, linewidth=1.6, label=label, **stroke)
+        ax.plot(steps, bounds, linewidth=1.0, color=stroke["color"], linestyle=":")
+    ax.set_yscale("log")
+    ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
+    dressed(ax, "step", "squared residual / first (bounds dotted)")
+
+
+def _xy(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
+    return [row["x"] for row in rows], [row["y"] for row in rows]
+
+
+def _largest(rows: Rows) -> float:
+    return float(max(row["value"] for row in rows if not isnan(row["value"])))
+
+
+def _shades() -> LinearSegmentedColormap:
+    """From the page's colour to a dark blue: order is seen without hues."""
+    return LinearSegmentedColormap.from_list("shades", [color("page"), color("p1"), color("c1")])
+
+
+def _signed(value: float | None) -> str:
+    return "–" if value is None or isnan(value) else f"{value:+.2f}".replace("-", "−")
+
 
 _LETTER = 0.075  # inches that one takes in a legend
 
@@ -37,9 +257,9 @@ class _Kind:
     each: float = 0.0  # inches that a row takes of a panel's height, where rows lie below each other
 
 
-_POINTS = _Kind(lambda ax, rows, every, _: model_axes.draw_points(ax, rows), ("panel", "row"), 3.2, 3.3, one_seed=True)
+_POINTS = _Kind(lambda ax, rows, every, _: draw_points(ax, rows), ("panel", "row"), 3.2, 3.3, one_seed=True)
 _SURFACES = _Kind(
-    lambda ax, rows, every, _: model_axes.draw_surface(ax, rows, every),
+    lambda ax, rows, every, _: draw_surface(ax, rows, every),
     ("panel", "row"),
     *(3.3, 3.2),
     bar="cross-entropy (nats)",
@@ -55,21 +275,19 @@ _KINDS = {
     "local_points": _POINTS,
     "knowledge": _POINTS,
     "cohorts": _Kind(
-        lambda ax, rows, every, _: model_axes.draw_cohorts(ax, rows), ("panel", "row"), 6.4, 3.0, one_seed=True, most=1
+        lambda ax, rows, every, _: draw_cohorts(ax, rows), ("panel", "row"), 6.4, 3.0, one_seed=True, most=1
     ),
     "relations": _Kind(
-        lambda ax, rows, every, _: model_axes.draw_relations(ax, rows, every),
+        lambda ax, rows, every, _: draw_relations(ax, rows, every),
         ("panel", "row", "matrix"),
         *(2.9, 3.0),
         bar="probability",
         one_seed=True,
         most=2,
     ),
-    "norms": _Kind(
-        lambda ax, rows, every, _: model_axes.draw_norms(ax, rows), ("panel", "row"), 4.6, 2.6, one_seed=True
-    ),
-    "drift": _Kind(lambda ax, rows, every, _: model_axes.draw_drift(ax, rows, every), ("panel", "row")),
-    "residuals": _Kind(lambda ax, rows, every, _: model_axes.draw_residuals(ax, rows), width=4.6),
+    "norms": _Kind(lambda ax, rows, every, _: draw_norms(ax, rows), ("panel", "row"), 4.6, 2.6, one_seed=True),
+    "drift": _Kind(lambda ax, rows, every, _: draw_drift(ax, rows, every), ("panel", "row")),
+    "residuals": _Kind(lambda ax, rows, every, _: draw_residuals(ax, rows), width=4.6),
     "surface": _SURFACES,
     "landscapes": replace(_SURFACES, keys=("panel", "row", "model"), column="model", height=3.6),
 }

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import io
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
@@ -10,9 +12,11 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedloom.results.plots.names import shortened
+from fedloom.core.errors import ConfigError
+from fedloom.core.files import write_atomic
+from fedloom.results.plots.palette import shortened
+from fedloom.results.report.axes import color, in_light_theme, new_figure
 from fedloom.results.report.curves import CHARACTER, TEXT, place
-from fedloom.results.report.svg import color, new_figure
 
 WIDTH = 390.0  # CSS pixels at natural size
 Vertical = Literal["bottom", "center_baseline"]
@@ -95,3 +99,31 @@ def _beside(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float,
         fontsize=TEXT,
         annotation_clip=False,
     )
+
+
+def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
+    """Draw who holds what (`scenario` is what scenario.json holds) to a .png, .svg or .pdf; returns `path`.
+
+    Raises `ConfigError` if the file cannot be written.
+    """
+    content = holdings_picture(scenario, path.suffix.lower()[1:])
+    try:
+        write_atomic(path, content)
+    except OSError as error:
+        raise ConfigError(f"{path}: the picture cannot be written there ({error.strerror})") from None
+    return path
+
+
+def holdings_picture(scenario: Mapping[str, Any], format: str, dpi: int = 160) -> bytes:
+    """Return the picture of `save_holdings` as a file's content.
+
+    Args:
+        scenario: the contents of scenario.json.
+        format: "png", "svg" or "pdf".
+        dpi: pixels of a png for each inch.
+    """
+    stream = io.BytesIO()
+    with in_light_theme() as page:
+        figure = draw_holdings(scenario["class_counts"], scenario["classes"], owners(scenario))
+        figure.savefig(stream, format=format, dpi=dpi, facecolor=page)
+    return stream.getvalue()

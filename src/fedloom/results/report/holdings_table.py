@@ -1,8 +1,11 @@
-"""Who holds what as text: clients by classes in shades, with the skew figures."""
+"""Who holds what as text and in notebooks: clients by classes in shades, with the skew figures."""
 
 from __future__ import annotations
 
+import base64
 from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 from rich.box import SIMPLE_HEAD
@@ -11,7 +14,8 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from fedloom.core.console import fits, print_table
+from fedloom.core.console import fits, print_table, recorded
+from fedloom.results.report import save_holdings
 
 _SHADES = " ·░▒▓█"
 _SEPARATE_CLASSES, _MAX_CELLS = 12, 50  # classes with a column each; cells for more of them
@@ -103,3 +107,28 @@ def _holdings_table(
 def _domains_of(picture: Mapping[str, Any], client: int) -> list[str]:
     """Names of the domains of which a client holds samples."""
     return [name for name, n in zip(picture["domains"], picture["domain_counts"][client], strict=True) if n]
+
+
+@dataclass(frozen=True, slots=True, repr=False)
+class Inspection:
+    """Who holds what in a scenario. `print` shows the table, a notebook the table and the picture.
+
+    facts: number of samples of each client and class, and the figures of skew, as scenario.json holds them.
+    """
+
+    facts: dict[str, Any]
+
+    def save(self, path: Path | str) -> Path:
+        """Write the picture to a .png, .svg or .pdf, and return its path. Raises `ConfigError` for another file."""
+        return save_holdings(self.facts, Path(path))
+
+    def __repr__(self) -> str:
+        return recorded(lambda console: print_holdings(console, self.facts))["text/plain"]
+
+    def _repr_html_(self) -> str:
+        from fedloom.results.report.holdings import holdings_picture  # brings matplotlib
+
+        table = recorded(lambda console: print_holdings(console, self.facts))["text/html"]
+        picture = base64.b64encode(holdings_picture(self.facts, "png", dpi=110)).decode()
+        attributes = 'style="max-width:100%" alt="clients by classes: who holds what"'
+        return f'{table}<img {attributes} src="data:image/png;base64,{picture}">'

@@ -1,19 +1,79 @@
-"""Charts by round: test accuracy, test loss, loss terms of training; a panel for each setting."""
+"""Charts of rows: curves by round, differences from the baseline with their intervals, and average ranks.
+
+A panel shows the rows of one setting; a method has one name and one colour in all charts.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from functools import partial
 
 from markupsafe import Markup
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
 
 from fedloom.core.text import counted, percent
-from fedloom.results.report.chart_rows import ChartRow, by_panel, legend
-from fedloom.results.report.curves import Size, draw_lines, shows_seeds
-from fedloom.results.report.markup import chart, fold, grid, key, shared_legend
-from fedloom.results.report.measures import Line, line, terms
-from fedloom.results.report.svg import inline
+from fedloom.results.best_rows import AverageRanks
+from fedloom.results.comparability import panel_titles, row_names
+from fedloom.results.difference import Paired, all_paired
+from fedloom.results.group import Group, ResultRow
+from fedloom.results.plots.palette import dash_number, shortened_names, tone_name, tones_of
+from fedloom.results.report.axes import color, inline, new_figure
+from fedloom.results.report.curves import CHARACTER, TEXT, Line, Size, draw_lines, line, place, shows_seeds, terms
+from fedloom.results.report.markup import chart, fold, grid, key, paragraph, shared_legend
+from fedloom.results.verdict import BASELINE
+
+
+@dataclass(frozen=True, slots=True)
+class ChartRow:
+    """A group of runs as charts show it.
+
+    method: its name within its setting. panel: the words that tell apart settings and protocols, empty where all rows
+    compare. tone: the number of the method's colour and dash, the same in every setting.
+    """
+
+    group: Group
+    method: str
+    panel: str
+    tone: int
+
+    @property
+    def row(self) -> ResultRow:
+        """The numbers of the group."""
+        return self.group.row
+
+    @property
+    def color(self) -> str:
+        """The custom property of the method's colour."""
+        return tone_name(self.tone)
+
+
+def chart_rows(groups: Sequence[Group]) -> list[ChartRow]:
+    """Name all rows, and give each method its colour."""
+    rows = [group.row for group in groups]
+    names = row_names(rows)
+    titles = panel_titles(rows, names)
+    baseline = next((name.method for name, row in zip(names, rows, strict=True) if row["method"] == BASELINE), None)
+    tones = tones_of([name.method for name in names], baseline)
+    return [
+        ChartRow(group, name.method, title, tones[name.method])
+        for group, name, title in zip(groups, names, titles, strict=True)
+    ]
+
+
+def by_panel(rows: Sequence[ChartRow]) -> dict[str, list[ChartRow]]:
+    """Group rows by the setting in which they compare, in the order of their first appearance."""
+    panels: dict[str, list[ChartRow]] = {}
+    for row in rows:
+        panels.setdefault(row.panel, []).append(row)
+    return panels
+
+
+def legend(rows: Sequence[ChartRow]) -> list[tuple[str, str, int]]:
+    """Return the colour, the name and the number of the dash of every method, each once."""
+    return list(dict.fromkeys((row.color, row.method, dash_number(row.tone)) for row in rows))
+
 
 _HERO, _FLAT, _HALF, _PHONE = Size(900, 380, 30), Size(900, 260, 30), Size(390, 260, 12), Size(360, 290, 9)
 _PANEL = Size(390, 270, 0)
@@ -139,3 +199,137 @@ def _ends(lines: Sequence[Line], share: bool = False) -> str:
     return ", ".join(
         f"{one.label} ends at {f'{percent(one.mean[-1])} %' if share else f'{one.mean[-1]:.3g}'}" for one in lines
     )
+
+
+_ROW_HEIGHT, _WIDE, _HALF_WIDTH, _NARROW = 46.0, 900.0, 390.0, 360.0
+_NAME, _DOT, _ZERO = 14.0, 34.0, (25.0, 43.0)  # in a row: where names stand, its dot, and zero's line between names
+_RANK_ROW = 22.0
+
+
+@dataclass(frozen=True, slots=True)
+class DifferenceRow:
+    """The difference of a row from its baseline, with the names of both methods and the colour of its own."""
+
+    pair: Paired
+    method: str
+    baseline: str
+    tone: int
+
+
+def difference_rows(rows: Sequence[ChartRow]) -> dict[str, list[DifferenceRow]]:
+    """Compare every method with the baseline of its setting, by setting; pairs without an interval are left out."""
+    row_by_label = {row.row["label"]: row for row in rows}
+    panels: dict[str, list[DifferenceRow]] = {}
+    for pair in all_paired([row.row for row in rows], BASELINE):
+        row, baseline = row_by_label[pair.label], row_by_label[pair.reference].method
+        if pair.outcome.low is not None:
+            panels.setdefault(row.panel, []).append(DifferenceRow(pair, row.method, baseline, row.tone))
+    return panels
+
+
+def differences(panels: Mapping[str, Sequence[DifferenceRow]]) -> list[Markup]:
+    """Render differences from the baseline in points with 95 % intervals, a panel for each setting."""
+    caption = (
+        "Dot: mean difference over equal seeds; line: its 95 % t interval, not corrected. The word is that of the "
+        "paired t test after Holm's correction. Hollow dots have fewer than three seeds."
+    )
+    bounds = [bound for rows in panels.values() for row in rows for bound in _bounds(row)]
+    limits = min(0.0, *bounds), max(0.0, *bounds)
+    figures = []
+    for k, (panel, rows) in enumerate(panels.items()):
+        words = "; ".join(f"{row.pair.label} {row.pair.figures()}: {row.pair.outcome.word}" for row in rows)
+        label = f"Differences in accuracy from {_reference(rows)}: {words}."
+        title = f"Differences from the baseline{f', {panel}' if panel else ''}"
+        sizes = (("wide", _WIDE), ("narrow", _NARROW)) if len(panels) == 1 else (("", _HALF_WIDTH),)
+        svgs = [
+            inline(
+                partial(_draw_differences, rows, width, limits),
+                f"differences-{k}{css}",
+                title,
+                label,
+                css,
+            )
+            for css, width in sizes
+        ]
+        figures.append(chart(svgs, panel, caption if len(panels) == 1 else ""))
+    if len(figures) < 2:
+        return figures
+    return [paragraph(caption, "note"), grid(figures)]
+
+
+def ranks(averages: Sequence[AverageRanks]) -> list[Markup]:
+    """Average ranks over settings, a diagram for each protocol."""
+    charts = []
+    for k, average in enumerate(averages):
+        words = ", ".join(f"{method} {rank:.1f}" for method, rank in average.ranks.items())
+        label = f"Average rank over {average.settings} settings, {average.protocol}: {words}."
+        svg = inline(partial(_draw_ranks, average), f"ranks-{k}", "Average ranks", label)
+        caption = f"Mean rank over {average.settings} settings, {average.protocol}; 1 is best."
+        if average.critical is None:
+            caption += " Fewer than five settings: nothing is tested."
+        else:
+            caption += f" Bars join methods within the critical difference of {average.critical:.2f} (Nemenyi)."
+        charts.append(chart([svg], "Average ranks", caption))
+    return charts
+
+
+def _reference(rows: Sequence[DifferenceRow]) -> str:
+    """Name the baseline; rows may have several, such as two presets."""
+    references = {row.baseline for row in rows}
+    return references.pop() if len(references) == 1 else "the setting's baseline"
+
+
+def _bounds(row: DifferenceRow) -> tuple[float, float]:
+    """The interval in points."""
+    outcome = row.pair.outcome
+    return 100 * (outcome.low or 0.0), 100 * (outcome.high or 0.0)
+
+
+def _draw_differences(rows: Sequence[DifferenceRow], width: float, limits: tuple[float, float]) -> Figure:
+    height = _ROW_HEIGHT * len(rows) + 44
+    figure = new_figure(width, height)
+    axes = place(figure, 8, 0, 22, 44)
+    axes.set_xlabel(f"points from {_reference(rows)}", color=color("muted"), fontsize=TEXT, labelpad=5)
+    axes.set_ylim(_ROW_HEIGHT * len(rows), 0)
+    axes.set_yticks([])
+    margin = 0.04 * (limits[1] - limits[0] or 1.0)
+    left, right = limits[0] - margin, limits[1] + margin
+    axes.set_xlim(left, right)
+    axes.xaxis.set_major_locator(MaxNLocator(nbins=max(4, int(width // 90))))
+    summaries = [f"{100 * row.pair.outcome.mean:+.1f} · {row.pair.outcome.word}" for row in rows]
+    letters = (width - 30) / CHARACTER - 1 - max(map(len, summaries))
+    names = shortened_names([row.method for row in rows], letters)
+    for index, (row, name, summary) in enumerate(zip(rows, names, summaries, strict=True)):
+        top, outcome = index * _ROW_HEIGHT, row.pair.outcome
+        tint = color(tone_name(row.tone))
+        axes.plot([0, 0], [top + _ZERO[0], top + _ZERO[1]], color=color("muted"), linewidth=1, zorder=0)
+        axes.plot(_bounds(row), [top + _DOT] * 2, color=tint, linewidth=2.5)
+        face = "none" if outcome.word == "too few seeds" else tint
+        axes.plot(100 * outcome.mean, top + _DOT, "o", color=tint, markerfacecolor=face, markersize=8)
+        axes.text(left, top + _NAME, name, color=color("ink"), fontsize=TEXT, va="baseline")
+        axes.text(right, top + _NAME, summary, color=color("muted"), fontsize=TEXT, va="baseline", ha="right")
+    return figure
+
+
+def _draw_ranks(average: AverageRanks) -> Figure:
+    methods, bars = list(average.ranks.items()), average.cliques
+    height = _RANK_ROW * len(methods) + 12 * len(bars) + 54
+    figure = new_figure(_NARROW, height)
+    axes = place(figure, 8, 0, 22, 34)
+    axes.set_xlim(0.8, len(methods) + 0.2)
+    axes.set_ylim(height - 54, 0)
+    axes.set_yticks([])
+    axes.set_xlabel("mean rank", color=color("muted"), fontsize=TEXT)
+    middle = (len(methods) + 1) / 2
+    names = shortened_names(list(average.ranks), _NARROW / CHARACTER / 2 - len(" 10.0"))
+    for row, (name, rank) in enumerate(zip(names, average.ranks.values(), strict=True)):
+        y = 12 + _RANK_ROW * row
+        axes.plot([rank, rank], [0, y], color=color("line"), linewidth=1, zorder=0)
+        axes.plot(rank, y, "o", color=color("ink"), markersize=5.5)
+        beside = 0.02 * len(methods) if rank <= middle else -0.02 * len(methods)
+        side = "left" if rank <= middle else "right"
+        axes.text(rank + beside, y, f"{name} {rank:.1f}", color=color("ink"), fontsize=TEXT, va="center", ha=side)
+    for k, (low, high) in enumerate(bars):
+        y = _RANK_ROW * len(methods) + 12 * k + 8
+        axes.plot([low, high], [y, y], color=color("muted"), linewidth=4, solid_capstyle="butt")
+    return figure

@@ -1,4 +1,4 @@
-"""The report page: sections in order, one file, no network."""
+"""The report page: sections in order, one file, no network. Its first sentences warn of classes that no row finds."""
 
 from __future__ import annotations
 
@@ -10,30 +10,93 @@ from typing import Any
 from markupsafe import Markup
 
 from fedloom._version import __version__
-from fedloom.core.text import listed
+from fedloom.core.text import listed, percent
+from fedloom.results.best_rows import average_ranks
 from fedloom.results.comparability import same_runs_notes
+from fedloom.results.difference import all_paired
 from fedloom.results.formats import Format, formatted
 from fedloom.results.group import Group, ResultRow
 from fedloom.results.page_sections import PageSection
-from fedloom.results.paired import all_paired
-from fedloom.results.ranks import average_ranks
-from fedloom.results.report import charts, comparison_charts, line_charts
-from fedloom.results.report.cautions import cautions
-from fedloom.results.report.chart_rows import ChartRow, chart_rows
+from fedloom.results.report import charts, line_charts
 from fedloom.results.report.class_charts import class_blocks
-from fedloom.results.report.client_table import client_tables
-from fedloom.results.report.markup import bullets, fold, section
-from fedloom.results.report.measures import diverged
-from fedloom.results.report.parts import render_section
-from fedloom.results.report.provenance import configs, environments, run_list
-from fedloom.results.report.table_html import costs_table, numbers_table
-from fedloom.results.report.templates import asset, render_page
-from fedloom.results.report.tuned_values import tuning_blocks
+from fedloom.results.report.class_results import class_results, majority_accuracy
+from fedloom.results.report.curves import diverged
+from fedloom.results.report.line_charts import ChartRow, chart_rows
+from fedloom.results.report.markup import asset, bullets, fold, render_page, section
+from fedloom.results.report.sections import render_section
+from fedloom.results.report.tables import (
+    client_tables,
+    configs,
+    costs_table,
+    environments,
+    numbers_table,
+    run_list,
+    tuning_blocks,
+)
 from fedloom.results.table import attack_words, grouped, not_offered_notes
 from fedloom.results.table_notes import run_notes
 from fedloom.results.verdict import BASELINE, verdicts
 from fedloom.runs.storage.finished_runs import tuning_choices
 from fedloom.runs.storage.run_data import RunData
+
+_NAMED = 5
+
+
+def cautions(groups: Sequence[Group]) -> list[str]:
+    """Return the sentences about all rows; empty if there is nothing to warn of."""
+    return [*missed_sentences(groups), *majority_sentences(groups)]
+
+
+def missed_sentences(groups: Sequence[Group]) -> list[str]:
+    """Return sentences on the classes of which a row finds no test sample."""
+    labels_by_classes: dict[str, list[str]] = {}
+    for group in groups:
+        results = class_results(group)
+        missed = [] if results is None else results.never_found()
+        if results is None or not missed:
+            continue
+        sizes = results.support_texts()
+        samples = ["" if size is None else f" ({size} {'sample' if size == '1' else 'samples'})" for size in sizes]
+        named = [f"{results.classes[k]}{samples[k]}" for k in missed[:_NAMED]]
+        more = len(missed) - len(named)
+        noun = "class" if len(missed) == 1 else "the classes"
+        classes = f"{noun} {listed(named)}{f', and of {more} more' if more else ''}"
+        labels_by_classes.setdefault(classes, []).append(results.label)
+    if len(labels_by_classes) > _NAMED:
+        rows = sum(map(len, labels_by_classes.values()))
+        return [f"{rows} of {len(groups)} rows find no case of some class; the section Classes says which."]
+    return [f"{_rows(labels)} no case of {classes}." for classes, labels in labels_by_classes.items()]
+
+
+def _rows(labels: Sequence[str]) -> str:
+    if len(labels) > _NAMED:
+        return f"{len(labels)} rows find"
+    return f"{listed(labels)} {'finds' if len(labels) == 1 else 'find'}"
+
+
+def majority_sentences(groups: Sequence[Group]) -> list[str]:
+    """Return sentences on the rows whose accuracy is not above the majority baseline."""
+    below = [
+        (group, majority)
+        for group in groups
+        if (majority := majority_accuracy(group)) is not None and group.row["accuracy"] <= majority + 1e-9
+    ]
+    if len(below) > _NAMED:
+        return [
+            f"{len(below)} of {len(groups)} rows are not above the accuracy of always predicting the most frequent "
+            "class; the column of the majority in Results says which."
+        ]
+    sentences = []
+    for group, majority in below:
+        row = group.row
+        balanced = row["metrics"].get("balanced_accuracy")
+        text = (
+            f"{row['label']} is not above the majority baseline: accuracy {percent(row['accuracy'])} %, and "
+            f"{percent(majority)} % by always predicting the most frequent class"
+        )
+        sentences.append(f"{text}; balanced accuracy {percent(balanced)} %." if balanced is not None else f"{text}.")
+    return sentences
+
 
 # Keys of a scenario that every scenario has, or that say little about it.
 _PLAIN_SCENARIO = {
@@ -53,7 +116,7 @@ _MAJORITY = "is not above the"  # of the diagnostic that the page's first lines 
 _TITLED = 6  # methods in the title
 _REMARKS = 5  # that are open; the others fold
 _OPEN = 8  # tests in words, configs and runs that are open
-_NAMED = 4  # rows in a sentence
+_NAMED_ROWS = 4  # rows in a sentence
 
 _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
 
@@ -136,11 +199,11 @@ def _folded(blocks: list[Markup], title: str, size: int | None = None) -> list[M
 def _paired(rows: Sequence[ChartRow]) -> list[Markup]:
     """Compare every method with the baseline over the seeds that both ran, and average ranks over settings."""
     plain = [row.row for row in rows]
-    panels = comparison_charts.difference_rows(rows)
+    panels = line_charts.difference_rows(rows)
     sentences = [f"{_unbroken(row.pair.words())}." for members in panels.values() for row in members]
     words = _folded([bullets(sentences)], "Tests in words", len(sentences)) if sentences else []
-    drawn = comparison_charts.differences(panels) if panels else []
-    return [*drawn, *words, *comparison_charts.ranks(average_ranks(plain))]
+    drawn = line_charts.differences(panels) if panels else []
+    return [*drawn, *words, *line_charts.ranks(average_ranks(plain))]
 
 
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
@@ -210,7 +273,7 @@ def _tuning_notes(results: Sequence[RunData]) -> list[str]:
 
 def _few(labels: Sequence[str]) -> str:
     """Rows by their names, or how many they are."""
-    return listed(labels) if len(labels) <= _NAMED else f"{len(labels)} rows"
+    return listed(labels) if len(labels) <= _NAMED_ROWS else f"{len(labels)} rows"
 
 
 def _pictures(groups: Sequence[Group]) -> list[Markup]:

@@ -1,21 +1,37 @@
-"""The tables of results and of costs as HTML."""
+"""The tables of a page: results, costs, single clients, tuned values, and where the numbers come from."""
 
 from __future__ import annotations
 
+import json
 from collections.abc import Mapping, Sequence
+from typing import Any
 
+import yaml
 from markupsafe import Markup
 
-from fedloom.core.text import bytes_text, percent, seconds_text
+from fedloom.core.text import bytes_text, counted, percent, seconds_text, seeds_text
+from fedloom.results.difference import Paired
 from fedloom.results.formats import ATTACK_NOTE, Format, as_csv, optional_columns, text_table
-from fedloom.results.measured import display_name
+from fedloom.results.group import Group, client_accuracies, display_name
 from fedloom.results.page_sections import Cell
-from fedloom.results.paired import Paired
 from fedloom.results.plots.palette import dash_number
-from fedloom.results.report.chart_rows import ChartRow, by_panel
 from fedloom.results.report.class_results import majority_accuracy
-from fedloom.results.report.markup import accuracy_cell, name_cell, table, words_cell
+from fedloom.results.report.line_charts import ChartRow, by_panel
+from fedloom.results.report.markup import (
+    accuracy_cell,
+    code_cell,
+    details,
+    facts,
+    fold,
+    name_cell,
+    paragraph,
+    table,
+    words_cell,
+)
 from fedloom.results.table import figure_names, figure_text
+from fedloom.runs.storage.finished_runs import TuningChoice
+from fedloom.runs.storage.run_data import RunData
+from fedloom.runs.storage.run_folder import RunFolder
 
 _UNIFORM = ("preset", "protocol", "select")
 _COSTS = ("up", "down", "time", "memory MiB")
@@ -160,3 +176,137 @@ def _heading(name: str) -> str:
     measure, *unit = name.split(" ", 1)
     words = " ".join([display_name(measure), *unit])
     return name if name == "n" else f"{words[:1].upper()}{words[1:]}"
+
+
+_MEASURES = {"accuracy": "Accuracy %", "balanced_accuracy": "Balanced accuracy %", "macro_f1": "Macro F1 %"}
+_MOST_ROWS = 4  # rows of the page that have such a table
+
+
+def client_tables(rows: Sequence[ChartRow]) -> list[Markup]:
+    """Render the clients of each row, of its first seed; nothing on a page of many rows."""
+    tested = [row for row in rows if client_accuracies(row.group.results[0].rows)]
+    return [_client_table(k, row) for k, row in enumerate(tested)] if len(tested) <= _MOST_ROWS else []
+
+
+def _client_table(number: int, row: ChartRow) -> Markup:
+    run = row.group.results[0]
+    by_measure = {name: client_accuracies(run.rows, name) for name in _MEASURES}
+    measures = {name: values for name, values in by_measure.items() if values}
+    samples = _training_samples(run)
+    columns = ["Client", *(["Training samples"] if samples else []), *(_MEASURES[name] for name in measures)]
+    body: list[list[Cell]] = []
+    plain = []
+    for client in sorted(by_measure["accuracy"]):
+        shares = {name: values.get(client) for name, values in measures.items()}
+        held = {"training_samples": samples[client] if client < len(samples) else None} if samples else {}
+        cells: list[Cell] = [name_cell(f"client {client}")]
+        cells += [("–" if n is None else f"{n:,}", n) for n in held.values()]
+        cells += [("–" if share is None else percent(share), share) for share in shares.values()]
+        body.append(cells)
+        plain.append({"client": client, **held, **shares})
+    caption, untested = f"Seed {run.numbers['seed']}, last test.", run.numbers["clients"] - len(body)
+    caption += f" Clients that were not tested: {untested:,}." if untested > 0 else ""
+    name = f"client-table-{number}"
+    sheet = table(f"{name}-note", caption, columns, set(columns[1:]), body, {"csv": as_csv(plain)})
+    return fold(f"{row.row['label']}: each of {counted(len(body), 'client')}", [sheet])
+
+
+def _training_samples(run: RunData) -> list[int]:
+    """The training samples of the clients whose counts are kept; empty where none are."""
+    return [sum(counts) for counts in run.scenario.get("class_counts") or []]
+
+
+_NAMED = 3
+
+
+def tuning_blocks(choices: Sequence[TuningChoice]) -> list[Markup]:
+    """Render the values that were chosen for each row, and the scores of all that were tried."""
+    if not choices:
+        return []
+    keys = list(dict.fromkeys(key for choice in choices for key in choice.chosen))
+    body: list[list[Cell]] = [
+        [
+            name_cell(choice.group),
+            *(str(choice.chosen.get(key, "–")) for key in keys),
+            (choice.score_text, choice.score),
+            words_cell("; ".join(choice.trials)),
+        ]
+        for choice in choices
+    ]
+    plain = [
+        {"row": choice.group, **choice.chosen, "validation": choice.score, "tried": "; ".join(choice.trials)}
+        for choice in choices
+    ]
+    rules = " or ".join(dict.fromkeys(choice.rule for choice in choices))
+    columns = ("Row", *keys, "Validation", "Tried")
+    caption = f"Chosen on validation data: {rules}."
+    most = max(len(choice.trials) for choice in choices)
+    sheet = table("tuning-note", caption, columns, {"Validation"}, body, {"csv": as_csv(plain)})
+    summary = f"{', '.join(keys[:_NAMED])} for {counted(len(choices), 'row')}, {counted(most, 'trial')} each"
+    return [paragraph("Each row has the values that were best on its own validation data."), fold(summary, [sheet])]
+
+
+def configs(groups: Sequence[Group]) -> list[Markup]:
+    """The resolved config of each group, as YAML."""
+    blocks = []
+    for group in groups:
+        text = yaml.safe_dump(group.results[0].config, sort_keys=False, allow_unicode=True)
+        others = group.row["seeds"][1:]
+        also = f", alike for {seeds_text(others)}" if others else ""
+        blocks.append(details(f"{group.row['label']}: resolved config of seed {group.row['seeds'][0]}{also}", text))
+    return blocks
+
+
+def environments(groups: Sequence[Group]) -> list[Markup]:
+    """Hardware and versions of the runs that were kept on disk; runs of one machine are told once."""
+    environments_by_text: dict[str, list[str]] = {}
+    for group in groups:
+        for result in group.results:
+            environment = None if result.folder is None else RunFolder(result.folder).read_json("env.json")
+            if environment is not None:
+                key = json.dumps(environment, sort_keys=True)
+                environments_by_text.setdefault(key, []).append(f"{group.row['label']} seed {result.numbers['seed']}")
+    return [
+        facts(([("Runs", ", ".join(runs))] if len(environments_by_text) > 1 else []) + _environment(json.loads(key)))
+        for key, runs in environments_by_text.items()
+    ]
+
+
+def run_list(groups: Sequence[Group]) -> Markup:
+    """Every run with its seed, its accuracy, its folder and the hash of its last checkpoint."""
+    runs = [(group.row["label"], result) for group in groups for result in group.results]
+    body = [[name_cell(label), *_run(result)] for label, result in runs]
+    plain = [{"run": label, **_plain(result)} for label, result in runs]
+    numeric = {"Seed", "Accuracy %", "Memory MiB"}
+    columns = ("Run", "Seed", "Accuracy %", "Memory MiB", "Engine", "Folder", "Checkpoint sha256")
+    caption = "Every run: peak memory, engine, folder, and the hash of its last checkpoint."
+    return table("runs-note", caption, columns, numeric, body, {"csv": as_csv(plain)})
+
+
+def _plain(result: RunData) -> dict[str, Any]:
+    """Return the plain numbers of one run for the CSV."""
+    keys = ("seed", "accuracy", "peak_memory_mb", "engine", "checkpoint_sha256")
+    folder = str(result.folder) if result.folder is not None else result.numbers["run_dir"]
+    if folder is not None:  # a name may hold bytes that are no text
+        folder = folder.encode(errors="backslashreplace").decode()
+    return {key: result.numbers[key] for key in keys} | {"folder": folder}
+
+
+def _run(result: RunData) -> list[Cell]:
+    plain = _plain(result)
+    return [
+        (str(plain["seed"]), plain["seed"]),
+        (percent(plain["accuracy"]), plain["accuracy"]),
+        (f"{plain['peak_memory_mb']:,.0f}", plain["peak_memory_mb"]),
+        str(plain["engine"]),
+        code_cell(plain["folder"]) if plain["folder"] else "not kept",
+        code_cell(plain["checkpoint_sha256"]) if plain["checkpoint_sha256"] else "–",
+    ]
+
+
+def _environment(environment: dict[str, Any]) -> list[tuple[str, str]]:
+    plain = [(key.capitalize(), str(value)) for key, value in environment.items() if not isinstance(value, dict)]
+    nested = [
+        (name, str(value)) for inner in environment.values() if isinstance(inner, dict) for name, value in inner.items()
+    ]
+    return plain + nested
