@@ -110,13 +110,6 @@ def test_methods_compared_with_one_row_are_a_family(make_result: MakeResult) -> 
     assert pairs[0].outcome.p < 0.05
 
 
-@pytest.mark.parametrize("name", ["difference", "low", "high", "seen"])
-def test_moved_names_say_where_they_are(make_result: MakeResult, name: str) -> None:
-    pair = paired(*rows(make_result, {0: 0.8}, {0: 0.7}))
-    with pytest.raises(AttributeError, match=r"it is now called 'outcome\."):
-        getattr(pair, name)
-
-
 def test_what_cannot_be_paired_is_refused(make_result: MakeResult) -> None:
     with pytest.raises(ConfigError, match="no seed in common"):
         paired(*rows(make_result, {0: 0.8}, {1: 0.7}))

@@ -7,12 +7,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedloom.core.text import counted, listed, seeds_text
-from fedloom.runs.studies.plan import Cell as Planned
-from fedloom.runs.studies.plan import StudyPlan
 
 if TYPE_CHECKING:
     from fedloom.runs.studies.outcome import Outcome
-
+    from fedloom.runs.studies.plan import Cell as Planned
+    from fedloom.runs.studies.plan import StudyPlan
 
 Cell: TypeAlias = str | tuple[str, float | None]
 
