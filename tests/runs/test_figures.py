@@ -13,7 +13,7 @@ from fedloom.cli.terminal import print_comparison, print_result
 from fedloom.methods.wrappers.privacy import epsilon
 from fedloom.results.comparison import Comparison
 from fedloom.results.report.line_charts import chart_rows
-from fedloom.results.report.tables import numbers_table
+from fedloom.results.report.page_tables import numbers_table
 from fedloom.results.result import Result
 from fedloom.results.table import grouped
 

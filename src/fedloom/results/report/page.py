@@ -23,8 +23,7 @@ from fedloom.results.report.class_results import class_results, majority_accurac
 from fedloom.results.report.curves import diverged
 from fedloom.results.report.line_charts import ChartRow, chart_rows
 from fedloom.results.report.markup import asset, bullets, fold, render_page, section
-from fedloom.results.report.sections import render_section
-from fedloom.results.report.tables import (
+from fedloom.results.report.page_tables import (
     client_tables,
     configs,
     costs_table,
@@ -33,6 +32,7 @@ from fedloom.results.report.tables import (
     run_list,
     tuning_blocks,
 )
+from fedloom.results.report.sections import render_section
 from fedloom.results.table import attack_words, grouped, not_offered_notes
 from fedloom.results.table_notes import run_notes
 from fedloom.results.verdict import BASELINE, verdicts
