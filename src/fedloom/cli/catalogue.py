@@ -112,7 +112,7 @@ def _show_entry(registry: Registry[Any], name: str, as_json: bool, facts: _Facts
             console.print(f"  {key}: {value}" if key else f"  {value}", markup=False, soft_wrap=True)
 
 
-_Filter = Callable[[dict[str, Any]], bool]  # of one method in `listed_methods`
+_Filter = Callable[["Entry"], bool]
 
 
 def methods(
@@ -131,14 +131,17 @@ def methods(
 ) -> None:
     """The federated methods, or one of them with its equations, options, presets and sources."""
     possible_filters: list[tuple[bool, _Filter]] = [
-        (global_, lambda method: "global" in method["predicts"]),
-        (personal, lambda method: "personal" in method["predicts"]),
-        (any_architecture, lambda method: method["any_architecture"]),
-        (stateless, lambda method: method["stateless"]),
-        (secure_sum, lambda method: method["secure_sum"]),
-        (stacks, lambda method: method["stacks"]),
-        (takes is not None, lambda method: takes in method["takes"]),
-        (compared_in is not None, lambda method: compared_in in method["compared_in"]),
+        (global_, lambda method: "global" in method.abilities.predicts),
+        (personal, lambda method: "personal" in method.abilities.predicts),
+        (any_architecture, lambda method: method.abilities.any_architecture),
+        (stateless, lambda method: method.citation is not None and not method.citation.state),
+        (secure_sum, lambda method: method.abilities.secure_sum),
+        (stacks, lambda method: method.abilities.unstackable is None),
+        (takes is not None, lambda method: method.wrappers.get(str(takes), "") is None),
+        (
+            compared_in is not None,
+            lambda method: compared_in in method.compared_in,
+        ),
     ]
     filters = [flag for is_set, flag in possible_filters if is_set]
     if name is not None:
@@ -151,54 +154,29 @@ def methods(
 
 def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: str | None, as_json: bool) -> None:
     from fedloom.cli.terminal import print_catalogue
+    from fedloom.methods import METHODS, WRAPPERS
+    from fedloom.methods.catalogue import entries
+    from fedloom.methods.contract.citation import PAPERS
 
-    listed = listed_methods()
-    if takes is not None and takes not in listed["wrappers"]:
-        from fedloom.methods import WRAPPERS
-
-        WRAPPERS.get(takes)  # says why there is none
-    papers = listed["papers"]
-    if compared_in is not None and compared_in not in papers:
+    if takes is not None:
+        WRAPPERS.get(takes)  # raises an error with the nearest name
+    if compared_in is not None and compared_in not in PAPERS:
         raise ConfigError(
-            f"--compared-in {short_repr(compared_in)}: no such paper: {suggest_name(compared_in, papers)}"
+            f"--compared-in {short_repr(compared_in)}: no such paper: {suggest_name(compared_in, PAPERS)}"
         )
-    matching = {
-        name: method for name, method in listed["methods"].items() if all(accepts(method) for accepts in filters)
-    }
+    matching = [entry for entry in entries() if all(accepts(entry) for accepts in filters)]
     if as_json:
-        print_json({name: method["json"] for name, method in matching.items()})
+        print_json({entry.name: _summary(entry) | _options(METHODS.get(entry.name)) for entry in matching})
         return
     console = console_of(as_json)
     if not matching:
         console.print("no method is all that")
         return
-    print_catalogue(console, "method", [(name, method["facts"]) for name, method in matching.items()])
-    wrapper_names = ", ".join(listed["wrappers"])
+    # Trying every wrapper on every method takes seconds, so the list leaves the accepted ones to a method's own page.
+    print_catalogue(console, "method", [(entry.name, entry.facts(with_wrappers=False)) for entry in matching])
     console.print("  yields: the models that the protocols model/data test, e.g. personal by personal/local")
-    console.print(f"  down, up, client keeps: `fedloom methods NAME` explains the formulas; wrappers: {wrapper_names}")
-
-
-def listed_methods() -> dict[str, Any]:
-    """Return all methods with their facts and what filters ask, the wrappers, and the papers."""
-    from fedloom.methods import METHODS, WRAPPERS
-    from fedloom.methods.catalogue import entries
-    from fedloom.methods.contract.citation import PAPERS
-
-    methods = {
-        entry.name: {
-            "facts": entry.facts(),
-            "json": _summary(entry) | _options(METHODS.get(entry.name)),
-            "predicts": sorted(entry.abilities.predicts),
-            "any_architecture": entry.abilities.any_architecture,
-            "stateless": entry.citation is not None and not entry.citation.state,
-            "secure_sum": entry.abilities.secure_sum,
-            "stacks": entry.abilities.unstackable is None,
-            "takes": [wrapper for wrapper, why in entry.wrappers.items() if why is None],
-            "compared_in": list(entry.citation.compared_in) if entry.citation else [],
-        }
-        for entry in entries()
-    }
-    return {"methods": methods, "wrappers": WRAPPERS.names(), "papers": list(PAPERS)}
+    console.print("  down, up, client keeps: `fedloom methods NAME` explains the formulas, and names its wrappers")
+    console.print(f"  wrappers: {', '.join(WRAPPERS.names())}; --takes WRAPPER lists the methods that take one")
 
 
 def _show_method(name: str, as_json: bool) -> None:
