@@ -1,7 +1,6 @@
 """The round loop: who takes part, what is counted, and that nothing depends on anything but the seed."""
 
 import dataclasses
-import itertools
 import random
 
 import numpy as np
@@ -10,7 +9,7 @@ import torch
 from pydantic import Field
 
 import fedloom
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ClientError, ConfigError, ServerError
 from fedloom.core.records import to_bytes
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
@@ -273,43 +272,75 @@ def test_the_model_is_the_weighted_mean_of_the_participants_only():
         assert torch.allclose(value.double(), mean, rtol=0, atol=1e-7)
 
 
-class Early(Method):
-    """A server that looks at uploads one by one and notes how many clients had trained by then."""
+@pytest.mark.parametrize("participation", [0.6, 1.0])
+def test_every_client_has_trained_before_the_server_aggregates(participation):
+    trained: list[int] = []
 
-    def __init__(self, trained, wanted):
-        super().__init__()
-        self.trained, self.wanted, self.seen = trained, wanted, []
+    class Watching(Method):
+        def end(self, work, state, ctx):
+            trained.append(ctx.client)
+            return super().end(work, state, ctx)
 
-    def aggregate(self, server, uploads, ctx):
-        for client in itertools.islice(uploads, self.wanted):
-            assert uploads[client]["samples"] == len(LABELS[client])
-            self.seen.append(len(self.trained))
-        return server
+        def aggregate(self, server, uploads, ctx):
+            self.trained, self.order = list(trained), list(uploads)
+            return super().aggregate(server, uploads, ctx)
 
-
-class Lazy(Serial):
-    """Notes each client as it has trained, in the order of their ids."""
-
-    def __init__(self, worker, trained):
-        super().__init__(worker)
-        self.trained = trained
-
-    def run(self, jobs):
-        for job in sorted(jobs, key=lambda job: job.ctx.client):
-            done = self.worker.run(job)
-            self.trained.append(done.client)
-            yield done
-
-
-@pytest.mark.parametrize("wanted", [0, 3, 5])
-def test_the_server_has_each_upload_as_soon_as_it_is_there(wanted):
-    trained = []
-    toy = world(Early(trained, wanted), LABELS, engine=lambda worker: Lazy(worker, trained))
+    toy = world(Watching(), LABELS, participation=participation)
     report = toy.federation.step()
-    assert toy.method.seen == [1, 2, 3, 4, 5][:wanted]
-    assert trained == [0, 1, 2, 3, 4]  # all of them, whatever the server asked for
-    assert report.samples == sum(map(len, LABELS))
-    assert report.bytes_up > 0
+    assert sorted(toy.method.trained) == toy.method.order == list(report.participants) == sorted(report.participants)
+
+
+def test_a_method_knows_who_was_drawn():
+    asked = []
+
+    class Asking(Method):
+        def select(self, server, count, ctx):
+            assert ctx.drawn == ()
+            return super().select(server, count, ctx)
+
+        def down(self, server, client, ctx):
+            asked.append((ctx.round, client, ctx.drawn))
+            return super().down(server, client, ctx)
+
+        def unpack(self, server, uploads, of):
+            assert all(of(client).drawn == tuple(uploads) for client in uploads)
+            return uploads
+
+        def aggregate(self, server, uploads, ctx):
+            assert ctx.drawn == tuple(uploads)
+            return super().aggregate(server, uploads, ctx)
+
+    toy = world(Asking(), LABELS, participation=0.4)
+    drawn = {report.round: report.participants for report in (toy.federation.step() for _ in range(3))}
+    assert sorted(asked) == [(round_, client, ids) for round_, ids in drawn.items() for client in ids]
+
+
+@pytest.mark.parametrize("hook", ["select", "down", "unpack", "aggregate", "diagnostics", "figures", "client_init"])
+def test_an_error_in_a_hook_of_the_server_names_method_hook_round_and_client(hook):
+    class Broken(Method):
+        pass
+
+    def broken(*arguments):
+        raise ZeroDivisionError("no partner")
+
+    setattr(Broken, hook, broken)
+    client = ", for client [0-4]," if hook in {"down", "client_init"} else ""
+    expected = rf"^broken: the server{client} failed in round 1 \({hook}\): ZeroDivisionError: no partner$"
+    with pytest.raises(ServerError, match=expected):
+        world(Broken(), LABELS).federation.step()
+
+
+@pytest.mark.parametrize("hook", ["begin", "phases", "end"])
+def test_an_error_in_a_hook_of_a_client_names_method_hook_round_and_client(hook):
+    class Broken(Method):
+        pass
+
+    def broken(*arguments):
+        raise ZeroDivisionError("no partner")
+
+    setattr(Broken, hook, broken)
+    with pytest.raises(ClientError, match=rf"^broken: client \d failed in round 1 \({hook}\): ZeroDivisionError"):
+        world(Broken(), LABELS).federation.step()
 
 
 def test_a_server_that_asks_for_a_stranger_hears_so():
@@ -318,7 +349,7 @@ def test_a_server_that_asks_for_a_stranger_hears_so():
             uploads[99]
             return server
 
-    with pytest.raises(KeyError, match="99"):
+    with pytest.raises(ServerError, match="99"):
         world(Asks(), LABELS).federation.step()
 
 

@@ -97,7 +97,7 @@ def print_result(console: Console, result: RunData, brief: bool = False) -> None
         return
     console.print(
         f"  up {bytes_text(n['bytes_up'])}, down {bytes_text(n['bytes_down'])}; peak {n['peak_memory_mb']} MiB; "
-        f"{n['flops'] / 1e9:,.1f} GFLOPs"
+        + (n["flops_note"] if n.get("flops") is None else f"{n['flops'] / 1e9:,.1f} GFLOPs")
     )
     if metrics := n.get("metrics"):
         texts = (f"{name} {value_text(name, value)}" for name, value in metrics.items() if name != "accuracy")

@@ -77,16 +77,19 @@ class ClientError(FedloomError):
     """An exception inside one client's work, which is its `__cause__`.
 
     Attributes: `client` (id, or below 0 in a test of the server's model), `round` (1-based), `stage` ("begin",
-    "phase 0", "end", "test", ...).
+    "phase 0", "end", "test", ...), `method` (its name, empty where it is unknown).
     """
 
     exit_code = 1
 
-    def __init__(self, client: int, round_: int, stage: str, cause: BaseException) -> None:
-        self.client, self.round, self.stage = client, round_, stage
+    def __init__(self, client: int, round_: int, stage: str, cause: BaseException, method: str = "") -> None:
+        self.client, self.round, self.stage, self.method = client, round_, stage, method
         self._cause = self.__cause__ = cause  # set here, because unpickling runs no `raise ... from`
-        work = f"client {client}" if client >= 0 else "the server's model"
-        super().__init__(f"{work} failed in round {round_} ({stage}): {type(cause).__name__}: {cause}")
+        prefix = f"{method}: " if method else ""
+        super().__init__(f"{prefix}{self._work()} failed in round {round_} ({stage}): {type(cause).__name__}: {cause}")
+
+    def _work(self) -> str:
+        return f"client {self.client}" if self.client >= 0 else "the server's model"
 
     def _render_traceback_(self) -> list[str]:
         """Return the lines that IPython shows. The failure may lie in the user's code, so the first one names `%tb`."""
@@ -96,7 +99,17 @@ class ClientError(FedloomError):
     def __reduce__(self) -> tuple[Any, ...]:
         """Keep the cause and the notes when the error is pickled."""
         notes = {"__notes__": self.__notes__} if hasattr(self, "__notes__") else {}
-        return type(self), (self.client, self.round, self.stage, self._cause), notes
+        return type(self), (self.client, self.round, self.stage, self._cause, self.method), notes
+
+
+class ServerError(ClientError):
+    """An exception in a hook that the server calls, which is its `__cause__`; `stage` is the hook's name.
+
+    `client` is the client for whom the hook was called, -1 for none.
+    """
+
+    def _work(self) -> str:
+        return f"the server, for client {self.client}," if self.client >= 0 else "the server"
 
 
 def picklable_error(error: Exception) -> Exception:

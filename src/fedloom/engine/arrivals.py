@@ -2,18 +2,18 @@
 
 from __future__ import annotations
 
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from fedloom.core.records import Record, wire_size
 from fedloom.data.attacks import UploadAttack
 from fedloom.data.attacks.attack import AttackRound
 from fedloom.data.scenario import Scenario
-from fedloom.engine.jobs import Job, JobResult
+from fedloom.engine.jobs import Job
 from fedloom.methods.contract.contexts import Diagnostic, Task
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import Role
+
+_UNTOUCHED = frozenset({Role.BN_STAT, Role.COUNTER, Role.BUFFER})  # roles of entries that attacks leave alone
 
 
 class PayloadBytes:
@@ -33,63 +33,39 @@ class PayloadBytes:
         self.total += size
 
 
-class ArrivingUploads(Mapping[int, Record]):
-    """The uploads of a round in the order of client ids. Reading one waits for it.
+class SentJobs:
+    """The jobs of a round's clients, each made when an engine asks for it, so that few payloads are in memory.
 
-    So the server sums the first uploads while other clients still train. `waited_seconds` is its time of waiting.
+    Attributes:
+        bytes: of the payloads so far.
+        payloads: those of the clients in `kept`.
+        samples: the job of the first participant of each architecture, by group.
+
+    Args:
+        clients: ids in the order in which they start.
+        make: returns a client's job.
+        kept: clients whose payload is needed after the round.
     """
 
-    def __init__(self, arriving: Iterator[JobResult], clients: Sequence[int]) -> None:
-        self._arriving, self._clients = arriving, clients
-        self._results: dict[int, JobResult] = {}
-        self.bytes, self.waited_seconds = PayloadBytes(), 0.0
-
-    def __getitem__(self, client: int) -> Record:
-        if client not in self._results:
-            self._wait_for(client)
-        return self._results[client].upload
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._clients)
+    def __init__(self, clients: Sequence[int], make: Callable[[int], Job], kept: Container[int]) -> None:
+        self._clients, self._make, self._kept = clients, make, kept
+        self.bytes = PayloadBytes()
+        self.payloads: dict[int, Record] = {}
+        self.samples: dict[int, Job] = {}
 
     def __len__(self) -> int:
         return len(self._clients)
 
-    def drop_missing(self) -> Sequence[int]:
-        """Wait for all clients, leave out those that the engine lost, and return the others."""
-        self._clients = sorted(self.results())
-        return self._clients
-
-    def results(self) -> dict[int, JobResult]:
-        """Wait for all clients, and return their results by client id."""
-        self._wait_for(None)
-        return self._results
-
-    def _wait_for(self, client: int | None) -> None:
-        started = time.perf_counter()
-        for result in self._arriving:
-            self._results[result.client] = result
-            self.bytes.add(result.upload)
-            if result.client == client:
-                break
-        self.waited_seconds += time.perf_counter() - started
-
-
-@dataclass(frozen=True, slots=True)
-class LazyJobs:
-    """The jobs of a round's clients; `make` is called when an engine asks for the next one."""
-
-    clients: Sequence[int]
-    make: Callable[[int], Job]
-
-    def __len__(self) -> int:
-        return len(self.clients)
-
     def __iter__(self) -> Iterator[Job]:
-        return map(self.make, self.clients)
-
-
-_UNTOUCHED = frozenset({Role.BN_STAT, Role.COUNTER, Role.BUFFER})  # roles of entries that attacks leave alone
+        for client in self._clients:
+            job = self._make(client)
+            self.bytes.add(job.payload)
+            if client in self._kept:
+                self.payloads[client] = job.payload
+            sample = self.samples.setdefault(job.ctx.task.group, job)
+            if client < sample.ctx.client:
+                self.samples[job.ctx.task.group] = job
+            yield job
 
 
 def with_forged(
@@ -106,7 +82,7 @@ def with_forged(
     Args:
         uploads: the uploads of all participants by client id.
         bad: the participants that attack.
-        payloads: the payloads that they received, by client; complete once their uploads can be read.
+        payloads: the payloads that they received, by client.
         scenario: has the attack.
         spec: says which entries of the method's uploads are changes of weights.
         task_of: returns the task of a client.
@@ -116,52 +92,19 @@ def with_forged(
     if not bad or not isinstance(attack, UploadAttack):
         return uploads
     changes = [name for name, sent in spec.sends.items() if sent.form == "change"]
-
-    def round_of(client: int) -> AttackRound:
+    honest = {client: uploads[client] for client in sorted(bad)}
+    forged = {}
+    for client, upload in honest.items():
         task = task_of(client)
-        rng = task.streams.numpy("attack", round_, client)
-        return AttackRound(len(uploads), len(bad), task.names(_UNTOUCHED), changes, rng)
-
-    return _ForgedUploads(uploads, attack, bad, payloads, round_of)
+        known = AttackRound(
+            len(uploads), len(bad), task.names(_UNTOUCHED), changes, task.streams.numpy("attack", round_, client)
+        )
+        shared = list(honest.values()) if attack.colludes else [upload]
+        forged[client] = attack.forge_upload(upload, payloads[client], shared, known)
+    return {client: forged.get(client, upload) for client, upload in uploads.items()}
 
 
 def idle_attack_diagnostics(scenario: Scenario, participants: int) -> list[Diagnostic]:
     """Return a diagnostic if the scenario's attack has no effect in rounds of `participants` clients."""
     reason = None if scenario.attack is None else scenario.attack.why_idle(participants)
     return [] if reason is None else [Diagnostic("attack.idle", reason, 0.0)]
-
-
-class _ForgedUploads(Mapping[int, Record]):
-    """Uploads of which those of `bad` participants are forged, each once, when it is read.
-
-    round_of: returns what a bad client knows in this round. A colluding attack needs the honest uploads of all bad
-    participants, and waits for them.
-    """
-
-    def __init__(
-        self,
-        uploads: Mapping[int, Record],
-        attack: UploadAttack,
-        bad: frozenset[int],
-        payloads: Mapping[int, Record],
-        round_of: Callable[[int], AttackRound],
-    ) -> None:
-        self._uploads, self._attack, self._bad = uploads, attack, bad
-        self._payloads, self._round_of = payloads, round_of
-        self._forged: dict[int, Record] = {}
-
-    def __getitem__(self, client: int) -> Record:
-        if client not in self._bad:
-            return self._uploads[client]
-        if client not in self._forged:
-            honest = self._uploads[client]
-            shared = [self._uploads[k] for k in sorted(self._bad)] if self._attack.colludes else [honest]
-            forged = self._attack.forge_upload(honest, self._payloads[client], shared, self._round_of(client))
-            self._forged[client] = forged
-        return self._forged[client]
-
-    def __iter__(self) -> Iterator[int]:
-        return iter(self._uploads)
-
-    def __len__(self) -> int:
-        return len(self._uploads)

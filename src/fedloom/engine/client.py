@@ -132,7 +132,7 @@ class Worker:
         """Run a client's round in the net of its architecture. No other client may use the net meanwhile."""
         started, client = time.perf_counter(), self.begin(job)
         loaded_net = self.loaded_nets[job.ctx.task.group]
-        with staged(job.ctx, "begin"):
+        with staged(job.ctx, "begin", self._methods[job.stage]):
             memory = NetMemory(loaded_net, client.start.tree, self._random_numbers(job.ctx))
         with memory.active():
             yield from self._run_phases(loaded_net, memory, client)
@@ -142,7 +142,7 @@ class Worker:
         """Run a client's round on tensors of its own, so that other clients can be between their steps meanwhile."""
         started, client = time.perf_counter(), self.begin(job)
         loaded_net = self.loaded_nets[job.ctx.task.group]
-        with staged(job.ctx, "begin"):
+        with staged(job.ctx, "begin", self._methods[job.stage]):
             memory = SeparateMemory(loaded_net, client.start.tree, self._random_numbers(job.ctx))
         yield from self._run_phases(loaded_net, memory, client)
         return self.end(client, memory.weights(self.allocate), lambda: time.perf_counter() - started)
@@ -151,8 +151,9 @@ class Worker:
         """Call the method's `begin` and `phases`, and return the client at the start of its round."""
         ctx = job.ctx
         method = self._methods[job.stage]
-        with staged(ctx, "begin"):
+        with staged(ctx, "begin", method):
             start = method.begin(job.payload, job.state, ctx)
+        with staged(ctx, "phases", method):
             phases = method.phases(start, ctx)
         generators = self.sampler.generators(job)
         return Client(job, method, start, phases, generators, self._on_device(start.consts))
@@ -160,7 +161,7 @@ class Worker:
     def end(self, client: Client, tree: Tree, seconds: Callable[[], float]) -> JobResult:
         """Call the method's `end` and `pack` on the trained weights `tree`, and return the client's result."""
         job, ctx = client.job, client.job.ctx
-        with staged(ctx, "end"):
+        with staged(ctx, "end", client.method):
             upload, state = client.method.end(self._work(client, tree), job.state, ctx)
             upload, state = client.method.pack(upload, state, job.payload, job.state, ctx)
         notes = [*self.stepper.notes(), *client.notes()]
@@ -186,11 +187,11 @@ class Worker:
         Returns the model to test, whose weights are in the net, and the number of samples that were processed.
         Raises `ClientError`.
         """
-        with staged(ctx, "adapt"):
+        with staged(ctx, "adapt", self.method):
             phases = self.method.adapt(Start(predictor.tree, predictor.consts), ctx)
         client = self.tune(loaded_net, predictor, ctx, indices, phases)
         if client.phases:
-            with staged(ctx, "adapt"):
+            with staged(ctx, "adapt", self.method):
                 work = self._work(client, loaded_net.weights())
                 predictor = self.method.adapted(work, predictor, ctx)
                 loaded_net.load(predictor.tree)
@@ -215,7 +216,7 @@ class Worker:
 
         Returns the client after its phases. Raises `ClientError`.
         """
-        with staged(ctx, "adapt"):
+        with staged(ctx, "adapt", self.method):
             start = Start(predictor.tree, predictor.consts)
             loaded_net.load(predictor.tree)
         job = Job(ctx, {}, {}, indices)
@@ -224,7 +225,7 @@ class Worker:
         if not phases:
             return client
         memory = NetMemory(loaded_net, predictor.tree, self._random_numbers(ctx, "adapt"))
-        with memory.active(), staged(ctx, "adapt"):
+        with memory.active(), staged(ctx, "adapt", self.method):
             for phase in phases:
                 run_all(self._run_phase(loaded_net, memory, phase, client))
         return client
@@ -244,7 +245,8 @@ class Worker:
         loaded_net = self.net_of_client(-1 if of_server else ctx.client)
         facts = ctx.task, ctx.round, loaded_net.net.functional, evaluator.scenario.public
         server_context = ServerContext(*facts, client=-1 if of_server else ctx.client)
-        predictors = self.method.predictors(test.server, None if of_server else test.state, server_context)
+        with staged(ctx, "predictors", self.method):
+            predictors = self.method.predictors(test.server, None if of_server else test.state, server_context)
         tested, samples = {}, 0
         for name in evaluator.names_in(predictors):
             predictor = evaluator.pick(predictors, name)
@@ -253,7 +255,7 @@ class Worker:
             else:
                 predictor, processed = self.adapt(loaded_net, predictor, ctx, test.indices)
                 samples += processed
-            with staged(ctx, "test"):
+            with staged(ctx, "test", self.method):
                 tested[name] = evaluator.states(loaded_net, predictor, ctx.client, split)
         return EvalResult(ctx.client, tested, samples)
 
@@ -271,7 +273,7 @@ class Worker:
     # -- one phase -------------------------------------------------------------------------------------------
     def _run_phases(self, loaded_net: LoadedNet, memory: ClientMemory, client: Client) -> Iterator[Replay]:
         for index, phase in enumerate(client.phases):
-            with staged(client.job.ctx, f"phase {index}"):
+            with staged(client.job.ctx, f"phase {index}", client.method):
                 yield from self._run_phase(loaded_net, memory, phase, client)
 
     def _run_phase(self, loaded_net: LoadedNet, memory: ClientMemory, phase: Phase, client: Client) -> Iterator[Replay]:

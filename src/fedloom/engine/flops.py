@@ -25,8 +25,10 @@ def flops_of(
 ) -> float:
     """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds, without the server's.
 
-    The work of the first client of each architecture group is counted in the last round and scaled to all clients and
-    rounds, although some methods do less in a client's first round, which this one may be. The worker's nets change.
+    The work of the first participant of each architecture group in the last round is counted, and scaled to all
+    clients and rounds, although some methods do less in a client's first round, which this one may be. The worker's
+    nets change.
+    Raises what a hook raises on a job that was not one of the last round.
 
     Args:
         federation: the federation after its last round.
@@ -53,9 +55,14 @@ def flops_of(
 
 
 def _job_of_group(federation: Federation, worker: Worker, group: int, round_: int) -> Job:
-    """The job of the group's first client with data, with a stand-in for a state that the client keeps itself."""
-    clients = range(group, len(federation.train), len(federation.tasks))
-    job = next(federation.job(client, round_) for client in clients if len(federation.train[client]))
+    """A job of the group's first participant in a round, with a stand-in for a state that the client keeps itself.
+
+    Where the round had no participant of the group, or ran before a resume, the job of a client with data is made anew.
+    """
+    job = federation.sample_jobs.get(federation.stage_of(round_), {}).get(group)
+    if job is None:
+        clients = range(group, len(federation.train), len(federation.tasks))
+        job = next(federation.job(client, round_) for client in clients if len(federation.train[client]))
     if kept_since(job.state) is None:
         return job
     first_result = federation.run_first_round(worker, job)
@@ -65,7 +72,9 @@ def _job_of_group(federation: Federation, worker: Worker, group: int, round_: in
 def _adaptation_flops_per_sample(worker: Worker, federation: Federation, job: Job) -> float:
     """FLOPs of adapting a personal model, divided by the samples that this processes."""
     size = min(worker.local_training.batch_size, job.ctx.samples)
-    predictors = worker.method.predictors(federation.server, job.state, federation.server_context(job.ctx.client))
+    state = federation.states.get(job.ctx.client, job.state)  # predictors meet the state after the round
+    state = job.state if kept_since(state) is not None else state
+    predictors = worker.method.predictors(federation.server, state, federation.server_context(job.ctx.client))
     loaded_net = worker.net_of_client(job.ctx.client)
     with _plain_steps(worker), _FlopCounter() as counter:
         _, samples = worker.adapt(loaded_net, predictors["personal"], job.ctx, job.indices[:size])

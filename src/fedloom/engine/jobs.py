@@ -11,9 +11,10 @@ import numpy as np
 from pydantic import Field
 from torch import Tensor
 
-from fedloom.core.errors import ClientError
+from fedloom.core.errors import ClientError, ConfigError, FedloomError, ServerError
 from fedloom.core.records import Record, get_number
 from fedloom.data.augment import Augmentation
+from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metric import MetricStates
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Start
 from fedloom.methods.contract.method import Method
@@ -36,6 +37,27 @@ def methods_by_stage(method: Method) -> Mapping[Stage, Method]:
     """Return the method of each stage of a run; a stage that the run lacks has none."""
     stages: dict[Stage, Method | None] = {"opening": method.opening(), "round": method, "closing": method.closing()}
     return {stage: of_stage for stage, of_stage in stages.items() if of_stage is not None}
+
+
+def require_public(method: Method, scenario: Scenario) -> None:
+    """Raise `ConfigError` if the server's data are missing, or if a method that uses labels gets other classes."""
+    needed, public = method.spec.public, scenario.public
+    if needed is None:
+        return
+    if public is None or not len(public):
+        raise ConfigError(
+            f"{method.name()} needs data at the server, and it has none: set scenario.public to a share of the "
+            "training samples, e.g. 0.05, or to {source: name, its keys}"
+        )
+    if needed == "labels" and public.classes != scenario.class_names:
+        server_classes, client_classes = (
+            ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
+            for names in (public.classes, scenario.class_names)
+        )
+        raise ConfigError(
+            f"scenario.public: {method.name()} uses the labels of the server's data, whose classes are "
+            f"{server_classes}; the clients' are {client_classes}; take a source with the same classes"
+        )
 
 
 _AWAY = "kept by the client since round"
@@ -215,14 +237,33 @@ class Client:
 class staged:
     """A block that raises `ClientError`, which says where an exception came from."""
 
-    __slots__ = ("_ctx", "_stage")
+    __slots__ = ("_ctx", "_method", "_stage")
 
-    def __init__(self, ctx: ClientContext, stage: str) -> None:
-        self._ctx, self._stage = ctx, stage
+    def __init__(self, ctx: ClientContext, stage: str, method: Method) -> None:
+        self._ctx, self._stage, self._method = ctx, stage, method
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
         if isinstance(error, Exception):
-            raise ClientError(self._ctx.client, self._ctx.round, self._stage, error) from error
+            raise ClientError(self._ctx.client, self._ctx.round, self._stage, error, self._method.name()) from error
+
+
+class hooked:
+    """A block in which the server calls one hook: an exception becomes a `ServerError` that says which one raised it.
+
+    Errors that the method words itself pass as they are.
+    """
+
+    __slots__ = ("_client", "_hook", "_method", "_round")
+
+    def __init__(self, method: Method, hook: str, round_: int, client: int = -1) -> None:
+        self._method, self._hook, self._round, self._client = method, hook, round_, client
+
+    def __enter__(self) -> None:
+        pass
+
+    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
+        if isinstance(error, Exception) and not isinstance(error, FedloomError):
+            raise ServerError(self._client, self._round, self._hook, error, self._method.name()) from error

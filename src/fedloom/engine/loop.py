@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
@@ -12,43 +11,21 @@ from typing import TypeAlias
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
+from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import round_report as term_balance
-from fedloom.engine.arrivals import ArrivingUploads, LazyJobs, PayloadBytes, idle_attack_diagnostics, with_forged
+from fedloom.engine.arrivals import PayloadBytes, SentJobs, idle_attack_diagnostics, with_forged
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import EvalJob, Job, JobResult, Stage, kept_since, methods_by_stage
-from fedloom.engine.round_report import ObservedRound, RoundObserver, RoundReport, Seconds
+from fedloom.engine.jobs import EvalJob, Job, JobResult, Stage, hooked, kept_since, methods_by_stage, require_public
+from fedloom.engine.round_report import ObservedRound, RoundObserver, RoundReport, Seconds, divergence, mean_terms
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import ClientStates
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task
 from fedloom.methods.contract.method import Method, Uploads
 from fedloom.nets.loaded_net import group_of
 from fedloom.nets.net import FunctionalNet
-
-
-def require_public(method: Method, scenario: Scenario) -> None:
-    """Raise `ConfigError` if the server's data are missing, or if a method that uses labels gets other classes."""
-    needed, public = method.spec.public, scenario.public
-    if needed is None:
-        return
-    if public is None or not len(public):
-        raise ConfigError(
-            f"{method.name()} needs data at the server, and it has none: set scenario.public to a share of the "
-            "training samples, e.g. 0.05, or to {source: name, its keys}"
-        )
-    if needed == "labels" and public.classes != scenario.class_names:
-        server_classes, client_classes = (
-            ", ".join(names[:6]) + (", ..." if len(names) > 6 else "")
-            for names in (public.classes, scenario.class_names)
-        )
-        raise ConfigError(
-            f"scenario.public: {method.name()} uses the labels of the server's data, whose classes are "
-            f"{server_classes}; the clients' are {client_classes}; take a source with the same classes"
-        )
-
 
 # Makes the server's next state and tests it: it gets the function that aggregates, the state so far and the uploads,
 # and returns the new state with the uploads from which it was made.
@@ -67,6 +44,7 @@ class Federation:
 
     Attributes:
         server: state of the server, a record.
+        sample_jobs: of each stage's last round, the job of the first participant of each architecture, by group.
         states: states of the clients by id.
         round: number of finished rounds.
         clients_per_round: clients that are drawn for a round.
@@ -98,13 +76,17 @@ class Federation:
         self.train = scenario.train.together() if method.spec.pooled else scenario.train
         self.clients_per_round = max(1, round(participation * scenario.clients))
         require_public(method, scenario)
-        diagnostics = method.examine(tasks, self.clients_per_round)
+        with hooked(method, "examine", 0):
+            diagnostics = method.examine(tasks, self.clients_per_round)
         self.initial_diagnostics = diagnostics + idle_attack_diagnostics(scenario, self.clients_per_round)
         self._nets, self.methods = nets, methods_by_stage(method)
         self.round = 0
         self.guard: Guard | None = None
         self.observer: RoundObserver | None = None
-        self.server: Record = method.server_init(self.server_context())
+        self._drawn: tuple[int, tuple[int, ...]] = -1, ()  # the round and its participants
+        self.sample_jobs: dict[Stage, Mapping[int, Job]] = {}
+        with hooked(method, "server_init", 0):
+            self.server: Record = method.server_init(self.server_context())
         self.states = ClientStates() if states is None else states
         # a partial of a function: a cached bound method would hold the federation, and that would hold the cache
         self._class_counts = functools.lru_cache(_CACHED_CLIENTS)(
@@ -117,19 +99,22 @@ class Federation:
 
     def server_context(self, client: int = -1) -> ServerContext:
         """Return the server's context in the current round, for one client or (-1) for all."""
-        return self._context(self.round, client)
+        return self.context(self.round, client)
 
-    def _context(self, round_: int, client: int = -1) -> ServerContext:
+    def context(self, round_: int, client: int = -1) -> ServerContext:
+        """Return the server's context in a round, for one client or (-1) for all; `drawn` is known of the last one."""
         task = self.tasks[0] if client < 0 else self.task_of(client)
         net = self._nets[task.group] if self._nets else None
-        return ServerContext(task, round_, net, self.scenario.public, self._nets, self.clients_per_round, client)
+        drawn = self._drawn[1] if self._drawn[0] == round_ else ()
+        return ServerContext(task, round_, net, self.scenario.public, self._nets, self.clients_per_round, client, drawn)
 
     def participants(self, round_: int) -> list[int]:
         """Return the clients that the method selects for a round, by id, without those that have no data.
 
         Raises `ValueError` for ids that do not exist or occur twice.
         """
-        selected = sorted(self.method.select(self.server, self.clients_per_round, self._context(round_)))
+        with hooked(self.method, "select", round_):
+            selected = sorted(self.method.select(self.server, self.clients_per_round, self.context(round_)))
         if len(set(selected)) < len(selected) or not all(0 <= k < len(self.train) for k in selected):
             raise ValueError(
                 f"{self.method.name()} selects clients {selected}: need different ids of 0 .. {len(self.train) - 1}"
@@ -144,7 +129,10 @@ class Federation:
     def state_of(self, ctx: ClientContext) -> Record:
         """Return the client's state, or `client_init` for a client that has none here: it is new, or keeps its own."""
         state = self.states.get(ctx.client)
-        return self.method.client_init(ctx) if state is None or kept_since(state) is not None else state
+        if state is not None and kept_since(state) is None:
+            return state
+        with hooked(self.method, "client_init", ctx.round, ctx.client):
+            return self.method.client_init(ctx)
 
     def run_first_round(self, worker: Worker, job: Job) -> JobResult:
         """Run a client's very first round here, on the samples of `job`, and return its result.
@@ -153,8 +141,9 @@ class Federation:
         bare changes of weights need a state like that.
         """
         method, ctx = self.method, replace(job.ctx, round=1)
-        server = method.server_init(self._context(0, ctx.client))
-        payload = method.down(server, ctx.client, self._context(1, ctx.client))
+        server = method.server_init(self.context(0, ctx.client))
+        first_context = replace(self.context(1, ctx.client), drawn=self._drawn[1])
+        payload = method.down(server, ctx.client, first_context)
         state = method.client_init(ctx)
         return worker.run(replace(job, ctx=ctx, payload=payload, state=state, measured=False, stage="round"))
 
@@ -175,10 +164,15 @@ class Federation:
         if self.method.spec.pooled:
             counts = _class_counts(self.scenario, self.train, client)
             ctx = replace(ctx, samples=len(self.train[client]), class_counts=counts)
-        stage: Stage = "opening" if round_ == 0 else "closing" if round_ > ctx.task.rounds else "round"
-        stage = stage if stage in self.methods else "round"
-        payload = self.methods[stage].down(self.server, client, self._context(round_, client))
+        stage = self.stage_of(round_)
+        with hooked(self.methods[stage], "down", round_, client):
+            payload = self.methods[stage].down(self.server, client, self.context(round_, client))
         return Job(ctx, payload, self._job_state(ctx), self.train.tensor(client), measured, stage)
+
+    def stage_of(self, round_: int) -> Stage:
+        """Return the stage of a round: 0 is the opening, one after the last the closing, if the method has them."""
+        stage: Stage = "opening" if round_ == 0 else "closing" if round_ > self.tasks[0].rounds else "round"
+        return stage if stage in self.methods else "round"
 
     def tests(self, split: str, protocol: str | None = None) -> Iterator[EvalJob]:
         """Yield the tests of the personal models of all clients, participants or not, after the present round.
@@ -229,67 +223,100 @@ class Federation:
             return None
         return self._run_round(self.methods[stage], round_, [k for k in range(len(self.train)) if len(self.train[k])])
 
-    def _run_round(self, method: Method, round_: int, clients: Sequence[int]) -> RoundReport:
-        """Send payloads, let the engine run the clients, aggregate their uploads, and keep the new states."""
-        started, ctx = time.perf_counter(), self._context(round_)
-        bytes_down, kept_payloads = PayloadBytes(), dict[int, Record]()
+    def _run_round(self, method: Method, round_: int, drawn: Sequence[int]) -> RoundReport:
+        """Run a round with the clients drawn for it: send, train, arrive, aggregate, observe, store."""
+        started, self._drawn = time.perf_counter(), (round_, tuple(drawn))
+        ctx, stage = self.context(round_), self.stage_of(round_)
         observer = self.observer if method is self.method else None
-        pooled = method.spec.pooled  # nothing travels, and nobody forges it
-        bad = frozenset[int]() if pooled else frozenset(self.scenario.bad).intersection(clients)
-        measured = term_balance.measured_clients(round_, clients)
+        bad = frozenset[int]() if method.spec.pooled else frozenset(self.scenario.bad).intersection(drawn)
+        measured = term_balance.measured_clients(round_, drawn)
+        self.sample_jobs.pop(stage, None)  # frees the payloads of the last round
 
         def make_job(client: int) -> Job:
-            job = self.job(client, round_, measured=client in measured)
-            bytes_down.add(job.payload)
-            if observer is not None or client in bad:
-                kept_payloads[client] = job.payload
-            return job
+            return self.job(client, round_, measured=client in measured)
 
-        uploads = ArrivingUploads(self.engine.run(LazyJobs(self._order_of_work(clients), make_job)), clients)
-        if self.engine.may_drop_clients:
-            clients = uploads.drop_missing()
-        attackers = bad.intersection(clients)
-        received = with_forged(uploads, attackers, kept_payloads, self.scenario, method.spec, self.task_of, round_)
-        aggregation_started, waited_before = time.perf_counter(), uploads.waited_seconds
-        unpacked = method.unpack(self.server, received, lambda client: self._context(round_, client))
-        server, observing = self.server, 0.0
-        if clients:
-            aggregating = method if observer is None else observer.noting(method)
-            server, unpacked = self._aggregate(aggregating, unpacked, ctx)
-            server, clients = self.engine.keep(server), list(unpacked)
-            if observer is not None:
-                observing = self._observe(observer, method, ctx, server, kept_payloads, unpacked)
-        all_results = uploads.results()
-        results, diagnostics = [all_results[client] for client in clients], list[Diagnostic]()
-        if uploads:
+        jobs = SentJobs(self._order_of_work(drawn), make_job, bad if observer is None else drawn)
+        # All clients train in this loop, and none while the server computes.
+        training_started, by_client, bytes_up = time.perf_counter(), dict[int, JobResult](), PayloadBytes()
+        for result in self.engine.run(jobs):
+            by_client[result.client] = result
+            bytes_up.add(result.upload)
+        arrived = time.perf_counter()
+        self.sample_jobs[stage] = jobs.samples
+        uploads: Uploads = {client: by_client[client].upload for client in sorted(by_client)}  # means sum in this order
+        uploads = self._received(method, uploads, bad.intersection(uploads), jobs.payloads, ctx)
+        server, uploads = self._aggregate(method, uploads, observer, ctx)
+        aggregated, diagnostics = time.perf_counter(), list[Diagnostic]()
+        if observer is not None and uploads:
+            diagnostics += self._observe(observer, method, ctx, server, jobs.payloads, uploads)
+        observed, results = time.perf_counter(), [by_client[client] for client in uploads]
+        if by_client:
             self.server = server
-            diagnostics = [*method.diagnostics(self.server, unpacked, ctx), *self._diagnostics(method, results, ctx)]
+            diagnostics += self._diagnostics(method, uploads, results, ctx)
         self._keep_states(results)
+        with hooked(method, "figures", round_):
+            figures = method.figures(self.server, ctx)
         ended = time.perf_counter()
-        seconds = Seconds(  # clients that train side by side take wall-clock time once
-            train=min(sum(result.seconds for result in results), uploads.waited_seconds),
-            aggregate=ended - aggregation_started - (uploads.waited_seconds - waited_before) - observing,
-        )
-        seconds.move = max(0.0, ended - started - seconds.train - seconds.aggregate - observing)
+        # clients that train side by side take wall-clock time once
+        train = min(sum(result.seconds for result in results), arrived - training_started)
+        seconds = Seconds(train, aggregated - arrived + ended - observed)
+        seconds.move = max(0.0, ended - started - (observed - aggregated) - seconds.train - seconds.aggregate)
+        sizes = (0, 0) if method.spec.pooled else (bytes_up.total, jobs.bytes.total)
+        return self._report(round_, results, sizes, seconds, diagnostics, figures)
+
+    def _received(
+        self,
+        method: Method,
+        uploads: Uploads,
+        attackers: frozenset[int],
+        payloads: Mapping[int, Record],
+        ctx: ServerContext,
+    ) -> Uploads:
+        """The uploads as the server reads them: those of attackers forged, all decoded."""
+        received = with_forged(uploads, attackers, payloads, self.scenario, method.spec, self.task_of, ctx.round)
+        with hooked(method, "unpack", ctx.round):
+            return method.unpack(self.server, received, lambda client: self.context(ctx.round, client))
+
+    def _report(
+        self,
+        round_: int,
+        results: Sequence[JobResult],
+        bytes_up_down: tuple[int, int],
+        seconds: Seconds,
+        diagnostics: list[Diagnostic],
+        figures: Mapping[str, float],
+    ) -> RoundReport:
+        clients = tuple(result.client for result in results)
         return RoundReport(
             round=round_,
-            participants=tuple(clients),
-            bytes_up=0 if pooled else uploads.bytes.total,
-            bytes_down=0 if pooled else bytes_down.total,
-            terms=_mean_terms(results),
+            participants=clients,
+            bytes_up=bytes_up_down[0],
+            bytes_down=bytes_up_down[1],
+            terms=mean_terms(results),
             steps=sum(result.steps for result in results),
             samples=sum(result.samples for result in results),
             samples_by_group=self._samples_by_group(clients),
             seconds=seconds,
             diagnostics=diagnostics,
-            figures=method.figures(self.server, ctx),
+            figures=figures,
         )
 
-    def _aggregate(self, method: Method, uploads: Uploads, ctx: ServerContext) -> tuple[Record, Uploads]:
+    def _aggregate(
+        self, method: Method, uploads: Uploads, observer: RoundObserver | None, ctx: ServerContext
+    ) -> tuple[Record, Uploads]:
         """The server's next state, and the uploads from which it was made: all, unless the guard refuses some."""
+        if not uploads:
+            return self.server, {}
+        aggregating = method if observer is None else observer.noting(method)
+
+        def aggregate(accepted: Uploads) -> Record:
+            with hooked(method, "aggregate", ctx.round):
+                return aggregating.aggregate(self.server, accepted, ctx)
+
         if self.guard is None:
-            return method.aggregate(self.server, uploads, ctx), uploads
-        return self.guard(lambda accepted: method.aggregate(self.server, accepted, ctx), self.server, uploads)
+            return self.engine.keep(aggregate(uploads)), uploads
+        server, accepted = self.guard(aggregate, self.server, uploads)
+        return self.engine.keep(server), accepted
 
     def _observe(
         self,
@@ -299,20 +326,29 @@ class Federation:
         after: Record,
         payloads: Mapping[int, Record],
         uploads: Uploads,
-    ) -> float:
-        """Let the observer look at the round, and return the seconds that it took."""
-        started = time.perf_counter()
+    ) -> list[Diagnostic]:
+        """Let the observer look at the round. It asks for jobs of clients that were not drawn, for which a method may
+        have none: such a failure is a note, because nobody needs the observation to go on.
+        """
         samples = {client: len(self.train[client]) for client in range(len(self.train)) if len(self.train[client])}
         job = functools.partial(self.job, round_=ctx.round)
         with ctx.task.streams.isolated("observer", ctx.round):
-            observer.observe(ObservedRound(method, ctx, self.server, after, payloads, uploads, samples, job))
-        return time.perf_counter() - started
+            try:
+                observer.observe(ObservedRound(method, ctx, self.server, after, payloads, uploads, samples, job))
+            except ClientError as error:
+                return [Diagnostic("observer.failed", f"round {ctx.round} is not observed: {error}", float(ctx.round))]
+        return []
 
-    def _diagnostics(self, method: Method, results: Sequence[JobResult], ctx: ServerContext) -> list[Diagnostic]:
-        """Diagnostics of a round apart from the method's: diverged losses, loss terms, notes of engine and workers."""
+    def _diagnostics(
+        self, method: Method, uploads: Uploads, results: Sequence[JobResult], ctx: ServerContext
+    ) -> list[Diagnostic]:
+        """Diagnostics of the method, of losses that diverged, of loss terms, and notes of engine and workers."""
+        with hooked(method, "diagnostics", ctx.round):
+            diagnostics = method.diagnostics(self.server, uploads, ctx)
         ratios = term_balance.gradient_ratios([result.norms for result in results])
         return [
-            *self._divergence(results, ctx.round),
+            *diagnostics,
+            *divergence(method.name(), results, ctx.round),
             *term_balance.balance_diagnostics(method.name(), ratios, ctx.round, ctx.task.rounds),
             *self.engine.notes(),
             *(note for result in results for note in result.notes),
@@ -341,25 +377,6 @@ class Federation:
             group = self.task_of(client).group
             samples[group] = samples.get(group, 0) + len(self.train[client])
         return samples
-
-    def _divergence(self, results: Sequence[JobResult], round_: int) -> list[Diagnostic]:
-        """A diagnostic if losses of participants are not finite. Nothing is repaired, and the run continues."""
-        diverged = sum(not all(math.isfinite(value) for value in result.terms.values()) for result in results)
-        if not diverged:
-            return []
-        message = f"diverged: in round {round_} the losses of {diverged} of {len(results)} participants are not finite"
-        return [Diagnostic(f"{self.method.name()}.diverged", message, float(diverged))]
-
-
-def _mean_terms(results: Sequence[JobResult]) -> dict[str, float]:
-    """Loss terms averaged over the clients that report them, weighted by samples processed; in order of client ids."""
-    names = dict.fromkeys(name for result in results for name in result.terms)
-    means = {}
-    for name in names:
-        pairs = [(r.terms[name], r.samples) for r in results if name in r.terms and r.samples]
-        total = sum(weight for _, weight in pairs)
-        means[name] = sum(value * weight for value, weight in pairs) / total if total else 0.0
-    return means
 
 
 def _class_counts(scenario: Scenario, train: Views, client: int) -> Tensor:

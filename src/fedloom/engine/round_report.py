@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from typing import Protocol
@@ -10,7 +11,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.records import Record
-from fedloom.engine.jobs import Job
+from fedloom.engine.jobs import Job, JobResult
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext
 from fedloom.methods.contract.method import Method, Uploads
 
@@ -196,3 +197,23 @@ def _gradient_norm(term: Tensor, parameters: Sequence[Tensor], stacked: bool) ->
     squares = [gradient.double().square() for gradient in gradients if gradient is not None]
     sums = [square.flatten(1).sum(1) if stacked else square.sum() for square in squares]
     return torch.stack(sums).sum(0).sqrt() if sums else torch.zeros(term.shape)
+
+
+def mean_terms(results: Sequence[JobResult]) -> dict[str, float]:
+    """Return loss terms averaged over the clients that report them, in order of ids, weighted by samples processed."""
+    names = dict.fromkeys(name for result in results for name in result.terms)
+    means = {}
+    for name in names:
+        pairs = [(r.terms[name], r.samples) for r in results if name in r.terms and r.samples]
+        total = sum(weight for _, weight in pairs)
+        means[name] = sum(value * weight for value, weight in pairs) / total if total else 0.0
+    return means
+
+
+def divergence(method: str, results: Sequence[JobResult], round_: int) -> list[Diagnostic]:
+    """Return a diagnostic if losses of participants are not finite. Nothing is repaired, and the run continues."""
+    diverged = sum(not all(math.isfinite(value) for value in result.terms.values()) for result in results)
+    if not diverged:
+        return []
+    message = f"diverged: in round {round_} the losses of {diverged} of {len(results)} participants are not finite"
+    return [Diagnostic(f"{method}.diverged", message, float(diverged))]

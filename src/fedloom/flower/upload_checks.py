@@ -96,7 +96,7 @@ class UploadReader:
             return self.method_of(job).unpack(self._federation.server, uploads, self._contexts(job))[job.ctx.client]
 
     def _contexts(self, job: Job) -> Callable[[int], ServerContext]:
-        return lambda client: replace(self._federation.server_context(client), round=job.ctx.round)
+        return lambda client: self._federation.context(job.ctx.round, client)
 
     def limit(self, job: Job) -> int:
         """Return the number of bytes that an upload after `job` may have."""

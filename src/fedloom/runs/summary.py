@@ -14,6 +14,7 @@ from fedloom.evaluation import METRICS
 from fedloom.evaluation.metrics import SHOWN
 from fedloom.evaluation.protocols import Majority, majority
 from fedloom.methods.contract.contexts import Diagnostic
+from fedloom.nets.user_model import error_line
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.newcomers import SPLIT
 from fedloom.runs.protocol_tests import ProtocolTests
@@ -167,18 +168,22 @@ def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[
         "bytes_up": int(total_over_rounds(rows, "bytes_up")),
         "bytes_down": int(total_over_rounds(rows, "bytes_down")),
         "samples": int(total_over_rounds(rows, "samples")),
-        "flops": flops_of(
-            federation,
-            worker,
-            _by_group(rows, "samples_held/"),
-            _by_group(rows, "samples_closing/"),
-            _by_group(rows, "samples_opening/"),
-            total_over_rounds(rows, "samples_adapted"),
-        ),
+        **_flops(federation, worker, rows),
         "samples_per_second": round(total_over_rounds(rows, "samples") / max(seconds["train"], 1e-9), 1),
         "seconds": seconds,
         "peak_memory_mb": peak_memory_mb(),
     }
+
+
+def _flops(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
+    """The operations of the run, or why they were not counted: the run has ended well, and must not fail for them."""
+    held, closing, opening = (_by_group(rows, f"samples_{name}/") for name in ("held", "closing", "opening"))
+    try:
+        return {
+            "flops": flops_of(federation, worker, held, closing, opening, total_over_rounds(rows, "samples_adapted"))
+        }
+    except Exception as error:
+        return {"flops": None, "flops_note": f"operations are not counted: {error_line(error)}"}
 
 
 def _by_group(rows: Sequence[Row], prefix: str) -> dict[int, float]:

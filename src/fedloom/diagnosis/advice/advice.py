@@ -12,7 +12,7 @@ from fedloom.core.text import counted, listed
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.advice.evidence import GOALS, Evidence, Needs, evidence_for, rules
 from fedloom.diagnosis.diagnosis import Diagnosis, diagnose_scenario
-from fedloom.engine.loop import require_public
+from fedloom.engine.jobs import require_public
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.setup import Setup

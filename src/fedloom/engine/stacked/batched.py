@@ -252,7 +252,7 @@ class Stacks:
                 why = f"engine: batched cannot run this: {reason_of(error)}; take processes, serial or auto"
                 cause = ConfigError(why).with_traceback(error.__traceback__)
             cause.add_note(f"clients {others} were trained together")
-            with staged(ctx, stage):
+            with staged(ctx, stage, clients[0].method):
                 raise cause from error.__cause__
         per_sample = (time.perf_counter() - started) / max(1, sum(client.samples for client in clients))
         rows = {name: value.unbind() for name, value in tree.items()}

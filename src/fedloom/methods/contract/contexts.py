@@ -94,6 +94,8 @@ class ServerContext:
         public: data that the server holds itself (`scenario.public`), None without any.
         nets: of clients with different architectures, each one's, by group; client k has number k mod their count.
         participants: how many clients the run draws for a round.
+        drawn: ids of the clients that were drawn for the round, in order, for methods that pair or group them. The same
+            in `down`, `unpack` and `aggregate`; empty in `select` and wherever no round runs.
         client: id of the client to which a payload, an upload or a predictor belongs, N and above for newcomers; -1
             where it is the server's own.
     """
@@ -105,6 +107,7 @@ class ServerContext:
     nets: Sequence[FunctionalNet] = ()
     participants: int = 0
     client: int = -1
+    drawn: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

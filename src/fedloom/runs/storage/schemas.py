@@ -111,6 +111,7 @@ class _Numbers(_Scores):
     model: Word = ""
     samples: Count = 0
     flops: Amount | None = None
+    flops_note: Word = ""
     samples_per_second: Amount = 0.0
     peak_memory_mb: Amount = 0.0
     figures: dict[Word, float | None] = {}
