@@ -63,6 +63,7 @@ def mixed(net: fm.Net, x: Tensor) -> Tensor:
     bundle = cast(fm.Bundle, net)
     alpha, shared = cast(Tensor, net.extra.alpha), dict(bundle["shared"].named_parameters())
     private_parameters = bundle["own"].named_parameters()
+    # the mixed loss trains v and alpha, and w by its own loss alone
     tree = {name: alpha * value + (1 - alpha) * shared[name].detach() for name, value in private_parameters}
     logits: Tensor = functional_call(bundle["shared"], tree, (x,))
     return logits

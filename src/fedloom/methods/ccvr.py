@@ -112,11 +112,8 @@ def virtual_features(
 ) -> tuple[Tensor, Tensor]:
     """Draw features from the Gaussian of every class that is held, from the stream "virtual" of the round.
 
-    Args:
-        mean: means [C, d], float64.
-        covariances: [C, d, d], float64; negative eigenvalues count as zero.
-        count: features to draw for each class.
-        ctx: the round and the random streams.
+    mean: means [C, d], float64. covariances: [C, d, d], float64; negative eigenvalues count as zero. count: features to
+    draw for each class. ctx: the round and the random streams.
 
     Returns z [n, d], float64, and labels [n], n = count times the classes that are held.
     """

@@ -93,6 +93,7 @@ class CFL(fm.Method):
             for k, upload in uploads.items()
         }
         present, rows = torch.tensor(list(changes)), torch.stack(list(changes.values()))
+        # cosines, which are compared in float32: rounding must not make one greater than 1
         unit = rows / rows.norm(dim=1, keepdim=True).clamp(min=1e-12)
         similarity[present.unsqueeze(1), present] = (unit @ unit.T).clamp(-1, 1).float()
         known[present.unsqueeze(1), present] = True
@@ -106,6 +107,7 @@ class CFL(fm.Method):
             mean = mean_change(changed, [self._weight(uploads[k]) for k in changed])
             norms.append((float(mean.norm()), max(float(upload["change"].norm()) for upload in changed.values())))
             if self._may_split(*norms[-1], len(seen), ctx.round) and bool(known[seen.unsqueeze(1), seen].all()):
+                # only pairs that were seen together have a similarity, so all pairs of a cluster must be known
                 apart = bipartition(similarity[seen.unsqueeze(1), seen], self.options.linkage)
                 clusters[seen[apart]] = len(models)
                 models.append(models[number])
@@ -151,10 +153,8 @@ def mean_change(changed: Mapping[int, Mapping[str, Tensor]], weights: Sequence[f
 def bipartition(similarity: Tensor, linkage: Literal["complete", "single"]) -> Tensor:
     """Split clients in two by agglomerative clustering: which of them [m], bool, are apart from the first.
 
-    Args:
-        similarity: similarities [m, m], symmetric, m of 2 or more.
-        linkage: "complete" joins the groups whose least similar pair is most similar; "single" those with the most
-            similar pair. Of equally similar groups the first are joined.
+    similarity: similarities [m, m], symmetric, m of 2 or more. linkage: "complete" joins the groups whose least similar
+    pair is most similar; "single" those with the most similar pair. Of equally similar groups the first are joined.
 
     Example:
         >>> rows = torch.tensor([[1.0, 0.9, -0.5], [0.9, 1.0, -0.4], [-0.5, -0.4, 1.0]])

@@ -73,6 +73,7 @@ class COPA(fm.Method):
             heads, classes = consts["heads"], net.head.out_features
             foreign_logits = functional.linear(z, heads["head.weight"], heads.get("head.bias"))
             foreign_logits = foreign_logits.view(len(batch.y), classes, -1)  # [B, C, N - 1]
+            # every foreign head must recognise the features, so the label is the same for all of them
             labels = batch.y.unsqueeze(1).expand(-1, foreign_logits.shape[2])
             terms["ce_foreign"] = self.options.weight * batch.mean(fm.cross_entropy(foreign_logits, labels).sum(1))
         return fm.Objective.sum(terms)

@@ -43,10 +43,7 @@ class Ditto(fm.Method):
     def own_loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         """Return the private net's objective, Eq. 1: F_k(v) + weight / 2 |v - w|^2, w the received weights.
 
-        Args:
-            net: a bundle; only its net "own" is read.
-            batch: B samples.
-            consts: "received", the tree w.
+        `consts` has "received", the tree w.
         """
         private_net = cast(fm.Bundle, net)["own"]
         pull = trees.squared_distance(dict(private_net.named_parameters()), consts["received"])

@@ -87,10 +87,7 @@ class FedALA(fm.Method):
     def mixing_loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
         """Return the CE of the net whose head is mixed by A, as a function of A = `net.extra`.
 
-        Args:
-            net: the net, whose own head is not read.
-            batch: B samples of the share that adapts A.
-            consts: "pairs", for each entry of the head its local and its received weights.
+        `consts` has "pairs", for each entry of the head its local and its received weights.
         """
         mixing: fm.Tree = {name: getattr(net.extra, _flat(name)) for name in consts["pairs"]}
         tree = _mixed(consts["pairs"], mixing)

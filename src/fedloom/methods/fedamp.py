@@ -99,18 +99,18 @@ class FedAMP(fm.Method):
     def partner_weights(self, own: fm.Tree, others: list[fm.Tree]) -> list[float]:
         """Return xi of each of the other models; 0 for one that is not finite.
 
-        Args:
-            own: the client's weights.
-            others: weights of the other clients.
+        own: the client's weights. others: weights of the other clients.
         """
         options, vector = self.options, _flat(own)
         if not others:
             return []
         if options.kernel == "cosine":
             cosines = torch.stack([cosine(vector, _flat(tree)) for tree in others])
+            # a model without length has no direction: -inf gives it the weight 0 in the softmax
             scores = torch.where(cosines.isfinite(), options.sigma * cosines, -torch.inf)
             weights = (1 - options.own_share) * torch.softmax(scores, 0)
             return torch.where(weights.isfinite(), weights, 0.0).tolist()
+        # A'(d) of A(d) = 1 - exp(-d / sigma), which weighs the pull of each model
         slopes = [math.exp(-float((vector - _flat(tree)).square().sum()) / options.sigma) for tree in others]
         return [options.alpha * slope / options.sigma if math.isfinite(slope) else 0.0 for slope in slopes]
 

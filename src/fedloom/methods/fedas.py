@@ -78,17 +78,12 @@ class FedAS(fm.Method):
         ]
 
     def squared_gradients(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        """Tap squared norms of gradients whose mean over a client's samples is its trace, or that by samples.
-
-        Args:
-            net: the trained net in evaluation mode.
-            batch: B samples.
-            consts: not used.
-        """
+        """Tap squared norms of gradients whose mean over a client's samples is its trace, or that by samples."""
         weights, rows = dict(net.named_parameters()), len(batch.y)
         parts = [slice(None)] if self.options.trace == "batches" else [slice(i, i + 1) for i in range(rows)]
         squares = [squared_norm(net, weights, batch.x[part], batch.y[part]) for part in parts]
         tapped = squares[0].expand(rows) / rows if self.options.trace == "batches" else torch.stack(squares)
+        # the pass needs a loss with a path to the trained head, and must not move it
         nothing = 0 * torch.stack([value.sum() for value in net.head.parameters()]).sum()
         return fm.Objective(nothing, {}, {"squares": tapped})
 
@@ -125,10 +120,7 @@ def traces_of(uploads: fm.Uploads) -> list[float]:
 def own_features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the features [B, d] of the client's own last model: a measure for statistics.
 
-    Args:
-        net: evaluated as a function of its weights.
-        batch: its inputs are read.
-        consts: "own", that model.
+    `consts` has "own", that model.
     """
     return net.functional.features(consts["own"], batch.x)
 
@@ -136,10 +128,7 @@ def own_features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
 def alignment(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
     """Return the sum over the classes of a batch of the mean over samples and features of (z - goal)^2.
 
-    Args:
-        net: the net with the received body.
-        batch: B samples.
-        consts: "goals", the class means of the client's own features.
+    `consts` has "goals", the class means of the client's own features.
     """
     goals = consts["goals"]
     distances = (net.features(batch.x) - goals.values[batch.y].to(batch.x.device)).square().mean(1)
@@ -152,10 +141,6 @@ def alignment(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
 def squared_norm(net: fm.Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
     """Return the squared 2-norm [] of the gradient of the mean cross-entropy.
 
-    Args:
-        net: evaluated as a function of its weights.
-        weights: parameters by name.
-        x: inputs [B, ...].
-        y: labels [B], int64.
+    net: evaluated as a function of its weights. weights: parameters by name. x: inputs [B, ...]. y: labels [B], int64.
     """
     return torch.stack([value.square().sum() for value in gradients_at(net, weights, x, y).values()]).sum()

@@ -93,6 +93,7 @@ class FedCDA(fm.Method):
         """The participants in random order, in batches as even as can be."""
         max_clients = max(1, int(math.log(COMBINATIONS, self.options.kept))) if self.options.kept > 1 else len(clients)
         count = min(len(clients), max(self.options.batches, math.ceil(len(clients) / max_clients)))
+        # the order decides which models are fixed when a batch chooses, so it is drawn anew in every round
         order = ctx.task.streams.numpy("batches", ctx.round).permutation(clients).tolist()
         return [order[start::count] for start in range(count)]
 
@@ -100,6 +101,7 @@ class FedCDA(fm.Method):
 def _flat(stored: fm.Record, client: int, slot: int, centre: fm.Tree, task: fm.Task) -> tuple[Tensor, float]:
     """A kept model's parameters as one vector, float64, from the last global model on: distances stay, digits too."""
     tree = parameters(fm.get_tree(stored, f"kept.{client}.{slot}"), task)
+    # distances are differences of nearly equal numbers: from the centre on, float64 keeps their digits
     flat = torch.cat([(value.double() - centre[name].double()).flatten() for name, value in tree.items()])
     return flat, fm.get_number(stored, f"loss.{client}.{slot}")
 

@@ -34,8 +34,7 @@ class GaussianHead(SumsRound):
     def gaussians(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor, Tensor]:
         """Return class means [C, d], shares of the classes [C], and the one covariance [d, d], gamma in it.
 
-        Args:
-            uploads: the clients' statistics.
+        uploads: the clients' statistics.
         """
         means, shares, squares, samples = self.means(uploads)
         if self.options.covariance == "all":

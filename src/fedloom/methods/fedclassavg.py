@@ -79,10 +79,8 @@ def supervised_contrast(views: Sequence[Tensor], batch: fm.Batch, tau: float) ->
 
     Positives of a row are all other rows of its label, in any view; rows without any have the loss 0.
 
-    Args:
-        views: the features of each view [B, d], normalised here.
-        batch: labels and mask; padded rows are neither positives nor negatives.
-        tau: temperature of the cosines, above 0.
+    views: the features of each view [B, d], normalised here. batch: labels and mask; padded rows are neither positives
+    nor negatives. tau: temperature of the cosines, above 0.
     """
     z, size = normalize(torch.cat(list(views)), dim=1), len(batch.y)
     labels = batch.y.repeat(len(views))

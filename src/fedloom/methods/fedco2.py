@@ -174,10 +174,7 @@ class FedCO2(fm.Method):
     def mutual(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         """Intra-client transfer, Eq. 4-5: KL(teacher || student), each net taught by the other as it was before.
 
-        Args:
-            net: a bundle of the nets "online" and "offline".
-            batch: B samples.
-            consts: "teachers", the tree of each net at the start of the round, which does not train.
+        `consts` has "teachers", the tree of each net at the start of the round, which does not train.
         """
         bundle, terms = cast(fm.Bundle, net), {}
         to = {ONLINE: self.options.intra_to_online, OFFLINE: self.options.intra_to_offline}
@@ -253,11 +250,8 @@ def head_stacks(heads: Sequence[fm.Tree]) -> list[fm.Tree]:
 def foreign_losses(bundle: fm.Bundle, maps: Tensor, batch: fm.Batch, stacks: Sequence[fm.Tree]) -> Tensor:
     """Sum of the foreign heads' cross-entropies on maps [B, f], Eq. 6. The heads are frozen, in evaluation mode.
 
-    Args:
-        bundle: classifies with the heads' weights.
-        maps: what a classifier block gets [B, f].
-        batch: the labels, and the mask of its rows.
-        stacks: the heads, as `head_stacks` returns them.
+    bundle: classifies with the heads' weights. maps: what a classifier block gets [B, f]. batch: the labels, and the
+    mask of its rows. stacks: the heads, as `head_stacks` returns them.
     """
     losses = []
     for stack in stacks:
@@ -273,10 +267,8 @@ def foreign_logits(bundle: fm.Bundle, maps: Tensor, stack: fm.Tree) -> Tensor:
 
     Where the classifier block is the head alone, all rows are one matrix, because many small products take longer.
 
-    Args:
-        bundle: classifies with the heads' weights.
-        maps: what a classifier block gets [B, f].
-        stack: Q heads, one of the trees that `head_stacks` returns.
+    bundle: classifies with the heads' weights. maps: what a classifier block gets [B, f]. stack: Q heads, one of the
+    trees that `head_stacks` returns.
     """
     if bundle.first_net.classifier_block == ("head",) and isinstance(bundle.first_net.head, nn.Linear):
         weight, bias = stack["head.weight"], stack.get("head.bias")

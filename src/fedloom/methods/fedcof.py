@@ -32,11 +32,9 @@ class CovarianceHead(MeansRound):
     def gram(self, means: fm.ClassTable, spread: Tensor, totals: Tensor) -> Tensor:
         """Return sum_c (n_c - 1) (Sigma_c + gamma I) + N mu mu^T [d, d] over the classes that somebody holds.
 
-        Args:
-            means: of each class over all clients [C, d].
-            spread: Sigma_c [C, d, d].
-            totals: n_c [C].
+        means: of each class over all clients [C, d]. spread: Sigma_c [C, d, d]. totals: n_c [C].
         """
+        # degrees of freedom: a class of one sample has no spread
         free = (totals - 1).clamp(min=0)
         centre = (totals / totals.sum().clamp(min=1)) @ means.values
         identity = torch.eye(len(centre), dtype=centre.dtype)
@@ -58,14 +56,13 @@ def covariances(tables: fm.ClassTable, counts: Tensor, means: fm.ClassTable) -> 
 
     Sigma_c = sum_k n_k^c (mu_k^c - mu_c)(...)^T / (K_c - 1) over the K_c clients that hold class c.
 
-    Args:
-        tables: the clients' class means [m, C, d].
-        counts: their class counts [m, C], float64.
-        means: over all clients [C, d], float64.
+    tables: the clients' class means [m, C, d]. counts: their class counts [m, C], float64. means: over all clients [C,
+    d], float64.
     """
     apart = torch.where(tables.held.unsqueeze(2), tables.values.double() - means.values, 0.0)
     scatter: Tensor = torch.einsum("kc,kci,kcj->cij", counts, apart, apart)
     holders = tables.held.sum(0)
+    # division by infinity gives the 0 of a class with one holder
     divisor = torch.where(holders > 1, holders - 1, torch.inf)
     return scatter / divisor.view(-1, 1, 1)
 

@@ -120,16 +120,13 @@ def context_of(tree: fm.Tree) -> Tensor:
 def gated_logits(net: fm.Net, z: Tensor, head: fm.Tree, context: Tensor, *, noise: bool) -> Tensor:
     """Return personal(r z) + global(s z) [B, C].
 
-    Args:
-        net: with the personal head and the gate.
-        z: features [B, d].
-        head: the global head.
-        context: v [d].
-        noise: add Gumbel noise to the scores of the gate.
+    net: with the personal head and the gate. z: features [B, d]. head: the global head. context: v [d]. noise: add
+    Gumbel noise to the scores of the gate.
     """
     scores = net.extra(z * context)
     if noise:
         uniform = torch.rand_like(scores).clamp(min=1e-20)
+        # Gumbel noise -log(-log u); both logarithms are kept from the infinity at 0 and 1
         scores = scores - (-uniform.log()).clamp(min=1e-20).log()
     personal, general = torch.softmax(scores, dim=1).unbind(1)
     logits: Tensor = net.head(personal * z) + linear(general * z, head[W], head.get("head.bias"))
@@ -139,11 +136,7 @@ def gated_logits(net: fm.Net, z: Tensor, head: fm.Tree, context: Tensor, *, nois
 def tested_logits(net: fm.Net, x: Tensor, head: fm.Tree, context: Tensor) -> Tensor:
     """Return the logits [B, C] of a test, without noise.
 
-    Args:
-        net: with the personal head and the gate.
-        x: inputs [B, ...].
-        head: the global head.
-        context: v [d].
+    net: with the personal head and the gate. x: inputs [B, ...]. head: the global head. context: v [d].
     """
     z = net.features(x)
     return gated_logits(net, z, {n: value.to(z) for n, value in head.items()}, context.to(z), noise=False)
@@ -152,10 +145,7 @@ def tested_logits(net: fm.Net, x: Tensor, head: fm.Tree, context: Tensor) -> Ten
 def discrepancy(z: Tensor, other: Tensor, batch: fm.Batch) -> Tensor:
     """Return the squared maximum mean discrepancy [] of two sets of features, summed over Gaussian kernels.
 
-    Args:
-        z: features [B, d].
-        other: features of the same samples [B, d].
-        batch: whose mask says which rows count.
+    z: features [B, d]. other: features of the same samples [B, d]. batch: whose mask says which rows count.
     """
 
     def kernels(a: Tensor, b: Tensor) -> Tensor:

@@ -50,12 +50,10 @@ class Debiased(fm.Method):
     def tracked(self, net: fm.Net, batch: fm.Batch, z: Tensor) -> tuple[Tensor, Tensor]:
         """Return m with this batch [d], through which gradients reach its share alone, and the term that moves m.
 
-        Args:
-            net: has m so far.
-            batch: B samples.
-            z: their features [B, d].
+        net: has m so far. batch: B samples. z: their features [B, d].
         """
         before, mean = cast(Tensor, net.extra.mean), batch.mean(z)
+        # its gradient moves m by mu (m - mean), a running mean; the value is taken out again, so the loss is CE alone
         tracking = self.options.mu / 2 * (before - mean.detach()).square().sum()
         return (1 - self.options.mu) * before.detach() + self.options.mu * mean, tracking - tracking.detach()
 
@@ -151,10 +149,7 @@ class Consensus(Debiased):
 def with_bias(shared: fm.Tree, bias: Tensor, task: fm.Task) -> fm.Tree:
     """Return the net's full weights, with a running mean of 0.
 
-    Args:
-        shared: the entries that all clients have.
-        bias: a client's vector [d].
-        task: has the order of the entries.
+    shared: the entries that all clients have. bias: a client's vector [d]. task: has the order of the entries.
     """
     tree = shared | {BIAS: bias, MEAN: torch.zeros_like(bias)}
     return {name: tree[name] for name in task.init}

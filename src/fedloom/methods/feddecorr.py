@@ -103,10 +103,8 @@ def features_of(net: fm.Net) -> Iterator[list[Tensor]]:
 def correlation(z: Tensor, batch: fm.Batch, form: Literal["code", "paper"] = "code") -> Tensor:
     """Return how much the dimensions of features correlate over a batch, a scalar; 0 for fewer than two samples.
 
-    Args:
-        z: features [B, d].
-        batch: its mask says which rows count.
-        form: that of the released code or of the paper, as in `Options`.
+    z: features [B, d]. batch: its mask says which rows count. form: that of the released code or of the paper, as in
+    `Options`.
 
     Example:
         >>> z = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])
@@ -115,6 +113,7 @@ def correlation(z: Tensor, batch: fm.Batch, form: Literal["code", "paper"] = "co
     """
     counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
     samples, width = counted.sum(), z.shape[1]
+    # padding rows of stacked batches are no samples
     centred = torch.where(counted.unsqueeze(1), z - batch.mean(z), 0.0)
     variances = centred.square().sum(0) / (samples - 1).clamp(min=1)
     standardised = centred / (variances + 1e-8).sqrt()

@@ -72,6 +72,7 @@ class FedDF(fm.Method):
         rng, next_server = ctx.task.streams.numpy("distillation", ctx.round), dict(server)
         for group in sorted({group_of(client, ctx.nets) for client in uploads}):
             mean: fm.Tree = self.mean({k: upload for k, upload in uploads.items() if group_of(k, ctx.nets) == group})
+            # all architectures have the same teachers, and each its own student: the mean of its clients
             next_server[model_of(group)] = self._taught(
                 mean, ctx.nets[group], torch.stack(teacher_logits).mean(0), public, rng
             )

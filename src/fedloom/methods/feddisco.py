@@ -49,6 +49,7 @@ class FedDisco(fm.Method):
         )
         if self.options.normalised:
             distances = distances / distances.sum().clamp(min=1e-12)
+        # a client whose labels are far from even can fall below 0 and is then left out
         weights = (shares(samples) - self.options.a * distances + self.options.b).relu()
         return {"model": self.mean(uploads, weights=weights.tolist() if weights.any() else "samples")}
 

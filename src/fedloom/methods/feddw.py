@@ -205,10 +205,7 @@ class DW(fm.Method):
 def decayed(value: float, divisor: float, times: int) -> float:
     """Return value / divisor^times; 0 where the power is larger than any float.
 
-    Args:
-        value: what is divided.
-        divisor: 1 or more.
-        times: how many times it is divided.
+    value: what is divided. divisor: 1 or more. times: how many times it is divided.
     """
     try:
         return value / divisor**times

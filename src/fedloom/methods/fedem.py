@@ -70,6 +70,7 @@ class FedEM(fm.Method):
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         nets = children(net)
         logits = [one.functional.logits(tree, batch.x) for one, tree in zip(nets, consts["received"], strict=True)]
+        # E-step at the received weights: q is a constant of the M-step, so no gradient passes through it
         q = responsibilities(torch.stack([fm.cross_entropy(o, batch.y) for o in logits], 1), consts["prior"])
         ce = torch.stack([fm.cross_entropy(one(batch.x), batch.y) for one in nets], 1)
         return fm.Objective.sum({"ce": batch.mean((q.detach() * ce).sum(1))})
@@ -118,16 +119,14 @@ def children(net: fm.Net) -> list[fm.Net]:
 
 def responsibilities(losses: Tensor, shares: Tensor) -> Tensor:
     """Return q [B, M], the posterior of the models, from cross-entropies [B, M] and shares [M]."""
+    # q_j is proportional to share_j exp(-CE_j); in logarithms nothing underflows
     return (shares.clamp(min=_LEAST).log().to(losses.dtype) - losses).softmax(1)
 
 
 def sample_shares(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return q [B, M] at the net's present weights.
 
-    Args:
-        net: a bundle of M models.
-        batch: B samples.
-        consts: "shares" of an earlier E-step, else "prior" [M].
+    `consts` has "shares" of an earlier E-step, else "prior" [M].
     """
     losses = torch.stack([fm.cross_entropy(one(batch.x), batch.y) for one in children(net)], 1)
     return responsibilities(losses, consts["shares"] if "shares" in consts else consts["prior"])
@@ -137,6 +136,7 @@ def with_shares(predictor: fm.Predictor, shares: Tensor) -> fm.Predictor:
     """Return the predictor of sum_j share_j softmax(o_j), whose scores are logarithms of these probabilities."""
 
     def logits(net: fm.Net, x: Tensor) -> Tensor:
+        # the mixture is of probabilities, not of logits
         logs = torch.stack([one(x).log_softmax(1) for one in children(net)])
         return (logs + shares.clamp(min=_LEAST).log().to(logs).view(-1, 1, 1)).logsumexp(0)
 

@@ -54,6 +54,7 @@ class FedExP(fm.Method):
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, state = super().end(work, state, ctx)
         change = difference(*(parameters(tree, ctx.task) for tree in (work.tree, work.start.tree)))
+        # the client squares its own change, so that the server needs no more than a mean
         squares = [value.double().square().sum() for value in change.values()]
         return payload | {"squared_length": torch.stack(squares).sum()}, state
 
@@ -64,6 +65,7 @@ class FedExP(fm.Method):
         old, mean = (parameters(tree, ctx.task) for tree in (fm.get_tree(server, "model"), model))
         eps = options.eps * (len(uploads) if options.eps_by_participants else 1)
         squared_mean = sum(float((mean[name].double() - old[name].double()).square().sum()) for name in mean)
+        # eta_g = max(1, mean |change|^2 / 2 (|mean change|^2 + eps)): large where changes point apart
         divisor = 2 * (squared_mean + eps)
         rate = max(1.0, squared_length / divisor) if divisor > 0 else 1.0
         if rate > 1:

@@ -123,6 +123,7 @@ class FedFomo(fm.Method):
         consts = work.start.consts
         clients = max(ctx.task.clients, ctx.client + 1)  # a client that never trained comes after the others
         raw = torch.zeros(clients, dtype=torch.float64)
+        # the first of the models is the base itself, which stands for nobody
         raw[consts["owners"]] = raw_weights(work.collected["losses"], consts["lengths"])[1:]
         started = mixed(work.start.tree, {**consts, **work.collected})
         payload: fm.Record = {"weights": work.tree, "raw": raw.float(), "samples": ctx.samples}
@@ -145,10 +146,7 @@ def senders(record: fm.Record) -> list[int]:
 def length_of(tree: fm.Tree, base: fm.Tree, norm: Norm) -> float:
     """Return the length of a change of weights, in float64.
 
-    Args:
-        tree: the weights after it.
-        base: those before it, under the same names.
-        norm: as the option `norm` has it.
+    tree: the weights after it. base: those before it, under the same names. norm: as the option `norm` has it.
     """
     changes = [value.double() - base[name].double() for name, value in tree.items()]
     if norm == "l1":
@@ -164,9 +162,7 @@ def raw_weights(losses: Tensor, lengths: Tensor) -> Tensor:
 
     It is 0 for a model as the first one, and for one whose loss or length is not finite.
 
-    Args:
-        losses: validation losses [models].
-        lengths: how far each model is from the first [models].
+    losses: validation losses [models]. lengths: how far each model is from the first [models].
     """
     falls = (losses[0].double() - losses.double()) / torch.where(lengths > 0, lengths, 1.0)
     return torch.where((lengths > 0) & falls.isfinite() & lengths.isfinite(), falls, 0.0)
@@ -174,10 +170,12 @@ def raw_weights(losses: Tensor, lengths: Tensor) -> Tensor:
 
 def mixed(weights: fm.Tree, consts: fm.Consts) -> fm.Tree:
     """Return `weights`, moved to the mean of `consts["models"]` by their positive raw weights, if there are any."""
+    # a model that raises the loss has no weight, however near it is
     positive = raw_weights(consts["losses"], consts["lengths"]).clamp(min=0)
     shares = positive / torch.where(positive.any(), positive.sum(), 1.0)
     pairs, moved = list(zip(shares, consts["models"], strict=True)), fm.Tree()
     for name, value in weights.items():
+        # a model that diverged has share 0, and 0 times infinity would be NaN
         moves = [torch.where(share > 0, share * (tree[name] - value), 0.0) for share, tree in pairs]
         moved[name] = (value + torch.stack(moves).sum(0)).to(value) if value.is_floating_point() else value
     return moved

@@ -94,6 +94,7 @@ class FedGen(fm.Method):
             noise, labels = self.drawn(held, rng)
             z = generated(tree, noise, labels)
             logits = functional.linear(z, weights.flatten(0, 1), biases).view(len(z), len(weights), -1)  # [n, C, m]
+            # [n, m]: each client's head judges generated features, weighted by its share of the label
             losses = fm.cross_entropy(logits, labels.unsqueeze(1).expand(-1, len(models)))
             total = (shares[labels] * losses).sum(1).mean()
             return total + options.diversity * crowding(noise, z) if options.diversity else total
@@ -106,6 +107,7 @@ class FedGen(fm.Method):
     def drawn(self, counts: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
         """Normal noise [draws, noise] and labels [draws], by how often each class is held, counts [C]."""
         held = counts.double().numpy()
+        # labels follow the counts of all clients, so that rare classes are not invented more often than seen
         labels = rng.choice(len(held), self.options.draws, p=held / held.sum())
         return torch.from_numpy(rng.standard_normal((self.options.draws, self.options.noise))), torch.from_numpy(labels)
 

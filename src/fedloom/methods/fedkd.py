@@ -118,7 +118,9 @@ class FedKD(fm.Method):
         logits_of = {student: member.head(z[student]) for student, member in nets.items()}
         ce = {student: batch.mean(fm.cross_entropy(logits, batch.y)) for student, logits in logits_of.items()}
         terms = {f"ce_{student}": value for student, value in ce.items()}
+        # both nets learn less from each other while they are wrong; the divisor is no path for gradients
         doubt = (ce[MENTOR] + ce[MENTEE]).detach().clamp(min=_LEAST_DOUBT)
+        # features of two nets are comparable only through a learned map, which moves with the mentee's term
         aligned = net.extra(z[MENTEE])
         for student, teacher in ((MENTOR, MENTEE), (MENTEE, MENTOR)):
             terms[f"kl_{student}"] = (
@@ -167,9 +169,7 @@ def factored(tree: fm.Tree, energy: float) -> fm.Tree:
     is: a run that diverged ends as those of other methods do. The largest number of each column of u is positive, so
     that factors are unique where singular values differ. Computed in float64, kept in the entry's dtype.
 
-    Args:
-        tree: weights by name.
-        energy: part of the squared singular values, in (0, 1], that the rank r has to keep.
+    tree: weights by name. energy: part of the squared singular values, in (0, 1], that the rank r has to keep.
     """
     parts: fm.Tree = {}
     for name, value in tree.items():

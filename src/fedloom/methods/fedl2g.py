@@ -130,10 +130,7 @@ class FedL2G(fm.Method):
     def loss_of_quiz(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         """Return the CE of the quiz after a guided step on a study batch, as a function of the vectors.
 
-        Args:
-            net: the net, whose own weights stay.
-            batch: study samples.
-            consts: the "quiz" with its inputs and labels, and the "rate" of the step.
+        `consts` has the "quiz" with its inputs and labels, and the "rate" of the step.
         """
         quiz: fm.LabelledRows = consts["quiz"]
         weights = {n: p for n, p in net.named_parameters() if p.requires_grad and not n.startswith(f"{fm.EXTRA}.")}
@@ -142,6 +139,7 @@ class FedL2G(fm.Method):
         moved = {n: w - consts["rate"] * step for (n, w), step in zip(weights.items(), steps, strict=True)}
         logits: Tensor = functional_call(net, moved, (quiz.values,))
         ce = fm.cross_entropy(logits, quiz.labels).mean()
+        # the gradient goes through the guided step to the vectors, and its other terms are shown only
         return fm.Objective(ce, {"ce_quiz": ce, **{name: part.detach() for name, part in parts.items()}})
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:

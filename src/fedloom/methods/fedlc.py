@@ -22,6 +22,7 @@ class FedLC(fm.Method):
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start, counts = super().begin(payload, state, ctx), ctx.class_counts.double()
+        # n^(-1/4) is the margin of a class; an absent class gets so low a logit that no gradient reaches it
         offset = torch.where(counts > 0, -self.options.tau * counts.clamp(min=1) ** -0.25, fm.ABSENT)
         return fm.Start(start.tree, {"offset": offset})
 

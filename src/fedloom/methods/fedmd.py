@@ -110,10 +110,7 @@ class FedMD(fm.Method):
     def digest(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         """Return the distance of logits to the consensus on public inputs.
 
-        Args:
-            net: the client's net.
-            batch: public inputs; y numbers them.
-            consts: "consensus" [n, C].
+        `consts` has "consensus" [n, C].
         """
         apart = net(batch.x) - consts["consensus"][batch.y]
         distance = apart.abs() if self.options.distance == "absolute" else apart.square()

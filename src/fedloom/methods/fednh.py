@@ -91,7 +91,9 @@ class FedNH(fm.Method):
         rows = fm.get_tree(server, "model")[W]
         counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
         fresh: fm.ClassTable = self.mean(uploads, "prototypes", counts)
+        # in float64, because rows change by little when rho is near 1
         rho, mean = self.options.rho, normalize(fresh.values.double(), dim=1)
+        # the moving average leaves the unit sphere, so it is scaled back
         mixed = normalize(rho * rows.double() + (1 - rho) * mean, dim=1).to(rows.dtype)
         unchanged = ~fresh.held | torch.tensor(rho == 1)
         model = self.mean(uploads, weights="uniform") | {W: torch.where(unchanged.unsqueeze(1), rows, mixed)}

@@ -35,9 +35,11 @@ class FedNova(fm.Method):
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         samples, norms = ([fm.get_number(upload, key) for upload in uploads.values()] for key in ("samples", "norm"))
         total = sum(samples)
+        # p_k / |a_k|: a client that made no step divides by 1 and has no change either
         weights = [n / max(a, 1.0) / total for n, a in zip(samples, norms, strict=True)]
         effective = sum(n * a for n, a in zip(samples, norms, strict=True)) / total
         model, step = self.mean(uploads, weights=weights), effective * sum(weights)
+        # the mean takes weights as shares, so the step from w^t puts their sum back
         old_and_new = [parameters(tree, ctx.task) for tree in (fm.get_tree(server, "model"), model)]
         buffers = self.mean(uploads) if len(old_and_new[0]) < len(model) else model
         return {"model": buffers | fm.combine(old_and_new, [1 - step, step])}

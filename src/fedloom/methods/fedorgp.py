@@ -119,10 +119,7 @@ class FedORGP(PrototypePull):
 def means_of_kept(rows: fm.LabelledRows, classes: int, share: float) -> fm.ClassTable:
     """Return the mean of the features of each class that `kept` keeps [C, d], float32.
 
-    Args:
-        rows: features [n, d] with their labels.
-        classes: C.
-        share: weight of the distance, as `kept` takes it.
+    rows: features [n, d] with their labels. classes: C. share: weight of the distance, as `kept` takes it.
     """
     sums = torch.zeros(classes, rows.values.shape[1], dtype=torch.float64)
     counts = torch.zeros(classes, dtype=torch.float64)
@@ -139,9 +136,7 @@ def kept(rows: Tensor, share: float) -> Tensor:
     The score mixes the distance to their mean and the cosine with it, both scaled to 0 to 1; the one that varies less,
     relative to its mean, weighs more. Up to three features are all kept, and of more at least half.
 
-    Args:
-        rows: features [n, d] of one class, float64.
-        share: weight of the distance where both vary alike.
+    rows: features [n, d] of one class, float64. share: weight of the distance where both vary alike.
     """
     mean = rows.mean(0, keepdim=True)
     distances, cosines = (rows - mean).norm(dim=1), (unit(rows) @ unit(mean).T).squeeze(1)
@@ -168,15 +163,13 @@ def _scaled(values: Tensor) -> Tensor:
 def angle_terms(rows: Tensor, labels: Tensor, prototypes: Tensor, *, adaptive: bool) -> tuple[Tensor, Tensor]:
     """Return the mean of 1 - cos(r, P_y) over the rows, and the mean of |cos(r, P_c)| over rows and other classes c.
 
-    Args:
-        rows: one for each client and class [R, d].
-        labels: their classes y [R], int64.
-        prototypes: P [C, d].
-        adaptive: weighs a row of the first mean by 1 + sigmoid((a - 0.3) / 0.5), a its mean |cos| over other classes,
-            and an entry of the second in the same way, a its own |cos|; the weights have a gradient.
+    rows: one for each client and class [R, d]. labels: their classes y [R], int64. prototypes: P [C, d]. adaptive:
+    weighs a row of the first mean by 1 + sigmoid((a - 0.3) / 0.5), a its mean |cos| over other classes, and an entry of
+    the second in the same way, a its own |cos|; the weights have a gradient.
     """
     cosines = unit(rows) @ unit(prototypes).T
     is_other = functional.one_hot(labels, len(prototypes)) == 0
+    # orthogonal is neither near nor opposite, so the sign of a cosine does not matter
     others = torch.where(is_other, cosines.abs(), 0.0)
     distances = 1 - cosines.gather(1, labels.unsqueeze(1)).squeeze(1)
     number = max(1, len(prototypes) - 1)

@@ -98,6 +98,7 @@ class FedPAC(fm.Method):
         )
         means = means.to(torch.float32)
         if "prototypes" in server:
+            # a class that nobody holds in this round keeps the mean of the last round that had it
             means = means.fill_missing(fm.get_table(server, "prototypes"))
         tables = fm.ClassTable.stack([fm.get_table(upload, "start_means") for upload in uploads.values()])
         variances = torch.tensor(
@@ -106,6 +107,7 @@ class FedPAC(fm.Method):
         weights = head_weights(tables, counts, variances, self.options.cut)
         heads = [fm.get_tree(upload, "head") for upload in uploads.values()]
         for client, row in zip(uploads, weights.tolist(), strict=True):
+            # zero weights are left out rather than multiplied: a head that diverged would spoil the sum
             mixed = [(head, weight) for head, weight in zip(heads, row, strict=True) if weight > 0]
             server = server | {_head_of(client): fm.weighted_mean(*zip(*mixed, strict=True))}
         found: fm.Record = {"prototypes": means, "head_weights": weights.to(torch.float32)}
@@ -139,6 +141,7 @@ class FedPAC(fm.Method):
         terms = {"ce": batch.mean(fm.cross_entropy(net.head(z), batch.y))}
         if "rows" in consts:
             known, own = consts["known"][batch.y], consts["start_means"]
+            # a class without a global mean is pulled to the client's own mean from before training
             rows = torch.where(known.unsqueeze(1), consts["rows"][batch.y], own.values[batch.y])
             pulled = known | own.held[batch.y] if self.options.unknown == "own" else known
             distance = (z - rows).square().mean(1)
@@ -149,6 +152,7 @@ class FedPAC(fm.Method):
         payload, next_state = super().end(work, state, ctx)
         means = work.collected["start_means"]
         h = weighted_means(fm.ClassTable.stack([means]), ctx.class_counts.unsqueeze(0))
+        # E|z|^2 - sum_c |h_c|^2 in float64, since both are large and nearly equal
         variance = (float(work.collected["squares"]) - float(h.square().sum())) / ctx.samples
         statistics = {
             "prototypes": work.collected["prototypes"],
@@ -184,8 +188,7 @@ def minimum_on_simplex(matrix: Tensor) -> Tensor:
     support one by one, by the largest decrease, and leave it where they would fall below 0. Each support is solved
     exactly, so that no step size and no solver is involved; it ends, because the value falls with every support.
 
-    Args:
-        matrix: symmetric and positive semidefinite [m, m], m of 1 or more. All arithmetic is float64.
+    matrix: symmetric and positive semidefinite [m, m], m of 1 or more. All arithmetic is float64.
 
     Example:
         >>> minimum_on_simplex(torch.tensor([[1.0, 0.0], [0.0, 3.0]]))
@@ -250,11 +253,9 @@ def head_weights(means: fm.ClassTable, counts: Tensor, variances: Tensor, cut: f
     is the variance of the mix, the second its bias for client i. Where statistics are not finite, because the run
     diverged, every client keeps its own head.
 
-    Args:
-        means: class means of features at one body [m, C, d].
-        counts: samples of each class [m, C].
-        variances: trace of the covariance of (one-hot class x features), divided by the number of samples [m].
-        cut: weights up to this one become 0, and the others are scaled to sum to 1.
+    means: class means of features at one body [m, C, d]. counts: samples of each class [m, C]. variances: trace of the
+    covariance of (one-hot class x features), divided by the number of samples [m]. cut: weights up to this one become
+    0, and the others are scaled to sum to 1.
     """
     h = weighted_means(means, counts).flatten(1)
     if not bool(h.isfinite().all() and variances.isfinite().all()):

@@ -81,6 +81,7 @@ class FedPCL(fm.Method):
         if "tables" not in payload:  # round 1
             return fm.Start(tree, {})
         overall, tables = fm.get_table(payload, "prototypes"), fm.get_table(payload, "tables")
+        # a client without a class lends the mean of all clients, so that tables have equal shapes
         rows = torch.where(tables.held.unsqueeze(2), tables.values, overall.values)
         consts = {"rows": torch.cat([overall.values.unsqueeze(0), rows]), "known": overall.held}
         return fm.Start(tree, consts)
@@ -125,13 +126,7 @@ class FedPCL(fm.Method):
 
 
 def unit_features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return r = z / |z| [B, d], z the head's input: a measure for statistics.
-
-    Args:
-        net: the net in evaluation mode.
-        batch: its inputs are read.
-        consts: not used.
-    """
+    """Return r = z / |z| [B, d], z the head's input: a measure for statistics."""
     return unit(net.features(batch.x))
 
 

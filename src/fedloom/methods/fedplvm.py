@@ -96,6 +96,7 @@ class FedPLVM(fm.Method):
         if "rows" in consts:
             known, direction = consts["known"][batch.y], unit(z)
             cosines = direction @ consts["rows"].to(z.dtype).T
+            # alpha < 1 makes far prototypes count more; a power of a negative cosine is not real
             scores = cosines.clamp(min=SMALLEST_COSINE).pow(options.alpha) / options.tau
             of_class = torch.where(consts["classes"] == batch.y.unsqueeze(1), scores, _NEVER)
             contrast = scores.logsumexp(1) - of_class.logsumexp(1)

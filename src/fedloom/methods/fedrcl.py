@@ -68,11 +68,8 @@ class FedRCL(fm.Method):
 def relaxed_contrast(level: Tensor, batch: fm.Batch, tau: float, threshold: float) -> tuple[Tensor, Tensor]:
     """Return contrast and penalty of each sample [B], as in the docstring of `FedRCL`.
 
-    Args:
-        level: features of one level [B, c, ...], averaged over positions here.
-        batch: labels and mask.
-        tau: temperature of the cosines, above 0.
-        threshold: cosine in [-1, 1] below which a pair is not penalised.
+    level: features of one level [B, c, ...], averaged over positions here. batch: labels and mask. tau: temperature of
+    the cosines, above 0. threshold: cosine in [-1, 1] below which a pair is not penalised.
     """
     directions = normalize(level.flatten(2).mean(2) if level.dim() > 2 else level, dim=1)
     cosines = directions @ directions.T

@@ -49,6 +49,7 @@ class FedRep(fm.Method):
         head, body = frozenset({fm.Role.HEAD}), fm.TRAINABLE - {fm.Role.HEAD}
         options = self.options
         return [
+            # the head first: the body then follows a head that fits its features
             fm.Train(self.loss, options.head_epochs, trains=head),
             fm.Train(self.loss, options.body_epochs, trains=body),
         ]

@@ -40,6 +40,7 @@ class FedRoD(fm.Method):
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start, counts = super().begin(payload, state, ctx), ctx.class_counts.double()
+        # balanced softmax: log n_c is added to logits while the generic head trains
         offset = torch.where(counts > 0, self.options.gamma * counts.clamp(min=1).log(), fm.ABSENT)
         return fm.Start(start.tree, {"offset": offset})
 
@@ -50,6 +51,7 @@ class FedRoD(fm.Method):
         return fm.Objective.sum(
             {
                 "ce": batch.mean(fm.cross_entropy(balanced, batch.y)),
+                # the personal head learns the rest: no gradient returns to the body or to the generic head
                 "ce_private": batch.mean(fm.cross_entropy(logits.detach() + net.extra(z.detach()), batch.y)),
             }
         )

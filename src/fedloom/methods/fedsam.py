@@ -46,14 +46,12 @@ class FedSAM(fm.Method):
     def ascent(self, gradients: fm.Tree, parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
         """Return e, the move to the worst point nearby.
 
-        Args:
-            gradients: those of the loss at the parameters, by name.
-            parameters: the present ones.
-            consts: not used.
+        gradients: those of the loss at the parameters, by name. parameters: the present ones. consts: not used.
         """
         scaled = gradients
         if self.options.adaptive:
             scaled = {name: gradient * self._scale(name, parameters) for name, gradient in gradients.items()}
+        # one length over all tensors: the ascent is along the whole gradient
         length = torch.stack([value.square().sum() for value in scaled.values()]).sum().sqrt().clamp(min=1e-12)
         moves = {name: value * (self.options.rho / length) for name, value in scaled.items()}
         if self.options.adaptive:

@@ -214,11 +214,8 @@ def released_repulsion(z: Tensor, batch: fm.Batch, consts: fm.Consts, tau: float
 def rpcl(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSC.Options) -> Tensor:
     """Relational prototype contrastive loss, Eq. 13-14: scalar, mean over samples of known classes.
 
-    Args:
-        z: features [B, d].
-        batch: labels and mask.
-        consts: "prototypes", and "scale" [Q] if `options.scale` is "dataset".
-        options: temperature, scale U, and `rpcl_reduce`: "mean_exp" divides the sum over positives by their number.
+    z: features [B, d]. batch: labels and mask. consts: "prototypes", and "scale" [Q] if `options.scale` is "dataset".
+    options: temperature, scale U, and `rpcl_reduce`: "mean_exp" divides the sum over positives by their number.
     """
     losses, defined = contrast.prototype_contrast(z, batch, consts, options)
     if options.rpcl_reduce == "mean_exp":  # the positives' mean, without the advantage of many holders
@@ -229,11 +226,8 @@ def rpcl(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSC.Options) 
 def cpdr(z: Tensor, batch: fm.Batch, consts: fm.Consts, norm: str) -> Tensor:
     """Consistent prototype discrepancy, Eq. 15: distance to the class's prototype o, mean over known classes.
 
-    Args:
-        z: features [B, d].
-        batch: labels and mask.
-        consts: "consistent", the prototypes o [C, d]; "known" [C] bool, None where all classes are.
-        norm: "l1" or "l2", or else the mean square over d.
+    z: features [B, d]. batch: labels and mask. consts: "consistent", the prototypes o [C, d]; "known" [C] bool, None
+    where all classes are. norm: "l1" or "l2", or else the mean square over d.
     """
     consistent = None if consts["known"] is None else consts["known"][batch.y]
     difference = z - consts["consistent"][batch.y]

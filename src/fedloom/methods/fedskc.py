@@ -242,11 +242,8 @@ def released_lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: Fe
     and is still pushed away from all known classes. Its proximal term compares the weights with themselves and is left
     out.
 
-    Args:
-        logits: [B, C].
-        batch: labels and mask.
-        consts: "prototypes", "known" [C] bool, and "scale" [Q] if `options.scale` is "dataset".
-        options: temperature, and which of the released code's departures hold.
+    logits: [B, C]. batch: labels and mask. consts: "prototypes", "known" [C] bool, and "scale" [Q] if `options.scale`
+    is "dataset". options: temperature, and which of the released code's departures hold.
     """
     scores, has_knowledge = contrast.scaled_similarities(logits, batch, consts, options), consts["known"]
     has = has_knowledge[batch.y]
@@ -265,11 +262,8 @@ def released_lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: Fe
 def lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSKC.Options) -> Tensor:
     """Local contrastive loss, Eq. 2-3: scalar, mean over samples whose class has knowledge.
 
-    Args:
-        logits: [B, C].
-        batch: labels and mask.
-        consts: "prototypes", "known" [C] bool, and "scale" [Q] if `options.scale` is "dataset".
-        options: those of FedSKC; they choose between the equations and the released code.
+    logits: [B, C]. batch: labels and mask. consts: "prototypes", "known" [C] bool, and "scale" [Q] if `options.scale`
+    is "dataset". options: those of FedSKC; they choose between the equations and the released code.
     """
     if _as_released(options):
         return released_lcl(logits, batch, consts, options)
@@ -305,11 +299,8 @@ def aggregation_weights(local: fm.ClassTable, knowledge: fm.ClassTable, samples:
 def variance_ratio(current: fm.ClassTable, last: fm.ClassTable, classes: str) -> float | None:
     """rho = (S_r - S_{r-1}) / S_{r-1}, Eq. 5; None where undefined. S sums the variance over the entries of c~^j.
 
-    Args:
-        current: c~ of this round [C, d].
-        last: c~ of the round before [C, d].
-        classes: "intersection": S is over j known in both rounds; "own": over the classes of each round (so that rho
-            also measures which classes turned up).
+    current: c~ of this round [C, d]. last: c~ of the round before [C, d]. classes: "intersection": S is over j known in
+    both rounds; "own": over the classes of each round (so that rho also measures which classes turned up).
     """
     in_both_rounds = current.held & last.held
     variances, before = (

@@ -175,6 +175,7 @@ class FedSSA(fm.Method):
         tables = fm.ClassTable.stack([fm.get_table(upload, "header") for upload in uploads.values()])
         nothing = "the global row is the client's own, nothing is shared"
         diagnostics = one_holder_per_class("fedssa", tables.held, nothing) if self.options.pool == "sampled" else []
+        # lengths are compared with those of the first header: its scale depends on the net
         first_norms = _rows(ctx.task.init, self.options.share_bias).norm(dim=1).clamp(min=1e-12)
         growth = float(torch.where(tables.held, tables.values.norm(dim=2) / first_norms, 0.0).max())
         if growth > GROWN:

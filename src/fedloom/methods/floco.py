@@ -110,9 +110,7 @@ class Floco(fm.Method):
     def point(self, z: Tensor, consts: fm.Consts) -> Tensor:
         """Draw the point a [M] of a step: around the client's "centre" in `consts`, else anywhere on the simplex.
 
-        Args:
-            z: features [B, d], whose dtype and device a has.
-            consts: the constants of the round.
+        z: features [B, d], whose dtype and device a has. consts: the constants of the round.
         """
         drawn = torch.rand(self.options.ends, dtype=z.dtype, device=z.device)
         if "centre" not in consts:
@@ -169,10 +167,8 @@ def flat_ends(tree: fm.Tree) -> Tensor:
 def logits_at(net: fm.Net, z: Tensor, point: Tensor) -> Tensor:
     """Return the logits [B, C] of the head at a point of the simplex.
 
-    Args:
-        net: with its head, and the other ends as `net.extra.ends` [M - 1, C, d].
-        z: features [B, d].
-        point: the weights of the ends [M].
+    net: with its head, and the other ends as `net.extra.ends` [M - 1, C, d]. z: features [B, d]. point: the weights of
+    the ends [M].
     """
     ends = net.head.weight.unsqueeze(0)
     if len(point) > 1:
@@ -183,9 +179,7 @@ def logits_at(net: fm.Net, z: Tensor, point: Tensor) -> Tensor:
 def project_to_simplex(rows: Tensor, size: float) -> Tensor:
     """Return the nearest points of 0 and more that sum to `size` (Duchi et al., ICML 2008, Figure 1).
 
-    Args:
-        rows: points [n, m].
-        size: the sum of each row of the result, above 0.
+    rows: points [n, m]. size: the sum of each row of the result, above 0.
 
     Example:
         >>> project_to_simplex(torch.tensor([[3.0, 2.5, -1.0]]), 1.0)
@@ -202,8 +196,7 @@ def spread_on_simplex(rows: Tensor) -> Tensor:
 
     As in Floco (Grinwald et al., NeurIPS 2024): sizes from 1e-4 to 1; of equally good ones the least is taken.
 
-    Args:
-        rows: points [n, m].
+    rows: points [n, m].
     """
     found, least = project_to_simplex(rows, 1.0), torch.inf
     for size in torch.linspace(1e-4, 1, 1000, dtype=torch.float64).tolist() if len(rows) > 1 else ():
@@ -224,9 +217,7 @@ def principal_components(rows: Tensor, count: int) -> Tensor:
 
     The sign of a component makes its largest entry positive.
 
-    Args:
-        rows: samples [n, p].
-        count: number of components.
+    rows: samples [n, p]. count: number of components.
 
     Example:
         >>> principal_components(torch.tensor([[0.0, 0.0], [0.0, 2.0], [0.0, 7.0]]), 2).round(decimals=6)

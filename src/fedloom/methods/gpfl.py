@@ -151,10 +151,7 @@ def conditions(embedding: Tensor, class_counts: Tensor) -> tuple[Tensor, Tensor]
 def conditioned_logits(net: fm.Net, x: Tensor, condition: Tensor) -> Tensor:
     """Return the logits [B, C] of the head on features under a condition.
 
-    Args:
-        net: the net, with its conditions.
-        x: inputs [B, ...].
-        condition: u [d].
+    net: the net, with its conditions. x: inputs [B, ...]. condition: u [d].
     """
     z = net.features(x)
     logits: Tensor = net.head(net.extra(z, condition.to(z)))

@@ -84,6 +84,7 @@ class HeteroFL(fm.Method):
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         logits = scaled_logits(net, batch.x, consts["rate"])
         if "held" in consts:
+            # masked logits are 0 and not -inf, as in the released code: they stay in the softmax
             logits = torch.where(consts["held"], logits, 0.0)
         return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(logits, batch.y))})
 
@@ -109,6 +110,7 @@ class HeteroFL(fm.Method):
         weights = fm.Tree()
         for name, value in fm.get_tree(upload, "model").items():
             of_rows = task.roles[name] is fm.Role.HEAD and value.shape[:1] == held.shape
+            # rows of classes that a client lacks are not averaged: masked logits gave them no gradient
             rows = held.view(-1, *(1,) * (value.dim() - 1)) if of_rows else held.new_ones(())
             weights[name] = factor * rows
         return weights
@@ -117,9 +119,7 @@ class HeteroFL(fm.Method):
 def leading_slice(model: fm.Tree, task: fm.Task) -> fm.Tree:
     """Return the part of the widest net that a client trains.
 
-    Args:
-        model: the weights of the widest net.
-        task: of the client, with the shapes of its net.
+    model: the weights of the widest net. task: of the client, with the shapes of its net.
     """
     return {name: model[name][tuple(map(slice, value.shape))] for name, value in task.init.items()}
 

@@ -77,6 +77,7 @@ class IFCA(fm.Method):
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         cluster = int(work.collected["losses"].argmin())
+        # the change is from the model that was taken, which the server knows by its number
         change = difference(work.tree, work.start.consts["models"][cluster])
         return {"model": change, "cluster": cluster, "samples": ctx.samples}, {}
 
@@ -87,6 +88,7 @@ class IFCA(fm.Method):
         head = ctx.task.names(frozenset({fm.Role.HEAD}))
         for number, model in enumerate(models):
             members = {k: upload for k, upload in uploads.items() if fm.get_number(upload, "cluster") == number}
+            # a model that nobody took in this round stays as it is
             change = self.mean(members, weights=weights) if members else {}
             if body:
                 change = {name: value for name, value in change.items() if name in head}

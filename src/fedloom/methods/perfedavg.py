@@ -52,12 +52,14 @@ class PerFedAvg(fm.Method):
             else list(zip(split(batch.x, parts), split(batch.y, parts), strict=True))
         )
         weights = dict(net.named_parameters())
+        # the inner step on B1; the outer gradient is taken at the moved weights on B2
         inner = gradients_at(net, weights, *pieces[0])
         moved = {name: weight - options.alpha * inner[name] for name, weight in weights.items()}
         ce = fm.cross_entropy(functional_call(net, moved, (pieces[1][0],)), pieces[1][1]).mean()
         if options.variant == "fo":
             return fm.Objective(ce, {"ce": ce})
         outer = gradients_at(net, moved, *pieces[1])
+        # Hessian times vector by central differences, which needs two gradients and no second derivative
         ahead, behind = (
             gradients_at(net, {n: w + sign * options.delta * outer[n] for n, w in weights.items()}, *pieces[2])
             for sign in (1, -1)

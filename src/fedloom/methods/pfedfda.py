@@ -218,10 +218,8 @@ class Gaussians(NamedTuple):
     def head(self, priors: Tensor, share: float, held: Tensor) -> tuple[Tensor, Tensor]:
         """Return the rows [C, d] and the bias [C] of the head that they give.
 
-        Args:
-            priors: shares of the classes [C].
-            share: of the identity in the covariance (`shrunk`).
-            held: which classes can be predicted [C].
+        priors: shares of the classes [C]. share: of the identity in the covariance (`shrunk`). held: which classes can
+        be predicted [C].
         """
         return gaussian_head(fm.ClassTable(self.means, held), shrunk(self.covariance, share), priors)
 
@@ -229,12 +227,9 @@ class Gaussians(NamedTuple):
 def gaussians_of(z: Tensor, labels: Tensor, absent: Tensor, ridge: Tensor, fewest: int = 1) -> Gaussians:
     """Estimate class means and the covariance within classes, divided by the samples less one.
 
-    Args:
-        z: features [n, d], n of 1 or more.
-        labels: of the features [n], int64.
-        absent: means [C, d] of classes with fewer samples than `fewest`.
-        ridge: what is added to the covariance [d, d].
-        fewest: samples from which on a class has a mean of its own.
+    z: features [n, d], n of 1 or more. labels: of the features [n], int64. absent: means [C, d] of classes with fewer
+    samples than `fewest`. ridge: what is added to the covariance [d, d]. fewest: samples from which on a class has a
+    mean of its own.
     """
     z, membership = z.double(), one_hot(labels, len(absent)).double()
     counts = membership.sum(0)
@@ -273,12 +268,8 @@ def held_out_loss(
     The loss is the sum over both halves of the mean cross-entropy, as a function of the shares ([1] or [2], float64)
     of the client's own Gaussians in the mixture.
 
-    Args:
-        z: the client's features [n, d].
-        labels: of the features [n], int64.
-        others: the Gaussians that are mixed in.
-        ridge: what is added to own covariances [d, d].
-        head: makes a head of Gaussians.
+    z: the client's features [n, d]. labels: of the features [n], int64. others: the Gaussians that are mixed in. ridge:
+    what is added to own covariances [d, d]. head: makes a head of Gaussians.
     """
     half = halves(labels)
     if half is None:
@@ -309,13 +300,9 @@ def best_shares(
 ) -> Tensor:
     """Return the shares of least `held_out_loss`, searched from `start`; 0 if no class has two samples.
 
-    Args:
-        z: the client's features [n, d].
-        labels: of the features [n], int64.
-        others: the Gaussians that are mixed in.
-        ridge: what is added to own covariances [d, d].
-        head: makes a head of Gaussians.
-        start: where the search begins, [1] for one share or [2], float64.
+    z: the client's features [n, d]. labels: of the features [n], int64. others: the Gaussians that are mixed in. ridge:
+    what is added to own covariances [d, d]. head: makes a head of Gaussians. start: where the search begins, [1] for
+    one share or [2], float64.
     """
     loss = held_out_loss(z, labels, others, ridge, head)
     finite = bool(z.isfinite().all() and others.means.isfinite().all() and others.covariance.isfinite().all())
@@ -325,9 +312,7 @@ def best_shares(
 def least_in_unit_box(function: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
     """Descend from `start` [n], float64, to a minimum of a smooth function over [0, 1]^n, by projected Newton steps.
 
-    Args:
-        function: maps [n] to a scalar, twice differentiable.
-        start: where to begin, within the box.
+    function: maps [n] to a scalar, twice differentiable. start: where to begin, within the box.
 
     Example:
         >>> least_in_unit_box(lambda x: (x - torch.tensor([0.25, 3.0])).square().sum(), torch.tensor([0.5, 0.5]))

@@ -89,11 +89,8 @@ def spread_rows(means: fm.ClassTable, steps: int, lr: float, momentum: float) ->
     A step is velocity <- momentum velocity + lr force, point <- unit(point + velocity). The force on a point is the sum
     over the others of (p_i - p_j) / |p_i - p_j|^2.
 
-    Args:
-        means: class means.
-        steps: number of steps; 0 leaves the directions as they are.
-        lr: size of the first step.
-        momentum: share of the velocity that stays.
+    means: class means. steps: number of steps; 0 leaves the directions as they are. lr: size of the first step.
+    momentum: share of the velocity that stays.
 
     Example:
         >>> means = ClassTable(torch.tensor([[3.0, 0.0], [1.0, 1.0]]), torch.tensor([True, True]))

@@ -74,6 +74,7 @@ class QFedAvg(fm.Method):
         weight = float(loss**q)
         begun, ended = parameters(work.start.tree, ctx.task), parameters(work.tree, ctx.task)
         squares = torch.stack([(begun[n].double() - ended[n].double()).square().sum() for n in begun]).sum()
+        # an upper bound of the local Lipschitz constant of F^(q+1) / (q+1), which sets the step
         h = q * loss ** (q - 1) * inverse_rate**2 * squares + inverse_rate * weight
         scaled = fm.combine([begun, ended], [weight * inverse_rate, -weight * inverse_rate])
         buffers = {name: value for name, value in work.tree.items() if name not in begun}
@@ -88,6 +89,7 @@ class QFedAvg(fm.Method):
         buffers = {name: value for name, value in change.items() if name not in trained}
         moved = [name for name, value in buffers.items() if value.is_floating_point()]
         sums = fm.combine([{n: model[n] for n in moved}, {n: buffers[n] for n in moved}], [1, 1]) if moved else {}
+        # a mean over a mean: the number of participants cancels
         steps = fm.combine([trained, {name: change[name] for name in trained}], [1, -1 / h])
         return {"model": model | buffers | sums | steps}
 

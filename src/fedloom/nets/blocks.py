@@ -47,14 +47,10 @@ def conv_bn(
 ) -> nn.Sequential:
     """Return a convolution of [B, in, h, w] and batch norm.
 
-    Args:
-        in_channels: channels of the input.
-        out_channels: channels of the output.
-        kernel: side of the square kernel, in pixels.
-        stride: step of the kernel, in pixels.
-        padding: zeros on each side, in pixels; None pads half the kernel, so that stride 1 keeps the size.
-        groups: groups of channels that do not mix; `in_channels` makes the convolution depthwise.
-        bias: whether the convolution has a bias, which batch norm would cancel.
+    in_channels: channels of the input. out_channels: channels of the output. kernel: side of the square kernel, in
+    pixels. stride: step of the kernel, in pixels. padding: zeros on each side, in pixels; None pads half the kernel, so
+    that stride 1 keeps the size. groups: groups of channels that do not mix; `in_channels` makes the convolution
+    depthwise. bias: whether the convolution has a bias, which batch norm would cancel.
     """
     padding = kernel // 2 if padding is None else padding
     conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=bias)
@@ -64,10 +60,8 @@ def conv_bn(
 def dense(widths: Sequence[int], *, batch_norm: bool = False, last_relu: bool = True) -> nn.Sequential:
     """Return linear layers `widths[0] -> widths[1] -> ...`, each followed by batch norm (on demand) and a ReLU.
 
-    Args:
-        widths: widths of the input and of each layer's output.
-        batch_norm: whether batch norm follows each layer.
-        last_relu: whether the last layer has a ReLU too.
+    widths: widths of the input and of each layer's output. batch_norm: whether batch norm follows each layer.
+    last_relu: whether the last layer has a ReLU too.
     """
     layers: list[nn.Module] = []
     for in_width, out_width in pairwise(widths):

@@ -153,13 +153,10 @@ def prepare_net(
 ) -> Net:
     """Change a net to what a method needs, and return it or a bundle.
 
-    Args:
-        net: a net as it was built.
-        head_bias: False removes the bias of a linear head; methods refuse deeper heads themselves.
-        nets: makes a bundle of copies of `net` (None) and of nets that `build_model` builds by a model's name.
-        extra: makes a module from the net, which becomes its child `extra`.
-        build_model: builds a net by a model's name.
-        share: "all" keeps frozen parameters in the tree; they become buffers either way.
+    net: a net as it was built. head_bias: False removes the bias of a linear head; methods refuse deeper heads
+    themselves. nets: makes a bundle of copies of `net` (None) and of nets that `build_model` builds by a model's name.
+    extra: makes a module from the net, which becomes its child `extra`. build_model: builds a net by a model's name.
+    share: "all" keeps frozen parameters in the tree; they become buffers either way.
     """
     if nets:
         members = {name: deep_copy(net) if model is None else build_model(model) for name, model in nets.items()}

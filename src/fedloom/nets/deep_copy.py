@@ -21,9 +21,7 @@ def deep_copy(module: M, replacements: Mapping[int, Any] | None = None) -> M:
     `copy.deepcopy` refuses tensors with a history; here they are copied without it. Old `weight_norm`, `spectral_norm`
     and pruning compute such tensors before each pass, and some modules store them.
 
-    Args:
-        module: the module.
-        replacements: objects by the `id` of those that they replace in the copy.
+    module: the module. replacements: objects by the `id` of those that they replace in the copy.
     """
     memo = dict(replacements or {})
     for tensor in [*module.parameters(), *module.buffers()]:

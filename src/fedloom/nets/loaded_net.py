@@ -15,9 +15,8 @@ from fedloom.nets.net import Net, tree_of
 def freeze_as_buffers(net: nn.Module, *, persistent: bool) -> None:
     """Turn the parameters that need no gradient into buffers, so that loops over parameters leave them alone.
 
-    Args:
-        net: the net, which changes.
-        persistent: whether they stay in the net's state dict, and so in the tree that is loaded, sent and stored.
+    net: the net, which changes. persistent: whether they stay in the net's state dict, and so in the tree that is
+    loaded, sent and stored.
     """
     for module in net.modules():
         for name, parameter in list(module._parameters.items()):
@@ -122,8 +121,7 @@ class LoadedNet:
     def weights(self, allocate: Callable[[Tensor], Tensor] | None = None) -> Tree:
         """Return a copy of the net's tensors on the CPU, in the plain memory order.
 
-        Args:
-            allocate: makes memory for the copy of one tensor, of its shape and dtype; None takes new memory.
+        allocate: makes memory for the copy of one tensor, of its shape and dtype; None takes new memory.
         """
         self.restore_buffers()
         if self._device.type != "cpu":

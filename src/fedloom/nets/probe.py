@@ -46,11 +46,7 @@ def find_head(module: nn.Module, x: Tensor) -> str | None:
 def check_classifies(module: nn.Module, x: Tensor, num_classes: int, name: str) -> None:
     """Raise `ConfigError` unless `module` has trainable parameters and gives logits [B, C] for x [B, *input_shape].
 
-    Args:
-        module: the model.
-        x: a batch of samples [B, *input_shape].
-        num_classes: C.
-        name: the model's name in messages.
+    module: the model. x: a batch of samples [B, *input_shape]. num_classes: C. name: the model's name in messages.
     """
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(f"model {name}: nothing in it trains, no parameter has requires_grad = True")

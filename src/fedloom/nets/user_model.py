@@ -137,9 +137,7 @@ class UserModel:
     def module(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
         """Return a new module on the CPU. Raises `ConfigError` if it cannot be made or copied.
 
-        Args:
-            input_shape: shape of one sample.
-            num_classes: C.
+        input_shape: shape of one sample. num_classes: C.
         """
         module: Any
         try:
@@ -163,9 +161,7 @@ class UserModel:
     def digest(self, input_shape: tuple[int, ...], num_classes: int) -> str:
         """Return the `model_digest` of a new module; if a function makes it, with weights drawn from seed 0.
 
-        Args:
-            input_shape: shape of one sample.
-            num_classes: C.
+        input_shape: shape of one sample. num_classes: C.
         """
         with Streams(0).isolated("init"):
             return model_digest(self.module(input_shape, num_classes))

@@ -13,9 +13,8 @@ import fedloom.methods as fm
 def class_relations(weight: Tensor, *, relu: bool = False) -> Tensor:
     """Return the softmax of the rows of w w^T (Eq. 11): [C, C], rows sum to 1.
 
-    Args:
-        weight: rows of the classification layer [C, d].
-        relu: of the positive part of w w^T (released code of the personal variant).
+    weight: rows of the classification layer [C, d]. relu: of the positive part of w w^T (released code of the personal
+    variant).
 
     Example:
         >>> class_relations(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
@@ -42,10 +41,7 @@ def gram_linearised(weight: Tensor, reference: Tensor) -> Tensor:
 def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor | None) -> Tensor:
     """SL - CR|^2 / C^2 over the rows that count, Eq. 11: scalar, in [0, 2 / C) if softmaxed.
 
-    Args:
-        relations: CR [C, C].
-        soft_labels: SL [C, C].
-        rows: the rows that count [C] bool; None counts all.
+    relations: CR [C, C]. soft_labels: SL [C, C]. rows: the rows that count [C] bool; None counts all.
     """
     difference = relations - soft_labels
     counted = difference if rows is None else torch.where(rows.unsqueeze(1), difference, 0.0)
@@ -55,11 +51,9 @@ def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor | None) -
 def next_soft_labels(fresh: fm.ClassTable, last: fm.ClassTable, absent_row: str, ema: float) -> fm.ClassTable:
     """The next SL matrix [C, C] (Eq. 7): rows without data by rule, then the moving average.
 
-    Args:
-        fresh: this round's rows [C, C], held where a participant has data of the class.
-        last: the SL matrix of the round before.
-        absent_row: "keep" takes the last row, "eye" the one-hot row, "uniform" 1 / C; "mask" leaves it missing.
-        ema: weight of the fresh rows in [0, 1]; rows that are in one round only are not averaged.
+    fresh: this round's rows [C, C], held where a participant has data of the class. last: the SL matrix of the round
+    before. absent_row: "keep" takes the last row, "eye" the one-hot row, "uniform" 1 / C; "mask" leaves it missing.
+    ema: weight of the fresh rows in [0, 1]; rows that are in one round only are not averaged.
     """
     classes, dtype = len(fresh.held), fresh.values.dtype
     last = last.to(dtype)

@@ -125,9 +125,7 @@ def prototypes_of_table(table: fm.ClassTable, *, all_rows: bool = False) -> Prot
 
     All clients of a round get the same table, so the latest result is kept, and returned for the same tensors.
 
-    Args:
-        table: what the server sent.
-        all_rows: keep rows that nobody holds.
+    table: what the server sent. all_rows: keep rows that nobody holds.
     """
     values, held = table.values, table.held
     versions = values._version, held._version  # they count changes in place
@@ -146,11 +144,8 @@ def ramped(weight: float, round_: int, rounds: int, like: Tensor) -> Tensor:
 
     It is a tensor because a number would be part of what a recorded step is, and each round's another.
 
-    Args:
-        weight: the final weight.
-        round_: the current round, which counts from 1.
-        rounds: length of the ramp.
-        like: a tensor whose dtype the weight gets.
+    weight: the final weight. round_: the current round, which counts from 1. rounds: length of the ramp. like: a tensor
+    whose dtype the weight gets.
     """
     return torch.tensor(weight * (min(1.0, round_ / rounds) if rounds else 1.0), dtype=like.dtype)
 
@@ -178,11 +173,8 @@ def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: fm.Bat
     A difference of squares cancels: in float32 a distance has a relative error of up to about 4e-7 (|p| / |z - p|)^2.
     That is 0.4 % at a hundredth of |p|; below a thousandth nothing of the distance is left.
 
-    Args:
-        lengths: |z_i|^2 [B, 1].
-        dots: the products z_i . p_q [B, Q], which are there anyway.
-        squares: |p_q|^2 [Q].
-        batch: the mask of the rows that count.
+    lengths: |z_i|^2 [B, 1]. dots: the products z_i . p_q [B, Q], which are there anyway. squares: |p_q|^2 [Q]. batch:
+    the mask of the rows that count.
     """
     distances = torch.add(squares, dots, alpha=-2).add(lengths).clamp(min=1e-12).sqrt()
     mean = batch.mean(distances)
@@ -203,11 +195,8 @@ def _factors(lengths: Tensor, dots: Tensor, batch: fm.Batch, consts: fm.Consts, 
 def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> Tensor:
     """Return s / tau [B, Q]: cosines of z to every prototype, divided by that prototype's U and the temperature.
 
-    Args:
-        z: features [B, d].
-        batch: the mask of the rows that count for U.
-        consts: "prototypes" (`Prototypes`), and "scale" [Q] where U is the data set's.
-        options: temperature tau and the scale U; with `detach_scale`, U has no gradient.
+    z: features [B, d]. batch: the mask of the rows that count for U. consts: "prototypes" (`Prototypes`), and "scale"
+    [Q] where U is the data set's. options: temperature tau and the scale U; with `detach_scale`, U has no gradient.
     """
     squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows_like(z).T
     with torch.set_grad_enabled(torch.is_grad_enabled() and not options.detach_scale):
@@ -219,11 +208,8 @@ def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: 
 def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> tuple[Tensor, Tensor | None]:
     """-log( sum over own-class positives of exp(s / tau) / sum over the class's pool of exp(s / tau) ).
 
-    Args:
-        z: features [B, d].
-        batch: labels and mask.
-        consts: "prototypes", and "scale" [Q] if `options.scale` is "dataset"; s is `scaled_similarities`.
-        options: temperature tau and the scale U; with `detach_scale`, U has no gradient.
+    z: features [B, d]. batch: labels and mask. consts: "prototypes", and "scale" [Q] if `options.scale` is "dataset"; s
+    is `scaled_similarities`. options: temperature tau and the scale U; with `detach_scale`, U has no gradient.
 
     Returns losses [B] (finite, but meaningless where undefined) and defined [B] (None if all are: every class has a
     positive).

@@ -13,47 +13,23 @@ from fedloom.nets.net import tree_of
 
 
 def features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the head's input [B, d]: a measure for statistics.
-
-    Args:
-        net: the net in evaluation mode.
-        batch: its inputs are read.
-        consts: not used.
-    """
+    """Return the head's input [B, d]: a measure for statistics."""
     return net.features(batch.x)
 
 
 def probabilities(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return softmax outputs [B, C] of temperature 1: a measure for statistics.
-
-    Args:
-        net: the net in evaluation mode.
-        batch: its inputs are read.
-        consts: not used.
-    """
+    """Return softmax outputs [B, C] of temperature 1: a measure for statistics."""
     return torch.softmax(net(batch.x), dim=1)
 
 
 def logits(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the net's outputs [B, C]: a measure for statistics.
-
-    Args:
-        net: the net in evaluation mode.
-        batch: its inputs are read.
-        consts: not used.
-    """
+    """Return the net's outputs [B, C]: a measure for statistics."""
     outputs: Tensor = net(batch.x)
     return outputs
 
 
 def inputs(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the inputs as nets see them [B, ...]: a measure for statistics.
-
-    Args:
-        net: not used.
-        batch: its inputs are returned.
-        consts: not used.
-    """
+    """Return the inputs as nets see them [B, ...]: a measure for statistics."""
     return batch.x
 
 
@@ -65,13 +41,9 @@ def descended(
 ) -> fm.Tree:
     """Descend from `tree` by a number of steps of size `lr` on `loss`, a scalar that is called once a step.
 
-    Args:
-        loss: maps a tree to a scalar; called once a step, with tensors that the steps change in place.
-        tree: the weights to start from.
-        lr: size of a step.
-        steps: number of steps.
-        adam: the steps of Adam (Kingma & Ba), from fresh moments, in place of plain ones.
-        cosine: `lr` falls to 0 along half a cosine.
+    loss: maps a tree to a scalar; called once a step, with tensors that the steps change in place. tree: the weights to
+    start from. lr: size of a step. steps: number of steps. adam: the steps of Adam (Kingma & Ba), from fresh moments,
+    in place of plain ones. cosine: `lr` falls to 0 along half a cosine.
     """
     if not steps:
         return tree
@@ -107,11 +79,8 @@ def _adam(moments: Tensor, gradients: Sequence[Tensor], step: int, rate: float) 
 def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterator[Tensor]:
     """Yield the row numbers of batches [b] int64 without end: pass after pass, each shuffled.
 
-    Args:
-        samples: number of samples n.
-        size: samples of a batch; the last of a pass may have fewer. None, or n and more, yields all rows in stored
-            order.
-        rng: shuffles the passes.
+    samples: number of samples n. size: samples of a batch; the last of a pass may have fewer. None, or n and more,
+    yields all rows in stored order. rng: shuffles the passes.
     """
     while True:
         if size is None or size >= samples:

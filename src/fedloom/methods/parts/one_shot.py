@@ -96,8 +96,7 @@ class HeadRound(fm.Method):
     def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
         """Return the head's rows [C, d] and its bias [C], float64.
 
-        Args:
-            uploads: the clients' statistics.
+        uploads: the clients' statistics.
         """
         raise NotImplementedError
 
@@ -125,8 +124,7 @@ class SumsRound(HeadRound):
     def means(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor, Tensor, float]:
         """Return means over all N samples in float64: z by class [C, d], class shares [C], z z^T [d, d]; and N.
 
-        Args:
-            uploads: the clients' statistics.
+        uploads: the clients' statistics.
         """
         squares, class_sums, shares = (self.mean(uploads, name) for name in self.spec.sends)
         samples = sum(fm.get_number(upload, "samples") for upload in uploads.values())
@@ -150,8 +148,7 @@ class MeansRound(HeadRound):
     def class_means(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor]:
         """Return the means [C, d] over all samples of each class, float64, and the clients' class counts [m, C].
 
-        Args:
-            uploads: the clients' statistics.
+        uploads: the clients' statistics.
         """
         counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()]).double()
         means: fm.ClassTable = self.mean(uploads, "means", counts)
@@ -159,13 +156,7 @@ class MeansRound(HeadRound):
 
 
 def features_and_label(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the head's input and the label as a unit vector [B, d + C], whose outer products hold all class sums.
-
-    Args:
-        net: the net in evaluation mode.
-        batch: its inputs and labels are read.
-        consts: not used.
-    """
+    """Return the head's input and the label as a unit vector [B, d + C], whose outer products hold all class sums."""
     labels = unit_rows(batch.y, net.head.out_features)
     return torch.cat([net.features(batch.x).double(), labels], 1)
 
@@ -181,10 +172,8 @@ def gaussian_head(means: fm.ClassTable, covariance: Tensor, priors: Tensor) -> t
     Row c is S^-1 m_c, its bias -1/2 m_c . S^-1 m_c + log prior_c. A class that nobody holds has a row of zeros and the
     bias `UNKNOWN`, so that it is never predicted. Solved in float64, through which gradients flow.
 
-    Args:
-        means: class means [C, d].
-        covariance: S [d, d], symmetric and positive definite.
-        priors: shares of the classes [C]; those of classes that are held are positive.
+    means: class means [C, d]. covariance: S [d, d], symmetric and positive definite. priors: shares of the classes [C];
+    those of classes that are held are positive.
 
     Returns the rows [C, d] and the bias [C], float64. Raises `torch.linalg.LinAlgError` if S is singular.
 
@@ -204,9 +193,7 @@ def gaussian_head(means: fm.ClassTable, covariance: Tensor, priors: Tensor) -> t
 def shrunk(covariance: Tensor, share: float) -> Tensor:
     """Return (1 - share) S + share (tr S / d) I in float64, which is positive definite for every S but 0.
 
-    Args:
-        covariance: S [d, d], symmetric and positive semidefinite.
-        share: of the multiple of the identity, in [0, 1].
+    covariance: S [d, d], symmetric and positive semidefinite. share: of the multiple of the identity, in [0, 1].
 
     Example:
         >>> shrunk(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), 0.5).diagonal()
@@ -223,9 +210,7 @@ def conditioned(covariance: Tensor, largest: float) -> tuple[Tensor, float]:
     If the condition is above `largest`, the smaller variances, negative ones included, are raised to the largest one
     divided by it, and to 1e-12 at least. Otherwise S is returned as it is, and so is one that is not finite.
 
-    Args:
-        covariance: S [d, d], symmetric.
-        largest: the condition that may stay.
+    covariance: S [d, d], symmetric. largest: the condition that may stay.
 
     Example:
         >>> matrix, condition = conditioned(torch.diag(torch.tensor([4.0, 0.0])), 8.0)

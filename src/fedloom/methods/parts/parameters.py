@@ -56,11 +56,8 @@ def clipped(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tree]:
 def gradients_at(net: fm.Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> fm.Tree:
     """Return the gradients by name of the mean cross-entropy at `weights`, detached.
 
-    Args:
-        net: the net, evaluated as a function of its weights.
-        weights: parameters by name.
-        x: inputs [B, ...].
-        y: labels [B], int64.
+    net: the net, evaluated as a function of its weights. weights: parameters by name. x: inputs [B, ...]. y: labels
+    [B], int64.
     """
     leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     ce = fm.cross_entropy(functional_call(net, leaves, (x,)), y).mean()
@@ -164,10 +161,8 @@ def client_row(server: fm.Record, name: str, client: int) -> Tensor:
 def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[fm.Diagnostic]:
     """Report if, of several participants, no two hold a class in common.
 
-    Args:
-        method: name of the method, the first word of the diagnostic's code.
-        held: which classes each participant holds [m, C], bool.
-        consequence: what this means for the method, for the message.
+    method: name of the method, the first word of the diagnostic's code. held: which classes each participant holds [m,
+    C], bool. consequence: what this means for the method, for the message.
     """
     if len(held) < 2 or int(held.sum(0).max()) > 1:
         return []

@@ -16,9 +16,7 @@ from fedloom.methods.parts.measures import features
 def client_distances(table: fm.ClassTable, p: float = 2.0) -> Tensor:
     """Return |row_k - row_q|_p between the clients' rows of each class: [C, m, m].
 
-    Args:
-        table: rows of m clients [m, C, d].
-        p: order of the norm.
+    table: rows of m clients [m, C, d]. p: order of the norm.
     """
     rows = table.values.transpose(0, 1)
     return torch.cdist(rows, rows, p=p, compute_mode="donot_use_mm_for_euclid_dist")
@@ -152,9 +150,7 @@ class PrototypePull(fm.Method):
     def tested_with(self, server: fm.Record, state: fm.Record | None) -> fm.ClassTable:
         """Return the prototypes [C, d] among which "nearest" chooses.
 
-        Args:
-            server: the server's state.
-            state: the client's state; None for the server's own test.
+        server: the server's state. state: the client's state; None for the server's own test.
         """
         return fm.get_table(server, "prototypes")
 
@@ -184,10 +180,8 @@ class Options(fm.Options):
 def training_with_class_means(loss: LossFunction, epochs: int, origin: Origin) -> list[fm.Phase]:
     """Return the phases of training that leave the class means of features as "prototypes".
 
-    Args:
-        loss: the objective, with the tap "features".
-        epochs: passes over the client's data.
-        origin: the option `prototypes_from`.
+    loss: the objective, with the tap "features". epochs: passes over the client's data. origin: the option
+    `prototypes_from`.
     """
     if origin == "last_epoch":
         return [fm.Train(loss, epochs, collect={"prototypes": fm.ClassMeans("features")})]
@@ -204,8 +198,7 @@ def finch(points: Tensor) -> Tensor:
     partition. The next one joins the clusters' means in the same way, and so on, until all are one. Up to three points
     are always one cluster. A point without length has the cosine 0 to all others.
 
-    Args:
-        points: [n, d] of any float dtype, n of 1 or more; all arithmetic is float64.
+    points: [n, d] of any float dtype, n of 1 or more; all arithmetic is float64.
 
     Returns labels [n], int64, numbered in the order of their first points.
 
@@ -234,8 +227,7 @@ def cluster_means(points: Tensor, labels: Tensor) -> Tensor:
 def class_clusters(table: fm.ClassTable) -> fm.ClassTable:
     """Cluster the rows of each class by `finch`, and return the clusters' means.
 
-    Args:
-        table: rows [m, C, d], of m clients or samples, and which of them are held.
+    table: rows [m, C, d], of m clients or samples, and which of them are held.
 
     Returns means [K, C, d], float64, K the largest number of clusters of a class (1 at least). A class has its
     clusters first, in the order of their first rows, and a class without rows has none.

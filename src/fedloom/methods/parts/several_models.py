@@ -44,10 +44,7 @@ def draws_weights(task: fm.Task) -> bool:
 def noisy_starts(method: str, count: int, task: fm.Task) -> list[fm.Diagnostic]:
     """Report if the first weights of several models differ by noise alone.
 
-    Args:
-        method: name of the method, the first word of the diagnostic's code.
-        count: number of models.
-        task: of the run.
+    method: name of the method, the first word of the diagnostic's code. count: number of models. task: of the run.
     """
     if count < 2 or draws_weights(task):
         return []
@@ -73,10 +70,7 @@ def models_in(record: fm.Record, count: int) -> list[fm.Tree]:
 def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the cross-entropy of several models on each sample [B, models], in evaluation mode.
 
-    Args:
-        net: gives the architecture.
-        batch: B samples.
-        consts: "models", a list of trees.
+    `consts` has "models", a list of trees.
     """
     logits = [net.functional.logits(tree, batch.x) for tree in consts["models"]]
     return torch.stack([fm.cross_entropy(scores, batch.y) for scores in logits], 1)
@@ -85,10 +79,8 @@ def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
 def require_same_net(tasks: Sequence[fm.Task], net: str, option: str) -> None:
     """Raise `ConfigError` unless one net of the groups' bundles has the same names and shapes in all groups.
 
-    Args:
-        tasks: one for each group of clients with the same bundle.
-        net: name of the net in the bundles.
-        option: the option that names the nets, for the message.
+    tasks: one for each group of clients with the same bundle. net: name of the net in the bundles. option: the option
+    that names the nets, for the message.
     """
     entries_by_group = [
         [(n, tuple(v.shape)) for n, v in task.init.items() if n.startswith(f"{net}.")] for task in tasks
@@ -105,12 +97,9 @@ def pair_predictors(
 ) -> dict[str, fm.Predictor]:
     """Return "personal", the bundle's first net, and the net `shared`, which is "global" where no client is given.
 
-    Args:
-        method: whose private entries complete the server's tree.
-        server: the server's state, with the tree "model".
-        state: the client's state, or None for the server's own model.
-        ctx: the task, whose first weights stand for a missing state.
-        shared: name of the bundle's net that all clients share.
+    method: whose private entries complete the server's tree. server: the server's state, with the tree "model". state:
+    the client's state, or None for the server's own model. ctx: the task, whose first weights stand for a missing
+    state. shared: name of the bundle's net that all clients share.
     """
     private_record: fm.Record = {"model": method._private(ctx.task.init, ctx.task)} if state is None else state
     tree = method._joined(server, private_record, ctx.task)

@@ -50,10 +50,8 @@ class Packed(fm.Method):
     def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> fm.Tree:
         """Return a change as tensors to send.
 
-        Args:
-            change: [d], float64.
-            sizes: numbers of the entries that it consists of, one after another.
-            rng: for rounding and sampling at random.
+        change: [d], float64. sizes: numbers of the entries that it consists of, one after another. rng: for rounding
+        and sampling at random.
         """
 
     @abstractmethod

@@ -26,11 +26,10 @@ def tuning_phases(
 ) -> list[fm.Phase]:
     """Return the phases that tune a predictor's weights on its own predictions.
 
-    Args:
-        tuned: "all" weights; the "head" alone, with the rest of the net in evaluation mode; or "lp_ft", the head and
-            then all weights at a tenth of the rate (Kumar et al., ICLR 2022, arXiv 2202.10054).
-        epochs: passes over the client's data. probe_epochs: of those that tune the head first; None takes `epochs`.
-        optimizer: of the first phase; each phase starts afresh.
+    tuned: "all" weights; the "head" alone, with the rest of the net in evaluation mode; or "lp_ft", the head and then
+    all weights at a tenth of the rate (Kumar et al., ICLR 2022, arXiv 2202.10054). epochs: passes over the client's
+    data. probe_epochs: of those that tune the head first; None takes `epochs`. optimizer: of the first phase; each
+    phase starts afresh.
     """
     loss = functools.partial(_cross_entropy, predictor.logits)
     if tuned == "all":

@@ -43,16 +43,11 @@ def epsilon(
 ) -> float:
     """Return epsilon at `delta` after rounds of Gaussian releases; 0 for none.
 
-    Args:
-        noise: standard deviation over the longest contribution of a client.
-        releases: releases of a round.
-        rounds: number of rounds.
-        drawn: number of clients that a round draws.
-        clients: number of all clients.
-        sampling: "poisson", each is drawn independently with probability drawn / clients, and neighbours differ by a
-            client that is there or not; "fixed", exactly so many are drawn without replacement, and neighbours differ
-            by a client that is another one, which moves a sum twice as far.
-        delta: probability, in (0, 1), with which the bound may fail.
+    noise: standard deviation over the longest contribution of a client. releases: releases of a round. rounds: number
+    of rounds. drawn: number of clients that a round draws. clients: number of all clients. sampling: "poisson", each is
+    drawn independently with probability drawn / clients, and neighbours differ by a client that is there or not;
+    "fixed", exactly so many are drawn without replacement, and neighbours differ by a client that is another one, which
+    moves a sum twice as far. delta: probability, in (0, 1), with which the bound may fail.
     """
     if not rounds or not releases:
         return 0.0

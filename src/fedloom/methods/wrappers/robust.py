@@ -196,10 +196,8 @@ def applied_by_number(
 ) -> fm.Tree:
     """Apply a rule of coordinates to trees, each number over the trees in which it has a weight above 0.
 
-    Args:
-        rule: reduces rows [m, p] to [p], each column by itself.
-        trees: trees of equal shapes.
-        weights: the weight of every number of every tree.
+    rule: reduces rows [m, p] to [p], each column by itself. trees: trees of equal shapes. weights: the weight of every
+    number of every tree.
 
     Returns a tree with 0 where no tree has a weight; integer entries are the first's.
     """

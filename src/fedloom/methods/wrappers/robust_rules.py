@@ -20,9 +20,7 @@ def median(rows: Tensor) -> Tensor:
 def trimmed_mean(rows: Tensor, share: float) -> Tensor:
     """Compute the mean of each coordinate without its largest and smallest values (Yin et al., ICML 2018, 1803.01498).
 
-    Args:
-        rows: uploads of m clients [m, p]; the result is [p].
-        share: share of the rows that is left out at each end.
+    rows: uploads of m clients [m, p]; the result is [p]. share: share of the rows that is left out at each end.
 
     Example:
         >>> trimmed_mean(torch.tensor([[1.0], [2.0], [3.0], [90.0]]), share=0.25)
@@ -35,9 +33,7 @@ def trimmed_mean(rows: Tensor, share: float) -> Tensor:
 def trimmed_rows(count: int, share: float) -> int:
     """Return how many of `count` rows a trimmed mean leaves out at each end.
 
-    Args:
-        count: number of rows.
-        share: share of them that is meant to be left out at each end.
+    count: number of rows. share: share of them that is meant to be left out at each end.
     """
     return int(share * count + 1e-9)
 
@@ -58,9 +54,7 @@ def _scores(squares: Tensor, faulty: int) -> Tensor:
 def krum(rows: Tensor, faulty: int) -> Tensor:
     """Choose the row that is nearest to its neighbours (Blanchard et al., NeurIPS 2017, arXiv 1703.02757).
 
-    Args:
-        rows: uploads of m clients [m, p]; the result is [p].
-        faulty: number of bad rows that it withstands.
+    rows: uploads of m clients [m, p]; the result is [p]. faulty: number of bad rows that it withstands.
 
     Example:
         >>> krum(torch.tensor([[1.0], [1.2], [1.1], [1.3], [90.0]]), faulty=1)
@@ -114,9 +108,7 @@ def bulyan(rows: Tensor, faulty: int) -> Tensor:
 def geometric_median(rows: Tensor, steps: int) -> Tensor:
     """Find the point with the least sum of distances to the rows (Pillutla et al., IEEE TSP 2022, arXiv 1912.13445).
 
-    Args:
-        rows: uploads of m clients [m, p]; the result is [p].
-        steps: steps of Weiszfeld's iteration.
+    rows: uploads of m clients [m, p]; the result is [p]. steps: steps of Weiszfeld's iteration.
 
     Example:
         >>> geometric_median(torch.tensor([[0.0], [0.0], [90.0]]), steps=100).round(decimals=3)

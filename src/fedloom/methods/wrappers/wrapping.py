@@ -76,12 +76,8 @@ def wrapped(
 ) -> type[Method]:
     """Create the method `base+word`, whose wrapper's options stand beside the base's with `word_` in front.
 
-    Args:
-        mixin: class that comes before `base` in the order of resolution.
-        base: the method to wrap.
-        word: name of the wrapper.
-        options: the wrapper's options.
-        presets: the wrapper's own, beside the base's of the same name.
+    mixin: class that comes before `base` in the order of resolution. base: the method to wrap. word: name of the
+    wrapper. options: the wrapper's options. presets: the wrapper's own, beside the base's of the same name.
 
     Raises `ConfigError` if the base is in this wrapper already.
     """
