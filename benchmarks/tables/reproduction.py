@@ -25,7 +25,7 @@ from fedloom.papers.compared_values import compare_orders, compare_values
 from fedloom.papers.gains import Gain, count_gains, gain_lines, gains
 from fedloom.papers.measurements import OTHER_IMAGES, Measurement, read_measurements
 from fedloom.papers.recipe import Recipe, recipes
-from fedloom.papers.table_section import bullets, markdown_of, number, table_blocks, time_ratios
+from fedloom.papers.table_section import bullets, markdown_of, number, table_blocks
 from fedloom.papers.verdicts import STEP
 from fedloom.results.difference import Difference, compare_family
 from fedloom.results.group import mean_std
@@ -48,7 +48,6 @@ _COUNTED = (
     "own gains seen",
     "baselines' gains seen",
 )
-_FACTOR = 1.5  # within which estimates are promised
 FigureRow = dict[str, str]
 
 
@@ -83,15 +82,14 @@ class PaperResults:
 
 
 def sections(folder: Path = FOLDER) -> dict[str, str]:
-    """Return the generated part of each page: `glance` and `estimates` of the index, and one section per paper.
+    """Return the generated part of each page: `glance` of the index, and one section per paper.
 
     Raises `OSError` for a file that cannot be read, `ValueError` for one with other columns.
     """
     papers = read_results(folder)
     planned = folder / "planned.csv.gz"
     hours = {row["name"]: (row["hours"], row["machine"]) for row in read_rows(planned)} if planned.exists() else {}
-    index = {"glance": papers_glance(papers), "estimates": estimates(papers)}
-    return index | {paper.name: paper_section(paper, hours) for paper in papers}
+    return {"glance": papers_glance(papers)} | {paper.name: paper_section(paper, hours) for paper in papers}
 
 
 def read_results(folder: Path) -> list[PaperResults]:
@@ -181,17 +179,6 @@ def _counted(counts: Counter[str]) -> list[str]:
     return cells
 
 
-def estimates(papers: Sequence[PaperResults]) -> str:
-    """Return how many rows took the time that was estimated, within the factor that is promised."""
-    measured = [table for paper in papers for table in paper.tables]
-    ratios = [ratio for table in measured for ratio in time_ratios(compare_values(*table)).values()]
-    if not ratios:
-        return "No row has been timed yet."
-    near = sum(1 / _FACTOR <= ratio <= _FACTOR for ratio in ratios)
-    spread = f"The ratio of measured to estimated time goes from {min(ratios):.2f} to {max(ratios):.2f}."
-    return f"{near} of {len(ratios)} rows are within a factor of {_FACTOR}. {spread}"
-
-
 def paper_section(paper: PaperResults, hours: Mapping[str, tuple[float, str]]) -> str:
     """Return the tables of a paper with their verdicts.
 
@@ -245,9 +232,7 @@ def _not_run(paper: PaperResults, hours: Mapping[str, tuple[float, str]]) -> lis
         return []
     machines = dict.fromkeys(machine for _, machine in hours.values())
     explanation = [
-        f"Core hours are those of `fedloom reproduce --list` on {machine}, as if every method cost what FedAvg costs. "
-        "`--plan` counts the operations of each method."
-        for machine in machines
+        f"Core hours were estimated on {machine}, as if every method cost what FedAvg costs." for machine in machines
     ]
     table = markdown(("name", "table", "cells", "core hours"), rows)
     return ["## Not run yet in the paper's own setting", *explanation, table]

@@ -102,7 +102,7 @@ def test_values_of_a_reproduction_join_earlier_ones_and_cifar_is_not_the_papers_
         study = tmp_path / column
         study.mkdir()
         done = {(column, "FedAvg"): [make_result("fedavg", 0, [accuracy])]}
-        (study / "reproduced.csv").write_text(measurements_csv(measure(recipe, done, {})))
+        (study / "reproduced.csv").write_text(measurements_csv(measure(recipe, done)))
         keep.main([f"feddw-table1={study}"])
     values = {value.column: value for value in read_measurements(tmp_path / "feddw-table1.csv.gz")}
     assert values["mnist-practical"].comparable

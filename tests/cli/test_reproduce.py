@@ -8,7 +8,6 @@ import json
 import platform
 import shutil
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import pytest
@@ -16,8 +15,7 @@ import pytest
 import fedloom as fl
 from command_line import call
 from fedloom.cli.app import main
-from fedloom.core.errors import ConfigError, DataError
-from fedloom.papers import cost
+from fedloom.core.errors import DataError
 from fedloom.runs.run import run
 from fedloom.runs.studies import runner
 from pages import cells_of
@@ -33,12 +31,9 @@ def _without_data(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def enter_empty_folder(folder: Path, patch: pytest.MonkeyPatch) -> None:
-    """Work in a folder without data, where every run is estimated at an hour, and no trial is made: a machine that is
-    busy, or has no compiler, would fail what these tests do not ask."""
+    """Work in a folder without data."""
     patch.chdir(folder)
     patch.setenv("FEDLOOM_DATA", str(folder / "data"))
-    patch.setattr(cost, "run_cost", lambda config, by, operations: cost.Cost(1.0, 1.0, 3600.0))
-    patch.setattr(cost, "_CountedOperations", lambda cells: SimpleNamespace(of=lambda config: 1.0))
 
 
 @pytest.fixture(scope="module")
@@ -59,7 +54,7 @@ def copied_table(finished_table: Path) -> Path:
     return shutil.copytree(finished_table, Path("t"))
 
 
-def test_the_list_names_every_table_with_cells_data_and_hours(capsys: Any) -> None:
+def test_the_list_names_every_table_with_cells_and_data(capsys: Any) -> None:
     code, out, _ = call(capsys, "reproduce", "--list", "--json")
     told = json.loads(out)
     tables = {row["name"]: row for row in told["tables"]}
@@ -67,7 +62,7 @@ def test_the_list_names_every_table_with_cells_data_and_hours(capsys: Any) -> No
     assert f"Python {platform.python_version()}, torch" in told["machine"]
     assert len(tables) == 32 + 32 + 1  # the last is computed without runs
     first = tables["feddw/table1"]
-    assert (first["cells"], first["hours"]) == (560, 560.0)
+    assert (first["cells"], first["hours"]) == (560, None)
     assert first["data"] == "mnist, cifar10, cifar100, imdb"
     assert first["missing"] == ["mnist", "cifar10", "cifar100", "imdb"]
     assert "nothing is run" in tables["fedco2/table6"]["facts"]
@@ -76,29 +71,27 @@ def test_the_list_names_every_table_with_cells_data_and_hours(capsys: Any) -> No
 def test_a_plan_has_hours_by_row_and_what_is_missing(capsys: Any) -> None:
     code, out, _ = call(capsys, "reproduce", "fedco2/table3", "--plan", "--only", "cifar10-pathological")
     assert code == 0
-    assert "  1 cells,   0 done      1.00 h  cifar10-pathological/FedBN" in out
-    assert "9 cells, 9.0 hours on one core of this machine" in out
+    assert "  1 cells,   0 done not measured  cifar10-pathological/FedBN" in out
+    assert "9 cells, no row measured" in out
     assert "missing: cifar10: source cifar10: no folder" in out
     assert not Path("runs").exists()
 
 
-def test_a_row_that_cannot_be_tried_has_no_hours_instead_of_none_at_all(
-    capsys: Any, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(config: Any, by: str, operations: float) -> cost.Cost:
-        if config.method == "fedbn":
-            raise ConfigError("fedbn: no batch norm")
-        return cost.Cost(1.0, 1.0, 3600.0)
-
-    monkeypatch.setattr(cost, "run_cost", refuse)
-    words = ("reproduce", "fedco2/table3", "--plan", "--only", "cifar10-pathological")
-    code, out, err = call(capsys, *words)
+@pytest.mark.usefixtures("copied_table")
+def test_a_plan_takes_hours_from_finished_cells(capsys: Any) -> None:
+    words = ("reproduce", TABLE, *CHANGED, "--only", "cifar10-pathological/Fed*", "--out", "t", "--plan")
+    code, out, _ = call(capsys, *words, "--seeds", "2")
     assert code == 0
-    assert "  1 cells,   0 done no estimate  cifar10-pathological/FedBN" in out
-    assert "9 cells, 8.0 hours on one core of this machine, without the rows of no estimate (1)" in out
-    assert "cifar10-pathological/FedBN: no estimate (fedbn: no batch norm)" in err
-    _, out, _ = call(capsys, *words, "--json")
-    assert {row["name"]: row["hours"] for row in json.loads(out)["rows"]}["cifar10-pathological/FedBN"] is None
+    assert "  2 cells,   1 done       0.00 h  cifar10-pathological/FedAvg" in out
+    assert "  2 cells,   0 done not measured  cifar10-pathological/FedBN" in out
+    assert "14 cells, 0.00 hours, without 6 rows that no run has measured" in out
+    plan = json.loads(call(capsys, *words, "--seeds", "2", "--json")[1])
+    (summary,) = Path("t").glob("fedavg-*/summary.json")
+    taken = json.loads(summary.read_text())["seconds"]
+    hours = {row["name"]: row["hours"] for row in plan["rows"]}
+    assert hours["cifar10-pathological/FedAvg"] == plan["hours"]
+    assert plan["hours"] == pytest.approx(2 * taken["total"] / 3600)
+    assert hours["cifar10-pathological/FedBN"] is None
 
 
 def test_without_its_data_nothing_runs(capsys: Any) -> None:
@@ -128,10 +121,7 @@ def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) 
     assert code == 0
     assert "ours beside theirs: t/reproduced.md, t/reproduced.csv" in err
     rows = list(csv.DictReader(Path("t/reproduced.csv").read_text().splitlines()))
-    assert [(row["row"], row["comparable"], row["estimated"]) for row in rows] == [
-        ("FedAvg", "False", "3600.0"),
-        ("FedProx", "False", "3600.0"),
-    ]
+    assert [(row["row"], row["comparable"]) for row in rows] == [("FedAvg", "False"), ("FedProx", "False")]
     assert rows[0]["changed"].startswith("with scenario.source=digits")
     assert "engine" not in rows[0]["changed"]
     assert "torch" in rows[0]["machine"]
@@ -141,7 +131,6 @@ def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) 
     assert "nothing printed stands beside them" in page
     assert "99.31" not in page
     assert "rank correlation" not in page
-    assert "60.0" in page  # core minutes that were foreseen
 
 
 @pytest.mark.parametrize(("engine", "taken"), [("auto", True), ("{name: processes, workers: 2}", False)])
@@ -204,79 +193,16 @@ def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any, copie
     del told["checksums"]  # as in folders of earlier versions
     told["versions"]["fedloom"] = "0.0.1"
     (one / "env.json").write_text(json.dumps(told))
-    for name in ("reproduced.csv", "report.html", "foreseen.json"):
+    for name in ("reproduced.csv", "report.html"):
         Path("t", name).unlink()
     before = sorted(Path("t").rglob("*"))
     code, out, err = call(capsys, *words, "--seeds", "2")
     assert (code, out, err.count("\n")) == (2, "", 1)
     assert f"{one} is of 0.0.1" in err
-    assert sorted(Path("t").rglob("*")) == before  # nothing was foreseen, run or joined
+    assert sorted(Path("t").rglob("*")) == before  # nothing was run or joined
     assert call(capsys, *words, "--seeds", "2", "--allow-mixed")[0] == 0
     rows = list(csv.DictReader(Path("t/reproduced.csv").read_text().splitlines()))
     assert [row["machine"].rpartition(" ")[2] for row in rows] == ["0.0.1", fl.__version__]
-
-
-@pytest.mark.parametrize(("seconds", "tried"), [(60.0, ["operations"]), (3600.0, ["operations", "trial"])])
-def test_a_method_is_tried_where_its_run_takes_long(
-    capsys: Any, monkeypatch: pytest.MonkeyPatch, seconds: float, tried: list[str]
-) -> None:
-    bases = []
-
-    def run_cost(config: Any, by: str, operations: float) -> cost.Cost:
-        bases.append(by)
-        return cost.Cost(1.0, 1.0, seconds if by == "operations" else 2 * seconds)
-
-    monkeypatch.setattr(cost, "run_cost", run_cost)
-    words = (
-        "reproduce",
-        TABLE,
-        *CHANGED,
-        "--seeds",
-        "1",
-        "--out",
-        "t",
-        "--quiet",
-        "--only",
-        "cifar10-pathological/FedAvg",
-    )
-    assert call(capsys, *words)[0] == 0
-    assert bases == tried
-    assert json.loads(Path("t/foreseen.json").read_text()) == {"cifar10-pathological/FedAvg": len(tried) * seconds}
-    Path("t/foreseen.json").unlink()
-    assert call(capsys, *words)[0] == 0
-    assert bases == tried  # a finished row is not foreseen
-
-
-def test_what_another_process_foresaw_meanwhile_stays(capsys: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    def cost_while_another_writes(config: Any, by: str, operations: float) -> cost.Cost:
-        Path("t/foreseen.json").write_text('{"cifar10-pathological/FedProx": 5.0, "cifar10-pathological/FedAvg": 6.0}')
-        return cost.Cost(1.0, 1.0, 3600.0)
-
-    monkeypatch.setattr(cost, "run_cost", cost_while_another_writes)
-    words = ("reproduce", TABLE, *CHANGED, "--seeds", "1", "--out", "t", "--quiet")
-    assert (
-        call(capsys, *words, "--only", "cifar10-pathological/FedAvg", "--only", "cifar10-pathological/SingleSet")[0]
-        == 0
-    )
-    told = json.loads(Path("t/foreseen.json").read_text())
-    assert told == {
-        "cifar10-pathological/FedProx": 5.0,
-        "cifar10-pathological/FedAvg": 6.0,  # who was first is right
-        "cifar10-pathological/SingleSet": 3600.0,
-    }
-
-
-@pytest.mark.parametrize("text", ["{", "3", '{"cifar10-pathological/FedAvg": "long"}'])
-def test_what_was_foreseen_is_refused_where_it_is_damaged_and_nothing_runs(capsys: Any, text: str) -> None:
-    words = ("reproduce", TABLE, *CHANGED, "--seeds", "1", "--out", "t", "--quiet")
-    Path("t").mkdir()
-    Path("t/foreseen.json").write_text(text)
-    Path("t/.fedloom").write_text('{"folder": "study"}')
-    code, out, err = call(capsys, *words, "--only", "cifar10-pathological/FedAvg")
-    assert (code, out, err.count("\n")) == (2, "", 1)
-    assert "t/foreseen.json: damaged (" in err
-    assert "delete this file" in err
-    assert not list(Path("t").glob("fedavg-*"))
 
 
 def test_a_figure_of_models_ends_in_its_folder_as_pictures_and_rows(capsys: Any) -> None:

@@ -31,14 +31,14 @@ def one(found: Sequence[Any], row: str, **keys: Any) -> Any:
 
 
 def beside(name: str, done: CellResults) -> list[Any]:
-    return compare_values(find_recipe(name), measure(find_recipe(name), done, {}))
+    return compare_values(find_recipe(name), measure(find_recipe(name), done))
 
 
 def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult, tmp_path: Path) -> None:
     recipe = find_recipe("feddw/table1")
     runs = [make_result("fedavg", seed, [accuracy]) for seed, accuracy in enumerate((0.9930, 0.9932, 0.9931))]
     done = {("mnist-practical", "FedAvg"): runs, ("mnist-practical", "FedDW [authors]"): runs[:1]}
-    values = measure(recipe, done, {"mnist-practical/FedAvg": 120.0})
+    values = measure(recipe, done)
     found = compare_values(recipe, values)
     fedavg = one(found, "FedAvg", column="mnist-practical")
     assert (fedavg.theirs, fedavg.verdict.word, fedavg.seeds) == (99.31, "reproduced", [0, 1, 2])
@@ -57,7 +57,7 @@ def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult, tmp_
         "| mnist-practical | FedAvg          | acc_pct   | 3       | 99.31 ± 0.01 | 99.31 ± 0.20 | reproduced" in page
     )
     assert "Seeds are not printed either." in page
-    assert "| mnist-practical | FedAvg          | 2.0" in page  # core minutes that were foreseen
+    assert "| mnist-practical | FedAvg          | 0.0" in page  # core minutes
     (tmp_path / "t.csv").write_text(measurements_csv(values))
     assert read_measurements(tmp_path / "t.csv") == values
     assert len(values) == 4
@@ -66,7 +66,7 @@ def test_values_beside_theirs_and_what_was_not_run(make_result: MakeResult, tmp_
 def test_time_that_several_cores_shared_is_not_that_of_one(make_result: MakeResult, tmp_path: Path) -> None:
     recipe = find_recipe("feddw/table1")
     runs = [make_result("fedavg", seed, [0.99], engine=engine) for seed, engine in enumerate(("serial", "processes"))]
-    one, several = measure(recipe, {("mnist-practical", "FedAvg"): runs}, {"mnist-practical/FedAvg": 120.0})
+    one, several = measure(recipe, {("mnist-practical", "FedAvg"): runs})
     assert (one.seconds, several.seconds) == (2.5, None)
     (line,) = [line for line in compare_values(recipe, [one, several]) if line.was_run]
     assert line.seconds == 2.5
@@ -78,7 +78,7 @@ def test_time_that_several_cores_shared_is_not_that_of_one(make_result: MakeResu
 
 def test_what_failed_is_told_with_its_reason_and_is_not_called_not_run(make_result: MakeResult) -> None:
     recipe, missing = find_recipe("feddw/table1"), "DataError: source cifar10: no folder"
-    values = measure(recipe, {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.99])]}, {})
+    values = measure(recipe, {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.99])]})
     failed = {
         ("mnist-practical", "FedAvg"): {1: "ValueError: nan", 2: "OSError: full"},
         ("mnist-practical", "MOON"): {0: "ValueError: nan"},
@@ -103,7 +103,7 @@ def test_values_of_another_day_join_those_that_are_there(make_result: MakeResult
 
     def run(*seeds: int, accuracy: float = 0.99, changed: str = "") -> list[Measurement]:
         done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [accuracy]) for seed in seeds]}
-        return measure(recipe, done, {}, changed, not changed)
+        return measure(recipe, done, changed, not changed)
 
     both = merge(run(0, 1), run(1, 2, accuracy=0.98))
     (line,) = [line for line in compare_values(recipe, both) if line.ours]
@@ -116,7 +116,7 @@ def test_values_of_another_day_join_those_that_are_there(make_result: MakeResult
 
 def test_values_of_another_version_are_not_joined_unawares(make_result: MakeResult) -> None:
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.99]) for seed in range(2)]}
-    first, second = measure(find_recipe("feddw/table1"), done, {})
+    first, second = measure(find_recipe("feddw/table1"), done)
     now = [replace(second, machine="AMD EPYC, 2 cores, Python 3.11.7, torch 2.13.0+cpu, fedloom 0.1.0")]
     before = [replace(first, machine="AMD EPYC, 2 cores, Python 3.11.7, torch 2.13.0+cpu, fedloom 0.0.1")]
     with pytest.raises(
@@ -146,7 +146,7 @@ def test_a_printed_maximum_is_not_compared_with_a_single_run(make_result: MakeRe
     recipe = find_recipe("fedssa/table1")
     done = {("cifar10-10-clients", "FedSSA"): [make_result("fedssa", seed, [0.9857]) for seed in range(3)]}
     for changed in ("", "with rounds=100 local_epochs=1"):
-        found = compare_values(recipe, measure(recipe, done, {}, changed, False))
+        found = compare_values(recipe, measure(recipe, done, changed, False))
         verdict = one(found, "FedSSA", column="cifar10-10-clients").verdict
         assert verdict.word == "not comparable"
         assert verdict.why.startswith("the paper prints the best result of a search")
@@ -171,7 +171,7 @@ def test_a_wrong_reference_value_is_no_success(make_result: MakeResult, monkeypa
     values = tuple(replace(value, value=9.931) for value in recipe.values)
     monkeypatch.setattr(module, "printed_values", lambda name: values)
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.993]) for seed in range(3)]}
-    found = compare_values(recipe, measure(recipe, done, {}))
+    found = compare_values(recipe, measure(recipe, done))
     assert one(found, "FedAvg", column="mnist-practical").verdict.word == "differs"
 
 
@@ -181,7 +181,7 @@ def test_another_setting_is_compared_in_its_order_alone(make_result: MakeResult)
         {"L1": 0.1, "L2": 0.2, "Cosine": 0.3, "KL": 0.25, "Angle-wise": 0.4},
     )
     done = {("cifar10", row): [make_result("fedsc", 0, [value])] for row, value in accuracies.items()}
-    found = compare_values(recipe, measure(recipe, done, {}, "small scale", False))
+    found = compare_values(recipe, measure(recipe, done, "small scale", False))
     assert {line.verdict.why.partition(";")[0] for line in found} == {
         "another setting: only order and gains are compared"
     }
@@ -189,7 +189,7 @@ def test_another_setting_is_compared_in_its_order_alone(make_result: MakeResult)
     assert order.agreement is not None
     assert order.agreement.n == 5
     del done["cifar10", "Angle-wise"]
-    page = as_markdown(recipe, measure(recipe, done, {}, "small scale", False), "small scale")
+    page = as_markdown(recipe, measure(recipe, done, "small scale", False), "small scale")
     assert "4 rows: too few to tell an order from chance |" in page
     assert "order |" not in as_markdown(recipe, [], "small scale")
 
@@ -257,7 +257,7 @@ def test_few_test_samples_prove_less(make_result: MakeResult) -> None:
         for seed in range(3)
     ]
     recipe = find_recipe("fedco2/table1")
-    measurements = measure(recipe, {("office", "FedAvg"): office[:3], ("office", "FedBN"): office[3:]}, {})
+    measurements = measure(recipe, {("office", "FedAvg"): office[:3], ("office", "FedBN"): office[3:]})
     assert {(m.domain, m.test_samples) for m in measurements} == {
         *(("Avg", 10_000), ("DSLR", 32), ("Amazon", None), ("Caltech", None), ("WebCam", None))
     }
@@ -278,7 +278,7 @@ def test_orders_of_rounds_have_the_step_of_one_round(make_result: MakeResult) ->
         ("cifar10", row): [make_result(row.lower(), seed, curve) for seed in range(3)] for row, curve in curves.items()
     }
     recipe = find_recipe("fedsc/table3")
-    values = compare_values(recipe, measure(recipe, done, {}))
+    values = compare_values(recipe, measure(recipe, done))
     assert one(values, "FedSC", column="cifar10", metric="rounds_to_40").step == 1.0
     (order,) = [
         order for order in compare_orders(recipe, values) if (order.column, order.metric) == ("cifar10", "rounds_to_40")
@@ -288,7 +288,7 @@ def test_orders_of_rounds_have_the_step_of_one_round(make_result: MakeResult) ->
 
 def test_files_of_earlier_versions_lack_the_test_samples(make_result: MakeResult, tmp_path: Path) -> None:
     done = {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.99])]}
-    values = measure(find_recipe("feddw/table1"), done, {})
+    values = measure(find_recipe("feddw/table1"), done)
     assert [value.test_samples for value in values] == [10_000]
     lines = measurements_csv(values).splitlines()
     (tmp_path / "t.csv").write_text("\n".join(line.rpartition(",")[0] for line in lines) + "\n")
@@ -321,7 +321,7 @@ def test_a_target_that_was_not_reached_counts_against_a_method(make_result: Make
     fewer = [replace(line, seeds=[0, 1]) if line is last else line for line in found]  # other measures have them all
     assert last is not fedsc
     assert not any("different seeds" in text for text in limitations(fewer))
-    page = as_markdown(find_recipe("fedsc/table3"), measure(find_recipe("fedsc/table3"), done, {}), "")
+    page = as_markdown(find_recipe("fedsc/table3"), measure(find_recipe("fedsc/table3"), done), "")
     assert "3.00, 1 of 3 seeds" in page
     assert "–, 0 of 3 seeds" in page
 

@@ -30,7 +30,7 @@ def test_gains_are_paired_by_seed(make_result: MakeResult) -> None:
         (column, "FedDW [sound]"): runs(make_result, "feddw", 0.73, 0.89, 0.1, first=1),  # seed 3 has no partner
         (column, "FedProx"): runs(make_result, "fedprox", 0.4),
     }
-    values = measure(recipe, done, {})
+    values = measure(recipe, done)
     computed = {(gain.row, gain.baseline): gain for gain in gains(recipe, compare_values(recipe, values))}
     assert set(computed) == {
         ("FedDW", "FedAvg"),
@@ -64,7 +64,7 @@ def test_the_own_method_is_counted_apart_from_baselines(make_result: MakeResult)
         (column, "MOON+DW"): runs(make_result, "moon+dw", 0.60, 0.63, 0.61),
         (column, "FedUV"): runs(make_result, "feduv", 0.5),
     }
-    computed = gains(recipe, compare_values(recipe, measure(recipe, done, {})))
+    computed = gains(recipe, compare_values(recipe, measure(recipe, done)))
     assert [(gain.row, gain.baseline) for gain in computed if gain.group == "own"] == [
         *(("FedDW", "Fedavg"), ("FedDW", "MOON"), ("FedDW", "FedUV"), ("MOON+DW", "MOON"))
     ]
@@ -80,7 +80,7 @@ def test_gains_printed_as_losses_are_a_line_of_their_own(make_result: MakeResult
         (column, "FedAvg"): runs(make_result, "fedavg", 0.50, 0.51, 0.52),
         (column, "Local"): runs(make_result, "local", 0.30, 0.31, 0.32),
     }
-    computed = gains(recipe, compare_values(recipe, measure(recipe, done, {})))
+    computed = gains(recipe, compare_values(recipe, measure(recipe, done)))
     assert gain_lines(computed)[1:] == [
         "baselines: no printed gains of three seeds or more",
         "printed as zero or below: 1 of 1 printed losses seen, 0 contradicted, 0 no difference seen",
@@ -89,7 +89,7 @@ def test_gains_printed_as_losses_are_a_line_of_their_own(make_result: MakeResult
 
 def test_without_the_plain_method_there_is_no_gain(make_result: MakeResult) -> None:
     recipe = find_recipe("feddw/table1")
-    values = measure(recipe, {("mnist-practical", "FedDW"): runs(make_result, "feddw", 0.5, 0.6)}, {})
+    values = measure(recipe, {("mnist-practical", "FedDW"): runs(make_result, "feddw", 0.5, 0.6)})
     assert gains(recipe, compare_values(recipe, values)) == []
     assert "Gains in points" not in as_markdown(recipe, values, "the paper's own setting")
 
@@ -100,7 +100,7 @@ def test_gains_are_of_accuracies_alone(make_result: MakeResult) -> None:
         ("cifar10", "FedAvg"): runs(make_result, "fedavg", 0.9, 0.9, 0.9),
         ("cifar10", "FedSC"): runs(make_result, "fedsc", 0.9, 0.9, 0.9),
     }
-    found = compare_values(recipe, measure(recipe, done, {}))
+    found = compare_values(recipe, measure(recipe, done))
     assert len({line.metric for line in found if line.was_run}) > 1
     (gain,) = gains(recipe, found)
     assert gain.ours.word == "no difference seen"

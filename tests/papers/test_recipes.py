@@ -17,10 +17,10 @@ from fedloom.data.sources.source import SOURCES
 from fedloom.methods import METHODS
 from fedloom.papers.measurements import VARIANT
 from fedloom.papers.recipe import Recipe, Scale, find_recipe, recipes
-from fedloom.papers.shapes import shape_of, stand_in
 from fedloom.papers.values import file_names, printed_values
 from fedloom.runs.setup import Setup
 from fedloom.runs.studies.plan import Cell
+from paper_shapes import shape_of, stand_in
 
 TABLES = {
     "fedskc": [*range(1, 6)],

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from pathlib import Path
+from statistics import fmean
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
@@ -12,20 +13,14 @@ from fedloom.cli.comparisons import VALUES, save_recipe
 from fedloom.cli.shared import AsJson, Quiet, overrides_with_options, print_json, say
 from fedloom.cli.studies import AllowMixed, Only, run_and_report
 from fedloom.core.console import console_of
-from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.core.errors import ConfigError
+from fedloom.core.text import counted
 
 if TYPE_CHECKING:
     from fedloom.papers.recipe import Recipe, Scale
     from fedloom.runs.studies.plan import Cell, StudyPlan
-    from fedloom.runs.studies.study_folder import StudyFolder
 
-
-_ESTIMATES_FILE = "foreseen.json"
-_WORTH_A_TRIAL = 600.0  # seconds of a run, of which the trial of its method is about one in a hundred
-_BASIS = (
-    "a trial of the method where a run of the table has made one, else a trial of its network, times the operations "
-    "of the method (matrix products, convolutions) over those of plain training"
-)
+_BASIS = "all cells of a row as long as its finished ones in this folder took, on average"
 
 
 def reproduce(
@@ -34,11 +29,9 @@ def reproduce(
         list[str] | None, typer.Argument(help="key=value on top of all cells, e.g. rounds=100.")
     ] = None,
     list_all: Annotated[
-        bool, typer.Option("--list", help="Name every table, its cells, its data and its cost.")
+        bool, typer.Option("--list", help="Name every table, its cells, data and measured hours.")
     ] = False,
-    plan: Annotated[
-        bool, typer.Option("--plan", help="Cells, data and hours on this machine; nothing is run.")
-    ] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Cells, data and measured hours; nothing is run.")] = False,
     scale: Annotated[str, typer.Option(help="full: the paper's setting; small: a stated reduction.")] = "full",
     seeds: Annotated[int | None, typer.Option(min=1, max=10_000, help="How many; the recipe's unless given.")] = None,
     out: Annotated[Path | None, typer.Option(help="Folder of the study; by default below runs/.")] = None,
@@ -78,10 +71,10 @@ def reproduce(
         return
     recipe = find_recipe(name)
     study = recipe.study(chosen, seeds, load(None, overrides_with_options(overrides)))
-    folder = out or Path("runs") / f"{name.replace('/', '-')}-{scale}"
+    folder = out or default_folder(name, chosen)
     cells = study.chosen(only or ())
     if plan:
-        show_cost(recipe, study, cells, folder, chosen, as_json)
+        show_plan(recipe, study, cells, folder, chosen, as_json)
         return
     from fedloom.papers.figures import MODEL_FIGURES
     from fedloom.papers.missing_data import refuse_missing
@@ -103,8 +96,6 @@ def reproduce(
         for source_folder in reuse or ():
             copied = copy_cells(study_folder, cells, source_folder)
             say(f"{len(copied)} of {len(cells)} cells copied from {source_folder}")
-        if recipe.table.kind == "table":
-            estimate_cells(cells, study_folder)
         run_and_report(
             *(study, folder, only or (), False, workers, quiet, as_json),
             allow_mixed=allow_mixed,
@@ -114,34 +105,24 @@ def reproduce(
 
 
 def show_tables(scale: Scale, as_json: bool) -> None:
-    """Every table with its cells, the data it needs, and core hours on this machine."""
+    """Print every table with its cells, the data it needs, and the hours that its finished rows took below runs/."""
     from fedloom.cli.computed_figures import computed_rows
-    from fedloom.papers.cost import study_cost
     from fedloom.papers.missing_data import missing_sources, source_names
     from fedloom.papers.recipe import recipes
 
-    say("each network that this machine has not tried yet is tried for some seconds; the speed is kept for later calls")
     summaries: list[dict[str, Any]] = []
     for name, recipe in recipes().items():
         row: dict[str, Any] = {"name": name, "title": f"{recipe.paper.title}, {recipe.table.title}"}
         if recipe.table.why_not_run is not None:
-            summaries.append(
-                row | {"cells": 0, "data": "", "missing": [], "hours": 0.0, "facts": recipe.table.why_not_run}
-            )
+            nothing = {"cells": 0, "data": "", "missing": [], "hours": None, "facts": recipe.table.why_not_run}
+            summaries.append(row | nothing)
             continue
-        cells, seeds = recipe.study(scale, seeds=1).cells, recipe.seeds(scale)  # all seeds cost the same
-        cost = study_cost(cells, "network", say)
-        say(f"{name}: {seeds * len(cells)} cells")
-        hours = seeds * sum(estimate.seconds for estimate in cost.values()) / 3600
-        summaries.append(
-            row
-            | {
-                "cells": seeds * len(cells),
-                "data": ", ".join(source_names(cells)),
-                "missing": list(missing_sources(cells)),
-                "hours": hours,
-            }
-        )
+        folder = default_folder(name, scale)
+        study = recipe.study(scale, seeds=None if folder.exists() else 1)
+        hours = [planned["hours"] for planned in planned_rows(study, study.cells, folder)] if folder.exists() else []
+        row |= {"cells": recipe.seeds(scale) * len({cell.group for cell in study.cells})}
+        row |= {"data": ", ".join(source_names(study.cells)), "missing": list(missing_sources(study.cells))}
+        summaries.append(row | {"hours": _sum(hours)})
     summaries += map(dict, computed_rows())
     if as_json:
         from fedloom.runs.storage.data_record import describe_environment, environment_line
@@ -151,37 +132,26 @@ def show_tables(scale: Scale, as_json: bool) -> None:
     console = console_of(as_json)
     for row in summaries:
         absent = f", not here: {', '.join(row['missing'])}" if row["missing"] else ""
-        amount = f"{row['cells']:>4} cells {row['hours']:>9,.1f} h  " if row["cells"] else f"{'nothing is run':>23}  "
+        amount = (
+            f"{row['cells']:>4} cells {_hours_text(row['hours'])}  " if row["cells"] else f"{'nothing is run':>25}  "
+        )
         line = f"{row['name']:<16} {amount}{row['title']} ({row['data']}{absent})".replace(" ()", "")
         console.print(line, markup=False, soft_wrap=True)
-    console.print(
-        "hours: one core of this machine, as if every method cost what FedAvg costs; --plan counts each method's work"
-    )
+    console.print("hours: of the rows with a finished run in the table's folder below runs/, for all their cells")
 
 
-def show_cost(
+def show_plan(
     recipe: Recipe, study: StudyPlan, cells: Sequence[Cell], folder: Path, scale: Scale, as_json: bool
 ) -> None:
-    """Print the rows of a table with their cells, hours on this machine, how far they are, and what data are missing.
+    """Print the rows of a table with their cells, measured hours, how far they are, and what data are missing.
 
     study: the study that the recipe makes. cells: the chosen cells of the study. folder: folder of the study; nothing
     is written. scale: "full" or "small".
     """
-    from fedloom.papers.cost import study_cost
     from fedloom.papers.missing_data import missing_sources
-    from fedloom.runs.studies.study_folder import StudyFolder
 
-    study_folder = StudyFolder(folder)
-    study_folder.check(study)
-    absent = missing_sources(cells)
-    say("networks that this machine has not tried yet are tried for some seconds")
-    cost = study_cost(cells, "operations", say)
-    groups: dict[str, list[Cell]] = {}
-    for cell in cells:
-        groups.setdefault(cell.group, []).append(cell)
-    rows = [_planned_row(name, members, cost, study_folder) for name, members in groups.items()]
-    total = sum(row["hours"] or 0.0 for row in rows)
-    unknown = sum(row["hours"] is None for row in rows)
+    absent, rows = missing_sources(cells), planned_rows(study, cells, folder)
+    total, unknown = _sum([row["hours"] for row in rows]), sum(row["hours"] is None for row in rows)
     if as_json:
         overview = {"name": recipe.name, "scale": scale, "says": recipe.scale_text(scale), "rows": rows, "hours": total}
         overview["hours_basis"] = _BASIS
@@ -190,64 +160,48 @@ def show_cost(
     console = console_of(as_json)
     console.print(f"{recipe.paper.title}, {recipe.table.title}\nscale: {recipe.scale_text(scale)}", markup=False)
     for row in rows:
-        hours = "no estimate" if row["hours"] is None else f"{row['hours']:,.2f} h"
-        line = f"{row['cells']:>3} cells, {row['done']:>3} done {hours:>11}  {row['name']}"
+        line = f"{row['cells']:>3} cells, {row['done']:>3} done {_hours_text(row['hours'])}  {row['name']}"
         console.print(line, markup=False, soft_wrap=True)
-    without = f", without the rows of no estimate ({unknown})" if unknown else ""
-    console.print(f"{len(cells)} cells, {total:,.1f} hours on one core of this machine{without}", soft_wrap=True)
+    measured = "no row measured" if total is None else f"{total:,.2f} hours"
+    without = f", without {counted(unknown, 'row')} that no run has measured" if unknown and total is not None else ""
+    console.print(f"{counted(len(cells), 'cell')}, {measured}{without}", soft_wrap=True)
     console.print(f"hours: {_BASIS}", markup=False, soft_wrap=True)
     for source, why in absent.items():
         console.print(f"missing: {source}: {why}", markup=False, soft_wrap=True)
 
 
-def _planned_row(name: str, cells: Sequence[Cell], cost: dict[str, Any], study_folder: StudyFolder) -> dict[str, Any]:
-    seconds = [cost[cell.name].seconds for cell in cells if cell.name in cost]  # all of a row, or none
-    hours = sum(seconds) / 3600 if seconds else None
-    done = sum(study_folder.state(cell.folder, cell.config) == "done" for cell in cells)
-    return {"name": name, "cells": len(cells), "done": done, "hours": hours}
+def default_folder(name: str, scale: Scale) -> Path:
+    """Return the folder of a table's study where --out names no other."""
+    return Path("runs") / f"{name.replace('/', '-')}-{scale}"
 
 
-def estimate_cells(cells: Sequence[Cell], study_folder: StudyFolder) -> None:
-    """Keep in the study's folder what its cells will take, before they run; what was foreseen before stays, also what
-    another process foresaw meanwhile.
+def planned_rows(study: StudyPlan, cells: Sequence[Cell], folder: Path) -> list[dict[str, Any]]:
+    """Return name, cells, finished cells and hours of each row; None for the hours of a row without a finished cell."""
+    from fedloom.runs.storage.run_folder import RunFolder
+    from fedloom.runs.studies.study_folder import StudyFolder
 
-    A method is tried where a run takes so long that its trial does not matter; else its operations are counted. Rows
-    that are finished are not foreseen. Raises `RunFolderError` as `read_estimates` does.
-    """
-    from fedloom.core.files import json_text, write_atomic
-    from fedloom.papers.cost import study_cost
-
-    known_estimates = read_estimates(study_folder.path)
-    left = [cell for cell in cells if not study_folder.finished(cell.folder)]
-    groups = {cell.group: cell for cell in left if cell.group not in known_estimates}
-    if groups:
-        say(f"how long {len(groups)} rows will take: trials of their networks, and of methods whose runs take long")
-        cost = study_cost(list(groups.values()), "operations", say)
-        long = [cell for cell in groups.values() if cell.name in cost and cost[cell.name].seconds >= _WORTH_A_TRIAL]
-        cost |= study_cost(long, "trial", say)
-        estimates = {name: round(cost[cell.name].seconds, 1) for name, cell in groups.items() if cell.name in cost}
-        with study_folder.locked():
-            write_atomic(
-                study_folder.path / _ESTIMATES_FILE, json_text(estimates | read_estimates(study_folder.path), indent=1)
-            )
+    study_folder = StudyFolder(folder)
+    study_folder.check(study)
+    groups: dict[str, list[Cell]] = {}
+    for cell in cells:
+        groups.setdefault(cell.group, []).append(cell)
+    rows = []
+    for name, members in groups.items():
+        done = [cell for cell in members if study_folder.state(cell.folder, cell.config) == "done"]
+        summaries = [RunFolder(study_folder.cell(cell.folder)).read_summary() or {} for cell in done]
+        seconds = [summary["seconds"]["total"] for summary in summaries]
+        hours = len(members) * fmean(seconds) / 3600 if seconds else None
+        rows.append({"name": name, "cells": len(members), "done": len(done), "hours": hours})
+    return rows
 
 
-def read_estimates(folder: Path) -> dict[str, float]:
-    """Seconds of one core for a run of each row, by "column/row", as far as they were foreseen. Raises `RunFolderError`
-    if the file is damaged."""
-    from fedloom.core.files import parse_json
+def _sum(hours: Sequence[float | None]) -> float | None:
+    measured = [value for value in hours if value is not None]
+    return sum(measured) if measured else None
 
-    path = folder / _ESTIMATES_FILE
-    try:
-        estimates = parse_json(path.read_text(encoding="utf-8"))
-        if isinstance(estimates, dict) and all(isinstance(seconds, int | float) for seconds in estimates.values()):
-            return estimates
-        why = "no seconds of rows"
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValueError) as error:
-        why = str(error)
-    raise RunFolderError(f"{path}: damaged ({why}); delete this file, and the next call foresees again")
+
+def _hours_text(hours: float | None) -> str:
+    return f"{'not measured' if hours is None else f'{hours:,.2f} h':>12}"
 
 
 def write_paper_comparison(
@@ -295,7 +249,7 @@ def write_paper_comparison(
     if kind != "table":
         return
     comparable = scale == "full" and not overrides_beyond_recipe and not recipe.paper.searched
-    measurements = measure(recipe, done, read_estimates(folder), changed, comparable)
+    measurements = measure(recipe, done, changed, comparable)
     write_atomic(folder / "reproduced.md", as_markdown(recipe, measurements, setting, failed_of(whole, ended)))
     write_atomic(folder / VALUES, measurements_csv(measurements))
     say(f"ours beside theirs: {folder / 'reproduced.md'}, {folder / VALUES}")

@@ -35,7 +35,6 @@ class ComparedValue:
             is printed for them.
         theirs_std: the printed standard deviation; None where there is none.
         seconds: of one core, a run on average.
-        estimated: the seconds that were foreseen.
         step: the smallest step of one value, in its unit.
     """
 
@@ -49,7 +48,6 @@ class ComparedValue:
     theirs: float | None
     theirs_std: float | None
     seconds: float | None
-    estimated: float | None
     verdict: Verdict
     step: float = STEP
 
@@ -230,7 +228,6 @@ def _compare(
         verdict = replace(verdict, why=f"{verdict.why}; margin is as wide as the claim")
     name = column or value.column
     seconds = [measurement.seconds for measurement in measurements if measurement.seconds is not None]
-    estimates = [measurement.estimated for measurement in measurements if measurement.estimated is not None]
     return ComparedValue(
         f"{_STAND_IN}{name}" if other_data else name,
         row,
@@ -242,7 +239,6 @@ def _compare(
         None if other_data else value.value,
         None if other_data else value.std,
         fmean(seconds) if seconds else None,
-        fmean(estimates) if estimates else None,
         verdict,
         step,
     )

@@ -35,7 +35,7 @@ class Measurement:
     """One printed value as one run gives it.
 
     - row: the row of the study. ours: in the unit of `metric`; None where the run does not have it.
-    - seconds: of one core, training and tests; None for a run on several cores. estimated: seconds foreseen.
+    - seconds: of one core, training and tests; None for a run on several cores.
     - changed: what differs from the recipe, in words. comparable: it is within what the paper itself ran.
     - test_samples: those of which an accuracy is the share; None for other values, and where they were not recorded.
     """
@@ -47,7 +47,6 @@ class Measurement:
     seed: int
     ours: float | None
     seconds: float | None
-    estimated: float | None
     machine: str
     changed: str
     comparable: bool
@@ -67,7 +66,6 @@ class Measurement:
 def measure(
     recipe: Recipe,
     results: CellResults,
-    estimates: Mapping[str, float],
     changed: str = "",
     comparable: bool = True,
 ) -> list[Measurement]:
@@ -76,7 +74,6 @@ def measure(
     Args:
         recipe: has the printed values.
         results: finished runs by column and row.
-        estimates: seconds by "column/row".
         changed: what differs from the recipe, in words.
         comparable: whether the setting is within what the paper itself ran.
     """
@@ -96,7 +93,6 @@ def measure(
                     result.numbers["seed"],
                     None if ours is None else float(f"{ours:.6g}"),
                     _core_seconds(result),
-                    _rounded(estimates.get(f"{column}/{run_row}")),
                     _machine(result),
                     changed,
                     comparable,
@@ -132,7 +128,8 @@ def read_measurements(path: Path) -> list[Measurement]:
     data = path.read_bytes()
     text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     reader = csv.DictReader(io.StringIO(text))
-    if reader.fieldnames is None or list(reader.fieldnames) not in (_columns(), _columns()[:-1]):
+    columns = [name for name in reader.fieldnames or () if name != "estimated"]  # a forecast of version 0.1
+    if columns not in (_columns(), _columns()[:-1]):
         raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_columns())}")
     return [
         Measurement(
@@ -143,7 +140,6 @@ def read_measurements(path: Path) -> list[Measurement]:
             int(row["seed"]),
             _number(row["ours"]),
             _number(row["seconds"]),
-            _number(row["estimated"]),
             row["machine"],
             row["changed"],
             row["comparable"] == "True",
@@ -212,10 +208,6 @@ def _columns() -> list[str]:
 
 def _number(text: str) -> float | None:
     return float(text) if text else None
-
-
-def _rounded(seconds: float | None) -> float | None:
-    return None if seconds is None else round(seconds, 1)
 
 
 def _core_seconds(result: RunData) -> float | None:

@@ -98,15 +98,6 @@ def number(mean: float, std: float | None) -> str:
     return f"{mean:.2f}" if std is None else f"{mean:.2f} ± {std:.2f}"
 
 
-def time_ratios(values: Sequence[ComparedValue]) -> dict[tuple[str, str], float]:
-    """By column and row, the core seconds that a run took divided by those estimated; of rows that have both."""
-    return {
-        (value.column, value.row): value.seconds / value.estimated
-        for value in values
-        if value.seconds is not None and value.estimated
-    }
-
-
 def _markdown(block: Block) -> str:
     if isinstance(block, SectionTable):
         return tabulate(block.texts, block.columns, tablefmt="pipe", disable_numparse=True)
@@ -181,18 +172,13 @@ def _gains_sheet(table_gains: Sequence[Gain]) -> SectionTable:
 
 
 def _minutes_sheet(values: Sequence[ComparedValue]) -> SectionTable:
-    """Minutes of one core for a run of each row, foreseen and taken; no rows where no run was on one core."""
-    rows: list[list[Cell]] = []
-    ratios = time_ratios(values)
-    for value in {(value.column, value.row): value for value in values}.values():
-        if value.seconds is None:
-            continue
-        ratio = ratios.get((value.column, value.row))
-        estimate = "–" if value.estimated is None else f"{value.estimated / 60:.1f}"
-        numbers: list[Cell] = [(estimate, value.estimated), (f"{value.seconds / 60:.1f}", value.seconds)]
-        rows.append([value.column, value.row, *numbers, ("–" if ratio is None else f"{ratio:.2f}", ratio)])
-    names = ("column", "row", "core minutes foreseen", "taken", "ratio")
-    return SectionTable("minutes", "Minutes of one core for a run, foreseen and taken.", names, rows, heads=2)
+    """Minutes of one core for a run of each row; no rows where no run was on one core."""
+    rows: list[list[Cell]] = [
+        [value.column, value.row, (f"{value.seconds / 60:.1f}", value.seconds)]
+        for value in {(value.column, value.row): value for value in values}.values()
+        if value.seconds is not None
+    ]
+    return SectionTable("minutes", "Minutes of one core for a run.", ("column", "row", "core minutes"), rows, heads=2)
 
 
 def _metric_text(metric: str, domain: str | None) -> str:
