@@ -1,6 +1,6 @@
 """The rules of `fedloom advise`, derived from committed studies, and how good its advice is.
 
-    python -m benchmarks advice                      # write src/fedloom/diagnosis/advice/rules.json again
+    python -m benchmarks advice                      # write src/fedloom/diagnosis/rules.json again
     python -m benchmarks advice --profile long-tail  # first profile the data of these studies ($FEDLOOM_DATA)
     python -m benchmarks advice --ask [--trial]      # ask for advice in the scenarios of studies/advice.yaml
 

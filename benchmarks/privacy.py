@@ -28,9 +28,15 @@ from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import total_variation
-from fedloom.diagnosis.privacy.inputs import best_psnr, inputs_of_linear_layer, invert_features, invert_gradient
-from fedloom.diagnosis.privacy.label_inference import infer_labels
-from fedloom.diagnosis.privacy.membership import losses_of, membership_auc
+from fedloom.diagnosis.input_inference import (
+    best_psnr,
+    inputs_of_linear_layer,
+    invert_features,
+    invert_gradient,
+    losses_of,
+    membership_auc,
+)
+from fedloom.diagnosis.label_inference import infer_labels
 from fedloom.engine.jobs import Job
 from fedloom.engine.serial import Serial
 from fedloom.methods import METHODS

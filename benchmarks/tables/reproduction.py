@@ -20,9 +20,8 @@ from tabulate import tabulate
 from benchmarks.data import RESULTS, read_rows
 from benchmarks.tables.words import markdown
 from fedloom.core.text import listed
-from fedloom.papers.claims import judge_claims
 from fedloom.papers.compared_values import compare_orders, compare_values
-from fedloom.papers.gains import Gain, count_gains, gain_lines, gains
+from fedloom.papers.gains import Gain, count_gains, gain_lines, gains, judge_claims
 from fedloom.papers.measurements import OTHER_IMAGES, Measurement, read_measurements
 from fedloom.papers.recipe import Recipe, recipes
 from fedloom.papers.table_section import bullets, markdown_of, number, table_blocks

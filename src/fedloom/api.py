@@ -33,7 +33,7 @@ from fedloom.runs.studies.outcome import collect
 from fedloom.runs.studies.run_study import compare as compare_runs
 
 if TYPE_CHECKING:
-    from fedloom.diagnosis.advice.advice import Advice
+    from fedloom.diagnosis.advice import Advice
     from fedloom.diagnosis.diagnosis import Diagnosis
     from fedloom.nets.net import Net
     from fedloom.results.report.holdings_table import Inspection
@@ -280,7 +280,7 @@ def advise(
         jobs: processes of the trial at a time; more than one needs `out`, and a target that is no `Scenario`.
         progress: show that of the trial, as in `fedloom.run`.
         needs: constraints: goal, nets, traffic, stateless, newcomers, secure_sums and dp, as
-            `fedloom.diagnosis.advice.evidence.Needs` describes them.
+            `fedloom.diagnosis.evidence.Needs` describes them.
 
     Raises `ConfigError` for unknown and contradictory needs, for one client and one class, and for a trial without
     validation data.
@@ -291,9 +291,8 @@ def advise(
         >>> fl.advise(digits, goal="personal", nets="different").reference
         'local'
     """
-    from fedloom.diagnosis.advice.advice import advise_scenario
-    from fedloom.diagnosis.advice.evidence import read_needs
-    from fedloom.diagnosis.advice.trial import with_trial
+    from fedloom.diagnosis.advice import advise_scenario, with_trial
+    from fedloom.diagnosis.evidence import read_needs
 
     wanted = read_needs(needs)
     config, scenario = _config_of(target)

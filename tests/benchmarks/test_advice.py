@@ -11,7 +11,7 @@ from benchmarks import advice
 from benchmarks.cells import studies_by_name
 from benchmarks.data import read_results
 from benchmarks.tables.words import has_diverged
-from fedloom.diagnosis.advice.evidence import rules
+from fedloom.diagnosis.evidence import rules
 from fedloom.runs.studies.plan import read_study
 
 CELLS = studies_by_name()

@@ -53,7 +53,7 @@ def test_what_was_not_run_has_its_hours(tmp_path: Path) -> None:
         tmp_path / "planned.csv.gz", [{"name": name, "hours": 1234.56, "machine": "a fast one"} for name in names]
     )
     page = text_of(tmp_path)
-    assert "`fedloom reproduce --list` on a fast one" in page
+    assert "were estimated on a fast one" in page
     assert "Table 3: label skew on CIFAR | 36 | 1,234.6 |" in page
     assert "Table 6: clients of the data sets | nothing is run | – |" in page
     assert "Table 4: parts taken out | 96 | – |" in page

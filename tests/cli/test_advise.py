@@ -7,7 +7,7 @@ import inspect
 import pytest
 
 from fedloom.cli.diagnose import advise
-from fedloom.diagnosis.advice.evidence import Needs
+from fedloom.diagnosis.evidence import Needs
 
 
 @pytest.mark.parametrize("name", Needs.model_fields)

@@ -18,7 +18,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.diagnosis.diagnosis import diagnose_config, diagnose_scenario
-from fedloom.diagnosis.skew.feature_profile import profile_of_scenario
+from fedloom.diagnosis.feature_profile import profile_of_scenario
 from fedloom.nets.net import build, tree_of
 from fedloom.runs.config.run_config import load, parse
 

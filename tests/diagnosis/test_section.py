@@ -13,8 +13,8 @@ import pytest
 from command_line import call
 from fedloom.core.errors import RunFolderError
 from fedloom.diagnosis.diagnosis import Diagnosis
+from fedloom.diagnosis.label_profile import label_profile
 from fedloom.diagnosis.section import diagnosis_sections
-from fedloom.diagnosis.skew.label_profile import label_profile
 from fedloom.results.page_sections import SectionPicture
 
 

@@ -17,7 +17,7 @@ from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.evaluation import Evaluator
 from fedloom.evaluation.metric import Groups, MetricStates, Predictions
-from fedloom.evaluation.metrics.by_group import DomainAccuracy, OwnerAccuracy
+from fedloom.evaluation.metrics.basic import DomainAccuracy, OwnerAccuracy
 from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net

@@ -10,7 +10,7 @@ import fedloom as fl
 from fedloom.core.errors import ConfigError
 from fedloom.evaluation import METRICS, Metric, Predictions
 from fedloom.evaluation.metrics import Accuracy
-from fedloom.evaluation.metrics.of_function import MeanOverSamples, pickled_sources, register_metric, register_pickled
+from fedloom.evaluation.own_metrics import MeanOverSamples, pickled_sources, register_metric, register_pickled
 from fedloom.runs.config.run_config import parse
 
 SCENARIO = {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 3, "val": 0.1}

@@ -9,10 +9,8 @@ import torch
 import fedloom as fl
 from fedloom.core.errors import ConfigError
 from fedloom.evaluation import METRICS, Metric
-from fedloom.evaluation.metric import MetricStates, Predictions
-from fedloom.evaluation.metric_checks import metric_of_one_process
-from fedloom.evaluation.metrics.of_function import register_metric
-from fedloom.evaluation.scores import Scores
+from fedloom.evaluation.metric import MetricStates, Predictions, Scores
+from fedloom.evaluation.own_metrics import metric_of_one_process, register_metric
 
 KEYS = {
     "scenario": {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 3},

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.papers.missing_data import missing_sources
+from fedloom.papers.recipe import missing_sources
 from fedloom.runs.studies.plan import parse_study
 
 

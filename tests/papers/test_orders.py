@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.papers.orders import RankedRow, judge_order, judge_pairs, rank_agreement
+from fedloom.papers.verdicts import RankedRow, judge_order, judge_pairs, rank_agreement
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "comparisons.json").read_text())["orders"]
 

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 
 from command_line import call
-from fedloom.papers.tangent_kernel_figures import eigenvalue_rows, residual_rows
+from fedloom.papers.tangent_kernels import eigenvalue_rows, residual_rows
 
 # Means of the specification's own 50 draws, from which ours differ by the errors of both means.
 SPECIFIED = {

@@ -17,8 +17,8 @@ from fedloom.core.streams import Streams
 from fedloom.data import from_arrays, make_scenario
 from fedloom.data.partitions.natural import Natural
 from fedloom.evaluation import METRICS, PROTOCOLS, MetricStates, Predictions
+from fedloom.evaluation.metric import details_of_clients
 from fedloom.evaluation.protocols import offered_protocols
-from fedloom.evaluation.scores import details_of_clients
 from fedloom.flower.in_process import run_in_process
 from fedloom.methods import METHODS
 from fedloom.methods.catalogue import abilities
@@ -138,7 +138,7 @@ def test_matrices_are_kept_for_as_many_clients_as_fit(monkeypatch):
     states = MetricStates.new(predictions, {"recall": METRICS.get("recall")})
     pairs = [0, 0, 1, 0, 2, 1, 1, 1, 1]  # true class, predicted class, samples
     assert details_of_clients({4: states, 7: states}) == {4: {"confusion": pairs}, 7: {"confusion": pairs}}
-    monkeypatch.setattr("fedloom.evaluation.scores._MOST_NUMBERS", len(pairs))
+    monkeypatch.setattr("fedloom.evaluation.metric._MOST_NUMBERS", len(pairs))
     assert list(details_of_clients({4: states, 7: states})) == [4]
 
 

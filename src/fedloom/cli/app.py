@@ -46,9 +46,8 @@ from fedloom.cli.shared import (
     rewind_run,
     say,
 )
-from fedloom.core.console import console_of
+from fedloom.core.console import console_of, raise_first_interrupt
 from fedloom.core.errors import ConfigError, FedloomError, printable
-from fedloom.core.interrupts import raise_first_interrupt
 
 if TYPE_CHECKING:
     from fedloom.runs.run import Existing

@@ -35,8 +35,7 @@ def show_computed(name: str, folder: Path, draws: int | None, options: Mapping[s
 def _tangent_kernels(folder: Path, draws: int, as_json: bool) -> None:
     from fedloom.cli.terminal import print_grid
     from fedloom.core.files import json_text, write_atomic
-    from fedloom.papers.tangent_kernel_figures import eigenvalue_rows, residual_rows
-    from fedloom.papers.tangent_kernels import CAVEATS
+    from fedloom.papers.tangent_kernels import CAVEATS, eigenvalue_rows, residual_rows
     from fedloom.results.report.figures import save
 
     say(f"eigenvalues of {draws} random problems")

@@ -29,7 +29,7 @@ from fedloom.core.errors import ConfigError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from fedloom.diagnosis.advice.advice import Advice
+    from fedloom.diagnosis.advice import Advice
     from fedloom.diagnosis.diagnosis import Diagnosis
     from fedloom.runs.storage.log import DriftRound
 
@@ -128,7 +128,7 @@ def _of_run(folder: Path) -> tuple[Diagnosis, Sequence[DriftRound]]:
     return diagnose_result(result), result.measured_drift()
 
 
-# A test holds these texts to the descriptions of fedloom.diagnosis.advice.evidence.Needs, whose import takes a second.
+# A test holds these texts to the descriptions of fedloom.diagnosis.evidence.Needs, whose import takes a second.
 _GOAL = "One model for all (global), or a model for each client (personal); null reads the config's protocol."
 _NETS = "Whether the clients' networks are equal or different; null reads the config's models."
 
@@ -161,9 +161,8 @@ def advise(
     from functools import partial
 
     from fedloom.core.process_settings import reproducible_settings
-    from fedloom.diagnosis.advice.advice import advise_scenario
-    from fedloom.diagnosis.advice.evidence import read_needs
-    from fedloom.diagnosis.advice.trial import with_trial
+    from fedloom.diagnosis.advice import advise_scenario, with_trial
+    from fedloom.diagnosis.evidence import read_needs
     from fedloom.runs.config.run_config import load, parse
     from fedloom.runs.studies.live_progress import ProgressDisplay
 

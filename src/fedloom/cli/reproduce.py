@@ -77,7 +77,7 @@ def reproduce(
         show_plan(recipe, study, cells, folder, chosen, as_json)
         return
     from fedloom.papers.figures import MODEL_FIGURES
-    from fedloom.papers.missing_data import refuse_missing
+    from fedloom.papers.recipe import refuse_missing
     from fedloom.runs.storage.folders import stopped_by_full_disk
     from fedloom.runs.studies.outcome import reusable
     from fedloom.runs.studies.outcome import reuse as copy_cells
@@ -107,8 +107,7 @@ def reproduce(
 def show_tables(scale: Scale, as_json: bool) -> None:
     """Print every table with its cells, the data it needs, and the hours that its finished rows took below runs/."""
     from fedloom.cli.computed_figures import computed_rows
-    from fedloom.papers.missing_data import missing_sources, source_names
-    from fedloom.papers.recipe import recipes
+    from fedloom.papers.recipe import missing_sources, recipes, source_names
 
     summaries: list[dict[str, Any]] = []
     for name, recipe in recipes().items():
@@ -148,7 +147,7 @@ def show_plan(
     study: the study that the recipe makes. cells: the chosen cells of the study. folder: folder of the study; nothing
     is written. scale: "full" or "small".
     """
-    from fedloom.papers.missing_data import missing_sources
+    from fedloom.papers.recipe import missing_sources
 
     absent, rows = missing_sources(cells), planned_rows(study, cells, folder)
     total, unknown = _sum([row["hours"] for row in rows]), sum(row["hours"] is None for row in rows)
@@ -176,7 +175,10 @@ def default_folder(name: str, scale: Scale) -> Path:
 
 
 def planned_rows(study: StudyPlan, cells: Sequence[Cell], folder: Path) -> list[dict[str, Any]]:
-    """Return name, cells, finished cells and hours of each row; None for the hours of a row without a finished cell."""
+    """Return name, number of `cells`, finished ones and hours of each row of a study in a folder.
+
+    The hours are None for a row without a finished cell.
+    """
     from fedloom.runs.storage.run_folder import RunFolder
     from fedloom.runs.studies.study_folder import StudyFolder
 

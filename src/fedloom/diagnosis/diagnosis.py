@@ -11,8 +11,8 @@ import numpy as np
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import Scenario
-from fedloom.diagnosis.skew.feature_profile import FeatureProfile, profile_of_scenario
-from fedloom.diagnosis.skew.label_profile import Interval, LabelProfile, label_profile
+from fedloom.diagnosis.feature_profile import FeatureProfile, profile_of_scenario
+from fedloom.diagnosis.label_profile import Interval, LabelProfile, label_profile
 from fedloom.nets.net import Net, tree_of
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.export.modules import config_of

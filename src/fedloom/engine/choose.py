@@ -23,7 +23,7 @@ from fedloom.engine.serial import Engine, Serial
 from fedloom.engine.speedups import Speedups, keep_freed_memory
 from fedloom.engine.stacked import Batched, obstacle
 from fedloom.engine.threads import Threads
-from fedloom.evaluation.metric_checks import metric_of_one_process
+from fedloom.evaluation.own_metrics import metric_of_one_process
 
 DEFAULT_STACK = 32  # clients in a stack
 _MIN_REPLAYED = 0.5  # share of steps that threads must replay to be chosen without a comparison

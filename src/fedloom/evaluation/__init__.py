@@ -1,9 +1,8 @@
 """Floor 4: protocols and metrics. Knows no single method."""
 
 from fedloom.evaluation.fewshot import EpisodeShape, FewShot, FewShotEvaluator, FewShotScores
-from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions
+from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions, Scores
 from fedloom.evaluation.protocols import PROTOCOLS, Evaluator
-from fedloom.evaluation.scores import Scores
 
 __all__ = [
     "METRICS",

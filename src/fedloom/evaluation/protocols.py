@@ -37,10 +37,9 @@ from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.evaluation.metric import METRICS, Groups, Metric, MetricStates, Predictions
+from fedloom.evaluation.metric import METRICS, Groups, Metric, MetricStates, Predictions, Scores, details_of_clients
 from fedloom.evaluation.metrics import ALWAYS, Accuracy
-from fedloom.evaluation.metrics.by_group import DomainAccuracy, OwnerAccuracy
-from fedloom.evaluation.scores import Scores, details_of_clients
+from fedloom.evaluation.metrics.basic import DomainAccuracy, OwnerAccuracy
 from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
 

@@ -9,10 +9,18 @@ from statistics import fmean
 
 from fedloom.core.text import listed, seeds_text
 from fedloom.papers.measurements import ACCURACY, GAIN, OTHER_IMAGES, VARIANT, Measurement, printed_rows
-from fedloom.papers.orders import RankAgreement, RankedRow, judge_order, judge_pairs, rank_agreement
-from fedloom.papers.recipe import Recipe
-from fedloom.papers.values import PrintedValue
-from fedloom.papers.verdicts import NOT_RUN, STEP, Verdict, judge_value
+from fedloom.papers.recipe import PrintedValue, Recipe
+from fedloom.papers.verdicts import (
+    NOT_RUN,
+    STEP,
+    RankAgreement,
+    RankedRow,
+    Verdict,
+    judge_order,
+    judge_pairs,
+    judge_value,
+    rank_agreement,
+)
 
 FailureReasons = Mapping[tuple[str, str], Mapping[int, str]]  # by column and row of the study, then by seed
 _OTHER_SETTING = "another setting: only order and gains are compared"

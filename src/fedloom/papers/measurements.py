@@ -11,8 +11,7 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from fedloom.papers.recipe import Recipe
-from fedloom.papers.values import PrintedValue
+from fedloom.papers.recipe import PrintedValue, Recipe
 from fedloom.results.costs import epoch_ms, reached
 from fedloom.results.formats import as_csv
 from fedloom.results.group import selected_accuracies

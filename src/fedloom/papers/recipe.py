@@ -1,7 +1,9 @@
-"""Recipes: what a table of a paper runs here, read from `recipes/*.yaml`, and the study that it makes."""
+"""Recipes: what a table of a paper prints (`values/*.csv`) and what it runs here (`recipes/*.yaml`), as a study."""
 
 from __future__ import annotations
 
+import csv
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from fnmatch import fnmatchcase
@@ -11,15 +13,56 @@ from typing import Any, Literal
 
 from pydantic import Field
 
-from fedloom.core.errors import ConfigError, short_repr, suggest_name
+from fedloom.core.errors import ConfigError, DataError, short_repr, suggest_name
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
-from fedloom.papers.values import PrintedValue, printed_values
 from fedloom.runs.config.run_config import load
 from fedloom.runs.config.sections import Section
 from fedloom.runs.storage.schemas import changes_numbers
-from fedloom.runs.studies.plan import StudyPlan, overlaid, parse_study
+from fedloom.runs.studies.plan import Cell, StudyPlan, overlaid, parse_study
 from fedloom.runs.studies.search_space import OF_STUDIES
+
+_DOMAIN = re.compile(r";?(?:domain)=([^;]+)")
+
+
+@dataclass(frozen=True, slots=True)
+class PrintedValue:
+    """One printed value. `column`: data set and setting, without the domain; `value`: None where the paper has none."""
+
+    method: str
+    column: str
+    domain: str | None
+    metric: str
+    value: float | None
+    std: float | None
+
+
+@cache
+def printed_values(name: str) -> tuple[PrintedValue, ...]:
+    """Read the values of one table, in the order of its file. Raises `FileNotFoundError` for an unknown name."""
+    text = (files("fedloom.papers") / "values" / f"{name}.csv").read_text(encoding="utf-8")
+    return tuple(_printed_value(row) for row in csv.DictReader(text.splitlines()))
+
+
+def _printed_value(row: dict[str, str]) -> PrintedValue:
+    domain = _DOMAIN.search(row["setting"])
+    setting = _DOMAIN.sub("", row["setting"])
+    return PrintedValue(
+        row["method"],
+        f"{row['dataset']} | {setting}",
+        domain[1] if domain else None,
+        row["metric"],
+        _number(row["value"]),
+        _number(row["std"]),
+    )
+
+
+def _number(text: str) -> float | None:
+    try:
+        return float(text)
+    except ValueError:  # empty, a dash, or words
+        return None
+
 
 Scale = Literal["full", "small"]
 Kind = (
@@ -324,3 +367,34 @@ def find_recipe(name: str) -> Recipe:
     if name not in known_recipes:
         raise ConfigError(f"unknown table {short_repr(name)}: {suggest_name(name, known_recipes)}")
     return known_recipes[name]
+
+
+def source_names(cells: Sequence[Cell]) -> list[str]:
+    """Name the sources that the cells read, each once."""
+    return list(dict.fromkeys(cell.config.scenario.source for cell in cells))
+
+
+def missing_sources(cells: Sequence[Cell]) -> dict[str, str]:
+    """Find the sources whose files are missing; by source, which files it needs where, and where they come from."""
+    errors: dict[str, list[str]] = {}
+    checked = set()
+    for cell in cells:
+        scenario = cell.config.scenario
+        key = (scenario.source, str(scenario.model_extra))
+        if key in checked:
+            continue
+        checked.add(key)
+        source, _ = scenario.parts()
+        try:
+            source.files()
+        except DataError as error:
+            messages = errors.setdefault(scenario.source, [])
+            messages += [] if str(error) in messages else [str(error)]
+    return {name: "; ".join(messages) for name, messages in errors.items()}
+
+
+def refuse_missing(cells: Sequence[Cell]) -> None:
+    """Raise `DataError` if files are missing: which ones, in which layout, and where to get them."""
+    missing = missing_sources(cells)
+    if missing:
+        raise DataError(f"{'; '.join(missing.values())}. Nothing was run; --only leaves columns out")

@@ -11,7 +11,7 @@ from pydantic import ValidationError
 from fedloom.core.errors import ConfigError
 from fedloom.core.text import listed
 from fedloom.evaluation import Evaluator, FewShotEvaluator
-from fedloom.evaluation.metrics.of_function import own_sources
+from fedloom.evaluation.own_metrics import own_sources
 from fedloom.evaluation.protocols import Majority, no_model_error
 from fedloom.methods import Method
 from fedloom.methods.contract.contexts import Diagnostic

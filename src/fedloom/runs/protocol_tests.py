@@ -9,7 +9,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.text import listed
 from fedloom.engine import Federation, RoundReport, Worker
 from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
-from fedloom.evaluation.metric_checks import check_own_metrics
+from fedloom.evaluation.own_metrics import check_own_metrics
 from fedloom.evaluation.protocols import Majority, majority
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor

@@ -19,7 +19,7 @@ import fedloom as fl
 from fedloom.core.errors import CheckpointError, ConfigError, DataError, FedloomError, RunFolderError
 from fedloom.data import from_arrays
 from fedloom.evaluation import METRICS
-from fedloom.evaluation.metrics.of_function import register_metric
+from fedloom.evaluation.own_metrics import register_metric
 from fedloom.methods import METHODS, Method, Predictor, Train, register
 from fedloom.nets import MODELS, wrap
 from fedloom.nets.blueprint import Bundle

@@ -26,8 +26,8 @@ from typing import Any, NamedTuple, NoReturn, TypeAlias, TypeVar, cast
 import torch
 from torch import Tensor
 
+from fedloom.core.console import block_interrupts
 from fedloom.core.errors import ClientError, picklable_error
-from fedloom.core.interrupts import block_interrupts
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker

@@ -11,7 +11,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import Criterion
 from fedloom.evaluation import METRICS, PROTOCOLS, EpisodeShape
 from fedloom.evaluation.metrics import ALWAYS
-from fedloom.evaluation.metrics.of_function import register_metric
+from fedloom.evaluation.own_metrics import register_metric
 
 
 class Section(BaseModel):

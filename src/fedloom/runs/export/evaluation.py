@@ -20,8 +20,8 @@ from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
 from fedloom.core.text import value_text
 from fedloom.evaluation import METRICS, Metric, MetricStates, Predictions
-from fedloom.evaluation.metrics.of_function import PerSample, register_metric
-from fedloom.evaluation.scores import finite
+from fedloom.evaluation.metric import finite
+from fedloom.evaluation.own_metrics import PerSample, register_metric
 from fedloom.nets.user_model import ModelSource, error_line
 from fedloom.runs.export.modules import OwnModel
 from fedloom.runs.export.samples import read_labelled

@@ -15,7 +15,7 @@ from typing import Any, Literal
 from fedloom.core.errors import CheckpointError, RunFolderError
 from fedloom.data import Scenario
 from fedloom.engine.ray import Cluster, Lost, Ref
-from fedloom.evaluation.metrics.of_function import own_sources, register_metric
+from fedloom.evaluation.own_metrics import own_sources, register_metric
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.run import Existing, run
 from fedloom.runs.storage.data_record import OtherDataError

@@ -18,9 +18,9 @@ from multiprocessing.process import BaseProcess
 from pathlib import Path
 from typing import Any, TypeAlias
 
+from fedloom.core.console import block_interrupts
 from fedloom.core.errors import ConfigError, RunFolderError, picklable_error
-from fedloom.core.interrupts import block_interrupts
-from fedloom.evaluation.metrics.of_function import pickled_sources, register_pickled
+from fedloom.evaluation.own_metrics import pickled_sources, register_pickled
 from fedloom.runs.studies.live_progress import Event, Listener, first_wait
 from fedloom.runs.studies.runner import PAUSE, Runner
 

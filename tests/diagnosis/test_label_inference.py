@@ -6,7 +6,7 @@ from torch.nn.functional import cross_entropy
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
-from fedloom.diagnosis.privacy.label_inference import (
+from fedloom.diagnosis.label_inference import (
     infer_labels,
     label_of_gradient,
     shares_after_one_step,

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnosis.privacy.membership import losses_of, membership_auc
+from fedloom.diagnosis.input_inference import losses_of, membership_auc
 from fedloom.nets.net import tree_of
 from support import Through
 

@@ -13,11 +13,11 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnosis.theory.feddw_bounds import feddw_bounds, hessian_of
-from fedloom.diagnosis.theory.printed_bound import Constants
+from fedloom.diagnosis.bounds import feddw_bounds, hessian_of
+from fedloom.diagnosis.measured_round import Constants
 from fedloom.methods.parts.consistency import class_relations, gram_linearised, inconsistency, softmax_linearised
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "theory.json").read_text(encoding="utf-8"))
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "theory.json").read_text(encoding="utf-8"))
 THEORY, LINEARISED = GOLDEN["feddw_theory"], GOLDEN["feddw_linearised"]["inputs"]
 INPUTS = THEORY["inputs"]
 CONSTANTS = Constants(

@@ -20,8 +20,7 @@ from typing import Any, NamedTuple, TypeAlias
 from fedloom.core.errors import ConfigError
 from fedloom.core.text import ACCURACY, Criterion, counted, listed
 from fedloom.data.scenario import Scenario
-from fedloom.diagnosis.advice.advice import Advice, fitted
-from fedloom.diagnosis.advice.evidence import Needs
+from fedloom.diagnosis.evidence import Needs, fitted
 from fedloom.results.difference import Difference, compare_family
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.studies.live_progress import Listener
@@ -140,34 +139,6 @@ class TrialOutcome:
 def silent(configs: Sequence[RunConfig]) -> Iterator[Listener]:
     """Give a listener that shows nothing."""
     yield lambda event: None
-
-
-def with_trial(
-    advice: Advice,
-    config: RunConfig,
-    *,
-    scenario: Scenario | None = None,
-    out: Path | None = None,
-    jobs: int = 1,
-    show: Show = silent,
-) -> Advice:
-    """Return the advice with the outcome of a trial of its short list. Args and errors are those of `run_trial`.
-
-    Args:
-        advice: the short list, its reference and the needs.
-        config: the user's config.
-        scenario: used instead of the one that the config describes.
-        out: folder of the runs; None keeps nothing on disk.
-        jobs: processes at a time.
-        show: gives the listener of each rung.
-
-    Raises `ConfigError` where no plain method meets the needs, too.
-    """
-    if advice.reference is None:
-        raise ConfigError("a trial: no plain method meets these needs, so no gain can be told; leave out --trial")
-    how: dict[str, Any] = {"scenario": scenario, "out": out, "jobs": jobs, "show": show}
-    outcome = run_trial(config, advice.methods, advice.reference, advice.needs, **how)
-    return replace(advice, trial=outcome)
 
 
 def rungs_of(rounds: int) -> list[int]:

@@ -11,8 +11,8 @@ import fedloom as fl
 from command_line import call
 from fedloom.core.errors import ConfigError
 from fedloom.data import from_arrays
-from fedloom.diagnosis.advice.advice import LONGEST, reason_against
-from fedloom.diagnosis.advice.evidence import Needs, rules
+from fedloom.diagnosis.advice import LONGEST, reason_against
+from fedloom.diagnosis.evidence import Needs, rules
 from fedloom.runs.config.run_config import parse
 
 SKEWED = {"source": "digits", "partition": "classes", "classes_per_client": 2, "clients": 5}

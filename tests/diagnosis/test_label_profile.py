@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnosis.skew.label_profile import MOST_CLIENTS, label_profile, scaled_to_plane
+from fedloom.diagnosis.label_profile import MOST_CLIENTS, label_profile, scaled_to_plane
 
 
 def random_counts(seed: int, clients: int = 10, classes: int = 5, samples: int = 100) -> np.ndarray:

@@ -12,8 +12,8 @@ from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.diagnosis.theory.measured_round import MeasuredRound, measure_clients, measure_round
-from fedloom.diagnosis.theory.prototype_bounds import PrototypeConstants, prototype_bounds
+from fedloom.diagnosis.bounds import PrototypeConstants, prototype_bounds
+from fedloom.diagnosis.measured_round import MeasuredRound, measure_clients, measure_round
 from fedloom.nets.net import Net, build, tree_of
 
 

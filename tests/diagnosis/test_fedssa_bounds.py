@@ -11,10 +11,10 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
-from fedloom.diagnosis.theory.fedssa_bounds import fedssa_bounds, header_distances
-from fedloom.diagnosis.theory.printed_bound import Constants
+from fedloom.diagnosis.bounds import fedssa_bounds, header_distances
+from fedloom.diagnosis.measured_round import Constants
 
-THEORY = json.loads((Path(__file__).parents[2] / "golden" / "theory.json").read_text(encoding="utf-8"))["fedssa_theory"]
+THEORY = json.loads((Path(__file__).parents[1] / "golden" / "theory.json").read_text(encoding="utf-8"))["fedssa_theory"]
 INPUTS = THEORY["inputs"]
 CONSTANTS = Constants(
     INPUTS["L1"], INPUTS["s2"], INPUTS["eta"], INPUTS["E"], INPUTS["L0"], INPUTS["Ls"], INPUTS["sum_grad_sq"]

@@ -4,21 +4,20 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
 
 from fedloom.core.errors import ConfigError, MissingPackageError
 from fedloom.core.text import counted, listed
 from fedloom.data.scenario import Scenario
-from fedloom.diagnosis.advice.evidence import GOALS, Evidence, Needs, evidence_for, rules
+from fedloom.diagnosis.advice_trial import Show, TrialOutcome, run_trial, silent
 from fedloom.diagnosis.diagnosis import Diagnosis, diagnose_scenario
+from fedloom.diagnosis.evidence import GOALS, Evidence, Needs, evidence_for, fitted, rules
 from fedloom.engine.jobs import require_public
 from fedloom.methods.contract.contexts import Diagnostic, ServerContext
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.setup import Setup
-
-if TYPE_CHECKING:
-    from fedloom.diagnosis.advice.trial import TrialOutcome
 
 LONGEST = 5  # methods of a short list
 FINE_TUNED = "fedavg+finetune"
@@ -176,17 +175,32 @@ def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advi
     return Advice(needs, diagnosis, evidence, tuple(suggestions), reference, left_out, unmeasured, notes)
 
 
-def fitted(config: RunConfig, method: str, needs: Needs) -> RunConfig:
-    """Return the config with another method at its default options, tested as the goal asks for."""
-    yields = rules()["traits"][method]["yields"] if method in rules()["traits"] else ["global"]
-    if needs.goal == "global":
-        named = config.evaluation.protocol
-        protocol = named if named.startswith("global/") else "global/global"
-    else:
-        protocol = "personal/local" if "personal" in yields else "global/local"
-    # other predictors are those of the config's own method
-    evaluation = config.evaluation.model_copy(update={"protocol": protocol, "protocols": (), "also": ()})
-    return config.model_copy(update={"method": method, "preset": "sound", "evaluation": evaluation})
+def with_trial(
+    advice: Advice,
+    config: RunConfig,
+    *,
+    scenario: Scenario | None = None,
+    out: Path | None = None,
+    jobs: int = 1,
+    show: Show = silent,
+) -> Advice:
+    """Return the advice with the outcome of a trial of its short list. Args and errors are those of `run_trial`.
+
+    Args:
+        advice: the short list, its reference and the needs.
+        config: the user's config.
+        scenario: used instead of the one that the config describes.
+        out: folder of the runs; None keeps nothing on disk.
+        jobs: processes at a time.
+        show: gives the listener of each rung.
+
+    Raises `ConfigError` where no plain method meets the needs, too.
+    """
+    if advice.reference is None:
+        raise ConfigError("a trial: no plain method meets these needs, so no gain can be told; leave out --trial")
+    how: dict[str, Any] = {"scenario": scenario, "out": out, "jobs": jobs, "show": show}
+    outcome = run_trial(config, advice.methods, advice.reference, advice.needs, **how)
+    return replace(advice, trial=outcome)
 
 
 def reason_against(method: str, needs: Needs, config: RunConfig, scenario: Scenario) -> str | None:

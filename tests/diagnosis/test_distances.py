@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from fedloom.diagnosis.skew.label_profile import (
+from fedloom.diagnosis.label_profile import (
     DISTANCES,
     Distance,
     distance,

@@ -9,7 +9,7 @@ from torch.nn.functional import cross_entropy, mse_loss
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
-from fedloom.diagnosis.privacy.inputs import (
+from fedloom.diagnosis.input_inference import (
     best_psnr,
     inputs_of_linear_layer,
     invert_features,

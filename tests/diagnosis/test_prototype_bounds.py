@@ -10,10 +10,10 @@ from pathlib import Path
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnosis.theory.printed_bound import Constants
-from fedloom.diagnosis.theory.prototype_bounds import Method, PrototypeConstants, kappa_of, prototype_bounds
+from fedloom.diagnosis.bounds import Method, PrototypeConstants, kappa_of, prototype_bounds
+from fedloom.diagnosis.measured_round import Constants
 
-THEORY = json.loads((Path(__file__).parents[2] / "golden" / "theory.json").read_text(encoding="utf-8"))["fedskc_fedsc"]
+THEORY = json.loads((Path(__file__).parents[1] / "golden" / "theory.json").read_text(encoding="utf-8"))["fedskc_fedsc"]
 INPUTS = THEORY["inputs"]
 CONSTANTS = Constants(INPUTS["L1"], INPUTS["s2"], INPUTS["eta"], INPUTS["E"], INPUTS["gap"])
 PROTOTYPES = PrototypeConstants(INPUTS["L2"], INPUTS["B"], INPUTS["C"], INPUTS["M"], INPUTS["xi"])

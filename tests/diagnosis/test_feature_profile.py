@@ -14,7 +14,7 @@ from fedloom.core.streams import Streams
 from fedloom.data.dataset import Dataset
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.diagnosis.skew.feature_profile import FeatureProfile, feature_profile, profile_of_scenario
+from fedloom.diagnosis.feature_profile import FeatureProfile, feature_profile, profile_of_scenario
 from fedloom.nets.net import build, tree_of
 
 CLIENTS, SAMPLES, WIDTH, CLASSES = 4, 80, 6, 3

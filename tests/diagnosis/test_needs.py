@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnosis.advice.evidence import Needs, read_needs
+from fedloom.diagnosis.evidence import Needs, read_needs
 from fedloom.runs.config.run_config import parse
 
 PLAIN = {"yields": ["global"], "any_nets": False, "state": False, "newcomers": True, "secure_sums": True, "dp": True}

@@ -7,9 +7,8 @@ import pytest
 import fedloom as fl
 from fedloom.core.errors import ConfigError
 from fedloom.core.text import Criterion
-from fedloom.diagnosis.advice.advice import fitted
-from fedloom.diagnosis.advice.evidence import Needs
-from fedloom.diagnosis.advice.trial import Arm, TrialOutcome, _best_of_both, _with, rungs_of
+from fedloom.diagnosis.advice_trial import Arm, TrialOutcome, _best_of_both, _with, rungs_of
+from fedloom.diagnosis.evidence import Needs, fitted
 from fedloom.results.difference import compare_family
 from fedloom.runs.config.run_config import parse
 
@@ -60,7 +59,7 @@ def test_rungs_are_a_ninth_and_a_third_of_the_rounds(rounds, rungs):
 
 
 def test_a_trial_runs_and_the_reference_reaches_the_final(tmp_path, monkeypatch):
-    monkeypatch.setattr("fedloom.diagnosis.advice.advice.LONGEST", 1)
+    monkeypatch.setattr("fedloom.diagnosis.advice.LONGEST", 1)
     advice = fl.advise(KEYS, goal="personal", trial=True, out=tmp_path, progress=False)
     trial = advice.trial
     tried = sorted(arm.rate for arm in trial.rungs[0].scores if arm.method == "fedavg+finetune")

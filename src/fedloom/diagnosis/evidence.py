@@ -153,3 +153,16 @@ def _why(rule: Mapping[str, Any], needs: Needs, diagnosis: Diagnosis) -> str | N
     if least is None:
         return f"label skew {skew:.2f} (mean Hellinger distance), below the thresholds of stronger skews"
     return f"label skew {skew:.2f} (mean Hellinger distance), from {least:g}" if skew >= least else None
+
+
+def fitted(config: RunConfig, method: str, needs: Needs) -> RunConfig:
+    """Return the config with another method at its default options, tested as the goal asks for."""
+    yields = rules()["traits"][method]["yields"] if method in rules()["traits"] else ["global"]
+    if needs.goal == "global":
+        named = config.evaluation.protocol
+        protocol = named if named.startswith("global/") else "global/global"
+    else:
+        protocol = "personal/local" if "personal" in yields else "global/local"
+    # other predictors are those of the config's own method
+    evaluation = config.evaluation.model_copy(update={"protocol": protocol, "protocols": (), "also": ()})
+    return config.model_copy(update={"method": method, "preset": "sound", "evaluation": evaluation})

@@ -21,7 +21,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import evenly_spaced
-from fedloom.diagnosis.skew.label_profile import Floats, Interval, scaled_to_plane
+from fedloom.diagnosis.label_profile import Floats, Interval, scaled_to_plane
 from fedloom.nets.net import Net
 
 MOST_CLIENTS, SAMPLES = 20, 100  # compared clients, and samples of each

@@ -1,1 +1,0 @@
-"""The papers' theorems, lemmas and bounds as functions of quantities that a run can measure."""
