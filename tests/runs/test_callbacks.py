@@ -266,10 +266,10 @@ def test_measures_are_rows_of_the_log_and_change_no_number(tmp_path: Path) -> No
         k: v for k, v in plain.numbers.items() if k not in timed
     }
     assert [measures(watch.seen)[f"callback/{name}"] for name in ("head_norm", "twice")] == [norms[-1], 6.0]
-    frame = result.to_pandas()
-    assert list(frame[frame["name"] == "head_norm"]["value"]) == norms
     stored = Result.read(tmp_path)
     assert stored is not None
+    frame = stored.to_pandas()
+    assert list(frame[frame["name"] == "head_norm"]["value"]) == norms
     assert stored.curve("head_norm", "callback") == (rounds, norms)
 
 

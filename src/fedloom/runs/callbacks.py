@@ -112,7 +112,12 @@ class CallbackMeasures:
         self._owners: dict[str, Callback] = {}
 
     def rows(self, config: RunConfig, federation: Federation, rows: Sequence[Row]) -> list[Row]:
-        """Return the rows of the callbacks' measures after a round.
+        """Call every callback's `on_measure` after a round and return its numbers as rows.
+
+        Args:
+            config: the config of the run.
+            federation: the federation, whose weights the callbacks may copy.
+            rows: the round's other rows, of which each callback gets a copy.
 
         Raises `ConfigError` for a name that is taken or malformed, and for a value that is not a number.
         """

@@ -48,7 +48,12 @@ class KeptRound:
 
 
 def save_kept_round(folder: Path, kept: KeptRound, fingerprint: str) -> int:
-    """Write a round's client models, whole or not at all, and return the bytes that they take.
+    """Write the client models of the round `kept`, whole or not at all, and return the bytes that they take.
+
+    Args:
+        folder: the run's folder of client models.
+        kept: the round's states and uploads.
+        fingerprint: the fingerprint of the run's config, which `load_kept_round` compares.
 
     Raises `OSError` (e.g. a full disk).
     """
@@ -83,7 +88,12 @@ def kept_rounds(folder: Path) -> tuple[int, ...]:
 
 
 def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
-    """Return the client models of a round, whose uploads and states are read when they are asked for.
+    """Return the client models that `folder` has of the round `round_`; uploads and states are read on access.
+
+    Args:
+        folder: the run's folder of client models.
+        round_: the number of the round, from 1 on.
+        fingerprint: the fingerprint of the run's config.
 
     Raises `CheckpointError` if they are damaged, or of another config, format or version.
     """
@@ -201,7 +211,13 @@ class ClientModelKeeper:
 def client_model_keeper(
     config: RunConfig, federation: Federation, folder: Path | None, note: Callable[[str], None]
 ) -> ClientModelKeeper | None:
-    """Make the keeper of a run; None if its config names no rounds.
+    """Make the `ClientModelKeeper` of a run from the same arguments; None if its config names no rounds.
+
+    Args:
+        config: the config of the run.
+        federation: the federation to observe.
+        folder: the run's folder of client models; None if the run has no folder.
+        note: called with a sentence for each round that is kept or left out.
 
     Raises `ConfigError` where client models cannot be kept.
     """

@@ -130,7 +130,7 @@ class NewcomerService:
         return torch.from_numpy(order[np.sort(kept)])
 
     def first_state(self, server: TrainedServer, newcomer: Newcomer, indices: Tensor) -> Record:
-        """Return the private state of a client that takes part for the first time."""
+        """Return the private state that `newcomer` starts with under `server`, given its training samples `indices`."""
         return self.method.client_init(self._context(server, newcomer, indices))
 
     def has_personal_model(self, server: TrainedServer, newcomer: Newcomer) -> bool:
@@ -140,8 +140,9 @@ class NewcomerService:
         return "personal" in self.method.predictors(server.state, state, ctx)
 
     def predictor(self, server: TrainedServer, newcomer: Newcomer, state: Record) -> Predictor:
-        """Return the model that a newcomer gets: its personal one, unless that is an initial one and there is a global
-        one.
+        """Return the model that `server` has for `newcomer`: a personal one if its private `state` has been trained.
+
+        An untrained personal model gives way to the global one, if the method has one.
 
         Raises `ConfigError` if the method has neither.
         """
@@ -178,10 +179,17 @@ class NewcomerService:
         support: Tensor,
         tuned: Literal["all", "head", "lp_ft"] | None,
     ) -> MetricStates:
-        """Test a model after its weights were tuned.
+        """Tune a model on the newcomer's support samples and test it.
 
-        Where the statistics of batch norm stay with the clients, a trained model first gets those of the support, on
-        which the statistics of first weights, 0 and 1, would do it harm.
+        Where the statistics of batch norm stay with the clients, a trained model first gets those of the support: the
+        initial statistics, mean 0 and variance 1, would ruin it.
+
+        Args:
+            server: the trained server.
+            newcomer: the client to test.
+            predictor: the model.
+            support: indices of the samples to tune on.
+            tuned: how to tune; None tests the model as it is.
         """
         ctx, loaded_net = self._context(server, newcomer, support), self.worker.net_of_client(newcomer.client)
         optimizer = replace(newcomer.task.optimizer, lr=newcomer.task.optimizer.lr_in(server.round), decay=1.0)
@@ -264,7 +272,7 @@ class ServesElsewhere(Protocol):
 
 
 def newcomer_notes(config: RunConfig, scenario: Scenario, tests: NewcomerTests | None) -> list[str]:
-    """Say which keys of the tests on newcomers have no effect."""
+    """Say which keys of `config` on newcomers have no effect in `scenario`; `tests` are the run's, if it has any."""
     newcomers = config.evaluation.newcomers
     if scenario.newcomers is None and newcomers != NewcomersConfig():
         return ["evaluation.newcomers has no effect: no client is held out; set scenario.held_out, e.g. {share: 0.2}"]

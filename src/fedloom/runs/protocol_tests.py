@@ -20,7 +20,7 @@ from fedloom.runs.storage.log import Row, of_protocol
 
 
 def system_row(round_: int, name: str, value: float) -> Row:
-    """Return the row of a measure of the run itself: bytes, seconds, counts."""
+    """Return the row that says that the run itself measured `value` for `name` in round `round_`."""
     return Row(round=round_, client=None, split="system", protocol=None, name=name, value=value)
 
 
@@ -51,7 +51,7 @@ def training_rows(report: RoundReport) -> list[Row]:
 
 
 def score_rows(round_: int, scores: Scores | FewShotScores, protocol: str) -> list[Row]:
-    """Return the scores of one split, then the values of each client that was tested, with each predictor in turn."""
+    """Return the rows of one test of `protocol` after round `round_`: the scores, then the values of each client."""
     split = scores.split
     rows = [
         Row(round=round_, client=None, split=split, protocol=protocol, name=name, value=value)

@@ -116,7 +116,14 @@ _NATIVE = ("amx_bf16", "avx512_bf16")  # features of processors that multiply in
 
 
 def bfloat16_advice(config: RunConfig, worker: Worker, round_: int, seconds: float) -> str | None:
-    """Return what bfloat16 would buy, after the first round of a long run; None if it would not buy much, or fails."""
+    """Measure after the first round whether bfloat16 would speed a long run up, and return a sentence if it would.
+
+    Args:
+        config: the config of the run.
+        worker: trains the clients; the measured steps leave its random numbers alone.
+        round_: the round that just ended; only round 1 measures.
+        seconds: seconds that it took.
+    """
     long = seconds * (config.rounds - round_) >= _WORTH_SECONDS
     if round_ != 1 or not long or config.precision != "float32" or worker.device.type != "cpu" or not has_bfloat16():
         return None

@@ -155,10 +155,11 @@ REFERENCES: dict[str, tuple[str, ...]] = {
 def variants_with_references(
     values: Mapping[str, Any], methods: Sequence[str] | None = None, seeds: int | Sequence[int] | None = None
 ) -> list[RunConfig]:
-    """Return the configs of `variants`, and those of the references that they lack, by each config's protocol.
+    """Return the configs of `variants(values, methods, seeds)`, followed by the reference methods that they lack.
 
-    Of several protocols a reference is tested in those for which it is one. FedAvg tuned at each client has FedAvg's
-    global model: as one more method of the global tables it would only correct the others more strictly.
+    The references depend on the tested protocols, and each reference is tested only in the protocols that list it.
+    FedAvg with tuning at each client is no reference of the global protocol: its global model is FedAvg's, so it would
+    only make the correction for many comparisons stricter.
 
     Raises `ConfigError` as `variants`, and where no protocol of these configs has references.
     """

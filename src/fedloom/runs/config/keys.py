@@ -32,7 +32,14 @@ _MESSAGES = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _S
 def explain_validation_error(
     error: ValidationError, section: str, model: type[BaseModel], more_keys: Sequence[str] = ()
 ) -> ConfigError:
-    """Return the first problem that pydantic found as a `ConfigError`."""
+    """Return the first problem that pydantic found as a `ConfigError`.
+
+    Args:
+        error: what pydantic raised.
+        section: the dotted key of the section, "" at the top.
+        model: the class that pydantic was to build.
+        more_keys: further keys of the section, to suggest for one that is misspelt.
+    """
     first = error.errors()[0]
     is_unknown = first["type"] in ("extra_forbidden", "unexpected_keyword_argument")
     typed = first["loc"][-1:] if is_unknown else ()  # may have the name of a kind of value
@@ -74,9 +81,14 @@ def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Seq
 
 
 def build_named(kinds: Registry[Any], values: Mapping[str, Any], path: str) -> Any:
-    """Build an entry `{name: ..., its keys}` of a config.
+    """Build the object that an entry `{name: ..., further keys}` of a config describes.
 
-    Returns an object of the chosen class. Raises `ConfigError` for what is not known.
+    Args:
+        kinds: the registry that has the class of each name.
+        values: the entry.
+        path: the entry's dotted key, for messages.
+
+    Raises `ConfigError` for an unknown name or key, and for a value that the class refuses.
     """
     keys = {str(key): value for key, value in values.items() if key != "name"}
     if not isinstance(values.get("name"), str):
@@ -204,14 +216,19 @@ def refuse_absurd(values: Mapping[str, Any]) -> None:
 
 
 def refuse_many(subject: str, counts: Iterable[int], largest: int = MAX_RUNS) -> None:
-    """Raise `ConfigError` for too many combinations."""
+    """Raise `ConfigError` if lists of `counts` values make more than `largest` combinations; `subject` opens it."""
     count = math.prod(counts)
     if count > largest:
         raise ConfigError(f"{subject}: {count:,} combinations, more than {largest:,}; shorten a list, or split them up")
 
 
 def refuse_booleans(written: Any, read: Any, path: str = "") -> None:
-    """Raise `ConfigError` for the first true or false that was read as a number.
+    """Raise `ConfigError` for the first true or false in `written` that pydantic read as a number.
+
+    Args:
+        written: values as the user wrote them.
+        read: the same values after validation.
+        path: the dotted key of these values, for the message.
 
     Example:
         >>> refuse_booleans({"rounds": [True]}, {"rounds": (1,)})

@@ -182,7 +182,13 @@ class RunConfig(Section):
         return self.model if isinstance(self.model, str) else ", ".join(model.title for model in self.models())
 
     def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
-        """Return a blueprint for each model, with what the method needs."""
+        """Return a blueprint for each model of the run.
+
+        Args:
+            input_shape: shape of one sample.
+            num_classes: number of classes.
+            method: the method; it decides on extra modules, the bias of the head and the number of nets.
+        """
         spec = method.spec
         needs: dict[str, Any] = {
             "head_bias": spec.head_bias,

@@ -62,13 +62,17 @@ class _Client:
 
 
 def synchronous_round(worker: Worker, predictor: Predictor, jobs: Mapping[int, Job]) -> Tree:
-    """Train on the data of all clients for one round, and return the weights.
+    """Train on the data of all clients for one round without letting them move apart, and return the weights.
 
-    Every step takes the gradient of the cross-entropy at the common weights on the next batch of every client, in the
-    order and with the random numbers of its own round, and averages these gradients by the clients' samples. So it
-    differs from FedAvg in one thing: clients do not move apart between two averages. It is synchronous, or minibatch,
-    SGD (Woodworth et al., ICML 2020, arXiv 2002.07839) with the run's optimiser. A client that has fewer batches than
-    others adds nothing to the last steps, as FedAvg's mean has fewer of its steps.
+    Every step computes the gradient of the cross-entropy at the common weights on the next batch of every client, and
+    averages these gradients by the clients' samples. Batches and random numbers are those of the real round. This is
+    synchronous (minibatch) SGD with the run's optimiser (Woodworth et al., ICML 2020, arXiv 2002.07839). A client with
+    fewer batches than others adds nothing to the last steps, just as FedAvg averages fewer steps of it.
+
+    Args:
+        worker: trains the clients.
+        predictor: the global model at the start of the round.
+        jobs: the round's job of each client.
     """
 
     def loss(net: Net, batch: Batch, consts: Consts) -> Tensor:

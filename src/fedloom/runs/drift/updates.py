@@ -29,7 +29,13 @@ Move = tuple[Tree, Tree | None]
 
 
 def weight_names(tree: Tree, task: Task, without: Collection[str] = ()) -> list[str]:
-    """Name the entries of a tree that are trained weights, not buffers such as the statistics of batch norm."""
+    """Name the entries of `tree` that are trained weights, not buffers such as the statistics of batch norm.
+
+    Args:
+        tree: weights and buffers.
+        task: knows the role of each entry.
+        without: names to leave out.
+    """
     return [
         name
         for name, value in tree.items()
@@ -255,7 +261,15 @@ class MeanWeights:
         return recorder
 
     def figures(self, entry: str, clients: Sequence[int], samples: dict[int, int]) -> list[DriftValue] | str:
-        """Return the weight of each client and how far they are from others; or say in one line why there are none."""
+        """Return the aggregation weight of each client, and how far these weights are from other ones.
+
+        Args:
+            entry: the entry of the uploads that the server averages.
+            clients: ids of the participants.
+            samples: training samples by client.
+
+        Returns a line that says why, if the round has no such weights.
+        """
         if self._replaced:
             return f"a wrapper replaces the mean of {entry}: no aggregation weights"
         calls = [call for call in self._calls.get(entry, []) if list(call) == list(clients) and sum(call.values()) > 0]

@@ -40,11 +40,11 @@ class SampleNote:
 def read_samples(
     paths: Sequence[Path], expected: Input, note: Callable[[SampleNote], None] = lambda _: None
 ) -> tuple[list[str], Tensor]:
-    """Return names [n] and samples [n, *expected.shape] of all files, as the source would store them.
+    """Return names [n] and samples [n, *expected.shape] of all files in `paths`, as the source would store them.
 
     An .npz holds samples in the format of the run's data: `x`, `x_test`, or its only array. Each row of a .csv or
     .parquet is a sample, counted from 1. Other files are one sample each: a picture, resized as training pictures are,
-    or a UTF-8 text.
+    or a UTF-8 text. Unusual values and files are reported to `note`.
 
     Raises `DataError` for files that cannot be read or have another kind or shape.
     """
@@ -78,6 +78,12 @@ def read_labelled_table(
     path: Path, expected: Input, label: LabelColumn, note: Callable[[SampleNote], None]
 ) -> tuple[Tensor, np.ndarray]:
     """Return the samples [n, d] of a table's rows as the source would store them, and their labels [n].
+
+    Args:
+        path: a .csv or .parquet.
+        expected: the input that the model takes.
+        label: the column of the labels.
+        note: called for unusual values and for rows that are left out.
 
     Raises `DataError` for a table that cannot be read or has other columns, and if the run has learned from no table.
     """
@@ -135,7 +141,9 @@ def _arrays(path: Path, expected: Input) -> Tensor:
 
 
 def stored_samples(x: np.ndarray, expected: Input, origin: str) -> Tensor:
-    """Return samples as the run stored its own: [n, *expected.shape], of its dtype.
+    """Return the samples `x` in the form the run stored its own: [n, *expected.shape], of its dtype.
+
+    `origin` names them in messages.
 
     Raises `DataError` for samples of another form, another dtype, and unknown token ids.
     """
@@ -239,7 +247,7 @@ def read_labelled(
 
 
 def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str) -> Tensor:
-    """Return the class ids [n], int64, of labels.
+    """Return the class ids [n], int64, of labels: indices into `classes`. `origin` names the labels in messages.
 
     Raises `DataError` for labels of another form, and for one that is no class of the model.
     """

@@ -148,7 +148,7 @@ def load_latest(
 
 
 def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
-    """Return the checkpoint of one round, or None if there is none.
+    """Return the checkpoint that the checkpoint folder `folder` has of round `round_`, or None if there is none.
 
     Raises `CheckpointError` if it is damaged, or of another config, format or version.
     """

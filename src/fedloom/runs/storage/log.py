@@ -147,7 +147,10 @@ def of_protocol(rows: Sequence[Row], protocol: str | None) -> list[Row]:
 
 
 def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[float]]:
-    """Return rounds and values of one measure, of tests in the main protocol alone, clients' own rows left out."""
+    """Return rounds and values of the measure `name` on `split`, without the rows of single clients.
+
+    Tests count in the main protocol only.
+    """
     picked = [r for r in rows if r["name"] == name and r["split"] == split and r["client"] is None]
     if split in TESTED_SPLITS and picked:
         main = main_protocol(rows)
@@ -158,8 +161,12 @@ def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[f
 def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY) -> dict[str, float | None]:
     """Return the test accuracy in [0, 1] by each way of selecting a round; None where there is no validation data.
 
-    Where the measure that selects is not defined in any round, as in a run that diverged, the last round stands for the
-    best.
+    If the measure that selects is NaN in every round, as in a run that diverged, the last round counts as the best.
+
+    Args:
+        rows: the rows of the log.
+        last_k: number of tested rounds that `mean_last_k` averages.
+        criterion: the measure that finds the best round.
     """
     rounds, test = curve(rows, "accuracy", "test")
     by_round = dict(zip(rounds, test, strict=True))
@@ -176,14 +183,23 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
 def value_at_selected_round(
     rows: Sequence[Row], name: str, select: str, last_k: int, criterion: Criterion = ACCURACY
 ) -> float | None:
-    """Return a measure of the test data at the round that is selected; None where it was not measured."""
+    """Return the measure `name` of the test data at the selected rounds; None where it was not measured.
+
+    `rows`, `select`, `last_k` and `criterion` are those of `selected_rounds`.
+    """
     return mean_over(rows, name, selected_rounds(rows, select, last_k, criterion))
 
 
 def selected_rounds(rows: Sequence[Row], select: str, last_k: int, criterion: Criterion = ACCURACY) -> list[int]:
-    """Return the tested rounds that count, of which `mean_last_k` selects several.
+    """Return the tested rounds that count: one, or several with `mean_last_k`.
 
-    Where the measure that selects is NaN in every round, the last round stands for the best.
+    If the criterion is NaN in every round, the last round counts as the best.
+
+    Args:
+        rows: the rows of the log.
+        select: a way of selecting, as `evaluation.select` names it.
+        last_k: number of tested rounds that `mean_last_k` selects.
+        criterion: the measure that finds the best round.
     """
     tested = curve(rows, "accuracy", "test")[0]
     if select == "mean_last_k":
@@ -194,7 +210,7 @@ def selected_rounds(rows: Sequence[Row], select: str, last_k: int, criterion: Cr
 
 
 def mean_over(rows: Sequence[Row], name: str, rounds: Sequence[int]) -> float | None:
-    """Return the mean of a measure of the test data over those of the rounds that have it; None without any."""
+    """Return the mean of the test measure `name` over those of `rounds` that have it; None if none has."""
     by_round = dict(zip(*curve(rows, name, "test"), strict=True))
     values = [by_round[round_] for round_ in rounds if round_ in by_round]
     return fmean(values) if values else None

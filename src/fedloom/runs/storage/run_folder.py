@@ -144,7 +144,7 @@ class RunFolder:
         return RunFolderError(f"{self.path / name}: damaged ({why}); delete the run folder and run again")
 
     def write_json(self, name: str, value: Mapping[str, Any], indent: int | None = 1, **sums: str) -> None:
-        """Write a JSON file of the folder, whole, with a checksum of its content, or with other ones."""
+        """Write `value` as the JSON file `name` of the folder, whole; `sums` replace the checksum of its content."""
         content = parse_json(json_text(value))  # keys are words then, as they will be read
         sums = sums or {_CONTENT: json_digest(content)}
         write_atomic(self.path / name, json_text(content | {_CHECKSUMS: sums}, indent=indent, sort_keys=True) + "\n")

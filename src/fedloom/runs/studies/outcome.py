@@ -47,7 +47,7 @@ class Outcome:
 
 
 def outcome(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> Outcome:
-    """Return the outcome of cells so far, as their folders show it."""
+    """Return the outcome of the cells of `study` so far, as their run folders in `study_folder` show it."""
     outcome_so_far, choices = Outcome(), Choices(study, study_folder)
     for cell in cells:
         tuned, error = choices.of(cell)
@@ -78,9 +78,9 @@ def _gather(study_folder: StudyFolder, cell: Cell, results: dict[str, RunData]) 
 
 
 def done_of(study: StudyPlan, ended: Outcome, allow_mixed: bool = False) -> dict[tuple[str, str], list[RunData]]:
-    """Return the results of finished cells by setting and row; other listed values share an entry.
+    """Return the results of finished cells by setting and method; seeds and other listed values share an entry.
 
-    Raises `ConfigError` for results of different versions of fedloom, unless `allow_mixed`.
+    Raises `ConfigError` if the results in `ended` are of different versions of fedloom, unless `allow_mixed`.
     """
     if not allow_mixed:
         refuse_mixed_results(ended.results.values())

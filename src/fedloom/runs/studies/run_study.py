@@ -75,7 +75,7 @@ def run_study(
 
 
 def refuse_other_versions(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> None:
-    """Raise `ConfigError` if the cells and the folder's runs would have several versions of fedloom."""
+    """Raise `ConfigError` if `cells` and the finished runs in `study_folder` would mix versions of fedloom."""
     existing, folders = read(study_folder.path), set(_folders(study, study_folder, cells))
     whole = study if existing is None or study.holds(existing) else existing
     versions: dict[str, str | None] = {}

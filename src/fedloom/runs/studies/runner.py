@@ -140,7 +140,9 @@ class Runner:
 
 
 def on_ray(cluster: Cluster, runner: Runner, listener: Listener) -> None:
-    """Run every job of a study as a task; cells wait for their trials. A job's news arrive when it has ended.
+    """Run every job of `runner` as a Ray task of `cluster`; cells wait for their trials.
+
+    `listener` hears of a job when it has ended.
 
     Raises `RunFolderError` if a node does not see the folder.
     """
