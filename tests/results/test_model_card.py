@@ -115,7 +115,7 @@ def test_notes_below_a_card_are_not_lost(tmp_path: Path, finished: Result, chang
     files = finished.export(tmp_path / "m.safetensors")
     text = files.card.read_text()
     files.card.write_text(text + change if change else text.rpartition(" has the SHA-256 ")[0] + " has the SHA-256 ")
-    with pytest.raises(ConfigError, match="somebody edited this card"):
+    with pytest.raises(ConfigError, match="this card was edited"):
         finished.export(tmp_path / "m.safetensors")
 
 
@@ -123,11 +123,11 @@ def test_an_edited_card_is_not_replaced(tmp_path: Path, finished: Result) -> Non
     files = finished.export(tmp_path / "m.safetensors")
     finished.export(tmp_path / "m.safetensors")  # nobody touched it
     files.card.write_text(files.card.read_text().replace("The run does not know it.", "For reading meters."))
-    with pytest.raises(ConfigError, match="somebody edited this card"):
+    with pytest.raises(ConfigError, match="this card was edited"):
         finished.export(tmp_path / "m.safetensors")
     assert "For reading meters." in files.card.read_text()
     (tmp_path / "n.card.md").write_text("my notes")
-    with pytest.raises(ConfigError, match="somebody edited this card"):
+    with pytest.raises(ConfigError, match="this card was edited"):
         finished.export(tmp_path / "n.safetensors")
     assert not (tmp_path / "n.safetensors").exists()
 

@@ -136,8 +136,8 @@ def differences_against(
         if len(names) > 1:
             raise ConfigError(f"--against {short_repr(against)}: one setting has {listed(names)}; name one of them")
     for reference in references:
-        alike = [index for index in usable if index != reference and contexts[index] == contexts[reference]]
-        others = [index for index in alike if groups[index].row["method"] != POOLED]
+        rivals = [index for index in usable if index != reference and contexts[index] == contexts[reference]]
+        others = [index for index in rivals if groups[index].row["method"] != POOLED]
         differences |= differences_from(groups, values, reference, others)
     return differences
 
@@ -156,10 +156,10 @@ def _references(against: str, groups: Sequence[Group], methods: Sequence[str], c
     """Return the groups of a method that did not diverge; of those of equal runs in one context the first."""
     references: list[int] = []
     for index, group in enumerate(groups):
-        alike = (groups[other].row for other in references if contexts[other] == contexts[index])
+        earlier = (groups[other].row for other in references if contexts[other] == contexts[index])
         if against not in (methods[index], group.row["method"]) or group.row["diverged"]:
             continue
-        if not any(same_runs(group.row, row) for row in alike):
+        if not any(same_runs(group.row, row) for row in earlier):
             references.append(index)
     return references
 
@@ -177,7 +177,7 @@ class AverageRanks:
 
     - critical: Nemenyi's critical difference of two mean ranks at 5 %; None for fewer than five settings, over which
       nothing is tested.
-    - friedman: p of Friedman's test that all methods rank alike; None where `critical` is.
+    - friedman: p of Friedman's test that all methods have equal ranks; None where `critical` is.
     """
 
     protocol: str

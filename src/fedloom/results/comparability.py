@@ -14,7 +14,7 @@ from fedloom.core.text import listed
 from fedloom.results.group import ResultRow
 
 OWN_COLUMNS = frozenset({"method", "preset", "evaluation.protocol", "evaluation.select"})
-"""Config keys that a row has in columns of their own, and not among the keys of its setting."""
+"""Config keys that are columns of the table and therefore no keys of a row's setting."""
 
 _TUNED = "tuned"
 
@@ -97,11 +97,11 @@ def context_numbers(rows: Sequence[ResultRow]) -> list[int]:
     return _numbers(rows, comparable)
 
 
-def _numbers(rows: Sequence[ResultRow], alike: Callable[[ResultRow, ResultRow], bool]) -> list[int]:
+def _numbers(rows: Sequence[ResultRow], equivalent: Callable[[ResultRow, ResultRow], bool]) -> list[int]:
     firsts: list[ResultRow] = []
     numbers = []
     for row in rows:
-        number = next((number for number, first in enumerate(firsts) if alike(row, first)), len(firsts))
+        number = next((number for number, first in enumerate(firsts) if equivalent(row, first)), len(firsts))
         if number == len(firsts):
             firsts.append(row)
         numbers.append(number)
@@ -142,7 +142,7 @@ def _differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 
 def run_identity(row: ResultRow) -> Hashable:
-    """Return what is equal for two rows exactly if they show the same runs under two names.
+    """Return a key that two rows share exactly if they show the same runs under two names.
 
     Args:
         row: a row of a table.

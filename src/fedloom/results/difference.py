@@ -35,7 +35,7 @@ _CHECKED = 9  # seeds from which the exact tests could confirm a difference afte
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """The mean of paired differences of n seeds, and what may be said about it.
+    """The mean of paired differences over n seeds, with its tests and its verdict in words.
 
     - low, high: the uncorrected 95 % t interval; None for one seed.
     - p: two-sided paired t test. holm: p after Holm's correction over `comparisons`. None for fewer than three seeds.
@@ -69,7 +69,7 @@ class Difference:
 
     @property
     def addition(self) -> str:
-        """Return what has to be added to the word, in brackets; empty if nothing has."""
+        """Return a qualification of the word in brackets; empty if it needs none."""
         additions = []
         alone = self.low is not None and self.high is not None and not self.low <= 0 <= self.high
         if alone and self.word == "no difference seen":

@@ -27,7 +27,7 @@ if TYPE_CHECKING:
 
 
 Rows = list[tuple[str, str]]
-_MAX_CLASSES = 30  # of which the card has a row each
+_MAX_CLASSES = 30  # listed one per row on the card
 _COMMON_SCENARIO_KEYS = frozenset(
     ("source", "partition", "clients", "val", "split", "tests", "skews", "seed", "attack", "held_out", "public")
 )
@@ -322,7 +322,7 @@ class ExportedFiles:
 
 
 def export_model(trained: Trained, path: Path | str, run: RunData | None = None) -> ExportedFiles:
-    """Write a trained model, in the format of the file's suffix, with its metadata and its card beside it.
+    """Write a trained model, in the format of the file's suffix, with its metadata and its card in the same folder.
 
     Args:
         trained: the model.
@@ -353,7 +353,7 @@ def _versions(run: RunData | None) -> dict[str, str]:
 
 
 def _refuse_edited(card: Path) -> None:
-    """Raise `ConfigError` if fedloom did not write the card, or somebody edited it; `RunFolderError` for a folder."""
+    """Raise `ConfigError` for a card that was edited or not written by fedloom; `RunFolderError` for a folder."""
     try:
         refuse_unwritable(card)
         written = card.read_text(encoding="utf-8") if card.exists() else None
@@ -364,7 +364,7 @@ def _refuse_edited(card: Path) -> None:
     if written is None:
         return
     if written != _marked(written.rpartition(_MARK)[0]):
-        raise ConfigError(f"{card}: somebody edited this card; move it, or choose another name with --out")
+        raise ConfigError(f"{card}: this card was edited; move it, or choose another name with --out")
 
 
 def _marked(text: str) -> str:

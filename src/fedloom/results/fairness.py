@@ -27,7 +27,7 @@ class Fairness:
     - clients: their number; a mean over seeds where it differs between seeds.
     - std: over all clients (ddof 0), which are no sample. worst10, best10: means of the worst and best tenth, at least
       one client. gap: best minus worst client. gap10: best10 minus worst10.
-    - jain: Jain's index, 1 if all are alike and 1/N if one client alone is right; None if all accuracies are zero.
+    - jain: Jain's index, 1 if all accuracies are equal and 1/N if only one client's is not zero; None if all are.
     """
 
     clients: float
@@ -115,10 +115,10 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
     """Return a row for each group whose protocol tests single clients, in their order.
 
     Accuracies are those of the selected round. Each row is compared with local training, and with FedAvg's global model
-    on the clients' data, where these ran in the same setting with the same rule of selecting rounds; several rows of
-    one of them are told apart by their labels. Diverged runs are compared with nobody. Personal models are compared
-    with the global model of the same runs, and have their accuracy on the other clients' data, where the runs were
-    tested in these protocols too.
+    on the clients' data, where these ran in the same setting with the same rule of selecting rounds; labels
+    distinguish several rows of one reference. Diverged runs are not compared. Where the runs were also tested in these
+    protocols, personal models are compared with the global model of the same runs, and the row has their accuracy on
+    the other clients' data.
     """
     by_seed = [
         {run.numbers["seed"]: tested for run in group.results if (tested := selected_accuracies(run))}
@@ -132,14 +132,14 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
         against: dict[str, ClientShares] = {}
         references = REFERENCES if group.row["protocol"].endswith("/local") else {}  # on the same test samples
         for name, reference in references.items():
-            alike = [
+            runs = [
                 (other, other_accuracies)
                 for other, other_accuracies in zip(groups, by_seed, strict=True)
                 if (other.row["method"], other.row["protocol"]) == reference and _comparable(group, other)
             ]
-            for other, other_accuracies in alike:
+            for other, other_accuracies in runs:
                 shares = None if other is group else _mean_shares(accuracies, other_accuracies)
-                against |= {name if len(alike) == 1 else other.row["label"]: shares} if shares else {}
+                against |= {name if len(runs) == 1 else other.row["label"]: shares} if shares else {}
         foreign: tuple[float | None, float | None] = None, None
         for other, other_accuracies in zip(groups, by_seed, strict=True):
             if group.row["protocol"] == _PERSONAL and _of_same_runs(group, other):
@@ -173,9 +173,9 @@ def _test_sizes(group: Group) -> tuple[int | None, float | None]:
 
 
 def _comparable(group: Group, other: Group) -> bool:
-    sound = not group.row["diverged"] and not other.row["diverged"]
-    alike = group.row["select"] == other.row["select"] and same_setting(group.row, other.row)
-    return sound and alike
+    if group.row["diverged"] or other.row["diverged"]:
+        return False
+    return group.row["select"] == other.row["select"] and same_setting(group.row, other.row)
 
 
 def _of_same_runs(group: Group, other: Group) -> bool:

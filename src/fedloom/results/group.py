@@ -41,7 +41,7 @@ class ResultRow(TypedDict):
     peak_memory_mb: float  # MiB, the largest of the group
     figures: dict[str, float]  # the method's own figures, e.g. epsilon, the largest of the group
     degenerate: list[str]  # diagnostics, without the method's name
-    diverged: list[int]  # seeds of runs whose loss was not finite, so that their accuracy means nothing
+    diverged: list[int]  # seeds of runs whose loss was not finite; their accuracy means nothing
     stopped: list[str]  # runs that a callback ended early: seed, round, reason
     repeats: int  # runs left out because another run had the same seed
     attack: str | None  # attack and its share of clients, "label-flip 0.2"; None without an attack

@@ -48,11 +48,11 @@ class SectionPicture:
 
     Attributes:
         name: its id within the section.
-        kind: what is drawn, a key of `fedloom.results.report.sections.DRAWINGS`.
-        values: what the drawing needs, as JSON values.
+        kind: the type of drawing, a key of `fedloom.results.report.sections.DRAWINGS`.
+        values: data for the drawing, as JSON values.
         title: its title.
         caption: text below the title.
-        description: what it shows, for people who do not see it.
+        description: alternative text for people who do not see it.
     """
 
     name: str

@@ -128,7 +128,7 @@ class PaperTable:
     def latex(self) -> str:
         """Return the table as a LaTeX float with caption, label and notes.
 
-        Settings and measures stand in two lines above the columns where there are several settings.
+        With several settings, the columns have two heading lines: the setting, and the measure.
         """
         body = [table_row([*map(escaped, names), *map(_latex_cell, cells)]) for names, cells in self.rows]
         alignment = "l" * len(self.keys) + "r" * len(self.columns)

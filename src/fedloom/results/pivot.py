@@ -24,7 +24,7 @@ _SEED = ("seed", "seeds")
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Return the last word of each key, "alpha" of "scenario.alpha"; the whole key where another one ends alike.
+    """Return the last word of each key, "alpha" of "scenario.alpha", or the whole key if two keys share that word.
 
     Args:
         keys: whole names of keys, such as "scenario.alpha".

@@ -109,7 +109,7 @@ def _curves(rows: Sequence[_Row], metric: str) -> PlotData:
 
 
 def _about(remark: str, rows: Sequence[str]) -> str:
-    """Return a sentence for a note that names the rows of which a remark holds; empty without any."""
+    """Return a sentence that makes a remark about rows and names them; empty without rows."""
     return f" {remark}: {listed(rows)}." if rows else ""
 
 
@@ -181,7 +181,7 @@ def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
 
 
 def _left_out(rows: Sequence[_Row], drawn: Collection[int], against: str) -> str:
-    """Return the sentences on the rows that have no difference from one method, though they have other runs than it."""
+    """Return sentences that say which rows the plot omits, and why; runs of `against` itself need none."""
     others = [row for index, row in enumerate(rows) if index not in drawn]
     diverged = [row.words for row in others if row.group.row["diverged"]]
     references = [row.group.row for row in rows if against in (row.method, row.name)]

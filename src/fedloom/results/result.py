@@ -88,7 +88,7 @@ def comparison_summary(rows: Sequence[ResultRow], verdict: str) -> Summary:
 
     Args:
         rows: the rows of its table.
-        verdict: what the comparison shows, in words.
+        verdict: the finding of the comparison, in words.
     """
     columns: dict[str, Callable[[ResultRow], str]] = {name: text for name, _, text in columns_for(rows)}
     several = {"protocol"} if len({row["protocol"] for row in rows}) > 1 else set()
@@ -153,7 +153,7 @@ class Result(RunData, Tabular):
         return RoundModels(self, round_)
 
     def export(self, path: Path | str, client: int | None = None, at: RoundSelection = "last") -> ExportedFiles:
-        """Write the trained model to `path`, with its metadata and its model card beside it.
+        """Write the trained model to `path`, with its metadata and its model card in the same folder.
 
         The suffix is the format: .safetensors, .onnx, or .pt2 for torch.export. client, at: as for `model`. Raises as
         `fedloom.load` and `fedloom.runs.export.trained.Trained.save` do.

@@ -199,11 +199,11 @@ def _keys(results: Sequence[RunData]) -> list[_Key]:
     """Return the settings that define each run's group; the scenario's seed unless it follows the run's seed."""
     settings = [settings_of(result) for result in results]
     dealt = [setting.pop(_DEALT, "None") for setting in settings]
-    alike = [tuple(sorted(setting.items())) for setting in settings]
+    undealt = [tuple(sorted(setting.items())) for setting in settings]
     seeds = [("None", str(result.numbers["seed"])) for result in results]
-    fixed = {key for key, seed, own_seeds in zip(alike, dealt, seeds, strict=True) if seed not in own_seeds}
-    dealt_seeds = [seed if key in fixed else "None" for key, seed in zip(alike, dealt, strict=True)]
-    return [tuple(sorted((*key, (_DEALT, seed)))) for key, seed in zip(alike, dealt_seeds, strict=True)]
+    fixed = {key for key, seed, own_seeds in zip(undealt, dealt, seeds, strict=True) if seed not in own_seeds}
+    dealt_seeds = [seed if key in fixed else "None" for key, seed in zip(undealt, dealt, strict=True)]
+    return [tuple(sorted((*key, (_DEALT, seed)))) for key, seed in zip(undealt, dealt_seeds, strict=True)]
 
 
 def settings_of(result: RunData) -> dict[str, str]:

@@ -40,10 +40,10 @@ class TableMeasure:
         name: of the measure.
         words: its heading, with the unit.
         values: of each group, one value a seed, as stored; None where it is not defined.
-        scale: by what a value is multiplied to be read.
-        decimals: of the number that is read.
+        scale: factor from the stored value to the printed one.
+        decimals: of the printed value.
         tested: whether it is a score, with a spread over seeds and a best row.
-        higher: whether the highest value is the best; None if that is not known, so that no row is the best.
+        higher: whether the highest value is the best; None if that is unknown, and then no row is bold.
     """
 
     name: str
@@ -56,7 +56,7 @@ class TableMeasure:
 
     @property
     def complete(self) -> list[list[float] | None]:
-        """The values of each group; None where a seed lacks it, so that the group is compared with no other."""
+        """The values of each group; None where a seed lacks the measure, which excludes the group from comparisons."""
         return [None if None in values else self.defined(index) for index, values in enumerate(self.values)]
 
     @property
@@ -213,7 +213,7 @@ def comparison_notes(
     best: Sequence[Collection[int]],
     places: Sequence[Hashable],
 ) -> list[str]:
-    """Return sentences on what a table does not compare: rows of other settings, too few seeds, and equal runs.
+    """Return sentences on missing comparisons: rows of other settings, too few seeds, and equal runs.
 
     Args:
         groups: the groups of runs in the table.

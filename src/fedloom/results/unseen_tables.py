@@ -96,7 +96,7 @@ def formatted_left_out(groups: Sequence[Group], format: str) -> str:
     """Return accuracy on each left-out domain, and the mean, as text; empty if no run left one out.
 
     Args:
-        groups: groups of runs, of which those that left a domain out count.
+        groups: groups of runs; those without a left-out domain are skipped.
         format: "markdown", "latex", "html" or "csv".
     """
     rows = left_out_rows(groups)
@@ -159,7 +159,7 @@ class NewcomerRow:
 def newcomer_rows(groups: Sequence[Group]) -> list[NewcomerRow]:
     """Return a row for each group whose runs tested clients that never trained, in their order.
 
-    A run in several protocols has one row. Domains that were left out have a table of their own.
+    A run in several protocols has one row. Left-out domains are in the table of `left_out_rows`.
     """
     return [
         _newcomer_row(group) for group in groups if not group.is_further and all(map(_has_newcomers, group.results))
@@ -203,7 +203,7 @@ def _by_client(run: RunData) -> dict[str, dict[int, float]]:
 
 
 def _order(way: str) -> tuple[float, int, str]:
-    """Order tests: zero-shot first, then by shots, `all` of them last, then by what is tuned."""
+    """Sort key of a test: zero-shot first, then by shots with `all` last, then by the tuned part of the model."""
     if way == _ZERO_SHOT:
         return -1.0, 0, way
     shots, _, rest = way.partition("-shot/")
@@ -242,7 +242,7 @@ def formatted_newcomers(groups: Sequence[Group], format: str) -> str:
     """Return accuracy on clients that never trained as text; empty if no run held clients out.
 
     Args:
-        groups: groups of runs, of which those that held clients out count.
+        groups: groups of runs; those without held-out clients are skipped.
         format: "markdown", "latex", "html" or "csv".
     """
     rows = newcomer_rows(groups)

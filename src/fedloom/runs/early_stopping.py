@@ -1,4 +1,4 @@
-"""Early stopping on validation data, and checks of an evaluation: whether it can be done, whether it beats a guess."""
+"""Early stopping on validation data, and checks of an evaluation: is it possible, is the model better than a guess?."""
 
 from __future__ import annotations
 

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.results.report import line_charts as comparison_charts
 from fedloom.results.report.curves import TEXT
-from fedloom.results.report.line_charts import chart_rows
+from fedloom.results.report.line_charts import _draw_differences, chart_rows, difference_rows
 from fedloom.results.table import grouped
 
 
@@ -19,8 +18,8 @@ def test_the_line_at_zero_keeps_clear_of_the_names_above_and_below(make_result, 
         for method, gain in gains.items()
         for seed in range(3)
     ]
-    (rows,) = comparison_charts.difference_rows(chart_rows(grouped(runs))).values()
-    figure = comparison_charts._draw_differences(rows, width, (0.0, 21.0))
+    (rows,) = difference_rows(chart_rows(grouped(runs))).values()
+    figure = _draw_differences(rows, width, (0.0, 21.0))
     (axes,) = figure.axes
     zeros = [line.get_ydata() for line in axes.lines if list(line.get_xdata()) == [0, 0]]
     baselines = sorted({text.get_position()[1] for text in axes.texts})

@@ -25,10 +25,10 @@ def shortened(name: str, letters: float) -> str:
 
 
 def shortened_names(names: Sequence[str], letters: float) -> list[str]:
-    """Return names shortened so that different ones stay different.
+    """Shorten names without making two different ones equal.
 
-    They are cut at their ends, or in the middle where that would make two of them alike, as names often differ at their
-    ends alone. Where the middle would, too, all have up to twice the letters, or their numbers if that does not help.
+    Names lose their ends, or their middles if two names would become equal, as names often differ only at the end.
+    If both fail, all names may have twice the letters; if that fails too, they become numbers.
 
     Args:
         names: the names.

@@ -326,7 +326,7 @@ def _legend_columns(plot: PlotData, width: float) -> int:
 
 
 def _legend_letters(width: float) -> int:
-    """Return how many letters of a name fit beside its line."""
+    """Return how many letters of a name fit to the right of its line."""
     return max(8, int((width - 0.6) / LETTER))
 
 
@@ -354,7 +354,7 @@ def _cut_to_range(axes: Axes, plot: PlotData) -> None:
     if plot.bounded is None:
         return
     least, greatest = plot.bounded
-    margin = 0.02 * (greatest - least)  # so that a dot at the edge is whole
+    margin = 0.02 * (greatest - least)  # the frame would cut a dot at the edge in half
     match plot.kind:
         case "curves":
             low, high = axes.get_ylim()

@@ -70,7 +70,7 @@ def write_report(
         results: finished runs.
         path: the page, which ends in .html.
         title: the title; None names the methods and the data.
-        parts: sections about what the runs do not know, such as their study.
+        parts: further sections, such as the progress of a study.
 
     Raises `ConfigError` if there are no results, and for a path that does not end in .html or holds something else;
     `OSError` if it cannot be written.
@@ -81,9 +81,8 @@ def write_report(
     check_place(path)
     from fedloom.results.report.page import page  # brings matplotlib
 
-    write_atomic(
-        path, printable(page(results, title, parts), keep_lines=True)
-    )  # words of data and of nodes stand in it
+    # Names of classes and machines are on the page, and they may hold control characters.
+    write_atomic(path, printable(page(results, title, parts), keep_lines=True))
     return path
 
 

@@ -1,8 +1,8 @@
 """Matplotlib as the page has it: inline SVG in the colours and fonts of the page, and accuracies on Axes.
 
-Figures are drawn in stand-in colours (`color`), which become CSS custom properties here, so that one drawing serves
-the light and the dark theme. Rows are tidy: `row` names the method, `accuracy` is in percent, `x` is what the docstring
-says. among: all rows of the figure, where these are one panel of several, so that a method looks the same in each.
+Figures are drawn in stand-in colours (`color`), which become CSS custom properties here: one drawing serves
+the light and the dark theme. Rows are tidy: `row` names the method, `accuracy` is in percent, each docstring defines
+`x`. Where rows are one panel of several, `among` has the rows of all panels: a method looks the same in each.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ def color(name: str) -> str:
 
 @contextmanager
 def in_light_theme() -> Iterator[str]:
-    """Within the block figures are drawn in the page's light colours, for files of their own; gives the page colour."""
+    """Draw figures in the page's light colours, for picture files; yields the background colour."""
     style = asset("style.css")
     light = dict(re.findall(r"--(\w+): (#\w+);", style[: style.index("}")]))
     token = _palette.set(light)
@@ -130,7 +130,7 @@ def draw_lines(ax: Axes, rows: Rows, axis: str = "", among: Rows | None = None) 
         axis: the label of x; it is a round unless said. A line has a gap where its row has no value at an `x` of the
             panel; rounds are those of the row's own tests. Where means are over unequal numbers of values, the legend
             says how many.
-        among: the rows of all panels, so that colours agree; None takes `rows`.
+        among: the rows of all panels, which share colours; None takes `rows`.
     """
     every, sizes = strokes(among or rows), _sizes(among or rows, "x")
     places = {row["x"] for row in rows}
@@ -162,12 +162,12 @@ def draw_lines(ax: Axes, rows: Rows, axis: str = "", among: Rows | None = None) 
 def draw_boxes(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     """Accuracies of single clients (`x`: the client), a box and a dot a client for each row; the mean as a cross.
 
-    Clients of all seeds stand in one box. Where boxes hold unequal numbers of them, each says how many.
+    A box pools the clients of all seeds. Where boxes have unequal numbers of clients, each states its own.
 
     Args:
         ax: the axes to draw on.
         rows: rows of one panel, with `row`, `x`, `seed` and `accuracy` in percent.
-        among: the rows of all panels, so that colours agree; None takes `rows`.
+        among: the rows of all panels, which share colours; None takes `rows`.
     """
     every, unequal = strokes(among or rows), _sizes(among or rows, "row")
     labels = []
@@ -202,7 +202,7 @@ def draw_bars(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     Args:
         ax: the axes to draw on.
         rows: rows of one panel, with `row`, `group`, `seed` and `accuracy` in percent.
-        among: the rows of all panels, so that colours agree; None takes `rows`.
+        among: the rows of all panels, which share colours; None takes `rows`.
     """
     every, groups = strokes(among or rows), list(dict.fromkeys(row.get("group", "") for row in rows))
     unequal = _sizes(among or rows, "group")
@@ -245,7 +245,7 @@ def draw_costs(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     Args:
         ax: the axes to draw on.
         rows: rows of one panel, with `row`, `x`, `bytes`, `flops` and `accuracy` in percent.
-        among: the rows of all panels, so that colours and areas agree; None takes `rows`.
+        among: the rows of all panels, which share colours and areas; None takes `rows`.
     """
     every = among or rows
     settings = list(dict.fromkeys(row["x"] for row in every))

@@ -158,7 +158,7 @@ def _first_number(text: str) -> float | None:
 
 
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:
-    """Draw who holds what, with the skew figures beside it.
+    """Draw the samples of each client by class, next to the measures of skew.
 
     Args:
         name: prefix of ids in the page.

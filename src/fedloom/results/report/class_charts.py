@@ -35,8 +35,8 @@ from fedloom.results.report.markup import bullets, chart, choices, fold, grid, n
 
 HALF = 390.0  # CSS pixels at natural size
 WITH_COUNTS = 12  # classes up to which the cells of a matrix have their counts
-_CORRECT, _WRONG = (0.20, 0.49, 0.75), (0.85, 0.42, 0.05)  # mixed by opacity, for light and dark themes alike
-_DARKEST = 0.7  # opacity, so that the text in a cell keeps its contrast
+_CORRECT, _WRONG = (0.20, 0.49, 0.75), (0.85, 0.42, 0.05)  # mixed by opacity, which suits light and dark themes
+_DARKEST = 0.7  # opacity; text on darker cells would be hard to read
 _LABEL = 14  # characters of a class's name
 _TICK_STEP = 14.0  # CSS pixels between names of classes
 _PERCENT = FuncFormatter(lambda value, _: f"{value:g} %")

@@ -43,7 +43,7 @@ class ClassResults:
         return [None] * len(self.classes) if self.support is None else [counts_text(sizes) for sizes in self.support]
 
     def never_found(self) -> list[int]:
-        """Return the classes of which no test sample is predicted as its class, in no seed."""
+        """Return the classes whose recall is zero with every seed."""
         return [k for k, value in enumerate(self.recall) if value == 0]
 
     def largest_confusions(self, number: int) -> list[tuple[int, int, int]]:

@@ -118,9 +118,9 @@ def draw_lines(
     Args:
         lines: the measures by round.
         size: size of the figure; without characters for names, a legend elsewhere has them.
-        quantity: what the y axis shows, with its unit.
+        quantity: label of the y axis, with its unit.
         share: values are shares in [0, 1] and shown as percent.
-        marked: lines of one colour (terms of one method), told apart by marks that stand beside their names too.
+        marked: give each line a marker, also next to its name, where lines share one colour (terms of one method).
         limits: of the y axis; None for those of the lines.
     """
     figure = new_figure(size.width, size.height)
@@ -226,7 +226,7 @@ def _axes_of_rounds(axes: Axes, lines: Sequence[Line], share: bool) -> None:
 
 
 def _name_ends(figure: Figure, axes: Axes, ends: Sequence[tuple[Line, str]]) -> None:
-    """Each line's name beside its end, moved apart where they would overlap."""
+    """Write each line's name at its right end; move names apart where they would overlap."""
     height = 72 * figure.get_figheight()
     to_y = axes.transData.transform
     order = sorted(ends, key=lambda end: end[0].mean[-1])

@@ -42,7 +42,7 @@ def mean_of_figure(drift: DriftRound, name: str) -> float | None:
 
 
 def figure_text(value: float) -> str:
-    """Return a figure with three digits; what is only rounding is 0.
+    """Format a value with three digits; rounding errors become 0.
 
     Example:
         >>> figure_text(0.12345), figure_text(8e-17)
@@ -66,7 +66,7 @@ def drift_rows(rounds: Sequence[DriftRound]) -> list[tuple[str, str, str, str]]:
 
 
 def drift_sentences(rounds: Sequence[DriftRound]) -> list[str]:
-    """Return what the figures say, one sentence each."""
+    """Return the findings on drift, one sentence each."""
     split = [drift for drift in rounds if any(value.name == "local_share" for value in drift.values)]
     shares = {part: _mean([mean_of_figure(drift, f"{part}_share") for drift in split]) for part in PARTS}
     known = {part: share for part, share in shares.items() if share is not None}
@@ -121,7 +121,7 @@ def _mean(values: Sequence[float | None]) -> float | None:
     return sum(numbers) / len(numbers) if numbers else None
 
 
-_MOST_RUNS = 6  # with a section of their own
+_MOST_RUNS = 6  # further runs get no section
 _COLUMNS = ("round", "drift", *(f"{part} share" for part in PARTS), "diversity", "cosine to the mean")
 _MEASURES = ("drift", *(f"{part}_share" for part in PARTS), "diversity", "cosine_to_mean")
 

@@ -36,7 +36,7 @@ _MARKS = {"weights": "weight vectors", "means": "class means", "server": "the se
 def draw_points(ax: Axes, rows: Rows) -> None:
     """Samples, or clients' rows, in the plane (`x`, `y`), coloured by `class`; other kinds of rows as large crosses.
 
-    The axes of t-SNE and of principal components have no unit, so that they have no ticks.
+    The axes have no ticks, because t-SNE and principal components have no unit.
     """
     names = {row["class"]: row["name"] for row in rows}
     for number, name in sorted(names.items()):
@@ -70,10 +70,10 @@ def draw_points(ax: Axes, rows: Rows) -> None:
 
 
 def draw_relations(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappable:
-    """One matrix [C, C] of probabilities (`i`, `j`, `value`) as a heat map; gives what a colour bar needs.
+    """One matrix [C, C] of probabilities (`i`, `j`, `value`) as a heat map; return the mappable for the colour bar.
 
-    Below it stand its `distance` and `correlation` to the other matrix of the pair, where the rows have them. among:
-    all rows of the figure, so that its panels share one scale, from zero to their largest value.
+    If the rows have a `distance` and a `correlation` to the other matrix of the pair, they are printed below it. among:
+    all rows of the figure; its panels share one scale, from zero to their largest value.
     """
     size = 1 + max(row["i"] for row in rows)
     matrix = np.full((size, size), np.nan)
@@ -120,12 +120,12 @@ def draw_norms(ax: Axes, rows: Rows) -> None:
 
 
 def draw_surface(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappable:
-    """Draw the loss on a grid of steps along two directions; return what a colour bar needs.
+    """Draw the loss on a grid of steps along two directions; return the mappable for the colour bar.
 
     Args:
         ax: the axes to draw on.
         rows: rows of one panel, with `x`, `y` and `loss` in nats. A grid point whose loss is not finite stays blank.
-        among: all rows of the figure, so that its panels share one scale of colours, which is logarithmic.
+        among: all rows of the figure; its panels share one logarithmic colour scale.
     """
     xs, ys = (sorted({row[key] for row in rows}) for key in ("x", "y"))
     at = {(row["x"], row["y"]): row["loss"] for row in rows}
@@ -182,7 +182,7 @@ def draw_drift(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     Args:
         ax: the axes to draw on.
         rows: with `part`, `x` (the round) and `length`.
-        among: all rows of the figure, so that its panels share one scale.
+        among: all rows of the figure; its panels share one scale.
     """
     every = among or rows
     parts = dict.fromkeys(row["part"] for row in every)
@@ -244,13 +244,13 @@ _LETTER = 0.075  # inches that one takes in a legend
 
 @dataclass(frozen=True, slots=True)
 class _Kind:
-    """How rows are drawn: a panel's rows, all rows, the name of the axis. `keys`: what tells panels apart."""
+    """How rows are drawn: a panel's rows, all rows, the name of the axis. `keys`: the columns that define a panel."""
 
     draw: Callable[[Axes, Rows, Rows, str], ScalarMappable | None]
     keys: tuple[str, ...] = ("panel",)
     width: float = 3.7  # inches of a panel
     height: float = 3.0
-    bar: str = ""  # what the colour bar shows
+    bar: str = ""  # label of the colour bar
     one_seed: bool = False
     most: int = 3  # panels side by side
     column: str = ""  # what tells the panels of one line apart, where there is such a key
@@ -350,7 +350,7 @@ def _titles(panels: Sequence[tuple[str, ...]]) -> list[str]:
 
 
 def _explained(drawn: Figure, grid: Sequence[Axes], bar: ScalarMappable | None, how: _Kind) -> None:
-    """The colour bar, and one legend for all panels, beside them."""
+    """Add the colour bar and one legend for all panels."""
     width, height = drawn.get_size_inches()
     if bar is not None:
         scale = drawn.colorbar(bar, ax=list(grid), shrink=0.8, pad=0.02, format=FuncFormatter(lambda v, _: f"{v:.3g}"))

@@ -21,7 +21,7 @@ from fedloom.results.report.curves import CHARACTER, TEXT, place
 WIDTH = 390.0  # CSS pixels at natural size
 Vertical = Literal["bottom", "center_baseline"]
 _MOST_CLIENTS, _MOST_CLASSES = 40, 20  # beyond these bubbles turn to crumbs
-_HEAT = (0.20, 0.49, 0.75)  # mixed by opacity, so that it stands on light and dark alike
+_HEAT = (0.20, 0.49, 0.75)  # mixed by opacity, which suits light and dark themes
 _OWNER = 14  # characters of a domain's name
 _LEFT, _TOP, _RIGHT, _BOTTOM = 40.0, 46.0, 44.0, 6.0
 
@@ -43,7 +43,7 @@ def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owner
     Args:
         counts: samples by client and class [clients, classes].
         classes: names of the classes.
-        owners: what stands beside each client's number, e.g. its domain; only bubbles have room for it.
+        owners: a word for each client, such as its domain, printed before its number; only bubbles have room for it.
     """
     bubbles = as_bubbles(counts)
     left = _LEFT + (min(max(map(len, owners)), _OWNER) * CHARACTER if owners and bubbles else 0)

@@ -20,7 +20,7 @@ from fedloom.results.report import save_holdings
 _SHADES = " ·░▒▓█"
 _SEPARATE_CLASSES, _MAX_CELLS = 12, 50  # classes with a column each; cells for more of them
 _SHORTEST_NAME = 3  # characters of a class name, as many as its shades
-_OTHER_COLUMNS = 24  # columns of the terminal for what stands beside the cells
+_OTHER_COLUMNS = 24  # columns of the terminal left of and right of the cells
 
 
 def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: int = 20) -> None:
@@ -105,7 +105,7 @@ def _holdings_table(
 
 
 def _domains_of(picture: Mapping[str, Any], client: int) -> list[str]:
-    """Names of the domains of which a client holds samples."""
+    """Names of the domains whose samples a client holds."""
     return [name for name, n in zip(picture["domains"], picture["domain_counts"][client], strict=True) if n]
 
 

@@ -208,7 +208,7 @@ _RANK_ROW = 22.0
 
 @dataclass(frozen=True, slots=True)
 class DifferenceRow:
-    """The difference of a row from its baseline, with the names of both methods and the colour of its own."""
+    """The difference of a row from its baseline, with the names of both methods and the row's colour."""
 
     pair: Paired
     method: str

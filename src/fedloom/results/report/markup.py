@@ -178,13 +178,13 @@ def client_confusion(name: str, title: str, caption: str, data: Mapping[str, obj
         name: prefix of the files that it is saved as.
         title: its title.
         caption: its caption.
-        data: what the script draws, as JSON values.
+        data: the matrices, as JSON values.
     """
     return render_macro("elements.html", "client_confusion", name, title, caption, json_text(data))
 
 
 def choices(label: str, folds: Sequence[Markup]) -> Markup:
-    """Render folds of which a field shows one; without a script each opens on a click.
+    """Render folds and a field that selects the one to show; without a script each opens on a click.
 
     Args:
         label: the label of the field.
@@ -209,7 +209,7 @@ def grid(charts: Sequence[Markup]) -> Markup:
 
 
 def chart_beside_facts(picture: Markup, title: str, pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Render a chart with names and their values beside it.
+    """Render a chart next to a list of names and values.
 
     Args:
         picture: the chart.

@@ -48,7 +48,7 @@ def cautions(groups: Sequence[Group]) -> list[str]:
 
 
 def missed_sentences(groups: Sequence[Group]) -> list[str]:
-    """Return sentences on the classes of which a row finds no test sample."""
+    """Return sentences that name the classes a row never predicts correctly."""
     labels_by_classes: dict[str, list[str]] = {}
     for group in groups:
         results = class_results(group)
@@ -236,7 +236,7 @@ def _partition(config: dict[str, Any]) -> str:
 
 
 def _notes(groups: Sequence[Group], limits: Sequence[str]) -> list[str]:
-    """Everything that limits what the numbers mean. limits: sentences on the table as a whole."""
+    """Return the notes that qualify the numbers. limits: sentences about the table as a whole."""
     notes = [f"{note}." for note in limits]
     notes += _tuning_notes([result for group in groups for result in group.results])
     for group in groups:

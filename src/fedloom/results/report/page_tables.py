@@ -39,9 +39,9 @@ _FORMATS: dict[str, Format] = {"md": "markdown", "tex": "latex"}
 
 
 def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Mapping[str, str]) -> Markup:
-    """Render the results, a row a group, with the word of the comparison with the baseline.
+    """Render the results, one row per group, with the word of its comparison with the baseline.
 
-    What all rows share stands in the caption, and the majority baseline of each setting below the rows.
+    The caption states the protocol and options that all rows share; the majority baselines come below the rows.
 
     Args:
         rows: rows of the table of results.

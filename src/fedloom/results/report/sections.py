@@ -24,7 +24,7 @@ from fedloom.results.report.axes import color, dressed, in_light_theme, inline, 
 from fedloom.results.report.markup import bullets, chart, fold, name_cell, paragraph, section, table, words_cell
 
 _TONES = {"local": "p0", "sampling": "p2", "server": "p4"}
-_POSITIVE, _NEGATIVE = (0.20, 0.49, 0.75), (0.85, 0.45, 0.10)  # mixed by opacity, for light and dark pages alike
+_POSITIVE, _NEGATIVE = (0.20, 0.49, 0.75), (0.85, 0.45, 0.10)  # mixed by opacity, which suits light and dark pages
 _WRITTEN = 10  # clients of a matrix whose cells have room for numbers
 _NARROW = 420
 
@@ -33,7 +33,7 @@ def draw_parts(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
     """Draw the parts of the drift as stacked bars, one for each round.
 
     Args:
-        values: `rounds`, and in `parts` a list of lengths for each part; a negative one stands below zero.
+        values: `rounds`, and in `parts` a list of lengths for each part; negative ones are drawn below zero.
         size: width and height in SVG units.
     """
     figure, ax = _figure(size)
@@ -131,8 +131,8 @@ def _with_legend(figure: Figure) -> Figure:
     return figure
 
 
-_GROUP_TONES = 8  # groups with a colour of their own; the others are grey
-_NAMED = 40  # clients that have their number beside the dot
+_GROUP_TONES = 8  # largest groups, which get distinct colours; smaller ones are grey
+_NAMED = 40  # up to this many clients, each dot is labelled
 _FILE_SIZE = (460.8, 331.2)  # of a picture file, in points
 
 
@@ -201,7 +201,7 @@ def draw_client_map(facts: Mapping[str, Any], size: tuple[float, float]) -> Figu
 
 
 def _groups(numbers: Sequence[int]) -> list[tuple[str, list[int], str]]:
-    """Label, clients and colour of what the legend tells apart, the largest group first."""
+    """Legend entries, largest group first: label, client ids, colour."""
     members: dict[int, list[int]] = {}
     for index, group in enumerate(numbers):
         members.setdefault(group, []).append(index)
@@ -232,7 +232,7 @@ def picture_block(section: str, picture: SectionPicture) -> Markup:
 
     Args:
         section: id of its section.
-        picture: what is drawn.
+        picture: the picture to draw.
     """
     svgs = [
         inline(
