@@ -32,7 +32,7 @@ def test_golden_numbers():
 
 
 def test_one_full_step_is_a_round_of_fedavg_with_everybody():
-    pooled, _ = golden_run(FullBatch, 1, drawn=[[0]], epochs=1, batch_size=15)
+    pooled, _ = golden_run(FullBatch, 1, drawn=[[0]], epochs=1, batch_size=sum(WORLD["n"]))
     fedavg, _ = golden_run(METHODS.get("fedavg"), 1, drawn=[[0, 1, 2]], epochs=1)
     assert matches(pooled.server["model"], {n: v.tolist() for n, v in fedavg.server["model"].items()}, tolerance=1e-12)
 
