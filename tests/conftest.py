@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 import torch
+from hypothesis import HealthCheck, settings
 
 sys.path.insert(0, str(Path(__file__).parent))
 # One thread, as in a run, set before torch is imported: more change the order of sums, and wait for each other.
@@ -20,6 +21,9 @@ os.environ["OMP_NUM_THREADS"] = "1"
 
 from toy_results import make_result, make_scenario, two_methods
 
+# How long a machine that is busy takes for an example says nothing about the code.
+settings.register_profile("fedloom", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("fedloom")
 torch.set_num_threads(1)  # as in a run: more threads may sum in another order
 __all__ = ["make_result", "make_scenario", "two_methods"]
 

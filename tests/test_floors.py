@@ -16,20 +16,14 @@ SOURCE = Path(__file__).parents[1] / "src" / "fedloom"
 FLOORS: dict[str, int] = {
     "_version": 0,
     "core": 1,
-    "data": 2,
-    "nets": 2,
-    "methods": 3,
-    "evaluation": 4,
-    "engine": 5,
-    "runs": 6,
-    "results": 7,
-    "diagnosis": 8,
-    "papers": 8,
-    "flower": 8,
-    "study": 8,
-    "api": 9,
-    "cli": 9,
-    "__main__": 10,
+    **dict.fromkeys(["data", "nets"], 2),
+    **dict.fromkeys(["methods", "evaluation"], 3),
+    "engine": 4,
+    "runs": 5,
+    "results": 6,
+    **dict.fromkeys(["diagnosis", "papers", "flower", "study"], 7),
+    **dict.fromkeys(["api", "cli"], 8),
+    "__main__": 9,
 }
 FILES = [path for path in sorted(SOURCE.rglob("*.py")) if path != SOURCE / "__init__.py"]
 

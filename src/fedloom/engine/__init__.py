@@ -1,4 +1,4 @@
-"""Floor 5: the round loop and the engines that execute clients. Knows no single method.
+"""Floor 4: the round loop and the engines that execute clients. Knows no single method.
 
 Read `loop.py`, `client.py`, `steps.py`, `serial.py`: they are the whole meaning. `processes/` and `stacked/` execute
 the same otherwise, `fast/` sooner.

@@ -1,4 +1,4 @@
-"""Floor 4: protocols and metrics. Knows no single method."""
+"""Floor 3: protocols and metrics. Knows no single method."""
 
 from fedloom.evaluation.fewshot import EpisodeShape, FewShot, FewShotEvaluator, FewShotScores
 from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions, Scores

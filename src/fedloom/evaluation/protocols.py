@@ -40,8 +40,8 @@ from fedloom.data.views import Views
 from fedloom.evaluation.metric import METRICS, Groups, Metric, MetricStates, Predictions, Scores, details_of_clients
 from fedloom.evaluation.metrics import ALWAYS, Accuracy
 from fedloom.evaluation.metrics.basic import DomainAccuracy, OwnerAccuracy
-from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import LoadedNet
+from fedloom.nets.predictor import Predictor
 
 PROTOCOLS = ("global/global", "global/local", "personal/global", "personal/local", "personal/others")
 _ALL_OTHERS, _SAMPLED_OTHERS = 100, 2000  # clients whose test samples are all used; samples for more clients

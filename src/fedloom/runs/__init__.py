@@ -1,1 +1,1 @@
-"""Floor 6: one run, from its config to its result."""
+"""Floor 5: one run, from its config to its result."""

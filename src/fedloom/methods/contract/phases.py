@@ -20,6 +20,8 @@ from fedloom.core.trees import Tree
 from fedloom.methods.contract.sample_statistics import Statistic
 from fedloom.methods.contract.spec import Part
 from fedloom.nets.net import Net, Role
+from fedloom.nets.predictor import Predictor as Predictor
+from fedloom.nets.predictor import plain_logits as plain_logits
 
 Consts: TypeAlias = dict[str, Any]
 Origin: TypeAlias = Literal["own", "received"]
@@ -225,30 +227,6 @@ class Choose:
 
 
 Phase: TypeAlias = Train | Collect | Choose
-
-
-def plain_logits(net: Net, x: Tensor) -> Tensor:
-    """The net's own output [B, C]."""
-    logits: Tensor = net(x)
-    return logits
-
-
-@dataclass(frozen=True, slots=True)
-class Predictor:
-    """Weights and how to predict with them.
-
-    Attributes:
-        tree: the weights that the net holds.
-        logits: maps (net, x) to class scores [B, C].
-        consts: what the phases of `Method.adapt` find in their `consts`.
-        labels_only: whether the highest entry of a row names the class and nothing more, as with votes, so that no
-            metric of scores is defined.
-    """
-
-    tree: Tree
-    logits: Callable[[Net, Tensor], Tensor] = plain_logits
-    consts: Consts = field(default_factory=dict)
-    labels_only: bool = False
 
 
 # Added to the logit of a class, it leaves the class out of a softmax. No infinity: 0 times it is no NaN.

@@ -1,4 +1,4 @@
-"""Floor 7: figures and the HTML report, from stored results only.
+"""Floor 6: figures and the HTML report, from stored results only.
 
 Importing this loads neither torch nor matplotlib; writing a report loads matplotlib.
 """

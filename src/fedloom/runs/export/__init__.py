@@ -1,1 +1,1 @@
-"""Floor 6: trained models of a run, and files of them for other programs."""
+"""Floor 5: trained models of a run, and files of them for other programs."""

@@ -1,1 +1,1 @@
-"""Floor 6: many runs: comparisons, studies and tuning, on any number of processes and machines."""
+"""Floor 5: many runs: comparisons, studies and tuning, on any number of processes and machines."""
