@@ -94,7 +94,7 @@ CASES = [
         "attack-name", "run c.yaml scenario.attack=sing-flip", "unknown attack 'sing-flip': did you mean 'sign-flip'?"
     ),
     case("attack-share", ("run", "c.yaml", "scenario.attack={name: scaled, share: 0.7}"), "need a number in [0, 0.5)"),
-    case("attack-of-nobody", ("run", "c.yaml", "scenario.attack={name: scaled, share: 0.1}"), "that is nobody"),
+    case("attack-of-nobody", ("run", "c.yaml", "scenario.attack={name: scaled, share: 0.1}"), "that is 0 of "),
     case(
         "attack-class",
         ("run", "c.yaml", "scenario.attack={name: label-flip, share: 0.3, source: 1, target: 12}"),

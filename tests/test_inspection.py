@@ -52,7 +52,7 @@ def test_a_seed_is_a_whole_number(seed: Any) -> None:
 
 
 def test_data_that_only_nodes_can_read_are_one_line() -> None:
-    with pytest.raises(fl.FedloomError, match="each node reads data of its own"):
+    with pytest.raises(fl.FedloomError, match="each node reads its own data"):
         fl.inspect(fl.scenario("nodes", clients=2, classes=["a", "b"], features=["x"]))
 
 

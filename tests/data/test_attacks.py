@@ -67,7 +67,7 @@ def test_half_of_the_clients_or_more_are_refused(share):
 @pytest.mark.parametrize(
     ("name", "share", "says"),
     [
-        ("sign-flip", 0.2, "of 4 clients that is nobody, and sign-flip needs 1 or more; raise it to 0.25"),
+        ("sign-flip", 0.2, "that is 0 of 4 clients, and sign-flip needs 1 or more; raise it to 0.25"),
         ("alie", 0.25, "of 4 clients that is 1, and alie needs 2 or more; raise it to 0.5"),
     ],
 )

@@ -138,7 +138,7 @@ def test_a_missing_part_is_named(tmp_path):
     [
         ({"train_labels": LABELS[:2]}, r"\(train\): .*one label per sample"),
         ({"t10k_labels": LABELS[:2]}, r"\(test\): .*one label per sample"),
-        ({"t10k_labels": np.array([0, 1, 9], np.uint8)}, r"\(test\): label 9 is above all of the training set's"),
+        ({"t10k_labels": np.array([0, 1, 9], np.uint8)}, r"\(test\): label 9 is above all training labels"),
         ({"t10k_images": IMAGES[:, :2]}, "differ in sample shape"),
         ({"train_images": IMAGES[:0], "train_labels": LABELS[:0]}, r"shape \(0, 4, 5\)"),
     ],

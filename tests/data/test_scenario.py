@@ -206,9 +206,9 @@ def test_matched_tests_have_the_clients_own_mix():
 def test_matched_tests_that_cannot_be():
     data = splits()
     data.test.y[:] = data.test.y % 2
-    with pytest.raises(ConfigError, match="client 0 holds a class of which there is no test sample; use shares"):
+    with pytest.raises(ConfigError, match="client 0 holds a class without test samples; use shares"):
         scenario(data, tests="matched")
-    with pytest.raises(ConfigError, match="with split, clients are tested on samples of their own"):
+    with pytest.raises(ConfigError, match="with split, each client is tested on its own samples"):
         scenario(splits(), tests="matched", split=own_split())
 
 

@@ -190,7 +190,7 @@ DOORS = [
         "a class in a format that is not read",
         tree(PAIR | {"train/eel/0.heic": b"", "train/eel/1.HEIC": b""}),
         ("no pictures", "2 (2 .heic)"),
-        ("beside the classes", "train/eel"),
+        ("next to the class folders", "train/eel"),
     ),
     reads(
         "pictures beside the classes",

@@ -30,8 +30,8 @@ _OF_LABELS = 0x9E3779B97F4A7C15  # odd: labels differ in all of its multiples
 
 
 def repeated_samples_notes(train: Dataset, train_rows: Indices, test: Dataset) -> tuple[str, ...]:
-    """Return a note that counts the test samples that equal a training sample, and beside it one that counts training
-    samples that equal each other, which tells coincidences. Nothing if no test sample does.
+    """Return notes on test samples that repeat a training sample: how many there are, and how many training samples
+    repeat each other (a high number suggests coincidence). Empty if no test sample is repeated.
 
     Args:
         train: the set that holds the training samples.
@@ -190,7 +190,7 @@ def make_scenario(
     repeated = repeated_samples_notes(scenario.train_set, dealt_rows, scenario.test_set)
     if tests == "matched":
         if split is not None:
-            raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
+            raise ConfigError("scenario.tests = 'matched': with split, each client is tested on its own samples")
         scenario = _matched(scenario, streams.numpy("tests"))
     for skew, stream in zip(skews, skew_streams, strict=True):
         scenario = skew.apply(scenario, stream.numpy("apply"))
@@ -240,7 +240,7 @@ def _deal(
     elif len(rows) < len(train):
         domain = None if train.domain is None else train.domain.numpy()[rows]
         dealt_set = labels_only(train.y.numpy()[rows], train.classes, domain, train.domains)
-    if test.classes != train.classes:  # other classes than were trained: nobody's mix
+    if test.classes != train.classes:  # unknown classes: no client's class mix covers them
         test = test.head(0)
     dealt = partition.deal(dealt_set, test, clients, rng)
     return dealt if dealt_set is train else replace(dealt, train=dealt.train.renumber(rows))
@@ -299,8 +299,7 @@ def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
     test_views = matched_tests(train_and_val, labels, test_labels, scenario.num_classes, rng)
     if isinstance(test_views, int):
         raise ConfigError(
-            f"scenario.tests = 'matched': client {test_views} holds a class of which there is no test sample; "
-            "use shares"
+            f"scenario.tests = 'matched': client {test_views} holds a class without test samples; use shares"
         )
     return replace(scenario, test=test_views)
 

@@ -79,7 +79,7 @@ class Augmentation(BaseModel):
     def gather(self, data: Dataset, indices: Tensor, rng: np.random.Generator) -> Tensor:
         """`data.gather(indices)`, augmented: indices [B] int64 -> normalised float32 [B, c, h, w].
 
-        Draws from `rng` only what the active operations need, in the order crop, flip, rotate.
+        Only active operations draw from `rng`, in the order crop, flip, rotate.
         """
         draw = self._draw(len(indices), rng)
         if self.fill == "mean":

@@ -1,4 +1,4 @@
-"""A cache of parsed data on disk, as memory-mapped arrays, so that slow files are parsed only once."""
+"""Caches parsed data on disk as memory-mapped arrays; slow files are parsed only once."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ from fedloom._version import __version__
 from fedloom.core.errors import DataError
 from fedloom.core.files import cache_dir, parse_json
 
-_FORMAT = 4  # raise it also when a source parses the same files differently, so that old entries are not used
+_FORMAT = 4  # raise it also when a source starts to parse the same files differently: old entries are then ignored
 _WAIT_SECONDS = 1800.0
 _BLOCK = 2**20
 _CHECKED_BLOCKS = 256
@@ -80,7 +80,7 @@ class CacheWriter:
 def cached(
     label: str, keys: Mapping[str, Any], files: Sequence[Path], build: Callable[[CacheWriter], Any]
 ) -> CacheEntry:
-    """Return a cache entry, made anew if there is none that can be trusted.
+    """Return a cache entry; build it if it is missing, outdated or damaged.
 
     Processes that need the same entry wait for the first one to make it. A failed build leaves nothing behind.
 
@@ -91,7 +91,7 @@ def cached(
             version of fedloom made it, or when a checksum differs.
         build: gets a `CacheWriter` and returns JSON values for `CacheEntry.meta`.
 
-    Raises `DataError` for a missing file, a cache folder that cannot be written, and what `build` raises.
+    Raises `DataError` for a missing file, a cache folder that cannot be written, and passes on errors of `build`.
     """
     text = json.dumps(keys, sort_keys=True, default=str)
     folder = cache_dir() / "arrays" / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"

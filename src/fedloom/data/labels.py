@@ -49,7 +49,7 @@ def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:
 
     Args:
         origin: name of the set in messages.
-        role: what the names are: "classes", ...
+        role: the kind of names in messages, such as "classes".
         counts: samples by name.
     """
     groups = near_twins(counts)
@@ -58,7 +58,7 @@ def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:
     listed = "; ".join(" and ".join(f"'{name}' ({counts[name]:,})" for name in group) for group in groups[:_LISTED])
     more = f" and {len(groups) - _LISTED} more" if len(groups) > _LISTED else ""
     return [
-        f"{origin}: {role} look alike and count as different: {listed}{more}; write them alike if they are the same"
+        f"{origin}: {role} look alike and count as different: {listed}{more}; spell them the same way if they are one"
     ]
 
 
@@ -116,7 +116,7 @@ def class_ids(
     labels = [_plain(part, origin) for part in parts]
     if classes is not None and len(set(classes)) < len(classes):
         duplicate = next(name for name, count in Counter(classes).items() if count > 1)
-        raise DataError(f"{origin}: class name '{duplicate}' occurs twice; give each class a name of its own")
+        raise DataError(f"{origin}: class name '{duplicate}' occurs twice; give each class a different name")
     if classes is not None and len(classes) > max(_MANY, sum(map(len, labels))):
         raise DataError(
             f"{origin}: {len(classes):,} class names for {sum(map(len, labels)):,} samples; name classes, not samples"
@@ -200,7 +200,7 @@ def refuse_missing_labels(labels: np.ndarray, origin: str, noun: str = "samples"
     Args:
         labels: words [n].
         origin: name of the set in messages.
-        noun: what the labels are of, in the plural.
+        noun: plural noun for the labelled things in messages.
     """
     words, counts = np.unique(labels, return_counts=True)
     marks = missing_marks(words.tolist())
@@ -213,7 +213,7 @@ def refuse_missing_labels(labels: np.ndarray, origin: str, noun: str = "samples"
 
 
 def missing_marks(names: Collection[str]) -> list[str]:
-    """Return the class names that usually stand for a missing value; a minus beside a plus is a class."""
+    """Return the class names that usually stand for a missing value. "-" is a class if "+" is one."""
     return [name for name in names if name in MISSING_MARKS and not (name == "-" and "+" in names)]
 
 

@@ -102,7 +102,7 @@ def _check_ids(newcomers: Sequence[int], scenario: Scenario, eligible: Indices) 
 
 
 def without_newcomers(scenario: Scenario, newcomers: Sequence[int]) -> Scenario:
-    """Return a scenario of the other clients, numbered anew from 0, with the newcomers as `Scenario.newcomers`.
+    """Return a scenario of the other clients, renumbered from 0, with the newcomers as `Scenario.newcomers`.
 
     A global test set that is the union of clients' own samples is split with them; the source's official one stays
     whole.
@@ -116,7 +116,7 @@ def without_newcomers(scenario: Scenario, newcomers: Sequence[int]) -> Scenario:
     training, others = _of_clients(scenario, rest), _of_clients(scenario, held)
     shown = ", ".join(map(str, newcomers[:_SHOWN])) + (", ..." if len(newcomers) > _SHOWN else "")
     note = (
-        f"{len(newcomers)} of {scenario.clients} clients never train ({shown}); the others are numbered anew from 0, "
+        f"{len(newcomers)} of {scenario.clients} clients never train ({shown}); the others are renumbered from 0, "
         "and all later keys, such as participation, count them alone"
     )
     notes = (*scenario.notes, note)
@@ -181,7 +181,7 @@ class LeftOutDomain:
 
         Args:
             data: the set.
-            rows: row numbers of the samples [n], none of which is of the domain.
+            rows: row numbers of the samples [n], all of them from other domains.
         """
         assert data.domain is not None, "a source with domains"
         domain = data.domain.numpy()[rows]
@@ -208,7 +208,7 @@ class LeftOutDomain:
 
 
 def domain_names(data: Dataset) -> list[str]:
-    """Return the names of the domains of which a data set has samples, in the source's order."""
+    """Return the names of the domains that have samples in a data set, in the source's order."""
     if data.domain is None:
         return []
     return [data.domains[index] for index in np.unique(data.domain.numpy())]

@@ -46,7 +46,7 @@ class Scenario:
         notes: sentences on unusual samples (`Splits.notes`).
         source_digest: digest of the source's samples before they were dealt, empty if unknown.
         newcomers: clients that never train, with views into the same training samples.
-        newcomer_ids: their ids before they were held out, after which the others were numbered anew.
+        newcomer_ids: their ids before they were held out and the other clients were renumbered.
         by_owners: whether each client is an owner that the data came with.
 
     Raises `ConfigError` if public samples have another shape than the clients'.
@@ -136,8 +136,8 @@ class Scenario:
         """Hash (16 hex digits) of what was dealt, by which a run folder knows its data again: as `digest`, with all
         names, domains and tested rows.
 
-        Of a known source (`source_digest`), samples are not hashed a second time: skews change them as the config says,
-        but need not round alike on every processor.
+        Samples of a known source (`source_digest`) are not hashed again after skews: the config determines how skews
+        change them, but processors may round differently.
         """
         digest = hashlib.sha256(self.source_digest.encode())
         for data in self._sets():
@@ -240,7 +240,7 @@ def total_variation(first: ArrayLike, second: ArrayLike) -> NDArray[np.float64]:
 def feature_shift(data: Dataset) -> float | None:
     """Return the mean over pairs of domains of the RMS, over inputs, of |mean_a - mean_b| / pooled standard deviation.
 
-    0 where domains look alike on average; 1 where they differ by one standard deviation at every input. Means and
+    0 where domains have the same means; 1 where they differ by one standard deviation at every input. Means and
     deviations are taken over at most 500, evenly spaced samples of each domain. Inputs that are constant in both
     domains do not count. None without at least two domains that hold samples, and for tokens.
     """
@@ -315,10 +315,10 @@ def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, A
     """Return how samples must look for a net trained on `data`, as JSON values.
 
     Keys: `shape` of one sample; `dtype` as stored: uint8, float32, or int64 for token ids; `mean` and `std` [c] that
-    normalise stored values, or None; `white`: the stored value of a picture's brightest pixel, None for what is no
-    picture; `ids`: the number of token ids, and `words` those from id 2 on; `features`: the columns of a table, or
+    normalise stored values, or None; `white`: the stored value of a picture's brightest pixel, None for other
+    data; `ids`: the number of token ids, and `words` those from id 2 on; `features`: the columns of a table, or
     "column=word"; `ranges`: for each feature the lowest and highest value, rounded outwards to about a tenth of their
-    distance, so that they do not state the value of one person.
+    distance, which hides the exact value of a single person.
 
     Args:
         data: the training set.

@@ -66,7 +66,7 @@ class Views:
         return np.repeat(np.arange(len(self)), self.sizes)
 
     def owner_of(self, samples: int) -> Indices:
-        """Return the client of each of `samples` samples [n]: -1 if nobody holds it, one client if several do."""
+        """Return the client of each of `samples` samples [n]: -1 for none, one of them if several hold the sample."""
         owner = np.full(samples, -1, np.int64)
         owner[self.order] = self.holders()
         return owner

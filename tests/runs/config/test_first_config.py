@@ -246,7 +246,7 @@ def test_data_that_cannot_be_read_give_one_line(data: str, says: str) -> None:
     [
         ({"label": "il"}, "did you mean 'ill'"),
         ({"owner": "wards"}, "did you mean 'ward'"),
-        ({"label": "ward", "owner": "ward"}, "no such column beside the label"),
+        ({"label": "ward", "owner": "ward"}, "no such column apart from the label"),
     ],
 )
 def test_wrong_columns_give_one_line(columns: dict[str, str], says: str) -> None:

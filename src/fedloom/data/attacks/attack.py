@@ -44,8 +44,8 @@ class Attack(BaseModel):
     def _a_minority(cls, share: float) -> float:
         if not 0 <= share < 0.5:
             raise ConfigError(
-                f"scenario.attack.share = {short_repr(share)}: need a number in [0, 0.5); from half of the clients on, "
-                "those that misbehave are the majority, and nobody can tell who is right"
+                f"scenario.attack.share = {short_repr(share)}: need a number in [0, 0.5); from one half on, "
+                "the misbehaving clients are the majority, and no defence can tell who is right"
             )
         return share
 
@@ -58,7 +58,7 @@ class Attack(BaseModel):
         count = math.floor(self.share * clients + 1e-9)
         if self.share and count < self.min_bad:
             raise ConfigError(
-                f"scenario.attack.share = {self.share:g}: of {clients} clients that is {count or 'nobody'}, and "
+                f"scenario.attack.share = {self.share:g}: that is {count} of {clients} clients, and "
                 f"{self.kind} needs {self.min_bad} or more; raise it to {self.min_bad / clients:g}, or leave attack out"
             )
         bad = tuple(int(k) for k in np.sort(rng.choice(clients, count, replace=False)))
@@ -75,7 +75,7 @@ class Attack(BaseModel):
     def target_classes(self, num_classes: int) -> Tensor | None:
         """Return the class [C] int64 that samples of each class shall be mistaken for, -1 for none.
 
-        None if the attack has no such target, so that one run cannot show its success.
+        None if the attack has no such target; its success then cannot be measured in a single run.
         """
         return None
 
@@ -92,12 +92,11 @@ def attack(name: str) -> Callable[[type[Attack]], type[Attack]]:
 
 @attack("label-flip")
 class LabelFlip(Attack):
-    """Label flip: bad clients train on other labels than the true ones.
+    """Label flip: bad clients train on wrong labels.
 
     Without `source` and `target`, every class c becomes C - 1 - c (Fang et al., USENIX Security 2020, arXiv
-    1911.11815). With both, `source` becomes `target`, and all else stays (Tolpegin et al., ESORICS 2020, arXiv
-    2007.08432). Success is the share of test samples of flipped classes that are predicted as what they were flipped
-    to.
+    1911.11815). With both, only `source` becomes `target` (Tolpegin et al., ESORICS 2020, arXiv 2007.08432).
+    Success is the share of test samples from flipped classes that are predicted as the class they were flipped to.
 
         attack: {name: label-flip, share: 0.2, source: 5, target: 3}
     """
@@ -308,7 +307,7 @@ class Scaled(UploadAttack):
 
 @attack("alie")
 class Alie(UploadAttack):
-    """A little is enough: all bad clients send mean + z deviations of their own honest changes, number by number.
+    """A little is enough: all bad clients send, per weight, mean + z deviations of their own honest changes.
     Baruch et al., NeurIPS 2019, 1902.06156, Algorithm 3; deviations have the divisor k. One run cannot show its
     success.
 

@@ -15,11 +15,11 @@ from fedloom.data.views import Indices, even_sizes
 
 @partition("classes")
 class Classes(Partition):
-    """Each client holds the same number of classes; each class is cut evenly between its holders. Nothing is left.
+    """Each client holds the same number of classes; each class is cut evenly between its holders, without a rest.
 
     The plain reading of FedSSA's 2 of 10 and 10 of 100 classes (Yi et al. 2024). Its released code cuts unevenly, as
-    `pathological` does. Classes are chosen client by client at random among those with most places left, so that every
-    class has k = classes_per_client N / C holders; k must be a whole number. Test views likewise.
+    `pathological` does. Every class has k = classes_per_client N / C holders, and k must be a whole number: client by
+    client, classes are chosen at random among those that still need the most holders. Test views follow the same rule.
 
     Example:
         >>> data = labels_only(list(range(10)) * 20)
@@ -50,7 +50,7 @@ def _even(holders: Indices, available: Indices, clients: int) -> Indices:
 
 
 def choose_holders(name: str, per_client: int, clients: int, num_classes: int, rng: np.random.Generator) -> Indices:
-    """Choose the k clients of each class [C, k], ascending, so that each client has `per_client` different classes.
+    """Choose the k clients of each class [C, k], ascending; each client gets `per_client` different classes.
 
     Client after client takes a random class among those with most places left that it has not taken yet. Every class
     is thus taken once before one is taken again: the choices are random orders of all classes, one after another.
@@ -103,8 +103,7 @@ class Pathological(Partition):
     Fed-CO2's label skew (CIFAR-10 2, CIFAR-100 10 classes per client) and the released code of FedSSA, after Shamsian
     et al. 2021 (pFedHN). Every class has k = classes_per_client N / C holders (a whole number), chosen as in
     `classes`; each draws q ~ U(low, high), its share is q / sum of the k draws, and it gets floor(n_c share) samples
-    of the class, of the training and of the test set alike. What the rounding leaves, up to k - 1 samples of a class,
-    goes to nobody.
+    of the class, in the training and in the test set. Rounding leaves up to k - 1 samples of a class unused.
 
     Example:
         >>> data = labels_only(list(range(10)) * 100)

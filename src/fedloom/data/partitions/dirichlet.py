@@ -32,7 +32,7 @@ class Dirichlet(Partition):
 
     Hsu et al. 2019, arXiv 1909.06335; the redraw until every client has enough samples is Yurochkin et al. 2019. The
     number of draws is reported, because redrawing conditions the skew.
-    Test views take the same shares of the test set, so that a client is tested on its own mix.
+    Test views use the same shares: a client is tested on its own class mix.
 
     Example:
         >>> data = labels_only([0, 1] * 50)
@@ -142,7 +142,7 @@ class DirichletEqual(Partition):
     As in the released code of FedSKC and FedSC: samples are shuffled and cut into groups of 10 clients; within a group
     shares are those of `dirichlet-fedma`, redrawn until the smallest client holds half the mean; then the lists of all
     clients are laid end to end, class by class within a client, and cut into K equal pieces. These cuts ignore the
-    Dirichlet borders, so that a piece may hold the end of one client's list and the start of the next one's.
+    Dirichlet borders: a piece may hold the end of one client's list and the start of the next one's.
     Test views take each client's share of each class. Draws are counted over all groups.
 
     Example:
@@ -262,7 +262,7 @@ _HOLDERS_OF_EVEN = 5  # a class needs a fifth of the clients that it would have 
 class ExtendedDirichlet(Partition):
     """Each client draws its classes, then each class is dealt by Dirichlet(alpha) among the clients that drew it.
 
-    ExDir(C, alpha) of Li and Lyu, NeurIPS 2023, arXiv 2311.03154. A client's classes are drawn all alike, without
+    ExDir(C, alpha) of Li and Lyu, NeurIPS 2023, arXiv 2311.03154. A client's classes are drawn uniformly, without
     replacement, until every class has max(1, floor(C N / K / 5)) clients, K being the number of classes. The shares are
     drawn again until every client has `min_samples`. Both bounds are those of the released code. Test views take the
     same shares of the test set.

@@ -99,7 +99,7 @@ def _untrained_owners(ids: np.ndarray, test_samples: int, names: Sequence[str] |
 
 
 def _positions(names: np.ndarray, ids: np.ndarray) -> Indices:
-    """Where each of `ids` stands in the sorted `names`; -1 if it does not."""
+    """Index of each of `ids` in the sorted `names`; -1 if it is missing."""
     positions = np.minimum(np.searchsorted(names, ids), len(names) - 1)
     return np.where(names[positions] == ids, positions, -1).astype(np.int64)
 

@@ -30,7 +30,7 @@ class Pachinko(Partition):
     floor(n / N) images are drawn one by one without replacement, first the superclass, then the class, then the image.
     A class that is used up drops out and the other shares are scaled. n counts training and test images together
     (60,000): a client's training images become its training view, its test images its test view (about 500 and 100 of
-    100 clients). The rest of the division goes to nobody. Superclasses come from the names of the classes.
+    100 clients). Samples left over by the division stay unused. Superclasses come from the class names.
 
     Example:
         >>> data = labels_only(list(range(100)) * 6, [str(c) for c in range(100)])
@@ -112,7 +112,7 @@ class NID2(Partition):
 
     With n_c samples of class c and s_c = floor(n_c / 6): client i in 0 .. 4 gets 5 s_c samples of each class from
     i C/5 to (i+1) C/5 - 1, client 5 gets s_c of every class. On balanced data all six hold C s samples (CIFAR-10:
-    8,330); the n_c - 6 s_c left over go to nobody. Test views follow the same rule.
+    8,330); the n_c - 6 s_c samples left over stay unused. Test views follow the same rule.
 
     Example:
         >>> data = labels_only(list(range(5)) * 12)

@@ -31,8 +31,8 @@ class Dealt:
         draws: how many draws the rejection loops needed.
         accepted: how many of them were kept (one per loop).
         val: only from a partition that fixes the validation views too.
-        test_rows: what the test views of such a partition count in: the official test set, or the clients' own pool
-            (see `fedloom.data.assemble.OwnSplit`).
+        test_rows: which samples the test views of such a partition index: the official test set, or the clients' own
+            pool (see `fedloom.data.assemble.OwnSplit`).
         notes: sentences on samples that are in no view though a reader would expect them there.
     """
 
@@ -172,7 +172,7 @@ def deal_by_shares(labels: Indices, shares: Shares, rng: np.random.Generator) ->
 
 
 def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -> Views:
-    """Give each client random samples of each class. The views are disjoint; samples beyond the counts go to nobody.
+    """Give each client random samples of each class. The views are disjoint; further samples stay unused.
 
     Args:
         labels: [n], int64.
@@ -190,10 +190,10 @@ def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -
 def deal_alike(
     dealt: Views, labels: Indices, other_labels: Indices, num_classes: int, rng: np.random.Generator
 ) -> Views:
-    """Deal samples so that each client has the share of each class that another dealing gives it.
+    """Deal samples in the proportions of another dealing: each client gets the same share of each class.
 
     Args:
-        dealt: views that deal the first samples. Samples of a class of which it deals nothing go to nobody.
+        dealt: views that deal the first samples. Classes that it does not deal stay unused.
         labels: labels of the samples that `dealt` deals [n], int64.
         other_labels: labels of the samples to deal [n'], int64.
         num_classes: C.

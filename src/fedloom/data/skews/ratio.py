@@ -88,7 +88,7 @@ class LongTail(Skew):
     rho: float = Field(
         ge=1,
         allow_inf_nan=False,
-        description="Size of the largest class divided by the size of the smallest; 1 keeps all classes alike.",
+        description="Size of the largest class divided by the size of the smallest; 1 keeps all classes equally large.",
         examples=[100],
     )
 
@@ -136,8 +136,8 @@ class Noise(Skew):
         "pixel",
         description="Scale of the noise. `pixel` adds sigma_i / 255 of the full range (0 to the largest training "
         "value) and clips to it, before normalisation. `normalised-clamped` adds sigma_i after normalisation and "
-        "then clamps to [0, 255], which cuts every value below the mean: Fed-CO2's released code, but for its new "
-        "draw at every access.",
+        "then clamps to [0, 255], which cuts every value below the mean, as in Fed-CO2's released code; that code "
+        "also draws new noise at every access, which fedloom does not.",
     )
     rounded: bool = Field(
         False,
@@ -186,10 +186,11 @@ def client_sigmas(largest: float, clients: int) -> np.ndarray:
 
 @skew("label-noise")
 class LabelNoise(Skew):
-    """Symmetric label noise: floor(share n_k) random training samples of each client get another class, all alike.
+    """Symmetric label noise: floor(share n_k) random training samples of each client get a uniformly drawn
+    wrong class.
 
-    Validation and test labels stay true. After the partition, so that label skew is that of the true labels; class
-    counts show the labels that clients see.
+    Validation and test labels stay true. Noise is added after the partition: label skew follows the true labels, and
+    class counts show the noisy ones that clients see.
 
         skews: [{name: label-noise, share: 0.2}]
     """

@@ -72,20 +72,20 @@ def derive_streams(skews: Sequence[Skew], streams: Streams) -> list[Streams]:
 
 
 Change = Callable[[Dataset, Indices], Tensor]
-"""(data, owner [n], -1 for nobody) -> changed x [n, ...], or labels y [n]."""
+"""(data, owner [n], -1 for none) -> changed x [n, ...], or labels y [n]."""
 
 
 def change_samples(name: str, scenario: Scenario, change: Change, part: Literal["x", "y"] = "x") -> Scenario:
     """Return the scenario with training, validation and test samples changed by their client.
 
-    Samples that nobody holds stay. Raises `ConfigError` if a test sample has two clients.
+    Samples without an owner stay unchanged. Raises `ConfigError` if a test sample has two clients.
 
     Args:
         name: name of the skew in messages.
         scenario: the scenario before the skew.
-        change: makes the pixels, or the labels, of a set from it and the owner of each sample [n], -1 where nobody
-            holds it.
-        part: what is changed: the samples x or their labels y.
+        change: returns the changed pixels or labels of a set, given the set and the owner of each sample [n] (-1 for
+            none).
+        part: whether `change` returns samples x or labels y.
     """
     owner = np.full(len(scenario.train_set), -1, np.int64)
     for views in (scenario.train, scenario.val):

@@ -59,7 +59,7 @@ def _seen(data: Dataset, owner: Indices, changes: Sequence[Callable[[Tensor], Te
         rows = torch.from_numpy(np.flatnonzero((owner >= 0) & (owner % len(changes) == number)))
         if change is None:
             continue
-        for chunk in torch.split(rows, _AT_ONCE):  # so that only a part of the images is ever held as floats
+        for chunk in torch.split(rows, _AT_ONCE):  # limits how many images are held as floats at a time
             images = change(data.x[chunk].to(torch.float32))
             result[chunk] = (images if result.is_floating_point() else images.round_()).to(result.dtype)
     return result
@@ -115,21 +115,22 @@ def _turned(x: Tensor, angle: float) -> Tensor:
 
 @skew("permutations")
 class Permutations(Skew):
-    """Client k has permutation number k mod `groups`, of its labels or of its pixels, in training and test alike.
+    """Client k gets permutation k mod `groups` of its labels or pixels, in training and test.
 
     Labels: a concept shift as in CFL's clusters (Sattler et al. 2020, arXiv 1910.01991): no model serves two groups.
     Pixels: permuted MNIST (Goodfellow et al. 2013, arXiv 1312.6211), the same order in all channels. The permutations
-    are drawn all alike from the scenario's seed. Samples that nobody holds stay, so a global test set mixes groups.
+    are uniform draws from the scenario's seed. Samples without an owner stay unchanged, so a global test set mixes
+    groups.
 
         skews: [{name: permutations, of: labels, groups: 4}]
     """
 
     of: Literal["labels", "pixels"] = Field(
         "labels",
-        description="What is permuted: `labels`, the names of the classes, or `pixels`, the places of an image's "
-        "pixels or of the features.",
+        description="Permute `labels`, the names of the classes, or `pixels`, the positions of an image's pixels or of "
+        "the features.",
     )
-    groups: int = Field(4, ge=2, description="Number of groups, each with a permutation of its own.")
+    groups: int = Field(4, ge=2, description="Number of groups, each with a different permutation.")
 
     def apply(self, scenario: Scenario, rng: np.random.Generator) -> Scenario:
         data = scenario.train_set

@@ -54,7 +54,7 @@ class ParsedSplits:
         notes: as in `Splits`.
         part_origins: names of both parts in notes on their classes, the same one twice for parts that were split from
             one; None takes the origin with "(train)" and "(test)".
-        has_class_notes: whether `notes` say already what is unusual about the classes.
+        has_class_notes: whether `notes` already cover oddities of the classes.
     """
 
     origin: str
@@ -75,9 +75,9 @@ class ParsedSplits:
 
 
 def checked_splits(parsed: ParsedSplits) -> Splits:
-    """Check both parts, and note what is unusual about them.
+    """Check both parts, and add notes on oddities.
 
-    Raises `DataError` as `checked` does, and for parts that differ in sample shape, or of which one alone is bytes.
+    Raises `DataError` as `checked` does, and if only one part is bytes or sample shapes differ.
     """
     train, test = (
         replace(
@@ -127,7 +127,7 @@ class CachedSource(Source):
         raise TypeError(f"{type(self).__name__} defines no parse()")
 
     def cache_keys(self) -> dict[str, Any]:
-        """Return the values that name the cache entry, beside the files' sizes and times."""
+        """Return the values that identify the cache entry, in addition to the files' sizes and times."""
         values = {name: getattr(self, name) for name in type(self).model_fields if name not in self.uncached_keys}
         plain = {name: str(value.absolute()) if isinstance(value, Path) else value for name, value in values.items()}
         return plain | {"source": f"{type(self).__module__}.{type(self).__qualname__}"}

@@ -51,7 +51,7 @@ CLASSES = tuple(sorted(name for names in SUPERCLASSES.values() for name in names
 def coarse_labels(classes: Sequence[str]) -> list[int]:
     """Return the superclass (0 .. 19) of each of the 100 classes, in their order.
 
-    Classes called "0" .. "99" are the official fine labels. Raises `DataError` for other classes than CIFAR-100's.
+    Classes called "0" .. "99" are the official fine labels. Raises `DataError` unless the classes are CIFAR-100's.
     """
     names = CLASSES if list(classes) == [str(label) for label in range(100)] else classes
     superclass_of = {name: label for label, members in enumerate(SUPERCLASSES.values()) for name in members}
@@ -72,7 +72,7 @@ _CIFAR10_CLASSES = "airplane automobile bird cat deer dog frog horse ship truck"
 
 
 class _Cifar(PublishedImages):
-    """Base: records of `label_bytes` label bytes, of which the last one is used, and 3072 pixels."""
+    """Base: each record has `label_bytes` label bytes (the last one counts) and 3072 pixels."""
 
     label_bytes: ClassVar[int]
     binary_folder: ClassVar[str]

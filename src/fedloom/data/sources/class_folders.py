@@ -41,9 +41,9 @@ def part_of(folder: str) -> tuple[str, str] | None:
 
 
 def find_parts(folders: Sequence[str], top: str, origin: str) -> dict[str, str]:
-    """Return the folder of each part if there are training and test (or validation) folders named alike; else {}.
+    """Return the folder of each part if there are matching training and test (or validation) folders; else {}.
 
-    Numbers must agree ("train_1" beside "test_1"), unless no pair of folders agrees ("train2017" beside "val2014").
+    Numbers must agree ("train_1", "test_1"), unless no pair of folders agrees ("train2017", "val2014").
     Raises `DataError` for two training folders, or two test folders.
 
     Args:
@@ -160,7 +160,7 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
     """Find the pictures among file names in one of three layouts, below any number of folders around all of them.
 
     The layouts are <part>/<class>/*, <class>/<part>/* and <class>/*. Parts are folders for training, tests or
-    validation in any usual spelling ("Train", "testing", "val_images", "Training Set", "seg_train" beside "seg_test").
+    validation in any usual spelling ("Train", "testing", "val_images", "Training Set", "seg_train" with "seg_test").
     Without a test folder, validation pictures are the test set. Parts match their classes by name.
 
     Args:
@@ -339,7 +339,7 @@ def _common_folders(pictures: Sequence[str], except_for: Sequence[str] = ()) -> 
 
 def _unread_notes(names: Sequence[str], used: set[str], top: str, roots: Sequence[str]) -> tuple[str, ...]:
     """Notes on files that are not read: pictures by folder, other files by suffix, and folders without a picture
-    beside the class folders (below one of `roots`).
+    that are siblings of class folders (below one of `roots`).
     """
     unread = [name for name in names if name not in used and name.rpartition("/")[2].lower() not in _SYSTEM_FILES]
     pictures = [name for name in unread if is_image(name)]
@@ -357,7 +357,7 @@ def _unread_notes(names: Sequence[str], used: set[str], top: str, roots: Sequenc
     empty = sorted(_subfolders(unread, roots) - _subfolders(used, roots)) if suffixes else []
     if empty:
         notes.append(
-            f"folders beside the classes without a picture that is read, which are no classes: {_shortened(empty)}"
+            f"folders next to the class folders that are no classes, without a readable picture: {_shortened(empty)}"
         )
     return tuple(notes)
 

@@ -114,7 +114,7 @@ class USPS(PublishedImages):
 
 
 def _parse_libsvm(packed: bytes, label: str) -> ParsedSamples:
-    """Lines "label index:value ...", indices 1 .. 256 in row order; what is not listed is 0 in LIBSVM's sense."""
+    """Lines "label index:value ...", indices 1 .. 256 in row order; as always in LIBSVM, unlisted values are 0."""
     try:
         lines = bz2.decompress(packed).decode("ascii").splitlines()
     except (OSError, ValueError, EOFError) as error:

@@ -70,12 +70,12 @@ class FCube(DrawnSource):
 
 @source("synthetic")
 class Synthetic(DrawnSource):
-    """synthetic(alpha, beta): every device labels its inputs by a softmax model of its own.
+    """synthetic(alpha, beta): every device labels its inputs with a different softmax model.
 
     FedProx (Li et al., MLSys 2020, arXiv 1812.06127), after Shamir et al. 2014; LEAF has a set of the same name. There
     are 60 features and 10 classes. Of device k, y = argmax(W_k x + b_k), all entries of W_k and b_k are N(u_k, 1), and
     u_k is N(0, alpha). Inputs are N(v_k, S), S diagonal with S_jj = j^-1.2, entries of v_k are N(B_k, 1), and B_k is
-    N(0, beta). Alpha and beta are standard deviations, as in the released code; at 0 and 1 they are variances, too.
+    N(0, beta). Alpha and beta are standard deviations, as in the released code (at 0 and 1, variances are the same).
     Device k has 50 + floor(exp(g)) samples, g from N(4, 2^2). The last tenth of them, rounded up, is for tests.
 
         scenario: {source: synthetic, model_spread: 1, input_spread: 1, partition: natural}

@@ -146,7 +146,7 @@ class OfficeCaltech10(_DomainFolders):
 
     Folders <domain>/<class>/*.jpg, or `office-caltech10.npz` with x_<domain> and y_<domain>. There is no official
     split: 20 % of each class and domain are test (DSLR 32 of 157, as in Fed-CO2), the same in every run; lists
-    <domain>_train.txt and <domain>_test.txt beside the folders take precedence. Pictures become `size` x `size`.
+    <domain>_train.txt and <domain>_test.txt in the same folder take precedence. Pictures become `size` x `size`.
     """
 
     publisher: ClassVar[str] = "Gong et al., and by the authors of FedBN as office_caltech_10_dataset.zip"

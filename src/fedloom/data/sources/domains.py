@@ -54,8 +54,8 @@ class JoinedSources(ImageSource):
     )
     pool_splits: bool = Field(
         False,
-        description="Whether training and test images of each domain are merged and 20 % of each class held out "
-        "anew, as FedBN and Fed-CO2 did.",
+        description="Whether training and test images of each domain are merged and another 20 % of each class "
+        "held out, as FedBN and Fed-CO2 did.",
     )
     normalise: Normalise = "half"
 
@@ -91,7 +91,7 @@ class JoinedSources(ImageSource):
         return tuple(self.domain_sources())
 
     def files(self) -> Sequence[Path]:
-        """The files of all parts. Raises one `DataError` that says of every part what is missing."""
+        """The files of all parts. Raises one `DataError` that lists the missing files of every part."""
         paths: list[Path] = []
         absent: list[str] = []
         for part in self.domain_sources().values():

@@ -29,7 +29,7 @@ def require_regular(path: Path) -> None:
 
 
 def require_file(path: Path, need: str) -> None:
-    """Raise `DataError` unless `path` is a regular file. The message says what the file should hold: `need`."""
+    """Raise `DataError` unless `path` is a regular file. need: description of the expected content, for the message."""
     if not path.is_file():
         problem = "is a folder" if path.is_dir() else "is a pipe or a device" if path.exists() else "no such file"
         raise DataError(f"{printable(str(path))}: {problem}; need {need}")

@@ -33,7 +33,7 @@ _COMMIT = re.compile(r"[0-9a-f]{40}")
 class HuggingFace(ImageSource):
     """A classification set from the Hugging Face hub or a local folder of one: images or texts.
 
-    Where both splits state class names, labels are matched by name. Images are read as those of `image-folder` are;
+    Where both splits state class names, labels are matched by name. Images are read as in `image-folder`;
     texts become token ids, see `TextSource`. The output format of a dataset (torch, numpy, ...) is not used.
     The only source that may touch the network. Parsed arrays are cached when `revision` is a commit hash, since
     only that always means the same data.
@@ -90,7 +90,7 @@ class HuggingFace(ImageSource):
         return self.parsed(train, None if self.test_split is None else self._fetch(self.test_split))
 
     def parsed(self, train: Any, test: Any | None) -> ParsedSplits:
-        """The set in two `datasets.Dataset`, or in one of which a share is held out."""
+        """Parse two `datasets.Dataset`; without `test`, hold out a share of `train`."""
         data, notes = [], []
         for part in (train,) if test is None else (train, test):
             plain, note = as_stored(part)
@@ -220,7 +220,7 @@ def as_stored(data: Any) -> tuple[Any, str]:
 
 
 def encoded_pictures(data: Any, name: str) -> Iterator[Any]:
-    """The pictures of a column: their encoded bytes where they are at hand, else what the column holds."""
+    """Yield the pictures of a column as encoded bytes where possible, else as the column returns them."""
     feature = data.features[name]
     converted = getattr(feature, "mode", None) is not None  # by the library, as the dataset's author or user says
     if type(feature).__name__ != "Image" or converted or not hasattr(data, "cast_column"):
@@ -255,7 +255,7 @@ def _ids_by_name(
 def from_huggingface(data: Any, **keys: Any) -> Splits:
     """Splits from a `datasets.Dataset`, or from a `DatasetDict` with a split `train` and, if there is one, `test`.
 
-    `keys` are those of the source `hf` but for where data come from: `image` or `text`, `label`, `train_split`,
+    `keys` are those of the source `hf`, without the location of the data: `image` or `text`, `label`, `train_split`,
     `test_split`, `size`, `channels`, `length`, ... Without a test split 20 % of each class are held out. Raises
     `DataError` for columns and labels that do not fit.
     """

@@ -1,4 +1,4 @@
-"""Pictures in class folders of one's own, and Tiny-ImageNet."""
+"""Pictures in user-supplied class folders, and Tiny-ImageNet."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ def parse_class_folders(
 ) -> ParsedSplits:
     """Make a set from class folders, see `find_class_folders`.
 
-    The training set is in shuffled order, so that a prefix of it is a fair sample.
+    The training set is shuffled: its first samples are a fair sample of the whole.
 
     Args:
         files: the folder or archive.

@@ -1,4 +1,4 @@
-"""Sets in the IDX format: MNIST, Fashion-MNIST, EMNIST, and a folder of one's own."""
+"""Sets in the IDX format: MNIST, Fashion-MNIST, EMNIST, and user-supplied folders."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def parse_idx_set(files: Files, train: str, test: str, classes: tuple[str, ...] 
     (ids, test_ids), class_names = class_ids([y, y_test], str(files.path), classes)
     if classes is None and test_ids.max(initial=0) > ids.max(initial=0):
         alone = class_names[int(test_ids.max())]
-        raise DataError(f"{files.path} (test): label {alone} is above all of the training set's; nobody could learn it")
+        raise DataError(f"{files.path} (test): label {alone} is above all training labels; no client could learn it")
     return ParsedSplits(str(files.path), ParsedSamples(x, ids), ParsedSamples(x_test, test_ids), class_names)
 
 

@@ -1,4 +1,4 @@
-"""Data that nobody but their own node reads: what they have in common, on which a federation agrees beforehand."""
+"""Data that only their own node reads: the classes, shape and scale that a federation agrees on beforehand."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from fedloom.data.dataset import Dataset
 from fedloom.data.labels import refuse_other_spelling, twin_of, unknown_cells
 from fedloom.data.sources.source import Source, Splits, source
 
-_EACH = 2  # samples of each class in what stands in for data
+_EACH = 2  # samples per class in the placeholder data
 
 
 @source("nodes")
@@ -46,7 +46,7 @@ class Nodes(Source):
         examples=[["age", "sex=f", "sex=m"]],
     )
     values: Literal["numbers", "bytes"] = Field(
-        "numbers", description="Type of the stored values: `numbers`, or `bytes` from 0 to 255 as those of pictures."
+        "numbers", description="Type of the stored values: `numbers`, or `bytes` from 0 to 255, as in pictures."
     )
     mean: tuple[float, ...] | None = Field(
         None,
@@ -61,7 +61,7 @@ class Nodes(Source):
     @field_validator("classes", mode="before")
     @classmethod
     def _words(cls, value: Any) -> Any:
-        """Whole numbers are names, too."""
+        """Accept whole numbers as class names."""
         is_list = isinstance(value, list | tuple)
         return [str(name) if type(name) is int else name for name in value] if is_list else value
 
@@ -96,7 +96,7 @@ class Nodes(Source):
 
     def load(self) -> Splits:
         raise DataError(
-            "source nodes: each node reads data of its own, so nothing can be read here; run the config over nodes "
+            "source nodes: each node reads its own data, so nothing can be read here; run the config over nodes "
             "(`fedloom flower`), or name a source with the data"
         )
 

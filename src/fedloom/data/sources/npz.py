@@ -77,7 +77,7 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
 
 
 def channels_first(x: np.ndarray, allocate: Allocator | None = None, name: str = "") -> np.ndarray:
-    """Return images [n, h, w, c] as [n, c, h, w], and volumes alike; anything else as it is (`channels_last`).
+    """Return channels-last images and volumes (see `channels_last`) as [n, c, ...]; anything else unchanged.
 
     Args:
         x: samples.
@@ -95,8 +95,8 @@ def channels_first(x: np.ndarray, allocate: Allocator | None = None, name: str =
 def channels_last(shape: tuple[int, ...]) -> bool:
     """Whether samples of this shape are [h, w, c] (or [d, h, w, c]) rather than [c, h, w].
 
-    An axis of 1 or 3 at one end is that of channels; then one end beside equal sides (32 x 32 x 8) or beside sides at
-    least twice as long. What stays unclear is taken as [c, h, w]; see `layout_notes`.
+    The channel axis is the one end of length 1 or 3; failing that, an end whose other two sides are equal (32 x 32 x 8)
+    or at least twice as long. Unclear shapes are taken as [c, h, w]; see `layout_notes`.
     """
     return _ends(shape) == (False, True)
 

@@ -24,8 +24,8 @@ _SENTENCES = {
     "deep": "pictures with more than 256 levels: {count}; all pixels are kept as real numbers from 0 to 255",
     "dark": "pictures with 16 bits that use the lower 12 at most: {count}; normalise=own sees all their levels, unit "
     "and half make them nearly black",
-    "reduced": "pictures with more than 8 bits per channel, of which the upper 8 are read: {count}, first {first}",
-    "frames": "pictures with several frames or pages, of which only the first is read: {count}, first {first}",
+    "reduced": "pictures with more than 8 bits per channel; only the upper 8 are read: {count}, first {first}",
+    "frames": "pictures with several frames or pages; only the first is read: {count}, first {first}",
     "format": "pictures of another format than their suffix says, read by their content: {count}, first {first}",
     "drawn": "pictures drawn in their transparency alone, laid over white (light ones over black): {count}, first "
     "{first}",
@@ -35,7 +35,7 @@ _SENTENCES = {
 
 
 class PictureNotes:
-    """Counts the pictures of a set that are read, and what is unusual about them."""
+    """Counts the pictures of a set as they are read, and their oddities."""
 
     def __init__(self) -> None:
         self.total = 0
@@ -102,8 +102,8 @@ def read_pixels(
     Args:
         raw: contents of the file.
         label: name of the file in messages.
-        channels: 1 for grey, 3 for colour; None keeps what the picture has.
-        notes: counts what is unusual about pictures.
+        channels: 1 for grey, 3 for colour; None keeps those of the picture.
+        notes: counts oddities of pictures.
         size: height and width of the pixels, to which the picture is fitted; None keeps its own.
 
     Raises `DataError` naming `label` for bytes that are no picture of a format in `SUFFIXES`, that are damaged, and
@@ -128,7 +128,7 @@ def read_pixels(
     except Exception as error:  # Pillow has no one kind of error for damaged files
         why = "unknown format" if isinstance(error, UnidentifiedImageError) else " ".join(str(error).split())[:200]
         raise DataError(f"{label}: cannot be decoded as an image ({why or type(error).__name__})") from None
-    kind = "JPEG" if kind == "MPO" else kind  # several pictures of one shot, of which the first is the picture
+    kind = "JPEG" if kind == "MPO" else kind  # several pictures of one shot; the first is the main one
     suffix = f".{label.rpartition('.')[2].lower()}"
     if suffix not in SUFFIXES[kind] and any(suffix in suffixes for suffixes in SUFFIXES.values()):
         notes.add("format", f"{label} is a {kind}")
@@ -146,15 +146,15 @@ def image_pixels(
 ) -> np.ndarray:
     """Return the pixels of a picture, [h, w] or [h, w, 3], turned as its EXIF orientation says.
 
-    Pixels are uint8 from 0 to 255, or float32 from 0 to 255 where the picture has 12 or 16 bits, so that no level is
-    lost. Palettes become their colours. Transparency is dropped, unless a picture is drawn in it alone, in one colour:
-    that is laid over white, or over black if its colour is light.
+    Pixels are uint8 from 0 to 255, or float32 from 0 to 255 where the picture has 12 or 16 bits, to keep all
+    levels. Palettes become their colours. Transparency is dropped, unless the whole drawing is in it: a picture
+    of a single colour is laid over white, or over black if its colour is light.
 
     Args:
         image: the opened picture.
         label: name of the picture in messages.
         channels: 1 for grey [h, w], 3 for colour; None keeps grey pictures grey and makes all others colour.
-        notes: counts what is unusual about pictures.
+        notes: counts oddities of pictures.
         size: resized bilinearly to size x size; None keeps its size.
         lower_bytes: the lower bytes of colours with 16 bits, where `image` has the upper ones.
 

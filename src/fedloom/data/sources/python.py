@@ -343,7 +343,7 @@ def _stacked(datasets: Sequence[Any], what: str, pictures: PictureNotes) -> tupl
             raise DataError(f"from_clients: {what} {place} has samples of shape {x.shape} and labels of {y.shape}")
         if _looks(x, y) != _looks(*pairs[0]):
             raise DataError(
-                f"from_clients: {what} {place} holds {_looks(x, y)}, {what} 0 {_looks(*pairs[0])}; all must be alike"
+                f"from_clients: {what} {place} holds {_looks(x, y)}, {what} 0 {_looks(*pairs[0])}; all must match"
             )
     sizes = [len(y) for _, y in pairs]
     return (

@@ -37,8 +37,8 @@ class Splits:
         domains_are_owners: whether each domain is an owner and becomes a client, unless another partition is set.
         numeric_features: indices of measured features. `make_scenario` standardises them, because only then is it known
             which samples clients train on.
-        own_moments: whether pixels have the moments of the training set. `make_scenario` takes them anew where clients
-            or a domain never train.
+        own_moments: whether pixels have the moments of the training set. `make_scenario` recomputes them if clients or
+            a domain never train.
         notes: one sentence on each kind of data that was left out or looks like a mistake; shown once.
     """
 
@@ -72,8 +72,8 @@ class Source(BaseModel):
     model: ClassVar[str] = "lenet5"
     """The model that the demo and the docs pair with this source."""
     keys_added_later: ClassVar[frozenset[str]] = frozenset()
-    """Keys of this class, without those of its bases, that earlier versions did not have. They are not written at their
-    default, so that runs of these versions keep their fingerprint and resume."""
+    """Keys of this class, not of its bases, that earlier versions did not have. A default is not written: runs of those
+    versions keep their fingerprint and can be resumed."""
 
     offline: bool = Field(
         False,

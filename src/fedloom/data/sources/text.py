@@ -104,7 +104,7 @@ def encode(texts: Sequence[str], vocabulary: dict[str, int], length: int, tokens
 
 
 def refuse_unspaced(texts: Sequence[str], origin: str) -> None:
-    """Raises `DataError` for texts without spaces between words, of which nearly every token would be a sentence."""
+    """Raises `DataError` for texts without spaces between words, where a token would be a whole sentence."""
     step = max(1, len(texts) // _LOOKED_AT)
     sample = texts[::step]
     held = [token for text in sample for token in words(text)]

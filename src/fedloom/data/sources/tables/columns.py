@@ -28,9 +28,9 @@ class ReadingError(DataError):
     """A file that a key of its source reads, or leaves out.
 
     Args:
-        problem: what is wrong, with the file.
+        problem: the error, with the file.
         advice: the keys that help.
-        without_keys: what helps where the keys are those of a finished run.
+        without_keys: advice where the keys are fixed by a finished run.
     """
 
     def __init__(self, problem: str, advice: str, without_keys: str = "write it as the run's own files are") -> None:
@@ -44,7 +44,7 @@ class ReadingError(DataError):
 @dataclass(frozen=True, slots=True)
 class CellFormat:
     """How a file writes its cells: the keys of `TableSource` with the same names. `typed`: the file states the kinds of
-    its columns itself, so that texts become numbers only where `decimal` or `thousands` says so."""
+    its columns, and texts become numbers only where `decimal` or `thousands` says so."""
 
     decimal: str = "."
     thousands: str | None = None
@@ -63,7 +63,7 @@ class CellFormat:
 
     def spelling(self, word: str) -> str:
         """A number without the marks of this format, without a plus sign, and without zeros that only a program for
-        fractions writes: 1.0 and 1 are alike, 01 and 1 are not. Another word is returned unchanged."""
+        fractions writes: 1.0 becomes 1, 01 stays. Another word is returned unchanged."""
         plain = self._plain(word)
         if plain is None:
             return word
@@ -111,7 +111,7 @@ class Column:
     """How cells lack their value: as a null (or a mark that stands for one), as an empty text, as a NaN."""
 
     def rows(self, rows: np.ndarray) -> Column:
-        """The same column of some rows, none of which lacks a value; words that do not occur there are left out."""
+        """The column of some complete rows, without the words that do not occur there."""
         values = self.values[rows]
         if self.words is None:
             return Column(self.name, values)

@@ -152,7 +152,7 @@ def merge_names(numbers: Column, texts: Column, cell_format: CellFormat) -> bool
 
 
 def _value_by_word(numbers: Column, texts: Column) -> Iterator[tuple[str, int | float]]:
-    """The different texts of a column with their numbers, but for those that stand for a missing value."""
+    """Yield each different text of a column with its number; missing values are skipped."""
     present = np.ones(len(numbers.values), bool)
     for column in (numbers, texts):
         present &= True if column.missing is None else ~column.missing

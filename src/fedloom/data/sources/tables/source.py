@@ -74,8 +74,8 @@ class TableSource(Source):
     drop: tuple[str, ...] = Field((), description="Columns that are left out.")
     missing: tuple[str, ...] | None = Field(
         None,
-        description="Cells that stand for a missing value, beside empty ones, in all columns. Without it NA, NaN, null "
-        "and the like are missing among numbers; as a label they are refused.",
+        description="Cells that stand for a missing value in all columns, in addition to empty cells. By default NA, "
+        "NaN, null and the like are missing among numbers; as a label they are refused.",
     )
     incomplete: Literal["refuse", "drop"] = Field(
         "refuse", description="Rows with a missing value: refuse the file, or drop the rows and say how many."
@@ -188,7 +188,7 @@ class TableSource(Source):
         if wrong is not None:
             raise DataError(f"{file.path}: features name '{wrong}' twice, or as the label or owner; name it once")
         if not chosen:
-            raise DataError(f"{file.path}: no column to learn from beside {' and '.join(apart)}")
+            raise DataError(f"{file.path}: no column to learn from except {' and '.join(apart)}")
         return chosen
 
     def texts(self, file: TableFile, names: Sequence[str]) -> dict[str, Column]:

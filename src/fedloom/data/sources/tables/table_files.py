@@ -155,7 +155,7 @@ def read_parquet(path: Path) -> TableFile:
 
 
 def _raw(path: Path) -> bytes:
-    """The text of a file, unpacked if its name ends in .gz or .bz2. Raises `DataError` for what is no text."""
+    """The text of a file, unpacked if its name ends in .gz or .bz2. Raises `DataError` if it is not text."""
     require_memory(path.stat().st_size, str(path))
     with path.open("rb") as stream:
         start = stream.read(16)
@@ -224,7 +224,7 @@ def _encoding(raw: bytes, encoding: str, path: Path) -> str:
 
 
 def _not_utf8(raw: bytes) -> int | None:
-    """The place of the first byte that is not UTF-8, or None; in pieces, so that no second copy is needed."""
+    """Position of the first byte that is not UTF-8, or None. Decoded in pieces, to save memory."""
     decoder, pieces = codecs.getincrementaldecoder("utf-8")(), memoryview(raw)
     try:
         for start in range(0, len(raw), _PIECE):
@@ -250,13 +250,13 @@ def _counts_on(names: Collection[str]) -> bool:
 
 
 def _refuse_first_row(columns: Mapping[str, pa.ChunkedArray], path: Path) -> None:
-    """Raises `DataError` for a header that is a row: most names are numbers, or cells of their own columns."""
+    """Raises `DataError` if the header is a data row: most names are numbers, or also occur as cells below."""
     numbers = {name for name in columns if CellFormat().number(name) is not None}
     counted = numbers if _counts_on(numbers) else set[str]()
     cells = [name for name, values in columns.items() if name not in counted and _holds(values, name)]
     words = [name for name in cells if name not in numbers]
-    alike = {*cells, *(numbers - counted)} if words else cells
-    if 2 * len(alike) > len(columns):
+    cell_like = {*cells, *(numbers - counted)} if words else cells
+    if 2 * len(cell_like) > len(columns):
         shown = ", ".join(short_repr(name) for name in [*words, *(name for name in cells if name in numbers)][:_SHOWN])
         raise DataError(f"{path}: {NO_HEADER}: {shown} occur in their own columns")
 
@@ -283,7 +283,7 @@ def _refuse_names(names: list[str], path: Path) -> None:
     if count > 1 and looks_like_a_row(names):
         raise DataError(f"{path}: {NO_HEADER}")
     if count > 1:
-        raise DataError(f"{path}: two columns are called '{name}'; give each a name of its own")
+        raise DataError(f"{path}: two columns are called '{name}'; give each a different name")
 
 
 def _refuse_other_separator(raw: bytes, separator: str, encoding: str, path: Path) -> None:
@@ -305,7 +305,7 @@ def _refuse_uneven(rows: list[csv.InvalidRow], raw: bytes, complete: int, path: 
     line = raw[: max(0, raw.find(first.text.encode()))].count(b"\n") + 1
     hint = "mend them"
     if "\n" in first.text or "\r" in first.text:
-        hint = "a quote is not closed, or stands in front of a cell's text"
+        hint = "a quote is not closed, or precedes a cell's text"
     elif not complete and count == expected + 1:
         hint = "name the first column if it holds row names, or take away the separator at the end of the lines"
     raise DataError(

@@ -93,7 +93,7 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
     if 2 * (numbers + amounts) > cells and by_kind["number"] < cells:
         odd = [word for word in counts if kinds[word] != "number"]
         says = _says([word for word in counts if kinds[word] in ("number", "spelled")], words, cell_format)
-        how = "but for" if by_kind["number"] else "in another spelling in"
+        how = "except in" if by_kind["number"] else "in another spelling in"
         raise ReadingError(
             f"{origin} holds numbers {how} {cells - by_kind['number']:,} of {cells:,} cells, the first in row "
             f"{column.first(odd)}: '{_shown(column, odd)}'",
@@ -121,7 +121,7 @@ def refuse_missing_marks(column: Column, path: Path, role: str) -> None:
     Args:
         column: the column.
         path: the file, for messages.
-        role: what the column is: "label" or "owner".
+        role: "label" or "owner".
     """
     counts = column.counts()
     marks = missing_marks(counts)
@@ -249,7 +249,7 @@ def _counts_rows(values: np.ndarray) -> bool:
 
 
 def _is_id(name: str, values: np.ndarray) -> bool:
-    """Whether every row has a value of its own, or nearly every row and the column has the name of an id or a key."""
+    """Whether all values differ, or most do and the column is named like an id or a key."""
     is_named = bool(_ID_NAME.fullmatch(name) or _KEY_NAME.fullmatch(name))
     start = values[:_SAMPLE]
     if len(np.unique(start)) < (len(start) / 2 if is_named else len(start)):  # soon done for nearly all columns
@@ -270,7 +270,7 @@ def _determines(values: np.ndarray, groups: np.ndarray) -> bool:
 def grouped_digits(
     columns: Mapping[str, Column], texts: Callable[[Sequence[str]], Mapping[str, Column]], decimal: str, origin: str
 ) -> list[str]:
-    """A sentence on each column whose decimal mark seems to stand between thousands: 2.893 beside 788.
+    """A sentence on each column whose decimal mark seems to separate thousands: 2.893 next to 788.
 
     Args:
         columns: the features that were read with this decimal mark.

@@ -41,10 +41,10 @@ def draft_source(data: str, label: str | None, owner: str | None, ask: Ask | Non
     """Return the keys that read `data`: a path, the name of a built-in set, or owner/name of a set of the hub.
 
     Args:
-        data: what the user named.
+        data: the name or path that the user gave.
         label: the column of the class of a table; None chooses it.
         owner: the column of the owner of a table's rows; None chooses it, "none" takes none.
-        ask: asks about the columns of a table; None asks nobody.
+        ask: asks about the columns of a table; None does not ask.
 
     Raises `ConfigError` or `DataError`, one line, for data that cannot be read.
     """
@@ -172,7 +172,7 @@ def hub_keys(dataset: str, label: str | None) -> tuple[dict[str, Any], dict[str,
         dataset: owner/name on the hub.
         label: the column of the class; None chooses one.
 
-    Raises `DataError` if the package is missing, the set is unknown, or has no column of classes beside pictures or
+    Raises `DataError` if the package is missing, the set is unknown, or has no class column for its pictures or
     texts.
     """
     try:

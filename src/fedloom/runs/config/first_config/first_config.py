@@ -25,7 +25,7 @@ _ROWS_OF_CLIENT = 50
 _MAX_CLIENTS = 10
 _ALL_TAKE_PART = 20  # with more clients, some of them take part in a round
 _LARGE_SET = 20_000
-_RARE = 0.5  # of the share that a class has where all are alike
+_RARE = 0.5  # of the share that a class has if all are equally large
 
 
 @dataclass(frozen=True, slots=True)
@@ -224,7 +224,7 @@ def first_config(data: str, label: str | None = None, owner: str | None = None, 
         data: a path of a table, arrays, texts or pictures; the name of a built-in set; or owner/name on the hub.
         label: the column of the class of a table; None chooses it.
         owner: the column of the owner of its rows; None chooses it, "none" takes none.
-        ask: asks about the columns of a table; None asks nobody.
+        ask: asks about the columns of a table; None does not ask.
 
     Raises `ConfigError` or `DataError`, one line that says what to do, for data that cannot be read or dealt.
     """

@@ -46,7 +46,7 @@ def table_keys(
         source: "csv" or "parquet".
         label: the column of the class; None chooses one.
         owner: the column of the rows' owner; None chooses one, "none" takes none.
-        ask: asks about label and owner; None asks nobody.
+        ask: asks about label and owner; None does not ask.
 
     Raises `ConfigError` or `DataError` for a file that cannot be read, or without a column of classes.
     """
@@ -96,7 +96,7 @@ def _reader(keys: Mapping[str, Any], label: str) -> FileTable:
 
 
 def _columns(reader: FileTable, file: TableFile, names: Sequence[str]) -> dict[str, Column]:
-    """Return the columns that can be read; those that may be labels or owners as names, so that 01 and 1 are two."""
+    """Return the columns that can be read; possible labels and owners are read as names, which keeps 01 and 1 apart."""
     columns = {name: column for name in names if (column := _column_or_none(reader, file, name)) is not None}
     few = {}
     for name, column in columns.items():
@@ -262,7 +262,7 @@ def _owner(
     if owner is not None:
         if owner not in names or owner == label:
             raise ConfigError(
-                f"--owner {owner}: {path} has no such column beside the label: {suggest_name(owner, names)[:300]}"
+                f"--owner {owner}: {path} has no such column apart from the label: {suggest_name(owner, names)[:300]}"
             )
         return owner
     candidates = [
