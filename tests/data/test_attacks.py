@@ -68,7 +68,7 @@ def test_half_of_the_clients_or_more_are_refused(share):
     ("name", "share", "says"),
     [
         ("sign-flip", 0.2, "that is 0 of 4 clients, and sign-flip needs 1 or more; raise it to 0.25"),
-        ("alie", 0.25, "of 4 clients that is 1, and alie needs 2 or more; raise it to 0.5"),
+        ("alie", 0.25, "that is 1 of 4 clients, and alie needs 2 or more; raise it to 0.5"),
     ],
 )
 def test_too_few_bad_clients_are_refused(name, share, says):
