@@ -2,6 +2,7 @@
 
 import dataclasses
 import random
+import traceback
 
 import numpy as np
 import pytest
@@ -556,3 +557,50 @@ def test_models_move():
             assert furthest(tree, first[kind]) > 1e-3
             assert furthest(tree, init) > 1e-3
         assert same_tree(toy.task.init, init)
+
+
+@pytest.fixture
+def own_methods(monkeypatch):
+    METHODS.names()
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
+
+
+KEYS = {"scenario": {"source": "digits", "clients": 6}, "engine": {"name": "serial"}, "progress": False}
+
+
+def test_few_frames_lie_between_a_run_and_a_loss(own_methods):
+    stacks: list[list[str]] = []
+
+    @register
+    class Tracing(Method):
+        def loss(self, net, batch, consts):
+            stacks.append([frame.name for frame in traceback.extract_stack()])
+            return super().loss(net, batch, consts)
+
+    here = len(traceback.extract_stack())
+    fedloom.run(method="tracing", rounds=2, **KEYS)
+    of_rounds = [stack[here:] for stack in stacks if "_run_round" in stack]
+    assert max(map(len, of_rounds)) <= 20, max(of_rounds, key=len)
+
+
+def test_a_method_that_pairs_participants_runs_and_resumes(own_methods, tmp_path):
+    pairs: set[tuple[int, int, int]] = set()
+
+    @register
+    class Pairing(Method):
+        def down(self, server, client, ctx):
+            partner = ctx.drawn[ctx.drawn.index(client) - 1]  # a ValueError for whoever was not drawn
+            pairs.add((ctx.round, client, partner))
+            return super().down(server, client, ctx)
+
+    keys = {**KEYS, "method": "pairing", "participation": 0.5, "rounds": 3}
+    whole = fedloom.run(**keys, out=tmp_path / "whole")
+    expected = set(pairs)
+    assert len(expected) == 9
+    assert whole.numbers["flops"] > 0
+    (tmp_path / "whole" / "summary.json").unlink()  # as if the process had died after the last round
+    again = fedloom.run(**keys, out=tmp_path / "whole", existing="resume")
+    assert again.numbers["accuracy"] == whole.numbers["accuracy"]
+    assert again.numbers["flops"] is None
+    assert again.numbers["flops_note"].startswith("operations are not counted: ServerError: pairing: the server, for")
+    assert pairs == expected

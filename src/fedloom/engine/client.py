@@ -225,9 +225,8 @@ class Worker:
         if not phases:
             return client
         memory = NetMemory(loaded_net, predictor.tree, self._random_numbers(ctx, "adapt"))
-        with memory.active(), staged(ctx, "adapt", self.method):
-            for phase in phases:
-                run_all(self._run_phase(loaded_net, memory, phase, client))
+        with memory.active():
+            run_all(self._run_phases(loaded_net, memory, client, "adapt"))
         return client
 
     def test(self, test: EvalJob) -> EvalResult:
@@ -271,22 +270,20 @@ class Worker:
         return dict(consts) if self.device == CPU else to_device(dict(consts), self.device)
 
     # -- one phase -------------------------------------------------------------------------------------------
-    def _run_phases(self, loaded_net: LoadedNet, memory: ClientMemory, client: Client) -> Iterator[Replay]:
+    def _run_phases(
+        self, loaded_net: LoadedNet, memory: ClientMemory, client: Client, stage: str = "phase {}"
+    ) -> Iterator[Replay]:
         for index, phase in enumerate(client.phases):
-            with staged(client.job.ctx, f"phase {index}", client.method):
-                yield from self._run_phase(loaded_net, memory, phase, client)
-
-    def _run_phase(self, loaded_net: LoadedNet, memory: ClientMemory, phase: Phase, client: Client) -> Iterator[Replay]:
-        if isinstance(phase, Train):
-            yield from self._train(loaded_net, memory, phase, client)
-            return
-        if isinstance(phase, Choose):
-            with memory.in_net():
-                loaded_net.load(chosen_weights(phase, loaded_net.copies(), client.consts))
-            return
-        results = yield from self._statistics(loaded_net, memory, phase.statistics, phase, client)
-        client.learned(results)
-        client.collected |= results
+            with staged(client.job.ctx, stage.format(index), client.method):
+                if isinstance(phase, Train):
+                    yield from self._train(loaded_net, memory, phase, client)
+                elif isinstance(phase, Choose):
+                    with memory.in_net():
+                        loaded_net.load(chosen_weights(phase, loaded_net.copies(), client.consts))
+                else:
+                    results = yield from self._statistics(loaded_net, memory, phase.statistics, phase, client)
+                    client.learned(results)
+                    client.collected |= results
 
     def _train(self, loaded_net: LoadedNet, memory: ClientMemory, phase: Train, client: Client) -> Iterator[Replay]:
         ctx, net = client.job.ctx, loaded_net.net

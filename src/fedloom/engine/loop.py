@@ -205,15 +205,12 @@ class Federation:
 
         If no participant has data, the server's state stays. Nets on the server draw from a stream of the round.
         """
-        with self.tasks[0].streams.isolated("server", self.round + 1):
-            return self._step()
-
-    def _step(self) -> RoundReport:
         next_round = self.round + 1
-        opening = self._run_with_all("opening", 0) if next_round == 1 else None
-        report = self._run_round(self.method, next_round, self.participants(next_round))
-        self.round = next_round
-        closing = self._run_with_all("closing", next_round + 1) if next_round == self.tasks[0].rounds else None
+        with self.tasks[0].streams.isolated("server", next_round):
+            opening = self._run_with_all("opening", 0) if next_round == 1 else None
+            report = self._run_round(self.method, next_round, self.participants(next_round))
+            self.round = next_round
+            closing = self._run_with_all("closing", next_round + 1) if next_round == self.tasks[0].rounds else None
         report = report.with_opening(opening) if opening else report
         return report.with_closing(closing) if closing else report
 

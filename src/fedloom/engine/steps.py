@@ -154,34 +154,6 @@ def pass_function(name: str, statistic: Statistic) -> Callable[[Net, Batch, Cons
     return statistic.of
 
 
-def run_steps(
-    gradients_of: Callable[[Batch], tuple[Objective, Sequence[Tensor]]],
-    phase: Train,
-    trainable: Tree,
-    consts: Consts,
-    optimizer: Optimizer,
-    block: Block,
-) -> StepResults:
-    """Take one step for each batch of a block.
-
-    Args:
-        gradients_of: returns the objective and the gradients of a batch.
-        phase: the training phase.
-        trainable: the parameters by name.
-        consts: constants of the phase.
-        optimizer: takes the steps, in place.
-        block: consecutive batches of one epoch.
-
-    Returns the objectives, and the optimiser's state if it was empty before them.
-    """
-    objectives, had_state = [], bool(optimizer.state)
-    for batch in block.batches():
-        result, gradients = gradients_of(batch)
-        update(phase, gradients, trainable, consts, optimizer)
-        objectives.append(detached(result))
-    return StepResults(objectives, [] if had_state else optimizer.state)
-
-
 @dataclass(slots=True)
 class EpochSteps:
     """All that the steps of one epoch need, apart from the batches.
@@ -212,13 +184,16 @@ class EpochSteps:
         return False
 
     def run(self, block: Block) -> StepResults:
-        """Take the steps of a block."""
+        """Take one step for each batch of a block.
 
-        def gradients_of(batch: Batch) -> tuple[Objective, Sequence[Tensor]]:
+        Returns the objectives, and the optimiser's state if it was empty before them.
+        """
+        objectives, had_state = [], bool(self.optimizer.state)
+        for batch in block.batches():
             result, gradients, _ = self._gradients(batch, measured=False)
-            return result, gradients
-
-        return run_steps(gradients_of, self.phase, self.trainable, self.consts, self.optimizer, block)
+            update(self.phase, gradients, self.trainable, self.consts, self.optimizer)
+            objectives.append(detached(result))
+        return StepResults(objectives, [] if had_state else self.optimizer.state)
 
     def run_measured(self, batch: Batch) -> tuple[Objective, Mapping[str, Tensor]]:
         """Take one step. Return its detached objective and the norm [] of the gradient of each term."""
