@@ -1,13 +1,13 @@
 """What one node with a valid key may try: it costs that node its place or its round, never the run."""
 
 import json
-import time
 
 import pytest
 
 from command_line import call
 from fedloom.core.errors import ClientError
 from fedloom.core.records import to_bytes
+from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdentity
 from fedloom.flower.server import serve
@@ -194,15 +194,14 @@ def test_thousands_of_strangers_are_asked_in_parts_and_seldom_again(nodes_of, tm
     transport = Crowd(nodes_of(config), 5000)
     board = StatusWriter(config, tmp_path)
     board.begin("ab", 0)
-    classes = [str(digit) for digit in range(10)]
-    registry = NodeRegistry(transport, RunIdentity("ab", config.fingerprint()), 4, classes, board, notes.append)
-    began, looks = time.monotonic(), 0
+    run, scenario = RunIdentity("ab", config.fingerprint()), config.scenario.build(config.seed)
+    registry = NodeRegistry(transport, run, scenario, board, notes.append, NodeBindings(None))
+    looks = 0
     while len(transport.asked) < 5004:
         registry.poll()
         looks += 1
     assert (looks, max(transport.asked.values())) == (51, 1)  # a hundred at a look
     assert registry.missing(range(4)) == []
-    assert time.monotonic() - began < 20
     status = read_status(tmp_path)
     assert len(status.absent) == 50
     assert (tmp_path / "flower-status.json").stat().st_size < 20_000
@@ -215,7 +214,8 @@ def test_a_node_that_is_left_out_is_asked_again_after_growing_pauses(nodes_of, t
     config, clock = config_of(), [0.0]
     monkeypatch.setattr("fedloom.flower.node_registry.time.monotonic", lambda: clock[0])
     transport = Crowd({}, 1)
-    registry = NodeRegistry(transport, RunIdentity("ab", "f"), 4, ["a"], StatusWriter(config, None), lambda text: None)
+    run, scenario, board = RunIdentity("ab", "f"), config.scenario.build(config.seed), StatusWriter(config, None)
+    registry = NodeRegistry(transport, run, scenario, board, lambda text: None, NodeBindings(None))
     times = []
     for second in range(3600):
         clock[0] = float(second)
@@ -233,10 +233,8 @@ def test_a_node_of_this_process_that_cannot_join_ends_the_run(monkeypatch):
         raise RuntimeError("no memory")
 
     monkeypatch.setattr("fedloom.flower.node.Node._join", broken)
-    began = time.monotonic()
     with pytest.raises(FederationError, match="client 0: RuntimeError: no memory"):
         run_in_process(config_of())
-    assert time.monotonic() - began < 20
 
 
 # -- what is shown -----------------------------------------------------------------------------------------------------

@@ -21,31 +21,11 @@ import click
 import typer
 
 from fedloom._version import __version__
-from fedloom.cli import catalogue, comparisons, flower, model, publication, reproduce, studies
+from fedloom.cli import catalogue, comparisons, flower, model, publication, reproduce, shared, studies
 from fedloom.cli.catalogue import methods
 from fedloom.cli.config import config as config_command
 from fedloom.cli.config import init
 from fedloom.cli.diagnose import advise, diagnose
-from fedloom.cli.shared import (
-    AsJson,
-    Config,
-    Fresh,
-    FromRound,
-    Jobs,
-    Overrides,
-    Quiet,
-    Rounds,
-    Seed,
-    config_path,
-    expand_home_in,
-    make_printable,
-    note_unused_options,
-    output_folder,
-    overrides_with_options,
-    print_json,
-    rewind_run,
-    say,
-)
 from fedloom.core.console import console_of, raise_first_interrupt
 from fedloom.core.errors import ConfigError, FedloomError, printable
 
@@ -88,21 +68,21 @@ def demo(
     seeds: Annotated[
         int, typer.Option(min=1, max=10_000, help="Number of seeds, counted up from --seed (0 unless given).")
     ] = 3,
-    seed: Seed = None,
-    rounds: Rounds = None,
-    jobs: Jobs = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    seed: shared.Seed = None,
+    rounds: shared.Rounds = None,
+    jobs: shared.Jobs = None,
+    quiet: shared.Quiet = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """FedAvg against FedSC on real handwritten digits, spread unevenly over ten clients. Under a minute."""
     from fedloom.runs.config.grid import variants
     from fedloom.runs.config.reference import find_ready
     from fedloom.runs.config.run_config import load
 
-    overrides = overrides_with_options(None, rounds=rounds, seed=seed)
+    overrides = shared.overrides_with_options(None, rounds=rounds, seed=seed)
     configs = variants(load(find_ready("demo").path, overrides), ["fedavg", "fedsc"], seeds)
     console = console_of(as_json)
-    with output_folder(out):
+    with shared.output_folder(out):
         if not as_json and not quiet:
             from fedloom.data import describe_scenario
             from fedloom.results.report.holdings_table import print_holdings
@@ -117,38 +97,39 @@ def demo(
 
 @app.command()
 def run(
-    config: Config,
-    overrides: Overrides = None,
+    config: shared.Config,
+    overrides: shared.Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Run folder; by default below runs/, named after the run.")] = None,
     resume: Resume = False,
-    fresh: Fresh = False,
-    from_round: FromRound = None,
-    seed: Seed = None,
-    rounds: Rounds = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    fresh: shared.Fresh = False,
+    from_round: shared.FromRound = None,
+    seed: shared.Seed = None,
+    rounds: shared.Rounds = None,
+    quiet: shared.Quiet = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Train and test one method as a config says."""
     from fedloom.cli.terminal import print_result
-    from fedloom.runs.config.run_config import load, parse
     from fedloom.runs.run import run as run_config
     from fedloom.runs.storage.run_data import RunData
     from fedloom.runs.storage.run_folder import folder_name
     from fedloom.runs.studies.live_progress import Forward, ProgressDisplay
 
-    parsed = parse(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)))
-    note_unused_options(overrides, {parsed.method})
+    parsed = shared.parse_config(config, overrides, seed=seed, rounds=rounds)
+    shared.note_unused_options(overrides, {parsed.method})
     folder = out or Path("runs") / folder_name(parsed)
-    existing = _existing(resume or from_round is not None, fresh)
+    if fresh and (resume or from_round is not None):
+        raise ConfigError("--resume goes on and --fresh starts again: give one of them")
+    existing: Existing = "fresh" if fresh else "refuse" if from_round is None and not resume else "resume"
     if from_round is not None:
-        say(rewind_run(folder, from_round))
-    with output_folder(folder), ProgressDisplay([parsed], quiet=quiet or as_json) as live:
+        shared.say(shared.rewind_run(folder, from_round))
+    with shared.output_folder(folder), ProgressDisplay([parsed], quiet=quiet or as_json) as live:
         finished_before = existing != "fresh" and RunData.read(folder) is not None
         result: RunData = run_config(parsed, out=folder, existing=existing, callbacks=[Forward(0, live)])
     if finished_before:
-        say(f"{folder} holds this run, finished before; nothing was trained (--fresh trains again)")
+        shared.say(f"{folder} holds this run, finished before; nothing was trained (--fresh trains again)")
     if as_json:
-        print_json(result.numbers)
+        shared.print_json(result.numbers)
     else:
         print_result(console_of(as_json), result, brief=quiet)
 
@@ -161,34 +142,31 @@ app.command()(reproduce.reproduce)
 
 @app.command()
 def inspect(
-    config: Config,
-    overrides: Overrides = None,
+    config: shared.Config,
+    overrides: shared.Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Write the picture to this .png or .svg file.")] = None,
-    seed: Seed = None,
-    as_json: AsJson = False,
+    seed: shared.Seed = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Who holds what: clients x classes and skew figures, before any training."""
     from fedloom.data import describe_scenario
     from fedloom.results.report.holdings_table import print_holdings
-    from fedloom.runs.config.run_config import load, parse
 
     if out is not None:
-        from fedloom.results.report import check_picture
+        from fedloom.results.report import check_picture, save_holdings
 
         check_picture(out)
-    parsed = parse(load(config_path(config), overrides_with_options(overrides, seed=seed)))
+    parsed = shared.parse_config(config, overrides, seed=seed)
     picture = describe_scenario(parsed.scenario.build(parsed.seed))
     if out is not None:
-        from fedloom.results.report import save_holdings
-
         save_holdings(picture, out)
     if as_json:
-        print_json(picture | {"picture": None if out is None else str(out)})
+        shared.print_json(picture | {"picture": None if out is None else str(out)})
         return
     console = console_of(as_json)
     print_holdings(console, picture)
     if out is not None:
-        console.print(f"  picture: {out}", markup=False, soft_wrap=True)
+        shared.print_lines(console, f"  picture: {out}")
 
 
 app.command()(diagnose)
@@ -207,19 +185,18 @@ app.add_typer(flower.group, name="flower")
 def main(arguments: Sequence[str] | None = None) -> None:
     """Entry point: runs a command and turns failures into exit codes."""
     for stream in (sys.stdout, sys.stderr):
-        make_printable(stream)
+        shared.make_printable(stream)
     try:
         with raise_first_interrupt() as interrupts:
-            typed_arguments = [
-                expand_home_in(argument) for argument in (sys.argv[1:] if arguments is None else arguments)
-            ]
+            typed_arguments = [*map(shared.expand_home_in, sys.argv[1:] if arguments is None else arguments)]
             code = app(args=typed_arguments, prog_name="fedloom", standalone_mode=False)
-            _flush()
+            if sys.stdout is not None:
+                sys.stdout.flush()  # here, where an error can still be reported
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "fedloom"
         _fail(f"{error.format_message().rstrip('.')}; `{path} --help` says more", error.exit_code)
     except FedloomError as error:
-        if error.exit_code == 1 and error.__cause__ is not None:  # inside the work: not what a person can correct
+        if error.exit_code == 1 and error.__cause__ is not None:  # inside the work: the user cannot correct it
             trace = "".join(traceback.format_exception(error.__cause__))
             print(printable(trace, keep_lines=True), end="", file=sys.stderr)
         _fail(error, error.exit_code)
@@ -234,43 +211,22 @@ def main(arguments: Sequence[str] | None = None) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         _fail(f"the output cannot be written ({error.strerror}); what was trained is kept", FedloomError.exit_code)
     if code == _INTERRUPTED:
-        code = _report_signal(interrupts.signal or signal.SIGINT, next(iter(typed_arguments), ""))
+        number = interrupts.signal or signal.SIGINT
+        cause = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
+        with contextlib.suppress(OSError):  # the terminal may be gone
+            shared.say(f"stopped{cause}{_HOW_TO_RESUME.get(next(iter(typed_arguments), ''), '')}")
+        code = 128 + number
     sys.exit(code if isinstance(code, int) else 0)
-
-
-def _report_signal(signal_number: int, command: str) -> int:
-    """Say that a signal has ended a command, and how it goes on; the exit code."""
-    cause = "" if signal_number == signal.SIGINT else f" by {signal.Signals(signal_number).name}"
-    with contextlib.suppress(OSError):  # the terminal may be gone
-        say(f"stopped{cause}{_HOW_TO_RESUME.get(command, '')}")
-    return 128 + signal_number
-
-
-def _flush() -> None:
-    """Write what is still to be written, where an error can be told."""
-    if sys.stdout is not None:
-        sys.stdout.flush()
 
 
 _INTERRUPTED = 130  # typer's word for a KeyboardInterrupt
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of an output that takes no more
-# How to go on after a signal.
-_HOW_TO_RESUME = {
-    "run": "; --resume goes on from the last checkpoint",
-    "reproduce": "; the same command goes on from the last checkpoints",
-    "study": "; the same command goes on from the last checkpoints",
-    "compare": "; the same command goes on from the last checkpoints",
-    "advise": "; the same command goes on from the last checkpoints",
-}
+_HOW_TO_RESUME = {"run": "; --resume goes on from the last checkpoint"} | dict.fromkeys(
+    ("reproduce", "study", "compare", "advise"), "; the same command goes on from the last checkpoints"
+)
 
 
 def _fail(error: object, code: int) -> NoReturn:
     """One line on stderr, whatever the message quotes."""
-    say("error: " + " ".join(str(error).split()))
+    shared.say("error: " + " ".join(str(error).split()))
     sys.exit(code)
-
-
-def _existing(resume: bool, fresh: bool) -> Existing:
-    if resume and fresh:
-        raise ConfigError("--resume goes on and --fresh starts again: give one of them")
-    return "resume" if resume else "fresh" if fresh else "refuse"

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from fedloom.cli.shared import AsJson, print_json
+from fedloom.cli.shared import AsJson, print_json, print_lines
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.registry import Registry
@@ -67,7 +67,7 @@ def scenarios(
 
             print_json({"name": config.name, "path": str(config.path), "config": parse_yaml(config.text)})
         else:
-            console_of(as_json).print(f"# {config.path}\n{config.text.rstrip()}", markup=False, soft_wrap=True)
+            print_lines(console_of(as_json), f"# {config.path}\n{config.text.rstrip()}")
         return
     ready = ready_configs()
     if as_json:
@@ -102,14 +102,13 @@ def _show_entry(registry: Registry[Any], name: str, as_json: bool, facts: _Facts
         print_json({"name": name, "text": text, **facts(name, entry)})
         return
     console = console_of(as_json)
-    console.print(text, markup=False, soft_wrap=True)
+    print_lines(console, text)
     for title, values in facts(name, entry).items():
         if not values:
             continue
         console.print(f"\n[bold]{title}[/]")
         pairs = values.items() if isinstance(values, dict) else [("", values)]
-        for key, value in pairs:
-            console.print(f"  {key}: {value}" if key else f"  {value}", markup=False, soft_wrap=True)
+        print_lines(console, *(f"  {key}: {value}" if key else f"  {value}" for key, value in pairs))
 
 
 _Filter = Callable[["Entry"], bool]
@@ -194,7 +193,7 @@ def _show_method(name: str, as_json: bool) -> None:
         return
     console, citation = console_of(as_json), description.citation
     offered = offered_protocols(description.abilities.predicts)
-    console.print(text, markup=False, soft_wrap=True)
+    print_lines(console, text)
     pairs = [(key, value) for key, value in description.facts().items() if value and key != "idea"]
     if citation:
         used = dict.fromkeys([*citation.down, *citation.up, *citation.state])

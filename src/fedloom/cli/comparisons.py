@@ -10,22 +10,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 from rich.console import Console
 
-from fedloom.cli.shared import (
-    AsJson,
-    Config,
-    Fresh,
-    Jobs,
-    Quiet,
-    Rounds,
-    Runs,
-    Seed,
-    config_path,
-    note_unused_options,
-    output_folder,
-    overrides_with_options,
-    print_json,
-    say,
-)
+from fedloom.cli import shared
 from fedloom.core.console import console_of
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text, parse_json, write_atomic
@@ -44,7 +29,7 @@ AllowMixed = Annotated[
 
 
 def compare(
-    config: Config,
+    config: shared.Config,
     overrides: Annotated[
         list[str] | None,
         typer.Argument(help="key=value on top of the config; a list compares its values: scenario.alpha=[0.1,1.0]."),
@@ -66,12 +51,12 @@ def compare(
         ),
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder for the runs and the report.")] = None,
-    fresh: Fresh = False,
-    seed: Seed = None,
-    rounds: Rounds = None,
-    jobs: Jobs = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    fresh: shared.Fresh = False,
+    seed: shared.Seed = None,
+    rounds: shared.Rounds = None,
+    jobs: shared.Jobs = None,
+    quiet: shared.Quiet = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Several methods, seeds and settings on equal terms; finished runs are reused, unfinished ones resumed."""
     from fedloom.runs.config.grid import variants, variants_with_references
@@ -79,8 +64,9 @@ def compare(
 
     names = None if methods is None else [name.strip() for name in methods.split(",")]
     make = variants_with_references if references else variants
-    configs = make(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)), names, seeds)
-    note_unused_options(overrides, {config.method for config in configs})
+    config_keys = load(shared.config_path(config), shared.overrides_with_options(overrides, seed=seed, rounds=rounds))
+    configs = make(config_keys, names, seeds)
+    shared.note_unused_options(overrides, {config.method for config in configs})
     folder = out or Path("runs") / f"compare-{config.stem}"
     run_comparison(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
 
@@ -105,12 +91,12 @@ def run_comparison(
     from fedloom.runs.studies.live_progress import ProgressDisplay
     from fedloom.runs.studies.run_study import compare as compare_runs
 
-    with output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
+    with shared.output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
         check_place(out / "report.html")
         done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
     page = write_report(done.results, out / "report.html", parts=drift_sections(done.results))
     if as_json:
-        print_json({"table": done.rows(), "verdict": done.verdict(), "report": str(page)})
+        shared.print_json({"table": done.rows(), "verdict": done.verdict(), "report": str(page)})
         return
     show_comparison(console, done, page)
 
@@ -127,17 +113,16 @@ def show_comparison(console: Console, done: Comparison, page: Path) -> None:
     console.print(done.verdict(), soft_wrap=True)
     for caption, text in ((LEFT_OUT_CAPTION, done.domain_table()), (NEWCOMERS_CAPTION, done.newcomer_table())):
         if text:
-            console.print(f"\n{caption}\n{text}\n", markup=False, soft_wrap=True)
-    for note in (*done.not_offered(), *done.same_runs(), *done.tuned()):
-        console.print(note, markup=False, soft_wrap=True)
-    console.print(f"\nreport: {page}", markup=False, soft_wrap=True)
+            shared.print_lines(console, f"\n{caption}\n{text}\n")
+    shared.print_lines(console, *done.not_offered(), *done.same_runs(), *done.tuned())
+    shared.print_lines(console, f"\nreport: {page}")
 
 
 def report(
-    runs: Runs,
+    runs: shared.Runs,
     out: Annotated[Path | None, typer.Option(help="The page; report.html in the first folder unless given.")] = None,
     allow_mixed: AllowMixed = False,
-    as_json: AsJson = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """One self-contained report.html from finished runs."""
     from fedloom.core.text import counted
@@ -158,12 +143,12 @@ def report(
     page = write_report(done.results, out or runs[0] / "report.html", parts=parts)
     if as_json:
         left_out = [{"folder": str(path), "why": why} for path, why in collected.left_out]
-        print_json({"report": str(page), "table": done.rows(), "left_out": left_out, "limits": limits})
+        shared.print_json({"report": str(page), "table": done.rows(), "left_out": left_out, "limits": limits})
         return
     say_left_out(collected.left_out)
     for text in limits:
-        say(text)
-    console_of(as_json).print(f"{counted(len(done), 'run')}: {page}", markup=False, soft_wrap=True)
+        shared.say(text)
+    shared.print_lines(console_of(as_json), f"{counted(len(done), 'run')}: {page}")
 
 
 def _studies(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bool) -> list[Path]:
@@ -176,7 +161,7 @@ def _studies(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bool
 def say_left_out(left_out: Sequence[tuple[Path, str]]) -> None:
     """Print the folders that are left out, with the reason."""
     for path, why in left_out:
-        say(f"left out: {path}: {why}")
+        shared.say(f"left out: {path}: {why}")
 
 
 def say_limits(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bool) -> None:
@@ -187,7 +172,7 @@ def say_limits(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bo
     """
     for part in sections_of_studies(_studies(runs, results, allow_mixed), with_paper_values=False):
         for limit in part.limits:
-            say(limit)
+            shared.say(limit)
 
 
 # -- sections of a study's page -------------------------------------------------------------------------------------

@@ -6,7 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from fedloom.cli.shared import print_json, say
+from fedloom.cli.shared import print_json, print_lines, say
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
 
@@ -59,9 +59,8 @@ def _tangent_kernels(folder: Path, draws: int, as_json: bool) -> None:
     trained = len({row["seed"] for row in residuals})
     for what, count in violations.items():
         of = f"{len(residuals)} of {trained} problems" if what.startswith("steps") else f"{draws} draws"
-        console.print(f"  {what}: {count} of {of}", markup=False, soft_wrap=True)
-    for caveat in CAVEATS:
-        console.print(f"  note: {caveat}", markup=False, soft_wrap=True)
+        print_lines(console, f"  {what}: {count} of {of}")
+    print_lines(console, *(f"  note: {caveat}" for caveat in CAVEATS))
     say(f"written: {', '.join(map(str, written))}")
 
 

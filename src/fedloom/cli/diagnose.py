@@ -7,22 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from rich.console import Console
 
-from fedloom.cli.shared import (
-    AsJson,
-    Config,
-    Jobs,
-    Overrides,
-    Quiet,
-    Rounds,
-    Seed,
-    config_path,
-    output_folder,
-    overrides_with_options,
-    print_json,
-    say,
-)
+from fedloom.cli import shared
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
 
@@ -36,13 +22,14 @@ if TYPE_CHECKING:
 
 def diagnose(
     target: Annotated[Path, typer.Argument(help="A config, the name of a ready one, or the folder of a finished run.")],
-    overrides: Overrides = None,
+    overrides: shared.Overrides = None,
     out: Annotated[Path | None, typer.Option(help="Draw the map of clients to this .png, .svg or .pdf.")] = None,
-    seed: Seed = None,
-    as_json: AsJson = False,
+    seed: shared.Seed = None,
+    as_json: shared.AsJson = False,
 ) -> None:
     """How heterogeneous the data are: labels, amounts, features, clients that are alike; and what a run's drift was."""
     from fedloom.core.files import json_text, write_atomic
+    from fedloom.diagnosis.diagnosis import diagnose_config
     from fedloom.diagnosis.section import FILE
     from fedloom.runs.storage.finished_runs import is_run
 
@@ -58,31 +45,29 @@ def diagnose(
     if finished:
         diagnosis, drift = _of_run(target)
     else:
-        diagnosis, drift = _of_config(target, overrides_with_options(overrides, seed=seed)), []
+        diagnosis, drift = diagnose_config(shared.parse_config(target, overrides, seed=seed)), []
     facts = diagnosis.facts()
     if finished:
         write_atomic(target / FILE, json_text(facts, indent=1))
-        say(f"written: {target / FILE}; the run's next report shows it")
+        shared.say(f"written: {target / FILE}; the run's next report shows it")
     if out is not None:
         from fedloom.results.report.sections import save_client_map
 
         save_client_map(facts, out)
     if as_json:
-        print_json(facts | {"drift": _drift_facts(drift), "picture": None if out is None else str(out)})
+        shared.print_json(facts | {"drift": _drift_facts(drift), "picture": None if out is None else str(out)})
         return
     from fedloom.cli.terminal import print_grid
 
     console = console_of(as_json)
     console.print(f"{diagnosis.name}: how heterogeneous", style="italic", markup=False)
     print_grid(console, ("figure", "value", "random dealing (95 %)", "what the server needs"), diagnosis.rows())
-    for sentence in diagnosis.sentences():
-        console.print(f"  {sentence}", markup=False, soft_wrap=True)
-    for note in diagnosis.notes:
-        console.print(f"  note: {note}", markup=False, soft_wrap=True)
+    shared.print_lines(console, *(f"  {sentence}" for sentence in diagnosis.sentences()))
+    shared.print_lines(console, *(f"  note: {note}" for note in diagnosis.notes))
     if finished:
         _print_drift(console, drift)
     if out is not None:
-        console.print(f"  picture: {out}", markup=False, soft_wrap=True)
+        shared.print_lines(console, f"  picture: {out}")
 
 
 def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
@@ -95,26 +80,17 @@ def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
 
 
 def _print_drift(console: Console, rounds: Sequence[DriftRound]) -> None:
-    """Print the drift of a run, or what to switch on for it."""
+    """Print the drift of a run, or how to measure it."""
     from fedloom.cli.terminal import print_grid
     from fedloom.results.report.drift import NOT_MEASURED, drift_notes, drift_rows, drift_sentences
 
     if not rounds:
-        console.print(f"  {NOT_MEASURED}", markup=False, soft_wrap=True)
+        shared.print_lines(console, f"  {NOT_MEASURED}")
         return
     console.print("\ndrift during training", style="italic", markup=False)
     print_grid(console, ("figure", "first round", "last round", "mean"), drift_rows(rounds))
-    for sentence in drift_sentences(rounds):
-        console.print(f"  {sentence}", markup=False, soft_wrap=True)
-    for note in drift_notes(rounds):
-        console.print(f"  note: {note}", markup=False, soft_wrap=True)
-
-
-def _of_config(config: Path, overrides: list[str]) -> Diagnosis:
-    from fedloom.diagnosis.diagnosis import diagnose_config
-    from fedloom.runs.config.run_config import load, parse
-
-    return diagnose_config(parse(load(config_path(config), overrides)))
+    shared.print_lines(console, *(f"  {sentence}" for sentence in drift_sentences(rounds)))
+    shared.print_lines(console, *(f"  note: {note}" for note in drift_notes(rounds)))
 
 
 def _of_run(folder: Path) -> tuple[Diagnosis, Sequence[DriftRound]]:
@@ -134,8 +110,8 @@ _NETS = "Whether the clients' networks are equal or different; null reads the co
 
 
 def advise(
-    config: Config,
-    overrides: Overrides = None,
+    config: shared.Config,
+    overrides: shared.Overrides = None,
     goal: Annotated[str | None, typer.Option(help=_GOAL)] = None,
     nets: Annotated[str | None, typer.Option(help=_NETS)] = None,
     traffic: Annotated[float | None, typer.Option(help="Most traffic of a round, as a multiple of FedAvg's.")] = None,
@@ -151,11 +127,11 @@ def advise(
         bool, typer.Option("--trial", help="Train the short list and the reference, and recommend by validation data.")
     ] = False,
     out: Annotated[Path | None, typer.Option(help="Folder of the trial's runs; by default below runs/.")] = None,
-    seed: Seed = None,
-    rounds: Rounds = None,
-    jobs: Jobs = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    seed: shared.Seed = None,
+    rounds: shared.Rounds = None,
+    jobs: shared.Jobs = None,
+    quiet: shared.Quiet = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Which methods to try on these data: a short list with measured reasons, and if wanted a trial."""
     from functools import partial
@@ -163,21 +139,20 @@ def advise(
     from fedloom.core.process_settings import reproducible_settings
     from fedloom.diagnosis.advice import advise_scenario, with_trial
     from fedloom.diagnosis.evidence import read_needs
-    from fedloom.runs.config.run_config import load, parse
     from fedloom.runs.studies.live_progress import ProgressDisplay
 
     keys = {"goal": goal, "nets": nets, "traffic": traffic, "stateless": stateless, "newcomers": newcomers}
     needs = read_needs(keys | {"secure_sums": secure_sums, "dp": dp})
-    parsed = parse(load(config_path(config), overrides_with_options(overrides, seed=seed, rounds=rounds)))
+    parsed = shared.parse_config(config, overrides, seed=seed, rounds=rounds)
     with reproducible_settings():
         advice = advise_scenario(parsed, parsed.scenario.build(parsed.seed), needs)
     if trial:
         folder = out or Path("runs") / f"advise-{config.stem}"
-        with output_folder(folder):
+        with shared.output_folder(folder):
             show = partial(ProgressDisplay, quiet=quiet or as_json)
             advice = with_trial(advice, parsed, out=folder, jobs=jobs or 1, show=show)
     if as_json:
-        print_json(advice.facts())
+        shared.print_json(advice.facts())
     else:
         _print(console_of(as_json), advice)
 
@@ -189,13 +164,9 @@ def _print(console: Console, advice: Advice) -> None:
     console.print(f"{advice.diagnosis.name}: methods to try", style="italic", markup=False)
     if advice.suggestions:
         print_grid(console, ("method", "measured there", "against the baseline there", "costs"), advice.rows())
-    for sentence in advice.sentences():
-        console.print(f"  {sentence}", markup=False, soft_wrap=True)
-    for note in advice.notes:
-        console.print(f"  note: {note}", markup=False, soft_wrap=True)
+    shared.print_lines(console, *(f"  {sentence}" for sentence in advice.sentences()))
+    shared.print_lines(console, *(f"  note: {note}" for note in advice.notes))
     if advice.trial is not None:
         for rung in advice.trial.rungs:
             best = ", ".join(f"{arm.name} {score:.3f}" for arm, score in list(rung.scores.items())[:3])
-            console.print(
-                f"  {counted(rung.rounds, 'round')}, best on validation data: {best}", markup=False, soft_wrap=True
-            )
+            shared.print_lines(console, f"  {counted(rung.rounds, 'round')}, best on validation data: {best}")

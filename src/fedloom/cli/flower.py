@@ -4,24 +4,13 @@ from __future__ import annotations
 
 import time
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from fedloom.cli.shared import (
-    AsJson,
-    Config,
-    FromRound,
-    Overrides,
-    Quiet,
-    config_path,
-    echo,
-    overrides_with_options,
-    print_json,
-    rewind_run,
-    say,
-)
+from fedloom.cli import shared
 from fedloom.core.console import console_of
 
 if TYPE_CHECKING:
@@ -45,7 +34,7 @@ def status(
     keys: Annotated[
         Path | None, typer.Option(help="Folder of the certificates; that of `fedloom flower up` unless given.")
     ] = None,
-    as_json: AsJson = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Show a run over Flower: nodes, round, waits, bytes, refused uploads, the last error. Needs no connection."""
     from fedloom.flower.certificates import expiring
@@ -57,7 +46,7 @@ def status(
         snapshot, certificates = read_status(run), expiring(keys or folder_of(run) / "keys")
         if as_json:
             age = round(time.time() - snapshot.written, 3)
-            print_json(snapshot.model_dump() | {"age_seconds": age, "certificates": certificates})
+            shared.print_json(snapshot.model_dump() | {"age_seconds": age, "certificates": certificates})
         else:
             if watch and console.is_terminal:
                 console.clear()
@@ -76,7 +65,7 @@ def metrics(
     from fedloom.flower.status import serve_metrics
 
     end = serve_metrics(run, port, host)
-    say(f"http://{host}:{port}/metrics; Ctrl-C ends it")
+    shared.say(f"http://{host}:{port}/metrics; Ctrl-C ends it")
     try:
         while True:
             time.sleep(3600)
@@ -96,25 +85,25 @@ def admit(
 
     admit_client(run, client, key)
     whom = f"the node with the key {key}" if key else "the next node that joins as this client"
-    say(f"client {client} of {run}: bound to {whom}, from any disk")
+    shared.say(f"client {client} of {run}: bound to {whom}, from any disk")
 
 
 def _page(console: Console, snapshot: Status, certificates: list[str]) -> None:
     from fedloom.cli.terminal import print_grid
     from fedloom.flower.absences import client_list
+    from fedloom.flower.status import SILENT
     from fedloom.results.report import bytes_text
 
-    def line(text: str) -> None:
-        console.print(text, markup=False, soft_wrap=True)
-
+    line = partial(shared.print_lines, console)
     line(f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}")
-    line(f"  {_alive(snapshot)}")
+    age = time.time() - snapshot.written
+    is_silent = snapshot.state == "running" and age > SILENT
+    silence = ": the server is dead, or busy with a long step" if is_silent else ""
+    line(f"  last written {_seconds(age)} ago, {_clock(snapshot.written)}{silence}")
     if snapshot.wait is not None:
         clients = client_list(snapshot.wait.clients)
-        since, limit = (
-            _seconds(snapshot.written - snapshot.wait.since),
-            _seconds(snapshot.wait.until - snapshot.written),
-        )
+        since = _seconds(snapshot.written - snapshot.wait.since)
+        limit = _seconds(snapshot.wait.until - snapshot.written)
         line(f"  waits for {snapshot.wait.purpose} of clients {clients}: since {since}, at most {limit} more")
     line(f"  payloads: up {bytes_text(snapshot.bytes_up)}, down {bytes_text(snapshot.bytes_down)}")
     line(f"  refused: {snapshot.refused}; exceptions of clients: {snapshot.failures}")
@@ -130,16 +119,6 @@ def _page(console: Console, snapshot: Status, certificates: list[str]) -> None:
         print_grid(console, ("client", "node is", "samples", "last round", "node"), rows)
     for absence in snapshot.absent:
         line(f"  node {absence.node} is left out: {absence.reason}")
-
-
-def _alive(snapshot: Status) -> str:
-    from fedloom.flower.status import SILENT
-
-    age = time.time() - snapshot.written
-    text = f"last written {_seconds(age)} ago, {_clock(snapshot.written)}"
-    if snapshot.state == "running" and age > SILENT:
-        text += ": the server is dead, or busy with a long step of its own"
-    return text
 
 
 def _seconds(seconds: float) -> str:
@@ -169,7 +148,7 @@ def server(
     out: Annotated[Path, typer.Option(help="The run's folder.")] = Path("runs/flower"),
     config: Annotated[Path | None, typer.Option(help="The config that the app should have.")] = None,
     insecure: Insecure = False,
-    as_json: AsJson = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Check versions, certificates, keys, port, disk and config of a server before its SuperLink starts."""
     from fedloom.core.errors import ConfigError
@@ -206,7 +185,7 @@ def node(
         Path | None, typer.Option(help="What `fedloom flower check server --json` printed, to compare with.")
     ] = None,
     insecure: Insecure = False,
-    as_json: AsJson = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Check a node before its SuperNode starts: the way to the server, its certificate, clocks, key, data and disk."""
     from fedloom.core.errors import ConfigError
@@ -230,11 +209,11 @@ def _finish(findings: Sequence[Finding], as_json: bool, required: dict[str, str]
     failed = has_error(findings)
     if as_json:
         requires = {} if required is None else {"requires": required}
-        print_json({"ok": not failed, **requires, "findings": [finding.facts() for finding in findings]})
+        shared.print_json({"ok": not failed, **requires, "findings": [finding.facts() for finding in findings]})
     else:
         console = console_of(as_json)
-        for finding in findings:
-            console.print(f"{_SIGNS[finding.level]} {finding.subject}: {finding.text}", markup=False, soft_wrap=True)
+        texts = (f"{_SIGNS[finding.level]} {finding.subject}: {finding.text}" for finding in findings)
+        shared.print_lines(console, *texts)
     if failed:
         raise typer.Exit(1)
 
@@ -245,16 +224,16 @@ Clients = Annotated[int | None, typer.Option(min=1, help="Number of clients, as 
 
 @group.command()
 def export(
-    config: Config,
+    config: shared.Config,
     folder: Annotated[Path, typer.Argument(help="The app's folder.")],
-    overrides: Overrides = None,
+    overrides: shared.Overrides = None,
     clients: Clients = None,
 ) -> None:
     """Write a config as a Flower app: `flwr run FOLDER` runs it."""
     from fedloom.flower.apps import export as write
 
     for path in write(_parsed(config, overrides, clients), folder):
-        echo(path)
+        shared.echo(path)
 
 
 @group.command()
@@ -267,9 +246,9 @@ def keys(
     from fedloom.flower.certificates import check, create
 
     create(folder, host, clients)
-    check(folder, host[0], say)
+    check(folder, host[0], shared.say)
     for path in sorted(folder.iterdir()):
-        echo(path)
+        shared.echo(path)
 
 
 @group.command()
@@ -279,13 +258,13 @@ def rewind(
 ) -> None:
     """Take a run back to an earlier checkpoint, e.g. to one from before a node spoiled it. The server must be stopped;
     it goes on from there when it starts again."""
-    echo(rewind_run(run, from_round))
+    shared.echo(shared.rewind_run(run, from_round))
 
 
 @group.command()
 def up(
-    config: Config,
-    overrides: Overrides = None,
+    config: shared.Config,
+    overrides: shared.Overrides = None,
     clients: Clients = None,
     out: Annotated[Path, typer.Option(help="The run's folder; logs, keys and states go beside it.")] = Path(
         "runs/federation"
@@ -299,16 +278,16 @@ def up(
     in_process: Annotated[
         bool, typer.Option("--in-process", help="All nodes in this process, without Flower.")
     ] = False,
-    from_round: FromRound = None,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    from_round: shared.FromRound = None,
+    quiet: shared.Quiet = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """Run a federation of real processes on this machine, with TLS and node keys; the same command goes on with it."""
     from fedloom.cli.terminal import print_result
 
     parsed = _parsed(config, overrides, clients)
     if from_round is not None:
-        say(rewind_run(out, from_round))
+        shared.say(shared.rewind_run(out, from_round))
     if in_process:
         from fedloom.flower.in_process import run_in_process
         from fedloom.results.report import write_report
@@ -330,14 +309,14 @@ def up(
 
         def tell(line: str) -> None:
             if not quiet:
-                say(in_words(line))
+                shared.say(in_words(line))
 
         result = run(parsed, out, insecure=insecure, port=port, data=data, say=tell)
     if as_json:
-        print_json(result.numbers)
+        shared.print_json(result.numbers)
     else:
         print_result(console_of(as_json), result, brief=quiet)
-        echo(f"  report: {out / 'report.html'}")
+        shared.echo(f"  report: {out / 'report.html'}")
 
 
 group.add_typer(checks, name="check")
@@ -347,8 +326,5 @@ group.command()(admit)
 
 
 def _parsed(config: Path, overrides: list[str] | None, clients: int | None) -> RunConfig:
-    from fedloom.runs.config.run_config import load, parse
-
-    words = overrides_with_options(overrides)
-    words += [] if clients is None else [f"scenario.clients={clients}"]
-    return parse(load(config_path(config), words))
+    keys = [] if clients is None else [f"scenario.clients={clients}"]
+    return shared.parse_config(config, [*(overrides or ()), *keys])

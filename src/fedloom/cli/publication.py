@@ -9,7 +9,7 @@ import typer
 from click.core import ParameterSource
 
 from fedloom.cli.comparisons import AllowMixed, say_left_out, say_limits
-from fedloom.cli.shared import AsJson, Runs, print_json, say
+from fedloom.cli.shared import AsJson, Runs, print_json, print_lines, say
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, printable, short_repr
 from fedloom.results.plots.palette import COLUMN, PAGE, check_kind
@@ -72,8 +72,8 @@ def figure(
     for line in (*not_offered_notes(collected.results), *run_notes(grouped(collected.results))):
         say(line)
     console = console_of(as_json)
-    console.print(f"figure: {path}", markup=False, soft_wrap=True)
-    console.print(plot.note, markup=False, soft_wrap=True)
+    print_lines(console, f"figure: {path}")
+    print_lines(console, plot.note)
 
 
 def table(

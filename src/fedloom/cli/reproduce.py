@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedloom.cli.comparisons import VALUES, save_recipe
-from fedloom.cli.shared import AsJson, Quiet, overrides_with_options, print_json, say
+from fedloom.cli.shared import AsJson, Quiet, overrides_with_options, print_json, print_lines, say
 from fedloom.cli.studies import AllowMixed, Only, run_and_report
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
@@ -135,7 +135,7 @@ def show_tables(scale: Scale, as_json: bool) -> None:
             f"{row['cells']:>4} cells {_hours_text(row['hours'])}  " if row["cells"] else f"{'nothing is run':>25}  "
         )
         line = f"{row['name']:<16} {amount}{row['title']} ({row['data']}{absent})".replace(" ()", "")
-        console.print(line, markup=False, soft_wrap=True)
+        print_lines(console, line)
     console.print("hours: of the rows with a finished run in the table's folder below runs/, for all their cells")
 
 
@@ -160,13 +160,13 @@ def show_plan(
     console.print(f"{recipe.paper.title}, {recipe.table.title}\nscale: {recipe.scale_text(scale)}", markup=False)
     for row in rows:
         line = f"{row['cells']:>3} cells, {row['done']:>3} done {_hours_text(row['hours'])}  {row['name']}"
-        console.print(line, markup=False, soft_wrap=True)
+        print_lines(console, line)
     measured = "no row measured" if total is None else f"{total:,.2f} hours"
     without = f", without {counted(unknown, 'row')} that no run has measured" if unknown and total is not None else ""
     console.print(f"{counted(len(cells), 'cell')}, {measured}{without}", soft_wrap=True)
-    console.print(f"hours: {_BASIS}", markup=False, soft_wrap=True)
+    print_lines(console, f"hours: {_BASIS}")
     for source, why in absent.items():
-        console.print(f"missing: {source}: {why}", markup=False, soft_wrap=True)
+        print_lines(console, f"missing: {source}: {why}")
 
 
 def default_folder(name: str, scale: Scale) -> Path:

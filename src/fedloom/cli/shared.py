@@ -10,13 +10,18 @@ import re
 import sys
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
-from typing import Annotated, Any
+from typing import TYPE_CHECKING, Annotated, Any
 
 import click
 import typer
 
 from fedloom.core.errors import ConfigError, RunFolderError, printable
 from fedloom.core.files import expand_home, json_text
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from fedloom.runs.config.run_config import RunConfig
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
 Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders with run folders somewhere below.")]
@@ -93,22 +98,16 @@ def overrides_with_options(overrides: Sequence[str] | None, **options: int | Non
 
 
 def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ()) -> None:
-    """Raise `ConfigError` for an override whose key is an option of the present command, and no key of a config.
-
-    overrides: words as "key=value". further_keys: keys that the command takes beside those of a config.
-    """
+    """Raise `ConfigError` for an override whose key is an option of the present command, and neither a key of a config
+    nor one of `further_keys`."""
     from fedloom.runs.config.run_config import RunConfig
 
     context = click.get_current_context(silent=True)
     if context is None:
         return
     keys = {*RunConfig.model_fields, *further_keys}
-    options = {
-        name.removeprefix("--"): parameter
-        for parameter in context.command.params
-        for name in parameter.opts
-        if name.startswith("--")
-    }
+    names = [(name, parameter) for parameter in context.command.params for name in parameter.opts]
+    options = {name.removeprefix("--"): parameter for name, parameter in names if name.startswith("--")}
     for override in overrides:
         key, _, value = override.partition("=")
         if key in options and key not in keys:
@@ -117,25 +116,17 @@ def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ())
 
 
 def note_unused_options(overrides: Sequence[str] | None, methods: Collection[str]) -> None:
-    """Say which overrides are options of methods that do not run.
-
-    overrides: words as "key=value".
-    """
+    """Say which overrides are options of methods that do not run."""
     from fedloom.methods import METHODS
     from fedloom.runs.config.run_config import RunConfig
 
     keys = [key for key, _, value in (override.partition("=") for override in overrides or ()) if value != "null"]
     section_by_key = {key: key.removeprefix("options.").partition(".")[0] for key in keys}
-    unused = [
-        key
-        for key, section in section_by_key.items()
-        if section not in {*RunConfig.model_fields, *methods} and section in METHODS
-    ]
+    running = {*RunConfig.model_fields, *methods}
+    unused = [key for key, section in section_by_key.items() if section not in running and section in METHODS]
     if unused:
-        say(
-            f"note: without effect, since their method does not run: {', '.join(unused)}; methods that run: "
-            f"{', '.join(sorted(methods))}"
-        )
+        running_text = f"methods that run: {', '.join(sorted(methods))}"
+        say(f"note: without effect, since their method does not run: {', '.join(unused)}; {running_text}")
 
 
 def expand_home_in(argument: str) -> str:
@@ -152,9 +143,22 @@ def config_path(config: Path) -> Path:
     from fedloom.runs.config.reference import find_config
 
     path = find_config(config)
-    if path != config and config.suffix:  # somebody thought of a file
+    if path != config and config.suffix:  # the user thought of a file
         say(f"{config} is the ready config {path}")
     return path
+
+
+def parse_config(config: Path, overrides: Sequence[str] | None, **options: int | None) -> RunConfig:
+    """Read a config with overrides, and with those `options` that are given. Raises `ConfigError`."""
+    from fedloom.runs.config.run_config import load, parse
+
+    return parse(load(config_path(config), overrides_with_options(overrides, **options)))
+
+
+def print_lines(console: Console, *lines: str) -> None:
+    """Print lines as they are: whole, and without markup."""
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
 
 
 @contextlib.contextmanager

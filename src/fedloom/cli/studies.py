@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Literal
 
 import typer
 
+from fedloom.cli import shared
 from fedloom.cli.comparisons import sections_of_studies, show_comparison
-from fedloom.cli.shared import AsJson, Quiet, note_unused_options, output_folder, print_json, refuse_options, say
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
 
@@ -45,8 +45,8 @@ def study(
     workers: Workers = 1,
     on: On = "here",
     allow_mixed: AllowMixed = False,
-    quiet: Quiet = False,
-    as_json: AsJson = False,
+    quiet: shared.Quiet = False,
+    as_json: shared.AsJson = False,
 ) -> None:
     """A grid of cells (settings, methods, seeds): resumable, in any order, by several processes or machines."""
     from fedloom.runs.storage.folders import stopped_by_full_disk
@@ -57,9 +57,9 @@ def study(
         raise ConfigError(
             f"--on ray and --workers {workers}: the cluster says how many cells run; leave one of them out"
         )
-    refuse_options(overrides or (), OF_STUDIES)
+    shared.refuse_options(overrides or (), OF_STUDIES)
     planned = read_study(file, overrides or ())
-    note_unused_options(overrides, {cell.config.method for cell in planned.cells})
+    shared.note_unused_options(overrides, {cell.config.method for cell in planned.cells})
     folder = out or Path("runs") / f"study-{file.stem}"
     with stopped_by_full_disk(folder):
         run_and_report(planned, folder, only or (), plan, workers, quiet, as_json, on, allow_mixed)
@@ -102,7 +102,7 @@ def run_and_report(
         show_plan(study, study_folder, cells, jobs, as_json)
         return
     try:
-        with output_folder(out), ProgressDisplay([job.config for job in jobs], quiet=quiet or as_json) as live:
+        with shared.output_folder(out), ProgressDisplay([job.config for job in jobs], quiet=quiet or as_json) as live:
             check_place(out / "report.html")
             ended = run_study(
                 study,
@@ -125,7 +125,7 @@ def run_and_report(
     page = write_report(every, out / "report.html", parts=parts) if every else None
     if as_json:
         counts_by_outcome = {"done": ended.done, "failed": ended.failed, "left": ended.remaining}
-        print_json(counts_by_outcome | {"table": done.rows(), "report": None if page is None else str(page)})
+        shared.print_json(counts_by_outcome | {"table": done.rows(), "report": None if page is None else str(page)})
     else:
         console = console_of(as_json)
         if page is not None and done.results:
@@ -134,9 +134,9 @@ def run_and_report(
             f"{len(ended.done)} done, {len(ended.failed)} failed, {len(ended.remaining)} left", soft_wrap=True
         )
     for why, names in _by_reason(ended.failed).items():
-        say(f"failed: {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}")
+        shared.say(f"failed: {names[0]}{f' and {len(names) - 1} more' if len(names) > 1 else ''}: {why}")
     if ended.failed or ended.remaining:
-        say(
+        shared.say(
             f"what failed is kept in {out} as *.error.txt; the same command tries it again, and what is damaged once "
             "its folder is deleted"
         )
@@ -172,11 +172,10 @@ def show_plan(
             "runs": len(jobs),
             "counts": counts,
         }
-        print_json(plan | {"seconds_left": seconds})
+        shared.print_json(plan | {"seconds_left": seconds})
         return
     console = console_of(as_json)
-    for name, state in (states.trials | states.cells).items():
-        console.print(f"{state:>9}  {name}", markup=False, soft_wrap=True)
+    shared.print_lines(console, *(f"{state:>9}  {name}" for name, state in (states.trials | states.cells).items()))
     totals = ", ".join(f"{n} {state}" for state, n in counts.items())
     with_trials = f" and {counted(len(states.trials), 'trial')} of tuning" if states.trials else ""
     console.print(f"{len(cells)} cells{with_trials} in {len(jobs)} runs: {totals}", soft_wrap=True)

@@ -9,6 +9,7 @@ from typing import Any
 
 from fedloom._version import __version__
 from fedloom.core.errors import FedloomError, printable
+from fedloom.data import Scenario
 from fedloom.flower.absences import Absences, client_list, clock_difference
 from fedloom.flower.bindings import NodeBindings, WrongClientError
 from fedloom.flower.checks import check_join
@@ -54,35 +55,33 @@ class _PendingJoin:
 class NodeRegistry:
     """The clients that have joined, and their nodes.
 
-    clients: number of those that train. classes: names that every client must have. measured: number of features of
-    which a client that trains must report moments. sizes: training samples of each client, if the server knows them.
-    bindings: the key and the disk of each client. newcomers: number of clients that never train, whose ids come after.
+    scenario: the server's; its clients train, and the ids of its newcomers come after theirs. bindings: the key and the
+    disk of each client. measured: number of features whose moments a client that trains must report.
     """
 
     def __init__(
         self,
         transport: Transport,
         run: RunIdentity,
-        clients: int,
-        classes: Sequence[str],
+        scenario: Scenario,
         status: StatusWriter,
         note: Callable[[str], None],
+        bindings: NodeBindings,
         measured: int = 0,
-        sizes: Sequence[int] | None = None,
-        bindings: NodeBindings | None = None,
-        newcomers: int = 0,
     ) -> None:
         self._transport, self._run, self._status, self._note = transport, run, status, note
-        self._clients, self._classes, self._measured, self._sizes = clients + newcomers, tuple(classes), measured, sizes
-        self._training_clients = clients
+        self._training_clients, self._classes, self._measured = scenario.clients, scenario.class_names, measured
+        parts = [scenario] if scenario.newcomers is None else [scenario, scenario.newcomers]
+        self._clients = sum(part.clients for part in parts)
+        self._sizes = None if scenario.remote else [size for part in parts for size in part.train.sizes.tolist()]
         self._refused: dict[int, str] = {}  # clients that are refused for the rest of the run, and why
-        self._bindings = bindings or NodeBindings(None)
+        self._bindings = bindings
         self._join_requests: dict[str, _PendingJoin] = {}  # by message id
         self._contacted: set[int] = set()  # nodes that were asked to join since they came online
         self._node: dict[int, int] = {}  # by client
         self._joined: dict[int, JoinReply] = {}
         self._absences = Absences()
-        self._odd_clocks: set[int] = set()  # clients of which a wrong clock was reported
+        self._odd_clocks: set[int] = set()  # clients whose wrong clocks were reported
         self._online: set[int] = set()
         self._members: set[int] = set()  # nodes that have joined and stayed online since
 
@@ -145,10 +144,6 @@ class NodeRegistry:
         node = self._node.get(client)
         return node if node in self._members else None
 
-    def has_joined(self, client: int) -> bool:
-        """Whether a client has ever joined."""
-        return client in self._joined
-
     def samples_of(self, client: int) -> int:
         """Return the number of training samples that a client joined with."""
         return self._joined[client].samples
@@ -174,11 +169,6 @@ class NodeRegistry:
         self._absences.add(node, printable(reason), time.monotonic(), client)
         del self._joined[client]
 
-    @property
-    def training_clients(self) -> range:
-        """The ids of the clients that train."""
-        return range(self._training_clients)
-
     def set_scale(self, scale: Scale) -> None:
         """Send the scale with every further request; nodes that join no longer report moments."""
         self._run, self._measured = replace(self._run, scale=scale), 0
@@ -188,7 +178,7 @@ class NodeRegistry:
         return [client for client in clients if self.node_of(client) is None]
 
     def wait(self, clients: Sequence[int], minimum: int, seconds: float, key: str) -> None:
-        """Wait until all clients are online, or enough of them after a time.
+        """Wait until all `clients` are online, or enough of them after a time.
 
         minimum: clients that suffice when the time is over. seconds: time to wait for all. key: the config key of
         `seconds`, for messages. Raises `FederationError` if they are fewer.
@@ -230,7 +220,7 @@ class NodeRegistry:
     def _register(self, request: _PendingJoin, message: Message | str) -> None:
         """Register the node that replied to a join request, or leave it out.
 
-        Raises `FederationError` if a node of this process cannot join: nobody can mend it while the run waits.
+        Raises `FederationError` if a node of this process cannot join: it cannot be repaired while the run waits.
         """
         client, node = None, request.node
         try:

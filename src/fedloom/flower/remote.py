@@ -21,7 +21,6 @@ from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob
 from fedloom.engine.serial import Jobs
 from fedloom.evaluation import MetricStates
 from fedloom.flower.absences import client_list
-from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.bounds import FEWEST, NormBounds, UploadNorm, upload_norms
 from fedloom.flower.checks import References, StateGuard, shares_too_large
 from fedloom.flower.exchange import Exchange
@@ -43,8 +42,7 @@ class RemoteEngine:
     """Runs clients on the nodes of a transport.
 
     worker: the server's own, which rehearses uploads. note: called with reports on missing, refused and late clients.
-    registry: of clients that were waited for before. bindings: for a new registry. out: the run's folder, for the
-    references of upload bounds. Raises `FederationError` if too few clients join.
+    out: the run's folder, for the references of upload bounds.
     """
 
     name = "flower"
@@ -60,9 +58,8 @@ class RemoteEngine:
         config: FlowerConfig,
         status: StatusWriter,
         note: Callable[[str], None],
-        registry: NodeRegistry | None = None,
-        out: Path | None = None,
-        bindings: NodeBindings | None = None,
+        registry: NodeRegistry,
+        out: Path | None,
     ) -> None:
         self._run, self._config, self._status, self._note = run, config, status, note
         self._federation, self._worker, self._out = federation, worker, out
@@ -73,28 +70,9 @@ class RemoteEngine:
         self._norms: dict[int, list[UploadNorm]] = {}  # of the round's uploads, by client
         self._failures, self._refusals = 0, list[str]()  # of this round
         self._is_last, self._reported_unbounded = False, False
-        scenario = federation.scenario
-        newcomers = 0 if scenario.newcomers is None else scenario.newcomers.clients
-        sizes = None if scenario.remote else scenario.train.sizes.tolist()
-        if sizes is not None and scenario.newcomers is not None:
-            sizes += scenario.newcomers.train.sizes.tolist()
-        self._registry = registry or NodeRegistry(
-            transport,
-            run,
-            scenario.clients,
-            scenario.class_names,
-            status,
-            note,
-            sizes=sizes,
-            bindings=bindings,
-            newcomers=newcomers,
-        )
-        self._replies = ReplyReader(run.name, self._uploads, worker, self._registry)
-        self._exchange = Exchange(transport, run, self._registry, config, status, note, self._update_sizes)
-        if registry is None:
-            clients = [client for client in range(scenario.clients) if len(scenario.train[client])]
-            self._registry.wait(clients, config.min_clients, config.join_timeout, "join_timeout")
-        self._update_sizes()
+        self._registry = registry
+        self._replies = ReplyReader(run.name, self._uploads, worker, registry)
+        self._exchange = Exchange(transport, run, registry, config, status, note, self.update_sizes)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
         """Yield one result for each client whose upload arrives in time and is accepted.
@@ -215,8 +193,8 @@ class RemoteEngine:
         for job in requested.values():
             self._is_last = job.ctx.round >= job.ctx.task.rounds
 
-    def _update_sizes(self) -> None:
-        """Take the numbers of samples from the registry, if only the nodes know them."""
+    def update_sizes(self) -> None:
+        """Take the numbers of samples from the registry, if only the nodes know them. Rounds do so at every poll."""
         scenario = self._federation.scenario
         sizes = scenario.train.sizes
         reported = self._registry.sizes()
@@ -237,15 +215,16 @@ class RemoteEngine:
         except ClientError as error:
             self._note(LogRecord(f"round {round_}: {error}", "failed", round=round_, client=client))
             self._failures += 1
-            if self._failures > self._max_failures and not isinstance(job, NewcomerJob):
+            clients, limit = self._federation.scenario.clients, self._config.max_failures
+            most = min(max(1, clients // 5), max(0, clients - self._config.min_clients)) if limit == "auto" else limit
+            if self._failures > most and not isinstance(job, NewcomerJob):
                 raise
 
     def _within_share(self, requested: Mapping[int, Job]) -> dict[int, Job]:
         """Return the jobs of clients that do not claim too large a share of the round's samples."""
         if not self._federation.scenario.remote:  # the server knows all counts
             return dict(requested)
-        joined = [client for client in requested if self._registry.has_joined(client)]
-        counts = {client: self._registry.samples_of(client) for client in joined}
+        counts = {client: size for client, size in self._registry.sizes().items() if client in requested}
         refused = shares_too_large(counts, self._config.max_share)
         for client, reason in refused.items():
             self._refuse(requested[client], "the upload", MessageError(reason))
@@ -292,14 +271,6 @@ class RemoteEngine:
             self._refusals.append(f"client {client}: {error}")
         text = f"round {round_}: {subject} of client {client} is {event}: {error}"
         self._note(LogRecord(text, event, round=round_, client=client))
-
-    @property
-    def _max_failures(self) -> int:
-        """The number of clients of a round that may raise an exception."""
-        if self._config.max_failures != "auto":
-            return self._config.max_failures
-        clients = self._federation.scenario.clients
-        return min(max(1, clients // 5), max(0, clients - self._config.min_clients))
 
     def _require_enough(self, requested: Mapping[int, AnyJob], count: int) -> None:
         minimum = min(self._config.min_clients, len(requested))

@@ -62,7 +62,7 @@ def serve(
         config: the config of the run.
         transport: reaches the nodes.
         scenario: used instead of the one that the config describes.
-        tests: the file that names the server's test data, if nodes have data of their own.
+        tests: the file that names the server's test data, for `source: nodes`.
         out: the run folder; None keeps nothing on disk.
         keys: folder with the clients' public keys (`bindings.py`); without it each client is bound to the key that it
             first joins with.
@@ -87,24 +87,14 @@ def serve(
         for callback in watchers:
             callback.on_note(config, text)
 
-    registry = None
+    registry, settings = None, config.flower
     if nodes is not None:
         scenario = server_scenario(config, None if tests is None else server_data(config, tests))
         name = replace(name, scale=read_scale(out))
         if nodes.numeric_features and name.scale is None:
             measured = len(nodes.numeric_features)
-            newcomers = len(scenario.newcomer_ids)
-            registry = NodeRegistry(
-                transport,
-                name,
-                scenario.clients,
-                nodes.classes,
-                status,
-                say,
-                measured,
-                bindings=bindings,
-                newcomers=newcomers,
-            )
+            registry = NodeRegistry(transport, name, scenario, status, say, bindings, measured)
+            registry.wait(range(scenario.clients), settings.min_clients, settings.join_timeout, "join_timeout")
             name = replace(name, scale=_pool_scale(registry, config, nodes, say))
         scenario = scenario if name.scale is None else name.scale.apply_to_scenario(scenario, nodes)
     elif tests is not None:
@@ -119,10 +109,20 @@ def serve(
             write_scale(out, name.scale)
         if federation.scenario.newcomers is not None:
             facts_limit(worker.evaluator_for(None), config.evaluation.newcomers.most_tests)
-            _say_nodes_of_newcomers(federation.scenario, note)
+            first, ids = federation.scenario.clients, federation.scenario.newcomer_ids
+            of_config = "" if ids[0] == first else f" (of the config's clients {client_list(ids)})"
+            never_training = client_list(range(first, first + len(ids)))
+            text = f"nodes 0 to {first - 1} train; nodes that never train, and are tested after the last round: "
+            note(f"{text}{never_training}{of_config}")
         status.begin(name.name, federation.round)
         bindings.begin()
-        remote = RemoteEngine(transport, name, federation, worker, config.flower, status, note, registry, out, bindings)
+        joined = registry or NodeRegistry(transport, name, federation.scenario, status, note, bindings)
+        remote = RemoteEngine(transport, name, federation, worker, settings, status, note, joined, out)
+        if registry is None:
+            train = federation.scenario.train
+            clients = [client for client in range(len(train)) if len(train[client])]
+            joined.wait(clients, settings.min_clients, settings.join_timeout, "join_timeout")
+        remote.update_sizes()
         federation.guard = remote.guard
         return remote
 
@@ -139,7 +139,6 @@ def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Ca
     Clients whose moments or numbers of samples are far from the others' are left out of the run.
     """
     settings, features = config.flower, [(nodes.features or ())[index] for index in nodes.numeric_features]
-    registry.wait(registry.training_clients, settings.min_clients, settings.join_timeout, "join_timeout")
     counts = {client: reported.samples for client, reported in registry.moments().items()}
     for client, reason in shares_too_large(counts, settings.max_share).items():
         registry.refuse(client, reason)
@@ -153,16 +152,6 @@ def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Ca
     if len(reported) < FEWEST:
         say(f"fewer than {FEWEST} clients told of their features: nothing bounds what one of them tells")
     return scale
-
-
-def _say_nodes_of_newcomers(scenario: Scenario, note: Callable[[str], None]) -> None:
-    """Say which nodes are of clients that never train, and which clients these are."""
-    first, ids = scenario.clients, scenario.newcomer_ids
-    of_config = "" if ids[0] == first else f" (of the config's clients {client_list(ids)})"
-    nodes = client_list(range(first, first + len(ids)))
-    note(
-        f"nodes 0 to {first - 1} train; nodes that never train, and are tested after the last round: {nodes}{of_config}"
-    )
 
 
 def _name(out: Path | None) -> str:
