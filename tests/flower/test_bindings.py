@@ -274,7 +274,7 @@ def test_admit_names_what_is_wrong(tmp_path, capsys):
     assert code == 2
     assert "need SHA256:... as `ssh-keygen -lf` prints it, or a public key's file" in err
     admit(tmp_path, 2, KEYS[2])
-    with pytest.raises(ConfigError, match="is that of client 2; each client needs a key of its own"):
+    with pytest.raises(ConfigError, match="is that of client 2; each client needs a different key"):
         admit(tmp_path, 1, KEYS[2])
 
 

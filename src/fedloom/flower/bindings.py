@@ -132,7 +132,7 @@ class NodeBindings:
         """Start writing bindings: the run belongs to this server."""
         self._begun = True
         if self._out is not None and self._stamp is None:
-            _write(self._out, {})  # so that the administrator can admit clients before they join
+            _write(self._out, {})  # the administrator can admit clients before they join
             self._stamp = self._file_stamp()
         self.flush()
 
@@ -224,7 +224,7 @@ def read_bindings(out: Path) -> dict[int, Binding]:
         return {}
     except (OSError, ValidationError, ValueError):
         raise RunFolderError(
-            f"{out / FILE}: cannot be read, or damaged; put it back, or delete it, and all clients are bound anew"
+            f"{out / FILE}: cannot be read, or damaged; put it back, or delete it, and all clients are bound again"
         ) from None
 
 
@@ -243,7 +243,7 @@ def admit(out: Path, client: int, key: str | None = None) -> None:
         holders = [owner for owner, binding in bindings.items() if binding.key == fingerprint and owner != client]
         if fingerprint and holders:
             raise ConfigError(
-                f"the key {fingerprint} is that of client {holders[0]}; each client needs a key of its own"
+                f"the key {fingerprint} is that of client {holders[0]}; each client needs a different key"
             )
         bindings.pop(client, None)
         if fingerprint is not None:

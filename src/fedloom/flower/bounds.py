@@ -140,7 +140,7 @@ class NormBounds:
 
 
 _FETCH_PATHS = ("/pull-messages", "/pull-object")
-_MAX_SMALL_OBJECTS = 64  # objects of a reply beside the chunks of its body
+_MAX_SMALL_OBJECTS = 64  # objects of a reply, without the chunks of its body
 _MIN_CHUNK_BYTES = 1 << 16  # of every chunk of a body but the last
 
 

@@ -22,9 +22,8 @@ _DAYS = 365
 def create(folder: Path, hosts: list[str], nodes: int) -> None:
     """Write the missing files: an authority, a certificate for `hosts` (names or addresses), keys of `nodes` nodes.
 
-    The certificate is for 127.0.0.1 too, because the SuperLink's own processes connect there.
-
-    Only their owner can read private keys, also those that were there before.
+    The certificate is for 127.0.0.1 too, because the SuperLink's own processes connect there. Only their owner can read
+    private keys, including keys that were there before.
     """
     private_folder(folder)
     for key in (*folder.glob("*.key"), *(file.with_suffix("") for file in folder.glob("node-*.pub"))):
@@ -42,11 +41,7 @@ def check(folder: Path, host: str, note: Callable[[str], None], now: datetime | 
 
     Raises `ConfigError` if one is missing, damaged, expired, or not for `host` and 127.0.0.1.
     """
-    findings = server_certificate_findings(folder, [host], now or datetime.now(UTC))
-    refuse_errors(findings)
-    for finding in findings:
-        if finding.level == "warning":
-            note(finding.text)
+    refuse_errors(server_certificate_findings(folder, [host], now or datetime.now(UTC)), note)
 
 
 def expiring(folder: Path, now: datetime | None = None) -> list[str]:
@@ -79,17 +74,9 @@ def _make_certificates(folder: Path, hosts: list[str]) -> None:
         return builder.sign(signing_key, hashes.SHA384())
 
     authority, server = ec.generate_private_key(curve), ec.generate_private_key(curve)
-    usage = x509.KeyUsage(
-        digital_signature=True,
-        key_cert_sign=True,
-        crl_sign=True,
-        content_commitment=False,
-        key_encipherment=False,
-        data_encipherment=False,
-        key_agreement=False,
-        encipher_only=False,
-        decipher_only=False,
-    )
+    unused = ("content_commitment", "key_encipherment", "data_encipherment", "key_agreement", "encipher_only")
+    uses = dict.fromkeys(("digital_signature", "key_cert_sign", "crl_sign"), True)
+    usage = x509.KeyUsage(**uses, **dict.fromkeys((*unused, "decipher_only"), False))
     authority_id = x509.SubjectKeyIdentifier.from_public_key(authority.public_key())
     root = signed(
         "fedloom federation", authority, "fedloom federation", authority,

@@ -19,26 +19,6 @@ from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
 from fedloom.flower.wire import AnyJob, Message, request_for
 from fedloom.runs.config.sections import FlowerConfig
 
-
-class Payloads:
-    """Caches the bytes of the last payload."""
-
-    def __init__(self) -> None:
-        self._payload: Record = {}
-        self._bytes = to_bytes({})
-
-    def bytes_of(self, payload: Record) -> bytes:
-        """Return a payload's bytes."""
-        cached = self._payload
-        if payload.keys() != cached.keys() or any(payload[name] is not cached[name] for name in cached):
-            self._payload, self._bytes = payload, to_bytes(payload)
-        return self._bytes
-
-    def forget(self) -> None:
-        """Release the last payload, which may be large."""
-        self._payload, self._bytes = {}, to_bytes({})
-
-
 _REPORT_SECONDS = 10.0  # between two reports on the clients that a round waits for
 _GRACE_SECONDS = 30.0  # that a request outlives its round
 
@@ -61,14 +41,14 @@ class Exchange:
     ) -> None:
         self._transport, self._run, self._registry, self._config = transport, run, registry, config
         self._status, self._note, self._on_poll = status, note, on_poll
-        self._pauses, self._payloads = Pauses(), Payloads()
+        self._pauses, self._last_body = Pauses(), (Record(), to_bytes({}))  # the last payload, and its bytes
 
     def replies(self, jobs: Mapping[int, AnyJob], upload_limit: int) -> Iterator[tuple[int, Message | str]]:
         """Yield the clients' replies as they arrive, until all possible ones are there or the time is over.
 
         Text instead of a message says why a reply is lost; its request was sent twice. Clients that did not answer in
         time lately are skipped, unless too few would remain. jobs: the jobs by client. upload_limit: bytes that a reply
-        may have beside those of small facts.
+        may have in addition to small facts.
         """
         if not jobs:
             return
@@ -123,7 +103,7 @@ class Exchange:
                 waiting = client_list(sorted([*unsent, *pending.values()]))
                 self._report(f"waiting for clients {waiting}, {seconds - (now - began):.0f} s more", "waiting", round_)
             time.sleep(self._transport.poll_seconds)
-        self._payloads.forget()
+        self._last_body = {}, to_bytes({})  # large
         self._status.clear_wait()
         self._report_missing([*unsent], [*pending.values()], seconds, round_)
 
@@ -151,7 +131,10 @@ class Exchange:
         state_round = None if isinstance(job, NewcomerJob) else kept_since(job.state)
         facts = {"client": client, "round": job.ctx.round, "state_round": state_round}
         request = request_for(job, **self._run.facts(), **facts)
-        body = self._payloads.bytes_of(job.payload if isinstance(job, Job) else job.server)
+        payload, (last, body) = job.payload if isinstance(job, Job) else job.server, self._last_body
+        if payload.keys() != last.keys() or any(payload[name] is not last[name] for name in last):
+            body = to_bytes(payload)
+            self._last_body = payload, body
         node = self._registry.node_of(client)
         assert node is not None, "jobs are sent to clients that are online"
         # A request that expired just before the round ends would look lost, and be sent again.
@@ -159,7 +142,7 @@ class Exchange:
 
 
 def _purpose(job: AnyJob) -> str:
-    """Say what the server waits for."""
+    """Name the replies that the server waits for."""
     if isinstance(job, NewcomerJob):
         return f"tests on clients that never train, after round {job.ctx.round}"
     return f"{'uploads' if isinstance(job, Job) else 'tests'} of round {job.ctx.round}"

@@ -12,7 +12,6 @@ import re
 import secrets
 import time
 import traceback
-from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
@@ -119,7 +118,7 @@ _MAX_TRACE = 1 << 15  # characters of a traceback
 
 
 class Node:
-    """One client of a run, with its share of the config's scenario or with data of its own.
+    """One client of a run, with its share of the config's scenario or the data of its node.
 
     Clients that never train have the ids after those that do; such a node is asked for its tests alone.
 
@@ -195,12 +194,7 @@ class Node:
             request = read(message, Request)
             run = request.run
             self._check(request)
-            handlers: dict[str, Callable[[Message], tuple[Reply, bytes]]] = {
-                "join": self._join,
-                "train": self._train,
-                "test": self._test,
-                "serve": self._serve,
-            }
+            handlers = {"join": self._join, "train": self._train, "test": self._test, "serve": self._serve}
             with reproducible_settings():
                 reply, body = handlers[request.do](message)
         except ClientError as error:
@@ -306,8 +300,7 @@ class Node:
         scenario, newcomers = self.scenario, self.scenario.newcomers
         if not self._never_trains or newcomers is None:
             return
-        index = self.client - scenario.clients
-        counts = [len(views[index]) for views in (newcomers.train, newcomers.test)]
+        counts = [len(views[self.client - scenario.clients]) for views in (newcomers.train, newcomers.test)]
         if not all(counts):
             raise DataError(
                 f"it never trains and has {counts[0]:,} training and {counts[1]:,} test samples; it needs some of "

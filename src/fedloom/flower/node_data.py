@@ -1,6 +1,6 @@
 """Data that only one node can read: from the node's file to its client, and placeholders for them on the server.
 
-The file is YAML beside the data: a source with its keys, and the split of its samples. It is never sent. Numeric
+The file is YAML next to the data: a source with its keys, and the split of its samples. It is never sent. Numeric
 columns are standardised across nodes from the counts, means and squares that each node reports.
 """
 
@@ -33,7 +33,7 @@ _SPLITS = ("val", "split")
 
 
 def node_source(config: RunConfig) -> Nodes | None:
-    """Return the source on which nodes with data of their own have agreed; None if the config describes the data."""
+    """Return the source that describes the nodes' data; None if the config describes the data itself."""
     source, _ = config.scenario.parts()
     return source if isinstance(source, Nodes) else None
 
@@ -92,7 +92,7 @@ def nodes_of_scenario(scenario: Scenario) -> int:
 
 
 def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
-    """Return the server's scenario if nodes have data of their own.
+    """Return the server's scenario if only the nodes can read the data.
 
     tests: the only samples that the server has. Raises `ConfigError` for a protocol that cannot be tested so.
     """
@@ -182,19 +182,16 @@ def _no_samples(clients: int) -> Views:
 
 
 def _with_only_client(own: Scenario, client: int, clients: int) -> Scenario:
-    """Return the samples of a scenario with one client, in the file's order, as those of one client among `clients`;
-    of none of them if there is no client of this number.
-    """
-    train, val, test = (_only_client(views, client, clients) for views in (own.train, own.val, own.test))
-    return replace(own, train=train, val=val, test=test)
+    """Give the samples of a one-client scenario, in the file's order, to `client` of `clients`; to none without its id."""
 
+    def of_client(views: Views) -> Views:
+        if not 0 <= client < clients:
+            return _no_samples(clients)
+        sizes = np.zeros(clients, np.int64)
+        sizes[client] = len(views.order)
+        return Views(np.sort(views.order), starts(sizes))
 
-def _only_client(views: Views, client: int, clients: int) -> Views:
-    if not 0 <= client < clients:
-        return _no_samples(clients)
-    sizes = np.zeros(clients, np.int64)
-    sizes[client] = len(views.order)
-    return Views(np.sort(views.order), starts(sizes))
+    return replace(own, train=of_client(own.train), val=of_client(own.val), test=of_client(own.test))
 
 
 Means = tuple[Annotated[float, Field(ge=-1e30, le=1e30)], ...]  # deviations of such values fit float32

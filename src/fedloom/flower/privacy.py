@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from fedloom.engine.jobs import methods_by_stage
 from fedloom.methods import METHODS
 
-# Facts in a node's replies, beside the method's upload, by the key in the reply (`wire.py`).
+# Facts in a node's replies, in addition to the method's upload, by the key in the reply (`wire.py`).
 REPORTED_FACTS = {
     "when it joins": {
         "token": "a random word by which its disk is known",
@@ -50,7 +50,7 @@ class Privacy:
     sends: entries of uploads, also in an opening or closing round. labels: entries that reveal the label mix directly.
     head: whether trained weights of a classifier head are sent, whose changes follow the class counts. outputs: whether
     predictions are sent. per_client:
-    entries that the server reads client by client, so that a secure sum cannot replace them.
+    entries that the server reads client by client, which a secure sum cannot replace.
     """
 
     method: str

@@ -68,7 +68,7 @@ class ChildProcesses:
         private_folder(logs)
 
     def start(self, name: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
-        """Start a command in a session of its own, so that Ctrl-C on the terminal does not reach it."""
+        """Start a command in a new session, which Ctrl-C on the terminal does not reach."""
         handle = os.open(self.log(name), os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_NOFOLLOW, 0o600)
         with os.fdopen(handle, "ab") as log:
             process = subprocess.Popen(

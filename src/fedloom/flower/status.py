@@ -137,7 +137,7 @@ class StatusWriter(Callback):
     def set_wait(self, purpose: str, clients: Sequence[int], seconds: float) -> None:
         """Report a wait; called at every look for replies.
 
-        purpose: a word for what is waited for. clients: ids of the clients that have not answered. seconds: how long
+        purpose: a word for the awaited replies. clients: ids of the clients that have not answered. seconds: how long
         the wait may still last.
         """
         now, before = self._clock(), self.status.wait

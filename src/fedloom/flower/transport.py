@@ -25,7 +25,7 @@ class Transport(Protocol):
     """Carries messages between the server and its nodes.
 
     poll_seconds: pause between two looks for replies. reply_limit: bytes that a reply may have; a longer one is not
-    read. in_process: nodes run in this process, so nobody else can join, and one that cannot join ends the run.
+    read. in_process: nodes run in this process, so no others can join, and one that cannot join ends the run.
     """
 
     poll_seconds: float
@@ -159,7 +159,7 @@ class GridTransport:
         return str(message_id)
 
     def receive(self, message_ids: Collection[str]) -> Iterator[tuple[str, Message | str]]:
-        """Fetch one reply at a time, so that a faulty one cannot spoil the others."""
+        """Fetch one reply at a time: a faulty one cannot spoil the others."""
         for message_id in list(message_ids):
             reply = self._read(message_id)
             if reply is not None:
@@ -178,7 +178,7 @@ class GridTransport:
         except ReplyTooLarge as error:
             self._bound.drop()
             return _unreadable(str(error))
-        except Exception as error:  # Flower may raise anything for what the node wrote
+        except Exception as error:  # Flower may raise anything for the bytes of a node
             return _unreadable(f"Flower cannot read it ({type(error).__name__}: {printable(str(error)[:200])})")
 
 

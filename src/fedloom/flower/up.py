@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.errors import FedloomError, printable
+from fedloom.core.errors import printable
 from fedloom.core.files import parse_json, read_file, restrict_to_owner, write_atomic
 from fedloom.flower import certificates
 from fedloom.flower.apps import FAILED, export
@@ -35,7 +35,7 @@ _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
 class LocalFederation:
     """SuperLink and SuperNodes of this machine, as a context manager.
 
-    folder: of the app, keys, logs and the nodes' private states; it stays, so that the same command continues. data:
+    folder: of the app, keys, logs and the nodes' private states; it stays, and the same command continues. data:
     folder with the files of the nodes' data and the server's (`node_data.py`).
     """
 
@@ -59,9 +59,7 @@ class LocalFederation:
         self.port, self._node_ports = port or free_port, node_ports
         restrict_to_owner(self.folder)  # an earlier version let other users read it
         home = self.folder / "home"
-        path = os.pathsep.join(
-            [str(Path(executable("flwr")).parent), os.environ.get("PATH", "")]
-        )  # for its own children
+        path = os.pathsep.join([str(Path(executable("flwr")).parent), os.environ.get("PATH", "")])
         environment = {**_ENVIRONMENT, "FLWR_HOME": str(home), "PATH": path}
         self.processes = ChildProcesses(self.folder / "logs", environment)
         self._keys = self.folder / "keys"
@@ -72,11 +70,7 @@ class LocalFederation:
             certificates.create(self._keys, [HOST, "localhost"], self.clients)
             address += f'root-certificates = "{self._keys / "ca.crt"}"\n'
         keys = None if insecure else self._keys
-        findings = check_server(config, keys=keys, hosts=[HOST], port=port, listen=HOST, out=self.folder)
-        refuse_errors(findings)
-        for finding in findings:
-            if finding.level == "warning":
-                say(finding.text)
+        refuse_errors(check_server(config, keys=keys, hosts=[HOST], port=port, listen=HOST, out=self.folder), say)
         write_atomic(home / "config.toml", address, private=True)
         export(config, self.folder / "app")
 
@@ -101,16 +95,14 @@ class LocalFederation:
         if self.insecure:
             command += ["--insecure"]
         else:
-            command += [
-                "--ssl-certfile",
-                f"{self._keys / 'server.crt'}",
-                "--ssl-keyfile",
-                f"{self._keys / 'server.key'}",
-            ]
-            command += ["--ssl-ca-certfile", f"{self._keys / 'ca.crt'}", "--enable-supernode-auth"]
+            for option, file in (("certfile", "server.crt"), ("keyfile", "server.key"), ("ca-certfile", "ca.crt")):
+                command += [f"--ssl-{option}", str(self._keys / file)]
+            command += ["--enable-supernode-auth"]
         process = self.processes.start("superlink", command)
         deadline = time.monotonic() + _START_SECONDS
-        while not _listens(self.port):
+        while True:
+            with contextlib.suppress(OSError), socket.create_connection((HOST, self.port), 1.0):
+                return
             if process.poll() is not None:
                 raise FederationError(f"the SuperLink ended at once: {self.processes.tail('superlink')}")
             if time.monotonic() > deadline:
@@ -192,7 +184,7 @@ def up(
 
 
 def folder_of(out: Path) -> Path:
-    """Return the folder of a federation's keys, logs and states, beside the run's folder `out`."""
+    """Return the folder of a federation's keys, logs and states, next to the run's folder `out`."""
     return out.with_name(out.name + ".flower")
 
 
@@ -200,22 +192,18 @@ def collect_result(out: Path, processes: ChildProcesses) -> RunData:
     """Return the result of a run that has ended. Raises the error that ended it."""
     with contextlib.suppress(FileNotFoundError):
         facts: dict[str, Any] = parse_json(read_file(out / FAILED))
-        raise _failure(facts)
+        error = FederationError(printable(str(facts["error"])))
+        error.exit_code = int(facts["exit_code"])
+        if facts["traceback"]:
+            error.__cause__ = RemoteError("where it happened:")
+            error.__cause__.add_note(printable(str(facts["traceback"]), keep_lines=True))
+        raise error
     result = RunData.read(out)
     if result is None:
         raise FederationError(
             f"the run ended without a result; go on with the same command; its last output: {processes.tail('run')}"
         )
     return result
-
-
-def _failure(facts: dict[str, Any]) -> FedloomError:
-    error = FederationError(printable(str(facts["error"])))
-    error.exit_code = int(facts["exit_code"])
-    if facts["traceback"]:
-        error.__cause__ = RemoteError("where it happened:")
-        error.__cause__.add_note(printable(str(facts["traceback"]), keep_lines=True))
-    return error
 
 
 class _JsonLines:
@@ -237,7 +225,7 @@ class _JsonLines:
 
 @contextlib.contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end this process as Ctrl-C does, so that its child processes end too."""
+    """Let SIGTERM end this process as Ctrl-C does, which ends its child processes too."""
 
     def handle(number: int, frame: Any) -> None:
         raise KeyboardInterrupt
@@ -247,9 +235,3 @@ def _sigterm_as_interrupt() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, previous_handler)
-
-
-def _listens(port: int) -> bool:
-    with socket.socket() as sock:
-        sock.settimeout(1.0)
-        return sock.connect_ex((HOST, port)) == 0

@@ -40,8 +40,8 @@ class UploadError(FedloomError):
 class Rehearsal:
     """A client's round on the server, on a few samples.
 
-    upload: without its values, but for entries of a form of their own. unpacked: the same as the server aggregates it;
-    empty without such entries. terms: names of all loss terms and gradient norms so far. passes: processed samples over
+    upload: without its values, except entries whose `Sent.form` is "own". unpacked: the same as the server aggregates
+    it; empty without such entries. terms: names of all loss terms and gradient norms so far. passes: processed samples over
     training samples. round: the last rehearsed one.
     """
 
@@ -151,7 +151,7 @@ class UploadReader:
         )
 
     def _try_to_aggregate(self, upload: Record, job: Job, expected: Record) -> None:
-        """Aggregate an upload whose shapes may vary beside an honest one, to see whether the server can use it."""
+        """Aggregate an upload whose shapes may vary with an honest one, to see whether the server can use it."""
         others = [client for client in range(self._federation.scenario.clients) if client != job.ctx.client]
         uploads = {job.ctx.client: upload} | dict.fromkeys(others[:1], expected)
         with _refuse_on_error("the server cannot use it"):

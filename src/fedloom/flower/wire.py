@@ -36,7 +36,7 @@ from fedloom.flower.node_data import ChannelMoments, Scale
 Count: TypeAlias = Annotated[int, Field(ge=0, lt=2**63)]
 Name: TypeAlias = Annotated[str, Field(max_length=200)]
 _MAX_ELEMENTS, _MAX_KEYS = 16, 64  # of a sequence, of a mapping
-_UPPER_BOUNDS = ("le", "lt", "max_length", "pattern", "allow_inf_nan")  # arguments of `Field`, one of which is needed
+_UPPER_BOUNDS = ("le", "lt", "max_length", "pattern", "allow_inf_nan")  # arguments of `Field`; each needs one
 _BY_TYPE: Mapping[Any, Any] = {
     bool: bool,
     int: Count,
@@ -140,7 +140,7 @@ def _restored(value: Any, type_: Any) -> Any:
 
 
 VERSION = 2
-MAX_FACTS = 1 << 20  # characters of a message's facts, beside the states of metrics
+MAX_FACTS = 1 << 20  # characters of a message's facts, without the states of metrics
 _NO_FACTS = {*BODY_FIELDS, "ctx", "indices", "state", "client"}  # a node has its own; every message says its client
 _Text: TypeAlias = Annotated[str, Field(max_length=1 << 16)]
 _Samples: TypeAlias = Annotated[int, Field(ge=0, le=2**40)]  # sums of such counts fit 64 bits
@@ -237,7 +237,7 @@ Reply: TypeAlias = JoinReply | ResultReply | ErrorReply
 AnyJob: TypeAlias = Job | EvalJob | NewcomerJob
 AnyResult: TypeAlias = JobResult | EvalResult | NewcomerResult
 F = TypeVar("F", bound=_MessageFacts)
-_WORDS: Mapping[Any, str] = {  # of jobs, what a request says to do; of results, the kind of the reply
+_WORDS: Mapping[Any, str] = {  # of jobs, the `do` of the request; of results, the `kind` of the reply
     Job: "train",
     EvalJob: "test",
     NewcomerJob: "serve",

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import platform
 from collections.abc import Mapping
-from dataclasses import dataclass
 from importlib.metadata import version
 from pathlib import Path
 
@@ -20,14 +19,6 @@ from fedloom.flower.transport import require_flower
 from fedloom.methods.contract.contexts import ClientContext, ServerContext
 from fedloom.runs.config.run_config import RunConfig, load, parse
 from fedloom.runs.setup import Setup
-
-
-@dataclass(frozen=True, slots=True)
-class Sizes:
-    """Bytes that a run stores: on the server, and on the node of one client."""
-
-    server: int
-    node: int
 
 
 def read_app(path: Path) -> RunConfig:
@@ -47,8 +38,8 @@ def fingerprint_findings(app: Path, config: RunConfig, other: str | None, origin
     return [ok("config", f"{app}: {config.method}, {config.rounds} rounds, fingerprint {own}")]
 
 
-def sizes_of(config: RunConfig) -> Sizes:
-    """Return what a run stores, from the first states of its method.
+def sizes_of(config: RunConfig) -> tuple[int, int]:
+    """Return the bytes that a run stores on the server, and on the node of one client, from its first states.
 
     Reads the data if the config describes them. Raises `ConfigError` for a model that does not fit, and `DataError`.
     """
@@ -63,7 +54,7 @@ def sizes_of(config: RunConfig) -> Sizes:
     task = setup.tasks[0]
     server = setup.method.server_init(ServerContext(task, 0))
     state = setup.method.client_init(ClientContext(task, 0, 0, 1, torch.ones(classes, dtype=torch.int64)))
-    return Sizes(stored_bytes(config, server), stored_bytes(config, state))
+    return stored_bytes(config, server), stored_bytes(config, state)
 
 
 def read_app_or_explain(path: Path) -> RunConfig | Finding:
@@ -77,12 +68,8 @@ def read_app_or_explain(path: Path) -> RunConfig | Finding:
 
 def versions() -> dict[str, str]:
     """Return the versions that matter between a server and its nodes. Raises `ConfigError` for an untested Flower."""
-    return {
-        "fedloom": __version__,
-        "flwr": require_flower(),
-        "torch": version("torch"),
-        "python": platform.python_version(),
-    }
+    flower, python = require_flower(), platform.python_version()
+    return {"fedloom": __version__, "flwr": flower, "torch": version("torch"), "python": python}
 
 
 def version_findings(required: Mapping[str, str] | None = None) -> list[Finding]:
@@ -100,9 +87,8 @@ def version_findings(required: Mapping[str, str] | None = None) -> list[Finding]
             continue
         text = f"the server has {name} {wanted}, this machine {here[name]}"
         if name == "fedloom":
-            findings.append(
-                error("versions", f"{text}; install the same one everywhere: pip install 'fedloom=={wanted}'")
-            )
+            advice = f"install the same one everywhere: pip install 'fedloom=={wanted}'"
+            findings.append(error("versions", f"{text}; {advice}"))
         elif name == "python" and here[name].split(".")[:2] == wanted.split(".")[:2]:
             continue
         else:

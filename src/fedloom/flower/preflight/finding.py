@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
 
 from fedloom.core.errors import ConfigError, printable
-from fedloom.core.files import read_file
+from fedloom.core.files import read_file, refuse_unwritable
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,24 +48,22 @@ def has_error(findings: Iterable[Finding]) -> bool:
     return any(finding.level == "error" for finding in findings)
 
 
-def refuse_errors(findings: Sequence[Finding]) -> None:
-    """Raise `ConfigError` with the first error; it says how many others there are."""
+def refuse_errors(findings: Sequence[Finding], note: Callable[[str], None]) -> None:
+    """Raise `ConfigError` with the first error, which says how many others there are; else `note` the warnings."""
     errors = [finding for finding in findings if finding.level == "error"]
     if errors:
         others = f" (and {len(errors) - 1} more: fedloom flower check)" if len(errors) > 1 else ""
         raise ConfigError(errors[0].text + others)
+    for finding in findings:
+        if finding.level == "warning":
+            note(finding.text)
 
 
 _OPEN_TO_OTHERS = 0o077
 
 
 def read_or_explain(file: Path, needed: str, advice: str) -> bytes:
-    """Read a regular file. Raises `ConfigError` that says what is `needed` and what to do.
-
-    >>> read_or_explain(Path("/"), "a certificate in PEM", "name its file")
-    Traceback (most recent call last):
-    fedloom.core.errors.ConfigError: / is a folder, need a certificate in PEM; name its file
-    """
+    """Read a regular file. Raises `ConfigError` that says which kind of file is `needed`, with the `advice`."""
     try:
         return read_file(file)
     except FileNotFoundError:
@@ -85,8 +83,6 @@ def mode_findings(file: Path) -> Iterator[Finding]:
 
 def writable_findings(subject: str, folder: Path) -> Iterator[Finding]:
     """Find a folder in which nothing can be written."""
-    from fedloom.core.files import refuse_unwritable
-
     try:
         refuse_unwritable(folder / "file")
     except NotADirectoryError as problem:

@@ -1,6 +1,6 @@
 """Checks of this machine (ports, disk) and of a node's way to the server (name, port, certificate, clock).
 
-The server's time is in the `Date` of its answer to any HTTP request, so the clock needs no service of its own.
+The server's time is in the `Date` of its answer to any HTTP request, so the clock needs no separate service.
 """
 
 from __future__ import annotations

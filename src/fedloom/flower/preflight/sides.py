@@ -120,14 +120,16 @@ def _data_finding(config: RunConfig, client: int, data: Path) -> Finding:
 
 def _disk_findings(config: RunConfig, folder: Path, side: str) -> list[Finding]:
     try:
-        needed, purpose = getattr(sizes_of(config), side), "checkpoints" if side == "server" else "private states"
+        of_server, of_node = sizes_of(config)
     except (FedloomError, OSError) as problem:
         return [error("config", str(problem))]
-    return list(disk_findings(folder, needed, purpose))
+    if side == "server":
+        return list(disk_findings(folder, of_server, "checkpoints"))
+    return list(disk_findings(folder, of_node, "private states"))
 
 
 def _public_key_findings(keys: Path, clients: int) -> list[Finding]:
-    """Check that every client has a public key of its own in the folder, if the folder has any."""
+    """Check that the folder has a different public key for every client, if it has any."""
     if not any(keys.glob("node-*.pub")):
         return []
     try:
@@ -144,7 +146,7 @@ def _public_key_findings(keys: Path, clients: int) -> list[Finding]:
 
 
 def _read_report(file: Path) -> dict[str, str]:
-    """Read what the server requires. Raises `ConfigError` for another file."""
+    """Read the server's requirements. Raises `ConfigError` for another file."""
     content = read_or_explain(file, _SERVER_REPORT, "get it from the server's administrator")
     try:
         report: Any = parse_json(content)

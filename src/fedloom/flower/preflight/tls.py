@@ -21,7 +21,7 @@ WARNING_PERIOD = timedelta(days=30)
 _GET_AUTHORITY = "get ca.crt from the server's administrator"
 _IGNORE_DATES = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
 _WRONG_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
-_WRONG_AUTHORITY = (2, 7, 18, 19, 20, 21)  # no issuer, a wrong signature, signed by itself
+_WRONG_AUTHORITY = (2, 7, 18, 19, 20, 21)  # no issuer, a wrong signature, self-signed
 
 
 def read_certificate(file: Path) -> Any:
@@ -69,7 +69,7 @@ def server_certificate_findings(folder: Path, hosts: Sequence[str], now: datetim
     """Check the server's certificate in a folder: files, dates, key, authority, and names.
 
     folder: folder with the certificate and its key. hosts: names and addresses at which nodes reach the server;
-    127.0.0.1 is needed, too.
+    127.0.0.1 is always needed.
     """
     authority, certificate, key = (folder / name for name in ("ca.crt", "server.crt", "server.key"))
     try:
@@ -82,10 +82,8 @@ def server_certificate_findings(folder: Path, hosts: Sequence[str], now: datetim
     findings = [finding for file, parsed in read.items() for finding in date_findings(str(file), parsed, now)]
     findings += mode_findings(key)
     if public_key != _public_bytes(read[certificate]):
-        return [
-            *findings,
-            error("key", f"{key} is no key of {certificate}; put its own key there, or {RENEWAL_ADVICE}"),
-        ]
+        text = f"{key} is no key of {certificate}; put its own key there, or {RENEWAL_ADVICE}"
+        return [*findings, error("key", text)]
     server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), client_context(authority)
     try:
         server.load_cert_chain(certificate, key)
@@ -106,13 +104,12 @@ def server_certificate_findings(folder: Path, hosts: Sequence[str], now: datetim
 
 
 def client_context(authority: Path) -> ssl.SSLContext:
-    """Return how a node checks the server's certificate, but for dates. Raises `ConfigError` for a damaged file."""
+    """Return how a node checks the server's certificate, without its dates. Raises `ConfigError` for a damaged file."""
     context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
     context.verify_flags |= _IGNORE_DATES
+    content = read_or_explain(authority, "a certificate in PEM", _GET_AUTHORITY)
     try:
-        context.load_verify_locations(
-            cadata=read_or_explain(authority, "a certificate in PEM", _GET_AUTHORITY).decode()
-        )
+        context.load_verify_locations(cadata=content.decode())
     except (ssl.SSLError, ValueError):
         raise ConfigError(f"{authority}: no certificate in PEM; {_GET_AUTHORITY}") from None
     return context
@@ -132,7 +129,7 @@ def explain_refusal(problem: ssl.SSLError, address: str, authority: Path, names:
 
 
 def key_findings(key: Path) -> list[Finding]:
-    """Check a node's private key, and the public key beside it."""
+    """Check a node's private key, and its public key in the same folder."""
     try:
         private = _private_key(key)
     except ConfigError as problem:
@@ -141,12 +138,10 @@ def key_findings(key: Path) -> list[Finding]:
 
     findings = [*mode_findings(key)]
     public = private.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    beside, name = key.with_name(key.name + ".pub"), fingerprint_of(public)
-    if beside.is_file() and fingerprint_of(read_or_explain(beside, "a public key", "make it readable")) != name:
-        return [
-            *findings,
-            error("key", f"{beside} is no public key of {key}; `ssh-keygen -yf {key}` prints the right one"),
-        ]
+    file, name = key.with_name(key.name + ".pub"), fingerprint_of(public)
+    if file.is_file() and fingerprint_of(read_or_explain(file, "a public key", "make it readable")) != name:
+        text = f"{file} is no public key of {key}; `ssh-keygen -yf {key}` prints the right one"
+        return [*findings, error("key", text)]
     return [*findings, ok("key", f"{key} is {name}; the server must have registered it")]
 
 
@@ -173,11 +168,9 @@ def _explain(
 def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
     """Shake hands in memory. Raises `ssl.SSLError` if the client does not believe that the server is `host`."""
     to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
-    sides = [
-        client.wrap_bio(to_client, to_server, server_hostname=host),
-        server.wrap_bio(to_server, to_client, server_side=True),
-    ]
-    while sides:
+    client_side = client.wrap_bio(to_client, to_server, server_hostname=host)
+    sides = [client_side, server.wrap_bio(to_server, to_client, server_side=True)]
+    while sides:  # each side waits in turn for bytes of the other
         side = sides.pop(0)
         try:
             side.do_handshake()
