@@ -117,5 +117,5 @@ def test_an_exception_of_a_client_ends_with_its_traceback_and_a_code(tmp_path, c
     code, _, err = call(capsys, "flower", "up", str(tmp_path / "c.yaml"), *words)
     assert code == 1
     assert "in broken" in err
-    assert err.splitlines()[-1].startswith("error: client 0 failed in round 1")
+    assert err.splitlines()[-1].startswith("error: fedavg: client 0 failed in round 1")
     assert "in the hospital" in call(capsys, "flower", "status", str(tmp_path / "run"))[1]

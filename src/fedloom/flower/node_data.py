@@ -182,7 +182,7 @@ def _no_samples(clients: int) -> Views:
 
 
 def _with_only_client(own: Scenario, client: int, clients: int) -> Scenario:
-    """Give the samples of a one-client scenario, in the file's order, to `client` of `clients`; to none without its id."""
+    """Give the samples of a one-client scenario, in the file's order, to `client` if it is one of `clients`."""
 
     def of_client(views: Views) -> Views:
         if not 0 <= client < clients:

@@ -41,8 +41,8 @@ class Rehearsal:
     """A client's round on the server, on a few samples.
 
     upload: without its values, except entries whose `Sent.form` is "own". unpacked: the same as the server aggregates
-    it; empty without such entries. terms: names of all loss terms and gradient norms so far. passes: processed samples over
-    training samples. round: the last rehearsed one.
+    it; empty without such entries. terms: names of all loss terms and gradient norms so far. passes: processed samples
+    over training samples. round: the last rehearsed one.
     """
 
     upload: Record
