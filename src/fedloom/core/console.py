@@ -50,10 +50,7 @@ def console_of(as_json: bool) -> Console:
 def fits(console: Console, table: Table, wraps: bool) -> bool:
     """Tell whether a table can be printed without cutting a cell, or a word if its texts may be wrapped.
 
-    Args:
-        console: where it would be printed.
-        table: the table.
-        wraps: whether its texts may be wrapped.
+    console: where it would be printed. table: the table. wraps: whether its texts may be wrapped.
     """
     needed = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table)
     return (needed.minimum if wraps else needed.maximum) <= console.width
@@ -62,10 +59,7 @@ def fits(console: Console, table: Table, wraps: bool) -> bool:
 def print_table(console: Console, table: Table, wraps: bool = False) -> None:
     """Print a table, or one line for each cell where it is too wide.
 
-    Args:
-        console: where to print.
-        table: the table.
-        wraps: whether its texts may be wrapped.
+    console: where to print. table: the table. wraps: whether its texts may be wrapped.
     """
     if fits(console, table, wraps):
         console.print(table)
@@ -116,8 +110,7 @@ _BURST_SECONDS = 3.0  # signals that follow each other faster count as one
 def block_interrupts(*, spawn: bool = False) -> Iterator[None]:
     """Start processes in this block that never get Ctrl-C; this process gets it after the block.
 
-    Args:
-        spawn: whether they are spawned: multiprocessing starts a helper with the first one, and unblocks signals then.
+    spawn: whether they are spawned: multiprocessing starts a helper with the first one, and unblocks signals then.
     """
     if not hasattr(signal, "pthread_sigmask"):  # Windows
         yield

@@ -141,10 +141,8 @@ def refuse_unwritable(path: Path) -> None:
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
     """Write a file completely or not at all: a temporary file beside it is flushed, then renamed.
 
-    Args:
-        path: the file; a symbolic link is replaced, and its target stays.
-        data: its contents; text is written as UTF-8.
-        private: only the owner can read the file (0600), and new folders are 0700; otherwise the umask decides.
+    path: the file; a symbolic link is replaced, and its target stays. data: its contents; text is written as UTF-8.
+    private: only the owner can read the file (0600), and new folders are 0700; otherwise the umask decides.
 
     Raises `OSError` (a full disk, no permission, or a folder, pipe or device at `path`) and then leaves `path` as it
     was.

@@ -28,8 +28,7 @@ def generator_states() -> tuple[bytes, int, tuple[int, bytes]]:
 def remember_draws(device: torch.device | None = None) -> Callable[[], None]:
     """Return a function that sets the global generators back to their present states, to draw the same numbers again.
 
-    Args:
-        device: a CUDA device whose generator is set back too.
+    device: a CUDA device whose generator is set back too.
 
     Example:
         >>> draw_again = remember_draws()
@@ -47,8 +46,7 @@ def remember_draws(device: torch.device | None = None) -> Callable[[], None]:
 class Streams:
     """The root of all randomness of one run.
 
-    Args:
-        seed: any integer.
+    seed: any integer.
     """
 
     seed: int
@@ -56,10 +54,8 @@ class Streams:
     def key(self, purpose: str, round_: int = 0, client: int = -1) -> int:
         """Return the 128-bit integer from which the stream starts.
 
-        Args:
-            purpose: a word for what is drawn, such as "shuffle".
-            round_: the round, which counts from 1; 0 is before the first.
-            client: id of the client; -1 is the server.
+        purpose: a word for what is drawn, such as "shuffle". round_: the round, which counts from 1; 0 is before the
+        first. client: id of the client; -1 is the server.
         """
         packed = struct.pack("<qqq", self.seed & 0x7FFFFFFFFFFFFFFF, round_, client) + purpose.encode()
         return int.from_bytes(hashlib.blake2b(packed, digest_size=16).digest(), "little")
@@ -67,10 +63,8 @@ class Streams:
     def numpy(self, purpose: str, round_: int = 0, client: int = -1) -> np.random.Generator:
         """Return a NumPy generator (PCG64) that no other purpose, round or client shares.
 
-        Args:
-            purpose: a word for what is drawn, such as "shuffle".
-            round_: the round, which counts from 1; 0 is before the first.
-            client: id of the client; -1 is the server.
+        purpose: a word for what is drawn, such as "shuffle". round_: the round, which counts from 1; 0 is before the
+        first. client: id of the client; -1 is the server.
         """
         return np.random.Generator(np.random.PCG64(self.key(purpose, round_, client)))
 
@@ -81,11 +75,8 @@ class Streams:
 
         For code that takes no generator: initialisation of modules, dropout layers, random numbers inside a loss.
 
-        Args:
-            purpose: a word for what is drawn, such as "init".
-            round_: the round, which counts from 1; 0 is before the first.
-            client: id of the client; -1 is the server.
-            device: a CUDA device whose generator is seeded too.
+        purpose: a word for what is drawn, such as "init". round_: the round, which counts from 1; 0 is before the
+        first. client: id of the client; -1 is the server. device: a CUDA device whose generator is seeded too.
         """
         return self.resumable(purpose, round_, client, device).active(once=True)
 
@@ -94,11 +85,8 @@ class Streams:
     ) -> GlobalGenerators:
         """Return what `isolated` does as an object that several blocks can use, each from where the last one ended.
 
-        Args:
-            purpose: a word for what is drawn, as for `isolated`.
-            round_: the round, which counts from 1; 0 is before the first.
-            client: id of the client; -1 is the server.
-            device: a CUDA device whose generator is seeded too.
+        purpose: a word for what is drawn, as for `isolated`. round_: the round, which counts from 1; 0 is before the
+        first. client: id of the client; -1 is the server. device: a CUDA device whose generator is seeded too.
         """
         return GlobalGenerators(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF, device)
 
@@ -106,9 +94,7 @@ class Streams:
 class GlobalGenerators:
     """The states of the global generators of torch, NumPy and Python for one user, such as a client in its round.
 
-    Args:
-        seed: from which they start.
-        device: a CUDA device whose generator is seeded too.
+    seed: from which they start. device: a CUDA device whose generator is seeded too.
     """
 
     def __init__(self, seed: int, device: torch.device | None = None) -> None:
@@ -130,8 +116,7 @@ class GlobalGenerators:
     def active(self, *, once: bool = False) -> Iterator[None]:
         """Let the global generators continue from these states, and restore theirs after the block.
 
-        Args:
-            once: no other block follows, so that the states after this one need not be kept.
+        once: no other block follows, so that the states after this one need not be kept.
         """
         outer = _states_of(self._generators)
         if self._states is None:

@@ -54,8 +54,7 @@ class ClassTable:
     def mean_over_clients(self, weights: Tensor | None = None) -> ClassTable:
         """Average a table [m, C, d] over the clients that hold the class -> [C, d].
 
-        Args:
-            weights: [m] or [m, C]; None weighs all clients equally.
+        weights: [m] or [m, C]; None weighs all clients equally.
         """
         if weights is None:
             return ClassTable.from_sums(self.values.sum(0), self.held.sum(0))

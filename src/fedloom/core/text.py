@@ -26,9 +26,7 @@ def plus_minus(mean: float, std: float | None) -> str:
 def bytes_text(value: float, like: float | None = None) -> str:
     """Return bytes with a decimal unit: 8385200 -> "8.39 MB".
 
-    Args:
-        value: number of bytes.
-        like: another value whose unit and decimals to use.
+    value: number of bytes. like: another value whose unit and decimals to use.
     """
     return _with_unit(value, like, _BYTES)
 
@@ -36,9 +34,7 @@ def bytes_text(value: float, like: float | None = None) -> str:
 def seconds_text(value: float, like: float | None = None) -> str:
     """Return seconds, minutes or hours: 1.798 -> "1.80 s", 754 -> "12.6 min".
 
-    Args:
-        value: seconds.
-        like: as in `bytes_text`.
+    value: seconds. like: as in `bytes_text`.
     """
     return _with_unit(value, like, _SECONDS)
 
@@ -132,10 +128,8 @@ def with_unit(measure: str) -> str:
 def number_text(measure: str, value: float, decimals: int = 1) -> str:
     """Return a value in the unit of its measure, without the unit.
 
-    Args:
-        measure: the name of the measure.
-        value: the value as it is stored.
-        decimals: of a percentage; plain numbers have two more.
+    measure: the name of the measure. value: the value as it is stored. decimals: of a percentage; plain numbers have
+    two more.
 
     Example:
         >>> number_text("auroc", 0.9774), number_text("brier", 0.25)
@@ -147,10 +141,7 @@ def number_text(measure: str, value: float, decimals: int = 1) -> str:
 def value_text(measure: str, value: float | None, decimals: int = 2) -> str:
     """Return a value with its unit, "97.74 %"; a dash for None.
 
-    Args:
-        measure: name of the measure, which has the unit.
-        value: the number, or None.
-        decimals: as in `number_text`.
+    measure: name of the measure, which has the unit. value: the number, or None. decimals: as in `number_text`.
     """
     return "–" if value is None else f"{number_text(measure, value, decimals)} {unit(measure)}".rstrip()
 

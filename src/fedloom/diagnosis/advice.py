@@ -27,10 +27,8 @@ FINE_TUNED = "fedavg+finetune"
 class Suggestion:
     """A method of the short list and the measured row that speaks for it.
 
-    Attributes:
-        method: name of the method.
-        row: accuracy in percent, n, points against the baseline and the one rule's word, in the evidence's setting.
-        traits: what the method offers and costs, as `fedloom methods` says it.
+    method: name of the method. row: accuracy in percent, n, points against the baseline and the one rule's word, in the
+    evidence's setting. traits: what the method offers and costs, as `fedloom methods` says it.
     """
 
     method: str
@@ -139,10 +137,7 @@ class Advice:
 def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advice:
     """Return advice on the methods for a config and the scenario that it describes.
 
-    Args:
-        config: the user's config, whose method does not matter.
-        scenario: who holds what.
-        needs: the constraints.
+    config: the user's config, whose method does not matter. scenario: who holds what. needs: the constraints.
 
     Raises `ConfigError` for data that cannot be diagnosed or leave nothing to compare (one client, one class), and for
     needs that no method meets.
@@ -186,13 +181,9 @@ def with_trial(
 ) -> Advice:
     """Return the advice with the outcome of a trial of its short list. Args and errors are those of `run_trial`.
 
-    Args:
-        advice: the short list, its reference and the needs.
-        config: the user's config.
-        scenario: used instead of the one that the config describes.
-        out: folder of the runs; None keeps nothing on disk.
-        jobs: processes at a time.
-        show: gives the listener of each rung.
+    advice: the short list, its reference and the needs. config: the user's config. scenario: used instead of the one
+    that the config describes. out: folder of the runs; None keeps nothing on disk. jobs: processes at a time. show:
+    gives the listener of each rung.
 
     Raises `ConfigError` where no plain method meets the needs, too.
     """

@@ -37,12 +37,8 @@ def feddw_bounds(
 ) -> Mapping[str, PrintedBound]:
     """Evaluate Theorems 1 to 3 and Equations 21 and 22 of FedDW.
 
-    Args:
-        constants: of one client and round; `steps` is R.
-        weight: mu, the weight of the regulariser.
-        classes: |C|.
-        target: epsilon, the mean squared gradient that shall be reached.
-        rounds: T.
+    constants: of one client and round; `steps` is R. weight: mu, the weight of the regulariser. classes: |C|. target:
+    epsilon, the mean squared gradient that shall be reached. rounds: T.
 
     Returns the bounds by name; those that are printed with a fault have the suffix "_printed" beside the corrected one.
     """
@@ -125,9 +121,7 @@ def _lr_window(
 def hessian_of(value: Callable[[Tensor], Tensor], weights: Tensor) -> Tensor:
     """The Hessian [n, n] of a function of a weight matrix with n entries, by automatic differentiation, in float64.
 
-    Args:
-        value: maps the weights to a scalar [].
-        weights: the point [C, d].
+    value: maps the weights to a scalar []. weights: the point [C, d].
 
     Example:
         >>> hessian_of(lambda weights: weights.square().sum(), torch.zeros(1, 2))
@@ -154,11 +148,8 @@ def fedssa_bounds(
 ) -> Mapping[str, PrintedBound]:
     """Evaluate Lemmas 1 and 2, Theorems 1 and 2 and Equations 23 to 25 of FedSSA.
 
-    Args:
-        constants: of one client and round; `steps` is E.
-        header_distance: delta^2, the squared distance of the global and the local header (`header_distances`).
-        target: epsilon, the mean squared gradient that shall be reached.
-        rounds: T.
+    constants: of one client and round; `steps` is E. header_distance: delta^2, the squared distance of the global and
+    the local header (`header_distances`). target: epsilon, the mean squared gradient that shall be reached. rounds: T.
     """
     if header_distance < 0 or target <= 0 or rounds < 1:
         raise ConfigError(
@@ -214,9 +205,7 @@ def header_distances(global_header: ClassTable, local_header: ClassTable) -> Ten
 
     Assumption 3 of FedSSA bounds them. Raises `ConfigError` if no class is held by both.
 
-    Args:
-        global_header: the server's header, a row [d] for each class [C, d].
-        local_header: the client's [C, d].
+    global_header: the server's header, a row [d] for each class [C, d]. local_header: the client's [C, d].
     """
     both = global_header.held & local_header.held
     if not bool(both.any()):
@@ -248,12 +237,9 @@ _STATEMENTS = {
 class PrototypeConstants:
     """The quantities that the bounds of FedSKC and FedSC need beside `Constants`.
 
-    Attributes:
-        feature_lipschitz: L2, the Lipschitz constant of the features in the weights.
-        gradient_bound: B, the largest mean norm of a mini-batch gradient.
-        classes: |C|, the number of classes.
-        merged: M, the number of prototypes that are merged with a class's own.
-        target: xi, the mean squared gradient that shall be reached.
+    feature_lipschitz: L2, the Lipschitz constant of the features in the weights. gradient_bound: B, the largest mean
+    norm of a mini-batch gradient. classes: |C|, the number of classes. merged: M, the number of prototypes that are
+    merged with a class's own. target: xi, the mean squared gradient that shall be reached.
     """
 
     feature_lipschitz: float
@@ -291,10 +277,7 @@ def prototype_bounds(
 ) -> Mapping[str, PrintedBound]:
     """Evaluate Theorems 1 to 3 of FedSKC or FedSC.
 
-    Args:
-        method: "fedskc" or "fedsc".
-        constants: of one client and round.
-        prototypes: what these theorems need beside them.
+    method: "fedskc" or "fedsc". constants: of one client and round. prototypes: what these theorems need beside them.
 
     Returns the bounds by what they bound: "change" of the loss over a round (Theorem 1), "descending_lr" below which
     that change is negative (Theorem 2), "converging_lr" and "rounds" (Theorem 3).

@@ -28,13 +28,9 @@ COUNTS, FEATURES = "each client's class counts", "features of single samples"
 class Diagnosis:
     """The skew of a federation's data.
 
-    Attributes:
-        name: name of the scenario.
-        class_names: of the C classes.
-        labels: label and quantity skew, from counts.
-        untrained: feature skew under the first weights; None where the model has no features.
-        trained: feature skew under the weights of a finished run; None without a run.
-        notes: what could not be computed, and why.
+    name: name of the scenario. class_names: of the C classes. labels: label and quantity skew, from counts. untrained:
+    feature skew under the first weights; None where the model has no features. trained: feature skew under the weights
+    of a finished run; None without a run. notes: what could not be computed, and why.
     """
 
     name: str
@@ -166,12 +162,9 @@ def diagnose_scenario(
 ) -> Diagnosis:
     """Diagnose the skew of a scenario's training data.
 
-    Args:
-        scenario: who holds what.
-        net: the network with its first weights, whose features are compared; None compares labels alone.
-        trained: the network with the weights of a finished run.
-        seed: of random dealings.
-        notes: what the caller already knows to be missing.
+    scenario: who holds what. net: the network with its first weights, whose features are compared; None compares labels
+    alone. trained: the network with the weights of a finished run. seed: of random dealings. notes: what the caller
+    already knows to be missing.
 
     Raises `ConfigError` if no client has samples, or the data lie on nodes.
     """

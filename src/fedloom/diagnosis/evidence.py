@@ -104,11 +104,9 @@ _FILE = Path(__file__).with_name("rules.json")
 class Evidence:
     """A setting of a committed study that resembles the user's data, and why.
 
-    Attributes:
-        setting: name, title, files and page of the setting, its baseline, and `rows`, one for each measured method. The
-            points of a row are its mean difference from the baseline, None if a run of the method diverged; these rows
-            come last, and before them the highest gain comes first.
-        why: the figure of the user's data that led here, in words.
+    setting: name, title, files and page of the setting, its baseline, and `rows`, one for each measured method. The
+    points of a row are its mean difference from the baseline, None if a run of the method diverged; these rows come
+    last, and before them the highest gain comes first. why: the figure of the user's data that led here, in words.
     """
 
     setting: Mapping[str, Any]
@@ -125,9 +123,7 @@ def rules() -> Mapping[str, Any]:
 def evidence_for(needs: Needs, diagnosis: Diagnosis) -> Evidence:
     """Return the evidence of the first rule that holds.
 
-    Args:
-        needs: resolved needs, whose goal and networks are known.
-        diagnosis: the skew of the user's data.
+    needs: resolved needs, whose goal and networks are known. diagnosis: the skew of the user's data.
     """
     for rule in rules()["rules"]:
         if rule["goal"] == needs.goal and (why := _why(rule, needs, diagnosis)) is not None:

@@ -79,11 +79,8 @@ def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0)
 
     It pools features of people, so it is for simulation, or for data whose owner is one.
 
-    Args:
-        scenario: who holds what.
-        net: the network; it must have features and a head.
-        tree: its weights: untrained ones, or those of a run.
-        seed: of the random dealings and folds.
+    scenario: who holds what. net: the network; it must have features and a head. tree: its weights: untrained ones, or
+    those of a run. seed: of the random dealings and folds.
 
     Raises `ConfigError` for a net without features, or whose features are not finite, or no client with samples.
     """
@@ -105,11 +102,7 @@ def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0)
 def features_of(net: Net, tree: Tree, scenario: Scenario, rows: Labels) -> Floats:
     """Features [n, d] of training samples by their numbers [n], in evaluation mode, in float64.
 
-    Args:
-        net: the network.
-        tree: its weights.
-        scenario: has the samples.
-        rows: their numbers.
+    net: the network. tree: its weights. scenario: has the samples. rows: their numbers.
     """
     with torch.no_grad():
         parts = [
@@ -124,12 +117,8 @@ def feature_profile(
 ) -> FeatureProfile:
     """Profile features [n, d] with labels [n] of clients [n] that are numbered from 0 to K - 1.
 
-    Args:
-        features: one row for each sample.
-        labels: the class of each sample.
-        clients: the place of each sample's client in `ids`.
-        ids: ids of the clients.
-        seed: of the random dealings and folds.
+    features: one row for each sample. labels: the class of each sample. clients: the place of each sample's client in
+    `ids`. ids: ids of the clients. seed: of the random dealings and folds.
     """
     spread = features.std(0)
     scaled = (features - features.mean(0)) / np.where(spread > 0, spread, 1)

@@ -26,9 +26,7 @@ def inputs_of_linear_layer(weight_change: Tensor, bias_change: Tensor) -> Tensor
     sample alone moves the unit (Phong et al. 2018, IEEE TIFS 13; Geiping et al. 2020, arXiv 2003.14053, Proposition
     3.1). Units that did not move are left out.
 
-    Args:
-        weight_change: [h, d].
-        bias_change: [h].
+    weight_change: [h, d]. bias_change: [h].
 
     Example:
         >>> inputs_of_linear_layer(torch.tensor([[0.5, -1.0], [0.0, 0.0]]), torch.tensor([0.5, 0.0]))
@@ -46,14 +44,9 @@ def invert_gradient(
     Zhu et al. 2019 (DLG, arXiv 1906.08935) minimise the squared distance of the gradients with L-BFGS; the cosine
     distance and Adam need no restarts on nets with ReLU. The labels are known, which favours the attacker.
 
-    Args:
-        net: the network.
-        tree: the weights at which the gradient was taken.
-        gradient: gradient of mean cross-entropy, or a multiple of it, by name; entries that were not sent are left out.
-        y: the labels [B], int64.
-        shape: shape of one input.
-        rng: the source of the first guess.
-        steps: steps of Adam.
+    net: the network. tree: the weights at which the gradient was taken. gradient: gradient of mean cross-entropy, or a
+    multiple of it, by name; entries that were not sent are left out. y: the labels [B], int64. shape: shape of one
+    input. rng: the source of the first guess. steps: steps of Adam.
 
     Raises `ConfigError` if the gradient has no parameter of the net.
     """
@@ -79,13 +72,8 @@ def invert_features(
 ) -> Tensor:
     """Search for inputs [k, *shape] whose features are the given rows: an inversion of class prototypes.
 
-    Args:
-        net: the network.
-        tree: its weights, as far as the attacker knows them.
-        features: rows [k, d], as clients send them.
-        shape: shape of one input.
-        rng: the source of the first guess.
-        steps: steps of Adam.
+    net: the network. tree: its weights, as far as the attacker knows them. features: rows [k, d], as clients send them.
+    shape: shape of one input. rng: the source of the first guess. steps: steps of Adam.
     """
     target = features.detach()
 
@@ -98,10 +86,8 @@ def invert_features(
 def psnr(guess: Tensor, truth: Tensor, peak: float) -> float:
     """Return the peak signal-to-noise ratio in decibels: inf if both are equal, -inf for a guess with inf or NaN.
 
-    Args:
-        guess: an input, of any shape.
-        truth: another of the same shape.
-        peak: largest minus smallest value that an input may have.
+    guess: an input, of any shape. truth: another of the same shape. peak: largest minus smallest value that an input
+    may have.
     """
     error = float((guess.double() - truth.double()).square().mean())
     if not math.isfinite(error):  # a search that diverged has found nothing
@@ -112,10 +98,7 @@ def psnr(guess: Tensor, truth: Tensor, peak: float) -> float:
 def best_psnr(candidates: Tensor, truth: Tensor, peak: float) -> float:
     """Return the mean over true inputs [B, ...] of the PSNR of the nearest candidate [k, ...], at most 99 dB each.
 
-    Args:
-        candidates: [k, ...].
-        truth: [B, ...].
-        peak: largest minus smallest value that an input may have.
+    candidates: [k, ...]. truth: [B, ...]. peak: largest minus smallest value that an input may have.
     """
     ratios = [max(psnr(guess.reshape(image.shape), image, peak) for guess in candidates) for image in truth]
     return float(np.mean(np.minimum(ratios, 99.0)))
@@ -139,11 +122,7 @@ def _minimised(
 def losses_of(net: Net, tree: Tree, x: Tensor, y: Tensor) -> Tensor:
     """Return the cross-entropy of each sample [n] under the weights `tree`, in evaluation mode.
 
-    Args:
-        net: the network.
-        tree: its weights.
-        x: inputs [n, ...].
-        y: labels [n], int64.
+    net: the network. tree: its weights. x: inputs [n, ...]. y: labels [n], int64.
     """
     with torch.no_grad():
         return cross_entropy(net.functional.logits(tree, x), y, reduction="none").double()
@@ -154,9 +133,7 @@ def membership_auc(members: Tensor, others: Tensor) -> float:
 
     It is the probability that a member's loss is below another sample's, ties by half. No threshold is chosen.
 
-    Args:
-        members: losses of training samples [n].
-        others: losses of samples that were not trained on [k].
+    members: losses of training samples [n]. others: losses of samples that were not trained on [k].
 
     Raises `ConfigError` if there is none of either.
 

@@ -25,9 +25,8 @@ Source = Literal["counts", "last layer and mask", "last layer", "mask", "nothing
 class LabelGuess:
     """A client's label shares, as its upload tells them.
 
-    Attributes:
-        shares: share of each class [C], float64, of sum 1.
-        source: what they come from; where it is "nothing", they are uniform.
+    shares: share of each class [C], float64, of sum 1. source: what they come from; where it is "nothing", they are
+    uniform.
     """
 
     shares: Tensor
@@ -40,11 +39,8 @@ def infer_labels(upload: Record, received: Record, num_classes: int, changes: Co
     Counts by class are read off. Otherwise the change of the last layer is scaled so that the class whose output fell
     most has no sample, among the classes that masks name. Masks alone leave equal shares of these classes.
 
-    Args:
-        upload: what the client sent, unpacked.
-        received: what it had received before.
-        num_classes: C.
-        changes: names of entries that are changes already, `Sent(form="change")`; other trees are weights.
+    upload: what the client sent, unpacked. received: what it had received before. num_classes: C. changes: names of
+    entries that are changes already, `Sent(form="change")`; other trees are weights.
     """
     for value in upload.values():
         if isinstance(value, Tensor) and value.shape == (num_classes,) and _counts(value):
@@ -61,10 +57,8 @@ def infer_labels(upload: Record, received: Record, num_classes: int, changes: Co
 def shares_of_scores(scores: Tensor, held: Tensor | None = None) -> Tensor:
     """Return label shares [C] that are proportional to scores above the lowest one; uniform where all are equal.
 
-    Args:
-        scores: a number for each class [C] that grows with its share: the change of the last bias, or of the sums of
-            the last layer's rows.
-        held: the classes [C] (bool) that the client is known to have; None for any.
+    scores: a number for each class [C] that grows with its share: the change of the last bias, or of the sums of the
+    last layer's rows. held: the classes [C] (bool) that the client is known to have; None for any.
 
     Example:
         >>> shares_of_scores(torch.tensor([0.1, -0.2, -0.2, 0.0]))
@@ -81,11 +75,8 @@ def shares_after_one_step(change: Tensor, lr: float, probabilities: Tensor) -> T
     The gradient of mean cross-entropy by the bias of class c is the mean probability of c minus the share of c, so the
     shares are exact where the probabilities are.
 
-    Args:
-        change: the upload's last bias minus the received one [C].
-        lr: the learning rate.
-        probabilities: mean probability of each class over the client's samples [C] before the step; 1 / C if the last
-            layer was 0.
+    change: the upload's last bias minus the received one [C]. lr: the learning rate. probabilities: mean probability of
+    each class over the client's samples [C] before the step; 1 / C if the last layer was 0.
 
     Raises `ConfigError` for a learning rate that is not positive.
     """
@@ -97,8 +88,7 @@ def shares_after_one_step(change: Tensor, lr: float, probabilities: Tensor) -> T
 def label_of_gradient(bias_gradient: Tensor) -> int:
     """Return the label of the only sample behind a gradient: the one entry that is negative (iDLG).
 
-    Args:
-        bias_gradient: gradient of cross-entropy by the last bias [C].
+    bias_gradient: gradient of cross-entropy by the last bias [C].
 
     Example:
         >>> label_of_gradient(torch.tensor([0.2, -0.7, 0.5]))

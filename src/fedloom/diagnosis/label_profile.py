@@ -41,10 +41,7 @@ def distance(kind: Distance, first: Floats, second: Floats) -> Floats:
     total_variation: 1/2 sum |p - q|. jensen_shannon: the root of the Jensen-Shannon divergence with base 2. hellinger:
     the root of 1 - sum sqrt(p q), as in arXiv 2503.17070.
 
-    Args:
-        kind: which distance.
-        first: p.
-        second: q.
+    kind: which distance. first: p. second: q.
 
     Example:
         >>> distance("hellinger", np.array([0.5, 0.5]), np.array([1.0, 0.0])).round(4)
@@ -68,9 +65,7 @@ def entropy(shares: Floats) -> Floats:
 def pairwise(kind: Distance, shares: Floats) -> Floats:
     """Return the distances [N, N] of all pairs of distributions [N, C]; 0 on the diagonal.
 
-    Args:
-        kind: which distance.
-        shares: the distributions.
+    kind: which distance. shares: the distributions.
     """
     matrix = np.stack([distance(kind, row, shares) for row in shares]) if len(shares) else np.zeros((0, 0))
     np.fill_diagonal(matrix, 0)
@@ -111,10 +106,7 @@ _FEW_SHOTS = 5  # samples of a class
 class Interval:
     """The 95 % interval of a figure if samples were dealt to clients of these sizes at random, and the figure.
 
-    Attributes:
-        value: the figure.
-        low: the 2.5 % quantile of the permutations.
-        high: the 97.5 % quantile.
+    value: the figure. low: the 2.5 % quantile of the permutations. high: the 97.5 % quantile.
     """
 
     value: float
@@ -177,9 +169,7 @@ def label_profile(counts: Counts, seed: int = 0) -> LabelProfile:
     A client that sends its counts tells the server its label mix. The interval comes from 200 random dealings of the
     same class totals to clients of the same sizes.
 
-    Args:
-        counts: samples of each client and class [N, C], whole numbers of 0 or more.
-        seed: of the random dealings.
+    counts: samples of each client and class [N, C], whole numbers of 0 or more. seed: of the random dealings.
 
     Raises `ConfigError` if no client has samples, or a count is negative.
 
@@ -248,8 +238,7 @@ def scaled_to_plane(matrix: Floats) -> Floats:
 
     The sign of each axis is chosen so that its largest entry is positive.
 
-    Args:
-        matrix: symmetric distances, 0 on the diagonal.
+    matrix: symmetric distances, 0 on the diagonal.
     """
     size = len(matrix)
     centring = np.eye(size) - 1 / max(size, 1)

@@ -23,12 +23,9 @@ from fedloom.nets.net import Net, tree_of
 class PrintedBound:
     """A printed statement, evaluated.
 
-    Attributes:
-        statement: its name, e.g. "FedSKC, Theorem 2 (Eq. 19)".
-        quantity: what the value bounds, in words.
-        value: the bound; NaN where the condition leaves none.
-        condition: when the statement says anything, as a formula in words; empty where it always does.
-        is_met: whether the constants meet the condition.
+    statement: its name, e.g. "FedSKC, Theorem 2 (Eq. 19)". quantity: what the value bounds, in words. value: the bound;
+    NaN where the condition leaves none. condition: when the statement says anything, as a formula in words; empty where
+    it always does. is_met: whether the constants meet the condition.
     """
 
     statement: str
@@ -129,8 +126,7 @@ class MeasuredRound:
     def constants(self, best_loss: float = 0.0) -> Constants:
         """The measured quantities as the bounds take them.
 
-        Args:
-            best_loss: L*, the smallest loss that can be reached; cross-entropy is at least 0.
+        best_loss: L*, the smallest loss that can be reached; cross-entropy is at least 0.
         """
         return Constants(
             self.smoothness,
@@ -160,15 +156,9 @@ def measure_round(
     that the loss is one function of the weights. Everything is computed in float64: a difference between two nearby
     points in float32 is mostly rounding once the steps become short, and another on every kind of processor.
 
-    Args:
-        net: the network; its own weights are not changed.
-        tree: the weights at the start of the round.
-        x: the client's inputs [n, ...].
-        y: their labels [n], int64.
-        lr: the learning rate.
-        steps: number of steps, at least 1.
-        batch_size: samples of a step, drawn without replacement from the epoch's order.
-        rng: the source of the order.
+    net: the network; its own weights are not changed. tree: the weights at the start of the round. x: the client's
+    inputs [n, ...]. y: their labels [n], int64. lr: the learning rate. steps: number of steps, at least 1. batch_size:
+    samples of a step, drawn without replacement from the epoch's order. rng: the source of the order.
 
     Raises `ConfigError` without samples or steps, and where the loss diverges.
     """
@@ -208,14 +198,9 @@ def measure_clients(
 ) -> dict[int, MeasuredRound]:
     """Measure a round of each client with data, by client id; all start from the same weights.
 
-    Args:
-        scenario: who holds what.
-        net: the network.
-        tree: the weights at the start; None takes those of `net`.
-        lr: the learning rate.
-        steps: number of steps of each client.
-        batch_size: samples of a step.
-        seed: root of the random streams, from which each client's order of samples is drawn.
+    scenario: who holds what. net: the network. tree: the weights at the start; None takes those of `net`. lr: the
+    learning rate. steps: number of steps of each client. batch_size: samples of a step. seed: root of the random
+    streams, from which each client's order of samples is drawn.
 
     Raises `ConfigError` as `measure_round`, and if no client has data.
     """

@@ -166,9 +166,7 @@ class MetricStates:
     def new(predictions: Predictions, kinds: MetricKinds) -> MetricStates:
         """Return the states of one batch.
 
-        Args:
-            predictions: scores and labels of the batch.
-            kinds: the metrics by name.
+        predictions: scores and labels of the batch. kinds: the metrics by name.
         """
         by_name = {kind.shared or name: kind.state_type() for name, kind in kinds.items()}
         return MetricStates(len(predictions.labels), {name: kind.new(predictions) for name, kind in by_name.items()})
@@ -219,9 +217,8 @@ class MetricStates:
     def from_plain(plain: MetricStates, example: MetricStates) -> MetricStates:
         """The states that another machine sent as plain numbers and lists (`core/text.py`).
 
-        Args:
-            plain: numbers and lists, as `core/text.py` makes them.
-            example: states of any batch of the same run, whose types, dtypes and shapes the plain ones must have.
+        plain: numbers and lists, as `core/text.py` makes them. example: states of any batch of the same run, whose
+        types, dtypes and shapes the plain ones must have.
 
         Raises `ValueError` for plain values that cannot be such states, and what a metric raises that cannot use them.
         """

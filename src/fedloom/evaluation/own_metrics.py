@@ -46,8 +46,7 @@ class MeanOverSamples(Metric):
 def register_metric(source: object) -> str:
     """Register a function, or a class of metrics, under its name, and return the name.
 
-    Args:
-        source: a function from `Predictions` of B samples to their values [B], or a subclass of `Metric`.
+    source: a function from `Predictions` of B samples to their values [B], or a subclass of `Metric`.
 
     Raises `ConfigError` for other objects, for a function without a name, and for the name of another metric.
 
@@ -77,8 +76,7 @@ def own_sources(names: Iterable[str]) -> dict[str, object]:
     """Return the functions and classes behind the metrics that are not fedloom's, by name, as `register_metric` takes
     them. Other processes need them.
 
-    Args:
-        names: names of registered metrics.
+    names: names of registered metrics.
     """
     kinds = {name: METRICS.get(name) for name in names}
     return {
@@ -91,9 +89,7 @@ def own_sources(names: Iterable[str]) -> dict[str, object]:
 def pickled_sources(names: Iterable[str], setting: str) -> dict[str, bytes]:
     """Pickle `own_sources` for processes that import the caller's script.
 
-    Args:
-        names: names of registered metrics.
-        setting: the setting that asks for processes, for messages ("jobs").
+    names: names of registered metrics. setting: the setting that asks for processes, for messages ("jobs").
 
     Raises `ConfigError` for a metric that they could not import.
     """
@@ -112,9 +108,7 @@ def pickled_sources(names: Iterable[str], setting: str) -> dict[str, bytes]:
 def register_pickled(pickled: Mapping[str, bytes], setting: str) -> None:
     """Register metrics in a process of their own. Raises `ConfigError` for one that cannot be imported here.
 
-    Args:
-        pickled: as `pickled_sources` gives them.
-        setting: as for `pickled_sources`.
+    pickled: as `pickled_sources` gives them. setting: as for `pickled_sources`.
     """
     for name, source in pickled.items():
         try:
@@ -167,9 +161,7 @@ _OVER = get_args(get_args(get_type_hints(Metric)["over"])[0])
 def check_own_metrics(names: Iterable[str], example: MetricStates) -> None:
     """Check the metrics that are not fedloom's own on the states of one sample.
 
-    Args:
-        names: metrics of the run, registered.
-        example: their states on any sample.
+    names: metrics of the run, registered. example: their states on any sample.
 
     Raises `ConfigError` for the name of another measure, and for a metric that cannot be merged, computed or stored.
     """
@@ -186,8 +178,7 @@ def check_own_metrics(names: Iterable[str], example: MetricStates) -> None:
 def metric_of_one_process(metrics: MetricKinds) -> str | None:
     """Return which metric has states that cannot be sent to another process, and why; None if all can.
 
-    Args:
-        metrics: their classes, by name.
+    metrics: their classes, by name.
     """
     for name, kind in metrics.items():
         try:

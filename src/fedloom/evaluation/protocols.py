@@ -128,9 +128,7 @@ class Evaluator:
     def check_selects(self, metric: str, split: Literal["val", "test"]) -> None:
         """Check that a round can be selected by a metric: an AUROC, for example, needs two classes.
 
-        Args:
-            metric: name in `METRICS`.
-            split: the samples that select the round.
+        metric: name in `METRICS`. split: the samples that select the round.
 
         Raises `ConfigError` if the metric is defined on none of these samples, whatever the model is.
         """
@@ -165,11 +163,8 @@ class Evaluator:
     def states(self, live: LoadedNet, predictor: Predictor, client: int, split: str) -> MetricStates:
         """The metric states of a predictor, whose weights `live` has, on what the protocol tests it on.
 
-        Args:
-            live: the net with the predictor's weights.
-            predictor: says how the net predicts.
-            client: whose test it is; -1, -2, ... for the first, second, ... slice of a test of the server's model.
-            split: "val" or "test".
+        live: the net with the predictor's weights. predictor: says how the net predicts. client: whose test it is; -1,
+        -2, ... for the first, second, ... slice of a test of the server's model. split: "val" or "test".
         """
         if self.data_kind == "local":
             return self._test(live, predictor, split, self._views(split).tensor(client))
@@ -320,8 +315,7 @@ class Majority:
     def to_beat(self, kind: str) -> float:
         """The accuracy that a model has to exceed.
 
-        Args:
-            kind: "personal", or "global" for the server's model.
+        kind: "personal", or "global" for the server's model.
         """
         return self.own if kind == "personal" and not math.isnan(self.own) else self.everywhere
 

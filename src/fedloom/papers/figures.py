@@ -24,9 +24,7 @@ def figure_rows(
     Figures of models take the lowest seed alone, because measuring a model takes from seconds to minutes. progress is
     called with a line for each of them.
 
-    Args:
-        recipe: has the table's columns, rows and kind of figure.
-        results: finished runs by column and row.
+    recipe: has the table's columns, rows and kind of figure. results: finished runs by column and row.
     """
     rows: list[FigureRow] = []
     measure = _model_measure(recipe)

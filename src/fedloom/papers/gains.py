@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
@@ -54,14 +55,6 @@ class GainCounts:
         """The number of gains that were judged."""
         return self.seen + self.contradicted + self.not_seen
 
-    def __add__(self, other: GainCounts) -> GainCounts:
-        return GainCounts(
-            self.seen + other.seen,
-            self.contradicted + other.contradicted,
-            self.not_seen + other.not_seen,
-            self.too_few + other.too_few,
-        )
-
     def words(self, heading: str, gains: str = "printed gains") -> str:
         """Return the counts as a line; all three outcomes are always named."""
         skipped = f"; {self.too_few} with too few seeds" if self.too_few else ""
@@ -108,24 +101,21 @@ def count_gains(computed: Sequence[Gain], group: GainGroup | None, positive: boo
 
     A gain printed as zero or below is seen if ours is behind.
 
-    Args:
-        computed: the gains of all tables.
-        group: the group to count; None counts all.
-        positive: whether to count printed gains above zero, or the others.
+    computed: the gains of all tables. group: the group to count; None counts all. positive: whether to count printed
+    gains above zero, or the others.
     """
-    total = GainCounts()
+    counts = Counter[str]()
     for gain in computed:
         if gain.theirs is None or (group is not None and gain.group != group) or (gain.theirs > 0) != positive:
             continue
         match gain.ours.word:
             case "too few seeds":
-                total += GainCounts(too_few=1)
+                counts["too_few"] += 1
             case "no difference seen":
-                total += GainCounts(not_seen=1)
+                counts["not_seen"] += 1
             case word:
-                agrees = (word == "ahead") == positive
-                total += GainCounts(seen=1) if agrees else GainCounts(contradicted=1)
-    return total
+                counts["seen" if (word == "ahead") == positive else "contradicted"] += 1
+    return GainCounts(**counts)
 
 
 def gain_lines(computed: Sequence[Gain]) -> list[str]:
@@ -177,9 +167,7 @@ class JudgedClaim:
 def judge_claims(claims: Sequence[Claim], tables: Mapping[str, Sequence[ComparedValue]]) -> list[JudgedClaim]:
     """Judge claims by compared values.
 
-    Args:
-        claims: the claims of the papers.
-        tables: by its name, the values of each table that was run.
+    claims: the claims of the papers. tables: by its name, the values of each table that was run.
     """
     judged = []
     for claim in claims:

@@ -70,11 +70,8 @@ def measure(
 ) -> list[Measurement]:
     """Take from the finished cells what they give for printed values.
 
-    Args:
-        recipe: has the printed values.
-        results: finished runs by column and row.
-        changed: what differs from the recipe, in words.
-        comparable: whether the setting is within what the paper itself ran.
+    recipe: has the printed values. results: finished runs by column and row. changed: what differs from the recipe, in
+    words. comparable: whether the setting is within what the paper itself ran.
     """
     measurements = []
     for value, column, row in printed_rows(recipe):
@@ -173,10 +170,8 @@ def merge(earlier: Sequence[Measurement], later: Sequence[Measurement], allow_mi
 def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | None:
     """Test accuracy of a run as its table counts it, in percent, in the round that the run's rule selects.
 
-    Args:
-        recipe: says whether its table pools test samples of all clients.
-        result: a finished run.
-        predictor: another predictor of the run, e.g. "online".
+    recipe: says whether its table pools test samples of all clients. result: a finished run. predictor: another
+    predictor of the run, e.g. "online".
 
     Returns None where it was not measured.
     """
@@ -192,10 +187,8 @@ def client_accuracy(client: int, result: RunData, name: str = "accuracy") -> flo
 
     It is that of the selected round, or the mean over several.
 
-    Args:
-        client: id of the client.
-        result: a finished run.
-        name: the measure; that of another predictor is e.g. "accuracy/online".
+    client: id of the client. result: a finished run. name: the measure; that of another predictor is e.g.
+    "accuracy/online".
     """
     share = selected_accuracies(result, name).get(client)
     return None if share is None else 100 * share

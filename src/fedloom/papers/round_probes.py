@@ -31,11 +31,8 @@ def landscapes(result: RunData, *, reach: float = 1.0, steps: int = 17, samples:
     samples, and the global model after it, on those of all clients; of earlier ones the global model. The clients are
     the two participants with the most samples.
 
-    Args:
-        result: a finished run.
-        reach: x and y go from -reach to reach; 0, 0 is the model.
-        steps: steps from -reach to reach.
-        samples: at most so many for each landscape, evenly spread over the training data.
+    result: a finished run. reach: x and y go from -reach to reach; 0, 0 is the model. steps: steps from -reach to
+    reach. samples: at most so many for each landscape, evenly spread over the training data.
 
     Returns rows of model (whose it is), round, x, y, loss (cross-entropy in nats). Directions are filter-normalised (Li
     et al. 2018, arXiv 1712.09913) and come from the same random numbers in all landscapes of a run.
@@ -81,10 +78,8 @@ def local_points(result: RunData, *, unit: bool = False, samples: int = 1000) ->
     The model is that of the last kept round's participant with the most samples. Its class knowledge is the mean of
     its class scores over its own training samples of each class.
 
-    Args:
-        result: a finished run.
-        unit: scale vectors to length 1 before.
-        samples: at most so many, evenly spread over the test data.
+    result: a finished run. unit: scale vectors to length 1 before. samples: at most so many, evenly spread over the
+    test data.
 
     Returns rows of client, kind ("sample" or "means"), class, name, x, y.
     """

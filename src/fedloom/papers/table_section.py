@@ -31,11 +31,8 @@ def as_markdown(
 ) -> str:
     """Return the section of a table as Markdown.
 
-    Args:
-        recipe: has the printed values.
-        measurements: ours, by cell and seed.
-        setting: the setting in which the cells ran, in words.
-        failures: why cells failed, by column and row, then by seed.
+    recipe: has the printed values. measurements: ours, by cell and seed. setting: the setting in which the cells ran,
+    in words. failures: why cells failed, by column and row, then by seed.
     """
     blocks = table_blocks(recipe, measurements, setting, failures, recipe.choices)
     return f"## {recipe.paper.title}, {recipe.table.title}\n\n{markdown_of(blocks)}\n"
@@ -46,11 +43,8 @@ def as_part(
 ) -> PageSection:
     """Return the section of a table: `table_blocks` under the names of the paper and the table.
 
-    Args:
-        recipe: has the printed values.
-        measurements: ours, by cell and seed.
-        setting: the setting in which the cells ran, in words.
-        failures: why cells failed, by column and row, then by seed.
+    recipe: has the printed values. measurements: ours, by cell and seed. setting: the setting in which the cells ran,
+    in words. failures: why cells failed, by column and row, then by seed.
     """
     blocks = table_blocks(recipe, measurements, setting, failures, recipe.choices)
     return PageSection("paper", f"{recipe.paper.title}, {recipe.table.title}", blocks)
@@ -67,12 +61,8 @@ def table_blocks(
 
     A figure has no verdicts, so only its setting and its choices are shown.
 
-    Args:
-        recipe: has the printed values.
-        measurements: ours, by cell and seed.
-        setting: the setting in which the cells ran, in words.
-        failures: why cells of the study failed.
-        choices: what the paper leaves open, and what was chosen.
+    recipe: has the printed values. measurements: ours, by cell and seed. setting: the setting in which the cells ran,
+    in words. failures: why cells of the study failed. choices: what the paper leaves open, and what was chosen.
     """
     blocks: list[Block] = [f"Setting: {setting}."]
     if recipe.table.kind == "table":

@@ -37,12 +37,9 @@ CAVEATS = (
 class TwoLayerNet:
     """The weights of the network at one time, and the clients' covariances.
 
-    Attributes:
-        directions: v [m, d], the first layer.
-        signs: c [m], the second layer, -1 or 1.
-        scales: gamma [m, N], batch norm's scale of each unit at each client.
-        covariances: S [N, d, d], symmetric and positive definite.
-        spread: alpha, the standard deviation of the first directions.
+    directions: v [m, d], the first layer. signs: c [m], the second layer, -1 or 1. scales: gamma [m, N], batch norm's
+    scale of each unit at each client. covariances: S [N, d, d], symmetric and positive definite. spread: alpha, the
+    standard deviation of the first directions.
     """
 
     directions: Matrix
@@ -55,11 +52,7 @@ class TwoLayerNet:
     def initial(directions: Matrix, signs: Matrix, covariances: Matrix, spread: float = 1.0) -> TwoLayerNet:
         """The network with the paper's first scales, gamma = |v| / alpha (Eq. 11), which give all clients the same.
 
-        Args:
-            directions: v [m, d].
-            signs: c [m].
-            covariances: S [N, d, d].
-            spread: alpha.
+        directions: v [m, d]. signs: c [m]. covariances: S [N, d, d]. spread: alpha.
         """
         lengths = np.linalg.norm(directions, axis=1, keepdims=True)
         return TwoLayerNet(directions, signs, lengths.repeat(len(covariances), 1) / spread, covariances, spread)
@@ -79,10 +72,8 @@ class TwoLayerNet:
 class Kernels:
     """The parts of the evolution matrices Lambda = V / alpha^2 + G of n samples, each [n, n].
 
-    Attributes:
-        direction_online: V of the online model.
-        direction_offline: V of the offline model: the online one's blocks within clients.
-        magnitude: G, which both models share at the start.
+    direction_online: V of the online model. direction_offline: V of the offline model: the online one's blocks within
+    clients. magnitude: G, which both models share at the start.
     """
 
     direction_online: Matrix
@@ -103,10 +94,8 @@ class Kernels:
 def jacobians(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
     """Return the derivatives of the online model's outputs by directions [n, m, d] and by scales [n, m, N].
 
-    Args:
-        net: the network; the derivatives by directions are times alpha, as V has them.
-        inputs: samples [n, d].
-        clients: the client of each sample [n], from 0 on.
+    net: the network; the derivatives by directions are times alpha, as V has them. inputs: samples [n, d]. clients: the
+    client of each sample [n], from 0 on.
     """
     units = np.sqrt(len(net.signs))
     norms = net.norms()[:, clients].T  # [n, m]
@@ -124,10 +113,8 @@ def jacobians(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> t
 def kernels(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> Kernels:
     """Return V and G of the online and the offline model (Eq. 16 to 18, with the exact projection).
 
-    Args:
-        net: the network, the same for both models, as at the start of training.
-        inputs: samples [n, d].
-        clients: the client of each sample [n], from 0 to N - 1.
+    net: the network, the same for both models, as at the start of training. inputs: samples [n, d]. clients: the client
+    of each sample [n], from 0 to N - 1.
 
     Raises `ConfigError` for shapes that do not fit.
     """
@@ -160,12 +147,7 @@ def random_problem(
 ) -> tuple[TwoLayerNet, Matrix, NDArray[np.int64]]:
     """Draw clients with random covariances (eigenvalues in [0.3, 2]), their samples, and a network.
 
-    Args:
-        rng: the source of randomness.
-        clients: N.
-        samples: M, of each client.
-        width: d.
-        units: m.
+    rng: the source of randomness. clients: N. samples: M, of each client. width: d. units: m.
 
     Returns the network, the samples [N M, d] and their clients [N M].
     """
@@ -182,10 +164,7 @@ def random_problem(
 def kernel_figures(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> Mapping[str, float]:
     """Return smallest eigenvalues and condition numbers of the kernels of one problem.
 
-    Args:
-        net: the network at its start.
-        inputs: samples [n, d].
-        clients: the client of each sample [n].
+    net: the network at its start. inputs: samples [n, d]. clients: the client of each sample [n].
 
     Returns "lmin_" and "condition_" of "online", "offline", "joint" and "quarter" (of V), and of "full_online" and
     "full_joint" (of Lambda).
@@ -208,10 +187,8 @@ def kernel_figures(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64])
 class Descent:
     """Gradient descent on the squared loss, for one of the models.
 
-    Attributes:
-        model: which one.
-        lr: the step size.
-        squared_residuals: |F - y|^2 before each step and after the last one [steps + 1].
+    model: which one. lr: the step size. squared_residuals: |F - y|^2 before each step and after the last one [steps +
+    1].
     """
 
     model: Model
@@ -281,12 +258,7 @@ def largest_stable_lr(kernel: Matrix) -> float:
 def squared_residual_bound(kernel_floor: float, lr: float, steps: int, first: float, spread: float = 1.0) -> float:
     """Theorem C.1 and Corollary C.2: (1 - eta mu / (2 alpha^2))^t |F(0) - y|^2.
 
-    Args:
-        kernel_floor: mu, the smallest eigenvalue of the model's V.
-        lr: eta.
-        steps: t.
-        first: |F(0) - y|^2.
-        spread: alpha.
+    kernel_floor: mu, the smallest eigenvalue of the model's V. lr: eta. steps: t. first: |F(0) - y|^2. spread: alpha.
 
     Example:
         >>> squared_residual_bound(0.5, lr=1.0, steps=2, first=16.0)
@@ -308,9 +280,8 @@ _TOLERANCE = 1e-12
 def eigenvalue_rows(draws: int, seed: int = 0) -> tuple[list[dict[str, Any]], Mapping[str, int]]:
     """Return smallest eigenvalues and condition numbers over random problems, and how often the theorem's order fails.
 
-    Args:
-        draws: number of random problems: 3 clients with 4 samples each in 6 dimensions, 400 units.
-        seed: root of the random streams.
+    draws: number of random problems: 3 clients with 4 samples each in 6 dimensions, 400 units. seed: root of the random
+    streams.
 
     Returns one row for each kernel, with means and standard errors, and the number of draws in which an inequality is
     violated: of the smallest eigenvalue, as printed and with the factor 1/4, and of the condition number.
@@ -350,10 +321,8 @@ def residual_rows(
 ) -> list[dict[str, Any]]:
     """Train the networks of random problems, and return their squared residuals before each step.
 
-    Args:
-        draws: number of random problems.
-        seed: root of the random streams; problem k is also that of `eigenvalue_rows`.
-        progress: called with a line for each problem.
+    draws: number of random problems. seed: root of the random streams; problem k is also that of `eigenvalue_rows`.
+    progress: called with a line for each problem.
 
     Returns rows of `row` (which model and step size), `seed` (the draw), `x` (the step), `residual` (|F - y|^2 over
     that before the first step), and `bound` (Corollary C.2's for V at the start, over the same).

@@ -83,13 +83,9 @@ def equivalence(
 ) -> Equivalence | None:
     """Compare at least three of our values with the printed one; None for fewer.
 
-    Args:
-        ours: one value for each seed.
-        theirs: the printed value.
-        margin: the largest difference that counts as none, in the unit of the measure.
-        step: the measure's smallest step, in its unit.
-        theirs_std: the printed sample standard deviation; it counts only with `theirs_runs` (Welch).
-        theirs_runs: the number of runs that it is over.
+    ours: one value for each seed. theirs: the printed value. margin: the largest difference that counts as none, in the
+    unit of the measure. step: the measure's smallest step, in its unit. theirs_std: the printed sample standard
+    deviation; it counts only with `theirs_runs` (Welch). theirs_runs: the number of runs that it is over.
     """
     if len(ours) < MIN_SEEDS:
         return None
@@ -269,10 +265,8 @@ def judge_order(agreement: RankAgreement | None, pairs: Sequence[PairWord], reas
     "order differs" if a pair contradicts. "order reproduced" if none does, at least half of the pairs agree, and at
     most 2.5 % of all orders correlate as well. "undecided" otherwise, and for fewer than five rows.
 
-    Args:
-        agreement: rank correlation of ours and theirs; None for too few rows.
-        pairs: the verdict on each pair of rows.
-        reason: why orders cannot be compared, whatever the agreement is.
+    agreement: rank correlation of ours and theirs; None for too few rows. pairs: the verdict on each pair of rows.
+    reason: why orders cannot be compared, whatever the agreement is.
     """
     if reason is not None:
         return Verdict("not comparable", reason)

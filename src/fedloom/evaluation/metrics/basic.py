@@ -129,9 +129,7 @@ class ByGroup(Metric):
     def of(cls, predictions: Predictions, groups: Groups) -> Self:
         """Return the state of one batch.
 
-        Args:
-            predictions: scores and labels of the batch.
-            groups: the group of each sample, and the number of groups.
+        predictions: scores and labels of the batch. groups: the group of each sample, and the number of groups.
         """
         indices, correct = groups.indices.cpu(), (predictions.predicted == predictions.labels).cpu()
         return cls(indices[correct].bincount(minlength=groups.count), indices.bincount(minlength=groups.count))
