@@ -1,6 +1,6 @@
 """The functions of the top level: `fedloom.scenario`, `run`, `compare`, `inspect`, `read`, `diagnose` and `advise`.
 
-Diagnosis and advice are imported when they are called, so that a run does without them.
+Diagnosis and advice are imported when they are called, because a run does not need them.
 """
 
 from __future__ import annotations
@@ -72,12 +72,12 @@ def run(
 
     Args:
         method: name of the method; `base+wrapper` for a method in a wrapper.
-        scenario: a description from `fedloom.scenario`, its arguments as a mapping, or a `Scenario` of your own; a name
-            is `fedloom.scenario(name)`.
-        model: a name or a mapping as in a config; a module, of which every run trains a copy with its weights; or a
-            function that makes one from the run's seed, called with those of `input_shape` and `num_classes` that it
-            names; a list for clients that differ; None takes mlp for features [n, d] of your own, bilstm for token ids
-            of your own, and else what suits the source.
+        scenario: a description from `fedloom.scenario`, its arguments as a mapping, or your `Scenario`; a name is short
+            for `fedloom.scenario(name)`.
+        model: a name or a mapping as in a config; a module, which every run copies with its weights; or a function that
+            makes one. A function may take `input_shape` and `num_classes`, and draws weights from the run's seed. With
+            a list, clients have different models. None takes the default of the source; for your data that is mlp
+            for features [n, d] and bilstm for token ids.
         out: run folder; None keeps nothing on disk.
         existing: what to do with a folder that holds an unfinished run of the same config: "refuse" it, "resume" it, or
             start "fresh".
@@ -148,9 +148,9 @@ def compare(
         model: as for `run`; a list is one value, for clients that differ, and a list of lists compares several.
         out: folder of the run folders; runs that have finished there are reused. None keeps nothing on disk.
         existing: "resume" continues unfinished runs in `out`, "fresh" starts all again, "refuse" refuses them.
-        jobs: processes at a time; more than one needs `out`, and, as Python's `multiprocessing` does, a script whose
-            work stands below `if __name__ == "__main__":`.
-        callbacks: objects that watch the runs; every run gets copies of its own.
+        jobs: processes at a time; more than one needs `out`, and a script with `if __name__ == "__main__":`, as always
+            with Python's `multiprocessing`.
+        callbacks: objects that watch the runs; they are copied for every run.
         references: add the rows that a gain has to beat, `REFERENCES` in `fedloom.runs.config.grid`.
         progress: as in `run`.
         keys: those of a config. Each may be a list of values, which are compared as well, e.g. `rounds=[10, 30]`,
@@ -183,8 +183,8 @@ def inspect(scenario: str | ScenarioConfig | Scenario | Any, seed: int = 0) -> I
     A notebook shows the table and the picture; `print` shows the table, `save` writes the picture to a file.
 
     Args:
-        scenario: what `fedloom.run` takes, or data of your own, as `fedloom.scenario` takes them.
-        seed: the run seed, by which a description is dealt that has no seed of its own.
+        scenario: a scenario as for `fedloom.run`, or your data as for `fedloom.scenario`.
+        seed: the run seed; a description without `seed` is dealt by it.
 
     Raises `ConfigError` and `DataError` as `fedloom.scenario`.
     """
@@ -218,7 +218,7 @@ def read(folder: Path | str, allow_mixed: bool = False) -> Result | Comparison:
     if is_run(path):
         result = Result.read(path)
         if result is None:
-            raise ConfigError(f"{path}: {unfinished(path)}; the same call with existing='resume' goes on with it")
+            raise ConfigError(f"{path}: {unfinished(path)}; the same call with existing='resume' continues it")
         return result
     collected = collect([path], allow_mixed)
     for left_out, why in collected.left_out:
@@ -233,7 +233,7 @@ def diagnose(target: Any, net: Net | None = None, seed: int = 0) -> Diagnosis:
         target: a scenario, as `fedloom.run` takes it; a config; or the result of a finished run.
         net: a network whose features are compared, for a scenario; None compares labels and amounts alone. A config and
             a result have their own.
-        seed: the run seed, by which a scenario is dealt that has no seed of its own.
+        seed: the run seed; a scenario without `seed` is dealt by it.
 
     Returns the diagnosis: `rows()` in words, `facts()` as JSON values.
 

@@ -141,7 +141,7 @@ class Study:
             only: as in `plan`.
             jobs: processes at a time; more than one needs a script with `if __name__ == "__main__":`.
             progress: as in `fedloom.run`.
-            callbacks: every run gets copies of its own.
+            callbacks: copied for every run.
             allow_mixed: join cells that other versions of fedloom made.
 
         Raises `ConfigError` and `RunFolderError` as `fedloom.runs.studies.run_study.run_study`.

@@ -244,7 +244,8 @@ def test_nothing_mixes_protocols(ditto, tmp_path):
     pandas = done.to_pandas()
     assert len(pandas) == len(rows)
     assert set(pandas["protocol"]) == set(ALL)
-    assert len(ditto.to_pandas().query("name == 'accuracy' and split == 'test' and round == 2 and client.isna()")) == 5
+    frame = Result.of(ditto).to_pandas()
+    assert len(frame.query("name == 'accuracy' and split == 'test' and round == 2 and client.isna()")) == 5
     assert [row["protocol"] for row in ditto.summary()] == list(ditto.protocols)
     page = write_report([fedavg, ditto], tmp_path / "report.html").read_text()
     assert all(f"<h3>{protocol}</h3>" in page for protocol in ALL)

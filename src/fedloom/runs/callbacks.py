@@ -28,7 +28,7 @@ class Callback:
     """
 
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> str | None:
-        """Before `on_start` of a run that goes on: the rows of its earlier rounds. A reason returned ends it here."""
+        """Before `on_start` of a resumed run: the rows of its earlier rounds. Return a reason to end the run here."""
 
     def on_start(self, config: RunConfig, first_round: int) -> None:
         """Before the first round of this process; `first_round` is above 1 after a resume."""
@@ -105,7 +105,7 @@ _LOOP_NAMES = re.compile(r"clients|samples_adapted|seconds_checkpoint|(degenerat
 
 
 class CallbackMeasures:
-    """Collects what the callbacks of one run measure, and knows whose measure each name is."""
+    """Collects the measures of one run's callbacks, and remembers which callback uses which name."""
 
     def __init__(self, callbacks: Sequence[Callback]) -> None:
         self._callbacks = callbacks
@@ -124,7 +124,7 @@ class CallbackMeasures:
         round_, weights = federation.round, functools.partial(copy_weights, federation)
         loop_names, measured = {row["name"] for row in rows}, list[Row]()
         for callback in self._callbacks:
-            # Without a measure of its own nothing is copied: neither for a Callback nor for an object of its form.
+            # Copying all rows costs time, so skip callbacks, duck-typed ones included, that do not override on_measure.
             if getattr(type(callback), "on_measure", Callback.on_measure) is Callback.on_measure:
                 continue
             measures = callback.on_measure(config, round_, [row.copy() for row in rows], weights)

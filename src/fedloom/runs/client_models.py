@@ -1,4 +1,4 @@
-"""Client models of the rounds that `checkpoint.keep_clients` names: kept while the run goes on, and read again.
+"""Saves and reads the client models of the rounds that `checkpoint.keep_clients` names.
 
 client_models/round-000012/: meta.json (format, version, fingerprint, round, checksums), before.safetensors and
 after.safetensors (states of the server), uploads/ and states/ (of the participants, see `state_archive.py`).
@@ -36,8 +36,8 @@ class KeptRound:
         round: its number, from 1 on.
         before: the server's state before the round.
         after: its state after the round.
-        uploads: what the participants sent, as the server aggregated it, by client id.
-        states: what those participants kept that have a state of their own, by client id.
+        uploads: the participants' uploads as the server aggregated them, by client id.
+        states: the private states of those participants that have one, by client id.
     """
 
     round: int
@@ -134,7 +134,7 @@ class ClientModelKeeper:
 
     Args:
         config: the config of the run.
-        federation: the federation, whose observer this becomes. One that it has already goes on to observe.
+        federation: the federation to observe. An observer that it already has keeps observing.
         folder: the run's folder of client models; None if the run has no folder.
         note: called with a sentence for each round that is kept or left out.
 
@@ -161,7 +161,7 @@ class ClientModelKeeper:
             )
 
     def resume(self, last: int) -> None:
-        """Count what is kept already, and report named rounds that are over and were not kept."""
+        """Add up the bytes of the rounds already kept, and report named rounds that were missed."""
         kept = [round_ for round_ in kept_rounds(self._folder) if round_ <= last]  # later ones are written again
         self._bytes = sum(bytes_of(self._folder, round_) for round_ in kept)
         missing = sorted(self._rounds.intersection(range(1, last + 1)).difference(kept))

@@ -1,9 +1,9 @@
 """Tests of a trained run on clients that never trained: as they come, and after they tuned on a few samples.
 
-A newcomer starts as a client does that takes part for the first time: `client_init` joined with what the server has,
-never with the state of another client. Its support is k samples of each class that it holds, the first k of an order
-drawn for it, so that a larger k adds samples; it is tested on its whole test split, on which it never tunes. Over
-nodes, the newcomers' own nodes do all this.
+A newcomer starts like a client in its first round: from `client_init` and the server's model, never from the state of
+another client. It tunes on k samples of each class that it holds, the first k in a fixed random order, which makes the
+samples for a small k a subset of those for a larger one. It is tested on its whole test split and never tunes on it. In
+a federation of nodes, the newcomers' own nodes do all this.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class TrainedServer:
 
 
 class NewcomerService:
-    """Serves the newcomers of a scenario, and tests what they get.
+    """Gives the newcomers of a scenario a model, tunes it on their samples and tests it.
 
     Args:
         method: the run's.
@@ -96,7 +96,7 @@ class NewcomerService:
         return Newcomer(index, client, self.tasks[group_of(client, self.tasks)])
 
     def names(self, server: TrainedServer) -> list[str]:
-        """Name the ways of serving that are tested, of which each newcomer has all."""
+        """Name the combinations of shots and tuning that every newcomer is tested with."""
         names = [ZERO_SHOT]
         for shots in self.config.shots:
             names += [self._name(shots, tuned) for tuned in self._tunes(server)]
@@ -134,7 +134,7 @@ class NewcomerService:
         return self.method.client_init(self._context(server, newcomer, indices))
 
     def has_personal_model(self, server: TrainedServer, newcomer: Newcomer) -> bool:
-        """Whether the method has a personal model of a newcomer, which a round of its own can train."""
+        """Whether the method has a personal model of a newcomer, which the method's client round can train."""
         state = self.first_state(server, newcomer, self.support(newcomer, "all"))
         ctx = self._server_context(server, newcomer)
         return "personal" in self.method.predictors(server.state, state, ctx)
@@ -278,7 +278,9 @@ def newcomer_notes(config: RunConfig, scenario: Scenario, tests: NewcomerTests |
         return ["evaluation.newcomers has no effect: no client is held out; set scenario.held_out, e.g. {share: 0.2}"]
     if tests is not None and "own" in newcomers.tunes and not tests.has_personal_models:
         method = tests.federation.method.name()
-        return [f"{method} has no personal model, so newcomers are not tested after a round of its own (tunes: own)"]
+        return [
+            f"{method} has no personal model, so newcomers are not tested after the method's client round (tunes: own)"
+        ]
     return [] if tests is None else tests.notes_on_shots()
 
 

@@ -75,7 +75,7 @@ class ProtocolTests:
         evaluators: by protocol, without those that are not offered.
         not_offered: by protocol, why the method is not tested in it.
         details: by protocol, further values of metrics after the last test; empty before it.
-        client_details: by protocol, what the run keeps of single clients from that test.
+        client_details: by protocol, values of single clients from that test that the run stores.
     """
 
     def __init__(self, config: RunConfig, setup: Setup, worker: Worker, federation: Federation) -> None:
@@ -168,7 +168,7 @@ class ProtocolTests:
             asked = ", ".join(self.not_offered)
             reasons = listed(dict.fromkeys(self.not_offered.values()))
             raise ConfigError(
-                f"evaluation.protocols = [{asked}]: {reasons}; `fedloom methods {method}` says what it offers"
+                f"evaluation.protocols = [{asked}]: {reasons}; `fedloom methods {method}` lists the models it has"
             )
         tested = [offered_by_kind[evaluator.model_kind] for evaluator in self.evaluators.values()]
         unknown = next((name for name in also if not any(name in offered for offered in tested)), None)

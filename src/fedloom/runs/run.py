@@ -102,7 +102,7 @@ def _in_folder(
             return dataclasses.replace(finished, memory=Memory(config, scenario))
         if existing == "refuse":
             raise RunFolderError(
-                f"{folder.path} holds an unfinished run of this config; go on with --resume, or start again with "
+                f"{folder.path} holds an unfinished run of this config; continue with --resume, or start again with "
                 "--fresh"
             )
     folder.check_files()
@@ -167,8 +167,8 @@ class _Run(Generic[R]):
         )
         self.rows: list[Row] = []
         self.best: tuple[int, float] | None = None  # round and validation value, where it selects the round
-        self.checkpoint: Path | None = None  # this run's last checkpoint,
-        self.checkpoint_sha256, self.checkpoint_round = "", 0  # the sha256 of what it holds, and its round
+        self.checkpoint: Path | None = None  # the last checkpoint of this run
+        self.checkpoint_sha256, self.checkpoint_round = "", 0  # sha256 of its content, and its round
         self.engine_warning: str | None = None  # of the engine
         self.stop_reason: str | None = None  # why a callback ended the run before its last round
 

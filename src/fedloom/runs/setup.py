@@ -93,7 +93,7 @@ class Setup:
     def evaluators(
         self, config: RunConfig, worker: Worker, scenario: Scenario
     ) -> Mapping[str, Evaluator | FewShotEvaluator]:
-        """Build the evaluators of a scenario, by protocol; the worker gets them, too, for tests on clients."""
+        """Build the evaluators of a scenario, by protocol, and hand them to the worker for tests on clients."""
         on_device = replace(scenario, train_set=worker.data, test_set=scenario.test_set.to(worker.device))
         evaluation = config.evaluation
         if evaluation.protocol == "few-shot":

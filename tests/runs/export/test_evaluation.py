@@ -226,7 +226,7 @@ def test_other_files_and_metrics_are_refused(folder, data, tmp_path):
         fl.evaluate(folder, data, metrics=["aurok"])
     with pytest.raises(ConfigError, match="metric domain_accuracy: new data say no domain of their samples; leave it"):
         fl.evaluate(folder, data, metrics=["domain_accuracy"])
-    with pytest.raises(ConfigError, match="metric attack_success: nobody attacks new data; leave it out"):
+    with pytest.raises(ConfigError, match="metric attack_success: new data hold no attacked samples; leave it out"):
         fl.evaluate(folder, data, metrics=["attack_success"])
 
 

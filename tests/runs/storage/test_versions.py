@@ -21,7 +21,7 @@ def test_one_version_is_no_mix() -> None:
 def test_several_versions_are_refused_with_a_run_of_another_one() -> None:
     says = (
         f"runs of different versions of fedloom: 2 runs of 0.0.1 and 1 run of {__version__}; b is of 0.0.1, this is "
-        f"{__version__}: keep each version in a folder of its own, or --allow-mixed joins them"
+        f"{__version__}: keep each version in a separate folder, or join them with --allow-mixed"
     )
     with pytest.raises(ConfigError) as raised:
         refuse_mixed({"a": __version__, "b": "0.0.1", "c": "0.0.1"})

@@ -107,12 +107,12 @@ def test_the_hash_is_of_everything_but_how_cells_are_executed() -> None:
         ({"settings": []}, "settings = []: no cell is left"),
         ({"settings": {"a": {"without": ["fedavg"]}}, "methods": ["fedavg"]}, "settings = ['a']: no cell is left"),
         ({"trials": {"rounds": 2}}, "trials = {'rounds': 2}: nothing is tuned; give tune, or leave trials out"),
-        ({"tune": {"seed": [1, 2]}}, "tune.seed: every cell has a seed of its own; tune other keys"),
-        ({"tune": {"method": ["fedavg", "fedprox"]}}, "tune.method: every cell has a method of its own"),
-        ({"tune": {"preset": {"low": 1, "high": 2}}, "tries": 2}, "tune.preset: every cell has a preset of its own"),
+        ({"tune": {"seed": [1, 2]}}, "tune.seed: every cell has its own seed; tune other keys"),
+        ({"tune": {"method": ["fedavg", "fedprox"]}}, "tune.method: every cell has its own method"),
+        ({"tune": {"preset": {"low": 1, "high": 2}}, "tries": 2}, "tune.preset: every cell has its own preset"),
         (
             {"methods": {"weird": {"method": ["fedavg", "fedprox"]}}},
-            "methods.weird.method = ['fedavg', 'fedprox']: a label is of one; give each a label of its own",
+            "methods.weird.method = ['fedavg', 'fedprox']: a label names one method; give each method a label",
         ),
         (
             {

@@ -1,1 +1,1 @@
-"""Floor 5: the keys of a config, how it is read and checked, and what is built from it before training."""
+"""Floor 5: the keys of a config, how a config is read and checked, and the objects built from it before training."""

@@ -21,7 +21,7 @@ from fedloom.nets import MODELS
 from fedloom.nets.blocks import model_options
 from fedloom.runs.storage.schemas import leaves
 
-# Pydantic's words for what a section is, in those of a config.
+# Replaces pydantic's message "Input should be a valid dictionary or instance of ...", which means nothing in YAML.
 _SECTION = "a section holds keys with values, as {key: value} or key.name=value"
 _UNION_MEMBER = re.compile(
     r"str|int|float|bool|ModelConfig|constrained-\w+|literal\[.*|(list|dict|tuple)\[.*|function-.*"
@@ -139,7 +139,7 @@ def check_options(model: str, options: Mapping[str, Any]) -> None:
             adapter.validate_json(json.dumps(value, default=str), strict=True)  # as JSON, where a list may be a tuple
         except ValidationError as error:
             raise explain_validation_error(error, f"model.{key}", BaseModel) from None
-        except PydanticUserError:  # a type of which pydantic knows nothing
+        except PydanticUserError:  # pydantic cannot validate this type
             continue
 
 

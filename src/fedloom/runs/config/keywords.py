@@ -1,8 +1,8 @@
 """Configs from Python values: the keywords of `fedloom.run`, `compare` and `scenario`, and descriptions of scenarios.
 
-The keywords are typed so that editors complete and check them. They are the fields of `RunConfig` and `ScenarioConfig`
-without those that are parameters of their own; a test compares the two. A section is a mapping of its keys to values;
-where it has a `name`, the name alone will do.
+The keywords are typed for editors, which complete and check them. They repeat the fields of `RunConfig` and
+`ScenarioConfig` that are not parameters of these functions; a test compares the two. A section is a mapping of its keys
+to values; where it has a `name`, the name alone will do.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ Section: TypeAlias = Mapping[str, Any]
 
 
 class RunKeywords(TypedDict, total=False):
-    """Keys of a run's config beside method, scenario and model."""
+    """Keys of a run's config, except method, scenario and model."""
 
     preset: str
     share: Literal["all", "trainable"]
@@ -66,7 +66,7 @@ class CompareKeywords(TypedDict, total=False):
 
 
 class ScenarioKeywords(TypedDict, total=False):
-    """Keys of a scenario beside its source; its source and its partition add their own."""
+    """Keys of every scenario, except the source. Each source and each partition has further ones."""
 
     partition: str
     clients: int
@@ -91,15 +91,15 @@ def scenario(source: Any, **keys: Any) -> ScenarioConfig | Scenario:
     """Describe a scenario, e.g. `scenario("digits", partition="dirichlet", alpha=0.1, clients=10)`.
 
     Args:
-        source: the name of a source, or data of your own: a pair of arrays (x, y), a torch Dataset of (sample, label),
-            a list of either (one a client), a Hugging Face `Dataset` or `DatasetDict`, or what
-            `fedloom.data.from_arrays`, `from_torch`, `from_clients` and `from_huggingface` give, which take options.
-            Data of your own are dealt at once, by `seed` (default 0): the same clients for every run.
+        source: the name of a source, or your data: a pair of arrays (x, y), a torch Dataset of (sample, label), a list
+            of either (one per client), or a Hugging Face `Dataset` or `DatasetDict`. For options, pass the result of
+            `fedloom.data.from_arrays`, `from_torch`, `from_clients` or `from_huggingface`. Your data are dealt at once,
+            by `seed` (default 0), and every run gets the same clients.
         keys: keys of the config's section `scenario`, and of the source, the partition and the like that they name.
 
-    Without `partition` and its keys, each owner becomes a client where samples have owners; other samples are dealt
-    alike (`iid`). Raises `ConfigError` for unknown names or keys and for values out of range, `DataError` for data that
-    it does not know or that do not fit.
+    Without `partition` and its keys, each owner becomes a client if samples have owners; otherwise the samples are
+    dealt at random (`iid`). Raises `ConfigError` for unknown names or keys and for values out of range, and `DataError`
+    for data of an unknown type or of shapes that do not fit.
     """
     with reproducible_settings():
         splits = None if isinstance(source, str) else splits_from(source)
@@ -120,7 +120,7 @@ describe = scenario  # other functions have a parameter of that name
 
 
 def suited(model: Any, user_scenario: Scenario | None) -> Any:
-    """`model`, or for data of one's own without images the name of one that takes them."""
+    """Return `model`; if it is None and the user's data are no images, the name of a model that takes them."""
     train_set = None if user_scenario is None else user_scenario.train_set
     if model is not None or train_set is None or train_set.x.dim() != 2:
         return model
@@ -128,7 +128,7 @@ def suited(model: Any, user_scenario: Scenario | None) -> Any:
 
 
 def scenario_section(scenario: Any) -> dict[str, Any]:
-    """The section of a config that stands for a scenario. Raises `ConfigError` for what is none."""
+    """Return the section `scenario` of a config for a name, a mapping or a description; else raise `ConfigError`."""
     if isinstance(scenario, str):
         scenario = describe(scenario)
     if isinstance(scenario, Mapping) and isinstance(scenario.get("source"), str):

@@ -1,7 +1,8 @@
 """Drops keys that stop applying when a config is overridden: switching `scenario.partition` from `dirichlet` to `iid`
 removes `alpha`.
 
-One key names the kind (a partition, a source, a model, an optimiser); the kind's own keys stand in the same section.
+One key of a section names the kind (a partition, a source, a model, an optimiser), and the same section has the keys of
+that kind.
 """
 
 from __future__ import annotations
@@ -51,8 +52,8 @@ def drop_keys_of_former_kinds(former: Mapping[str, Any], values: dict[str, Any],
     Args:
         former: the values before the change.
         values: the values after it, from which keys are removed.
-        typed: dotted keys that somebody typed for the change; they and what is below them stay, so that `parse` refuses
-            them where they do not fit. Kinds that do not exist are left to `parse`, too.
+        typed: dotted keys that the user gave for the change. They stay, with all keys below them, and `parse` refuses
+            those that do not fit. It also refuses kinds that do not exist.
     """
     phrases = []
     for path, (common, kinds) in _sections_with_kinds(values):
@@ -173,7 +174,10 @@ def _unfit_beside(
 
 
 def _dropped_for_nodes(section: dict[str, Any], before: Mapping[str, Any], typed: Collection[str]) -> list[str]:
-    """Drop what the source nodes does not take, where it comes or goes; the owners are its partition."""
+    """Drop keys that the source `nodes` does not take when a change switches to it, or `partition` when one leaves it.
+
+    The nodes own their data, so there is nothing to partition.
+    """
     is_nodes, was_nodes = (values.get("source") == Nodes.kind for values in (section, before))
     if is_nodes == was_nodes:
         return []
@@ -220,7 +224,7 @@ def _sections_that_became_words(former: Mapping[str, Any], values: Mapping[str, 
 
 
 def _dropped(section: Any, path: _Path, unfit: Sequence[str], typed: Collection[str], cause: str) -> list[str]:
-    """Drop keys that nobody typed from a section; a phrase that says so, if there are any."""
+    """Drop the keys `unfit` from a section unless the user typed them, and return a phrase that names them."""
     prefixes = ["", *(".".join(path[: end + 1]) for end in range(len(path)))]
     if any(prefix in typed for prefix in prefixes if prefix):
         return []

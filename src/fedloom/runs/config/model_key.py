@@ -21,12 +21,12 @@ from fedloom.runs.config.keys import check_options
 
 
 class ModelConfig(BaseModel):
-    """A model with options of its own: `{name: mlp, hidden: [100]}`."""
+    """A model with options: `{name: mlp, hidden: [100]}`."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     name: str = Field(
-        description="Name of a registered model; its own options stand beside this key. `fedloom models` lists them.",
+        description="Name of a registered model; add its options next to this key. `fedloom models` lists them.",
         examples=["mlp"],
     )
 
@@ -41,13 +41,13 @@ class ModelConfig(BaseModel):
         return None
 
     def options(self) -> dict[str, Any]:
-        """Return the options that its factory gets beside the shapes."""
+        """Return the options that its factory takes in addition to the shapes."""
         return dict(self.model_extra or {})
 
     def check(self) -> None:
         """Raise `ConfigError` for a model or an option that is not known."""
         if self.name == "given":
-            raise ConfigError("model = given: this run used a model from Python; pass it to fedloom.run to go on")
+            raise ConfigError("model = given: this run used a model from Python; pass it to fedloom.run to continue")
         if self.name not in MODELS:
             raise ConfigError(
                 f"unknown model {short_repr(self.name)}: {suggest_name(self.name, {*MODELS.names(), *MODEL_GROUPS})}"

@@ -135,7 +135,7 @@ def _schema_of_option(field: FieldInfo) -> dict[str, Any]:
     constrained: Any = Annotated[field.annotation, field]
     try:
         schema = TypeAdapter(constrained).json_schema()
-    except PydanticUserError:  # a type of which pydantic knows nothing
+    except PydanticUserError:  # pydantic has no schema for this type
         schema = {"description": field.description or ""}
     return schema if field.is_required() else {**schema, "default": field.default}
 
@@ -158,7 +158,7 @@ def _keys_of_schema(
 
 
 def _alternatives(value: Mapping[str, Any], definitions: Mapping[str, Any]) -> Sequence[Mapping[str, Any]]:
-    """The schemas of which a value fulfils one, references replaced by what they refer to."""
+    """The alternative schemas of a value, with references resolved."""
     if "$ref" in value:
         return [definitions[value["$ref"].rpartition("/")[2]]]
     return [schema for part in value.get("anyOf", ()) for schema in _alternatives(part, definitions)] or [value]
@@ -201,7 +201,7 @@ _NAMED = 5  # names in a message
 
 @dataclass(frozen=True, slots=True)
 class ReadyConfig:
-    """One file. Its first comment line says what it is."""
+    """A config file that comes with fedloom. Its first comment line describes it."""
 
     name: str
     path: Path
@@ -257,7 +257,7 @@ def _hint(name: str, ready: Mapping[str, object]) -> str:
 
 
 def _folder() -> Path:
-    """`configs/` beside the package when installed, at the root of a checkout."""
+    """Find `configs/`: next to the installed package, or at the root of a checkout."""
     package = Path(__file__).resolve().parents[2]
     for folder in (package / "configs", package.parents[1] / "configs"):
         if (folder / "demo.yaml").is_file():

@@ -26,12 +26,12 @@ _SECTION = "scenario.public"
 
 
 class PublicConfig(BaseModel):
-    """Data at the server from a source of its own, beside whose keys it takes these."""
+    """Data at the server from a second source. The section has these keys and those of the source."""
 
     model_config = ConfigDict(extra="allow", frozen=True)
 
     source: str = Field(
-        description="Data source of the server's data, by name; its own keys stand beside this one.",
+        description="Data source of the server's data, by name; add the keys of the source next to this one.",
         examples=["digits"],
     )
     samples: int | None = Field(
@@ -72,7 +72,7 @@ class PublicConfig(BaseModel):
 
 
 def share_or_source(value: Any) -> Any:
-    """A value of the key as a share or a `PublicConfig`. Raises `ConfigError` for what is neither."""
+    """Return a value of the key as a share or a `PublicConfig`. Raises `ConfigError` for other values."""
     if isinstance(value, Mapping):
         try:
             return PublicConfig(**value)
@@ -91,7 +91,7 @@ _counted: dict[Hashable, int | None] = {}
 def count_clients(source: Source, partition: Partition) -> int | None:
     """Return the number of clients that the data decide; None if the config does.
 
-    A source is read once, and anew if one of the files that it names has changed. Raises what reading it raises.
+    A source is read once, and again if one of the files that it names has changed. Raises as `Source.load`.
     """
     key = tuple((type(part), part.model_dump_json(), *_stamps(part)) for part in (source, partition))
     if key not in _counted:
@@ -115,11 +115,12 @@ class ScenarioConfig(BaseModel):
     model_config = ConfigDict(extra="allow", frozen=True)
 
     source: str = Field(
-        "digits", description="Data source, by name; its own keys stand beside this one. `fedloom datasets` lists them."
+        "digits",
+        description="Data source, by name; add its keys next to this one. `fedloom datasets` lists the sources.",
     )
     partition: str = Field(
         "dirichlet",
-        description="Partition, by name: the rule that deals samples to clients. Its own keys stand beside this one.",
+        description="Partition, by name: the rule that deals samples to clients. Add its keys next to this one.",
     )
     clients: int = Field(
         10, ge=1, description="Number of clients; partition natural counts the owners unless it is given."
@@ -159,8 +160,8 @@ class ScenarioConfig(BaseModel):
     held_out: HeldOut | None = Field(
         None,
         description="Clients that never train, as {share: share of the clients} or as a list of their ids, or all data "
-        "of one domain, as {domain: its name}; the trained run is tested on them as on newcomers. Null holds nobody "
-        "out.",
+        "of one domain, as {domain: its name}; the trained run is tested on them as on newcomers. With null all "
+        "clients train.",
         examples=[{"share": 0.2}, {"clients": [3, 7]}, {"domain": "dslr"}],
     )
     seed: int | None = Field(
@@ -215,7 +216,7 @@ class ScenarioConfig(BaseModel):
         if self.split is not None and "val" in self.model_fields_set:
             raise ConfigError("scenario.val: split states the validation share too; leave val out")
         if self.split is not None and self.tests == "matched":
-            raise ConfigError("scenario.tests = 'matched': with split, clients are tested on samples of their own")
+            raise ConfigError("scenario.tests = 'matched': with split, each client is tested on its own samples")
         return self
 
     def _take_count(self, clients: int | None) -> None:
@@ -254,7 +255,7 @@ class ScenarioConfig(BaseModel):
             )
         if sorted(held_out.clients or ()) != last:
             raise ConfigError(
-                f"scenario.held_out: with source nodes, the clients that never train are the last ones, so that the "
+                f"scenario.held_out: with source nodes, the clients that never train are the last ones, because the "
                 f"others keep their numbers; number the nodes so, and write {last}"
             )
 
@@ -275,7 +276,7 @@ class ScenarioConfig(BaseModel):
             )
 
     def last_newcomers(self) -> int:
-        """The number of nodes that never train where nodes have data of their own: they are the last ones."""
+        """The number of nodes that never train, which are the last ones; 0 for sources other than `nodes`."""
         return len(self.held_out.clients or ()) if self.source == Nodes.kind and self.held_out is not None else 0
 
     def parts(self) -> tuple[Source, Partition]:
@@ -328,7 +329,7 @@ class ScenarioConfig(BaseModel):
         return values | source.model_dump(mode="json") | partition.model_dump(mode="json")
 
     def for_fingerprint(self) -> dict[str, Any]:
-        """Return `resolved`, where the digest of a scenario from Python stands for its partition, too."""
+        """Return `resolved`, without the partition of a scenario from Python: its digest already covers the dealing."""
         values = self.resolved()
         if self.source != "given" or self.partition != "natural":
             return values

@@ -29,7 +29,7 @@ def _refuse_repeated(key: str, values: Sequence[Any]) -> None:
 class NewcomersConfig(Section):
     """How clients that never trained (`scenario.held_out`) are served before their tests after the last round.
 
-    All of them are also tested without tuning, and beside a model that they train alone from the first weights.
+    All of them are also tested without tuning, and with a model that they train alone from the initial weights.
     """
 
     shots: tuple[Annotated[int, Field(ge=1)] | Literal["all"], ...] = Field(
@@ -202,7 +202,9 @@ class EvaluationConfig(Section):
 
 def _why_not_listed(name: object) -> str:
     if name == "few-shot":
-        return "its classes are new, so no other protocol can be tested beside it; take evaluation.protocol=few-shot"
+        return (
+            "its classes are new, so no other protocol can be tested in the same run; take evaluation.protocol=few-shot"
+        )
     return suggest_name(str(name), PROTOCOLS)
 
 
@@ -240,7 +242,7 @@ class CheckpointConfig(Section):
     """When checkpoints are written and how many are kept. One is always written at the end.
 
     With `evaluation.select: best_val` one is also written after each round that is the best so far on validation data,
-    and that of the best round is kept, too.
+    and the checkpoint of the best round is always kept.
     """
 
     seconds: float = Field(
@@ -262,7 +264,7 @@ class CheckpointConfig(Section):
 
 
 class FlowerConfig(Section):
-    """Waiting times of a federation over Flower, and bounds on what it accepts from a node."""
+    """Waiting times of a federation over Flower, and limits on the messages of its nodes."""
 
     min_clients: int = Field(
         1, ge=1, description="Smallest number of uploads that closes a round; with fewer the run ends."

@@ -1,8 +1,7 @@
 """The drift of a round, split into its local, sampling and server parts.
 
-Delta is the change of the global model in the round, u_k what the weights of client k change while it trains, p_k its
-share of the samples, S the participants, N all clients, and c the change in the centralised round
-(`synchronous_round`). Then
+Delta is the change of the global model in the round, u_k the change of client k's weights in training, p_k its share of
+the samples, S the participants, N all clients, and c the change in the centralised round (`synchronous_round`). Then
 
     Delta - c  =  (sum_N p_k u_k - c)  +  (sum_S p_k u_k / sum_S p_k - sum_N p_k u_k)  +  (Delta - sum_S ...)
     drift      =  local                +  sampling                                     +  server
@@ -172,7 +171,7 @@ class Decomposition:
         return parts.figures(flat(end.tree, names) - origin, float(origin.norm())) + parts.cohorts(rng)
 
     def _training_worker(self, method: Method) -> Worker:
-        """A worker with nets of its own, whose clients return their trained weights instead of an upload."""
+        """A worker on copies of the nets, whose clients return their trained weights instead of an upload."""
         if self._copy is None:
             recorder, worker = copy.copy(method), self._worker
             recorder.end = _trained  # type: ignore[method-assign]
@@ -195,7 +194,7 @@ class _Parts:
 
     Args:
         participants: clients of the round.
-        central: what the centralised round changes [P].
+        central: change of the weights in the centralised round [P].
         keeps: whether the updates are kept, from which the drift of other cohorts follows.
     """
 

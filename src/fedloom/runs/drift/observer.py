@@ -185,7 +185,7 @@ class DriftObserver:
 
     Args:
         class_counts: returns the training samples of each class of a client [C]; None where only the client knows them.
-        decomposition: splits the drift of a round into its parts; None measures only what the uploads tell.
+        decomposition: splits the drift of a round into its parts; None measures only values that follow from uploads.
     """
 
     def __init__(
@@ -226,7 +226,7 @@ class DriftObserver:
 
 
 class RunDrift:
-    """Measures the drift of a federation's rounds if the config says so, and keeps what it finds.
+    """Measures the drift of a federation's rounds if the config asks for it, and stores the values.
 
     Args:
         config: config of the run.

@@ -30,7 +30,7 @@ from fedloom.runs.storage.log import RoundSelection
 
 _NOT_OF_NEW_DATA = {
     "domain_accuracy": "new data say no domain of their samples",
-    "attack_success": "nobody attacks new data",
+    "attack_success": "new data hold no attacked samples",
 }
 
 
@@ -124,8 +124,8 @@ def _defined(value: float) -> float | None:
 def imported_model(reference: str) -> ModelSource:
     """Return the module, or the function that makes one, which "FILE.py:NAME" or "package.module:NAME" refers to.
 
-    Modules are also looked for in the working directory, and those that a file imports beside it. The user's file is
-    run. Raises `ConfigError` if it cannot be imported or does not have the name.
+    Modules are also found in the working directory, and a file can import its neighbours. Importing runs the user's
+    code. Raises `ConfigError` if it cannot be imported or does not have the name.
     """
     origin, colon, name = reference.rpartition(":")
     if not colon or not origin or not name:

@@ -1,4 +1,4 @@
-"""Modules with trained weights, and the JSON beside an exported file: the net, its input and its classes."""
+"""Modules with trained weights, and the JSON file that describes an exported one: net, input and classes."""
 
 from __future__ import annotations
 
@@ -149,28 +149,28 @@ def metadata_path(path: Path) -> Path:
 
 
 def write(metadata: ExportMetadata, raw: bytes, path: Path) -> Path:
-    """Write the bytes of a model to `path` and metadata beside it, and return the latter's path.
+    """Write the bytes of a model to `path` and its metadata to a .json of the same name, and return the latter's path.
 
     Raises as `check_place`.
     """
     check_place(path)
-    beside = metadata_path(path)
+    metadata_file = metadata_path(path)
     described = metadata.model_copy(
         update={"format": format_of(path), "weights": path.name, "sha256": hashlib.sha256(raw).hexdigest()}
     )
     try:
         write_atomic(path, raw)
-        write_atomic(beside, described.model_dump_json(indent=1) + "\n")
+        write_atomic(metadata_file, described.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be written ({error.strerror})") from None
-    return beside
+    return metadata_file
 
 
 def check_place(path: Path) -> None:
     """Raise `ConfigError` for a wrong suffix or foreign files at `path`, `RunFolderError` if it is not writable."""
     format_of(path)
-    beside = metadata_path(path)
-    for file in (path, beside):
+    metadata_file = metadata_path(path)
+    for file in (path, metadata_file):
         if file.exists() and not is_exported(path):
             raise ConfigError(f"{file} is there, and no export of fedloom's; choose another name with --out")
         try:
@@ -184,28 +184,30 @@ def read(path: Path) -> tuple[ExportMetadata, Tree]:
 
     Raises `RunFolderError` for files that are missing, damaged, or do not belong together.
     """
-    beside = metadata_path(path)
+    metadata_file = metadata_path(path)
     try:
-        metadata = ExportMetadata.model_validate_json(beside.read_bytes())
+        metadata = ExportMetadata.model_validate_json(metadata_file.read_bytes())
         raw = path.read_bytes()
         tree = load(raw)
     except FileNotFoundError as error:
-        raise RunFolderError(f"{error.filename}: no such file; an export is {path.name} and {beside.name}") from None
+        raise RunFolderError(
+            f"{error.filename}: no such file; an export is {path.name} and {metadata_file.name}"
+        ) from None
     except ValidationError as error:
         first = error.errors()[0]
         key = ".".join(str(part) for part in first["loc"]) or "it"
         raise RunFolderError(
-            f"{beside}: no metadata of an export ({key}: {first['msg']}); export the run again"
+            f"{metadata_file}: no metadata of an export ({key}: {first['msg']}); export the run again"
         ) from None
     except (SafetensorError, OSError) as error:
         raise RunFolderError(f"{path}: cannot be read ({error}); export the run again") from None
     if hashlib.sha256(raw).hexdigest() != metadata.sha256:
-        raise RunFolderError(f"{path}: does not match the sha256 in {beside.name}; export the run again")
+        raise RunFolderError(f"{path}: does not match the sha256 in {metadata_file.name}; export the run again")
     return metadata, tree
 
 
 def is_exported(path: Path) -> bool:
-    """Return whether the metadata beside `path` are those of a model that fedloom exported to this path."""
+    """Return whether fedloom exported the file at `path`, according to the metadata next to it."""
     try:
         content = parse_json(metadata_path(path).read_text(encoding="utf-8"))
     except (OSError, ValueError):

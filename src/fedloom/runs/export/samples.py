@@ -208,7 +208,7 @@ def read_labelled(
     Args:
         data: a folder with a folder of files for each class, an .npz with x and y (or x_test and y_test), a .csv or
             .parquet, or arrays (x, y). Labels are class names, or ids where no class has a number for its name.
-        metadata: says what the model takes.
+        metadata: describes the input of the model and its classes.
         label: the column with the labels of a table.
         note: called with a sentence on unusual files.
 
@@ -241,7 +241,7 @@ def read_labelled(
         samples, labels = read_labelled_table(data, metadata.input, column, lambda unusual: note(unusual.text))
         return _paired(samples, class_ids_of(labels, classes, str(data)), str(data))
     else:
-        raise DataError(f"{data}: no folder of classes, .npz, .csv or .parquet; labels are needed beside the samples")
+        raise DataError(f"{data}: no folder of classes, .npz, .csv or .parquet; every sample needs a label")
     _, samples = read_samples([data], metadata.input, lambda unusual: note(unusual.text))
     return _paired(samples, class_ids_of(labels, classes, str(data)), str(data))
 
@@ -284,7 +284,7 @@ def _folder(folder: Path, metadata: ExportMetadata, note: Callable[[str], None])
 
 
 def _except_for_sizes(note: Callable[[str], None]) -> Callable[[SampleNote], None]:
-    """Return what passes on notes, but for those on pictures that were resized, as those of the training set were."""
+    """Return a function that drops notes on resized pictures, because the training pictures were resized as well."""
     return lambda unusual: None if unusual.kind == "resized" else note(unusual.text)
 
 

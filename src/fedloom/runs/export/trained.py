@@ -78,7 +78,7 @@ class Trained:
             return torch.cat([self.module(data.gather(part)) for part in parts])
 
     def save(self, path: Path | str) -> Path:
-        """Write the model to `path` and its metadata beside it (.json), and return the metadata's path.
+        """Write the model to `path` and its metadata to a .json of the same name, and return the latter's path.
 
         The suffix of `path` is the format: .safetensors holds the weights; .onnx and .pt2 (torch.export) also hold the
         computation, which is checked against the module. Raises as `fedloom.runs.export.modules.write` and
@@ -143,7 +143,7 @@ def load(
     An unfinished run gives the model of its last checkpoint, with a warning.
 
     Args:
-        path: a run folder or an exported file; a file holds one model, so that client and at are for folders.
+        path: a run folder or an exported file. A file holds a single model, so `client` and `at` need a folder.
         client: number of the client whose personal model is loaded; None for the server's.
         at: after the last round, or "best_val" for the best one on validation data if `evaluation.select` is best_val.
         model: your module or its factory, if the run was given one.
@@ -259,7 +259,7 @@ def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: N
     if at == "last" and folder.read_json("summary.json") is None:
         latest = checkpoints.load_latest(folder.checkpoints, fingerprint, note)
         if latest is None:
-            raise RunFolderError(f"{folder.path}: unfinished, and without a checkpoint yet; go on with --resume")
+            raise RunFolderError(f"{folder.path}: unfinished, and without a checkpoint yet; continue with --resume")
         note(f"{folder.path} is unfinished: this is the model after round {latest.round} of {config.rounds}")
         return latest
     round_ = _round(folder.log.rows(), at, config, folder.read_json("summary.json") or {})
@@ -317,7 +317,7 @@ class RoundModels:
         return self._model_of(self._kept.before, self.round - 1)
 
     def client(self, client: int) -> nn.Module:
-        """Return the model that a participant had at the end of the round: what it sent, with what it kept to itself.
+        """Return the model that a participant had at the end of the round: its upload joined with its private state.
 
         Raises `ConfigError` for a client that did not take part, and for methods whose uploads hold no model.
         """
@@ -358,7 +358,7 @@ class RoundModels:
                 "cannot be made of them"
             )
         missing = task.init.keys() - tree.keys()
-        if missing:  # what is neither sent nor kept is as it was received, unless the client trained it
+        if missing:  # weights neither sent nor kept equal the received ones, unless the client trained them
             start = method.begin(method.down(self._kept.before, client, server_ctx), state, facts)
             phases = [phase for phase in method.phases(start, facts) if isinstance(phase, Train)]
             trained = frozenset[Role]().union(*(phase.trains for phase in phases)) - {Role.EXTRA}  # begin knows where

@@ -1,1 +1,1 @@
-"""Floor 5: what a run keeps on disk: its folder, its log, its checkpoints and client states."""
+"""Floor 5: a run on disk: its folder, its log, its checkpoints and client states."""

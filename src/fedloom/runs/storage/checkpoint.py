@@ -1,8 +1,9 @@
 """Checkpoints: a federation between two rounds, on disk, in folders that are complete or absent.
 
 checkpoint/round-000012/: meta.json (format, version, fingerprint, round, checksums), server.safetensors, and the client
-states (`state_archive.py`). Equal federations have the same sha256, whenever checkpoints were written. A checkpoint may
-come from somebody else, with checksums that fit damaged states, so a run checks the states before it goes on.
+states (`state_archive.py`). Equal federations have the same sha256, whenever checkpoints were written. Checkpoints may
+be shared, and checksums do not protect against states that were changed on purpose, so a run also checks the states
+before it resumes.
 """
 
 from __future__ import annotations
@@ -66,7 +67,7 @@ def save(
         previous: the checkpoint of this run that was saved or loaded before.
         changed: clients whose state changed since; the states of others are shared with `previous`.
         best_round: a round whose checkpoint stays.
-        for_rewind: also keep some older ones (`is_kept_for_rewind`), so that a run can be taken back.
+        for_rewind: also keep some older ones (`is_kept_for_rewind`), for `rewind`.
 
     Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
     """
@@ -131,7 +132,7 @@ def load_latest(
             checkpoint = _load(path, fingerprint)
             if log is None or log.starts_with(checkpoint.metrics):
                 break
-            unusable.append((path.name, f"does not fit {log.path.name}, of which rows were lost or changed"))
+            unusable.append((path.name, f"does not fit {log.path.name}, where rows were lost or changed"))
         except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
             unusable.append((path.name, f"is damaged ({error})"))
     else:
@@ -166,7 +167,7 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
     if meta["format"] != _FORMAT or meta["version"] != __version__:
         raise CheckpointError(
             f"{path}: written by fedloom {meta['version']} (format {meta['format']}), this is {__version__} (format "
-            f"{_FORMAT}); go on with that version, or delete the run folder and run again"
+            f"{_FORMAT}); continue with that version, or delete the run folder and run again"
         )
     if meta["fingerprint"] != fingerprint:
         raise CheckpointError(
@@ -200,10 +201,10 @@ _FILES_OF_A_FINISHED_RUN = ("summary.json", "metrics.parquet", "report.html")
 
 
 def rewind(path: Path, round_: int) -> list[int]:
-    """Delete the checkpoints after `round_` in a run folder, and what a finished run wrote at its end.
+    """Delete the checkpoints after `round_` in a run folder, and the files that a finished run wrote at its end.
 
-    Returns the rounds that were deleted. Raises `ConfigError` that names the rounds at hand if there is no checkpoint
-    of this one, `RunFolderError` for what is no run folder.
+    Returns the rounds that were deleted. Raises `ConfigError`, with the rounds to choose from, if this round has no
+    checkpoint, and `RunFolderError` if the folder holds no run.
     """
     if not (path / "config.yaml").is_file():
         raise RunFolderError(f"{path}: holds no run; name the folder of a run")
@@ -256,7 +257,7 @@ def restore(federation: Federation, start: Checkpoint) -> None:
 
 @contextlib.contextmanager
 def report_misfits(start: Checkpoint | None, federation: Federation) -> Iterator[None]:
-    """Within it, a state that lacks what the method reads is a `CheckpointError`, in the first round after `start`."""
+    """Turn lookups that fail in the first round after `start` into a `CheckpointError`: its states are incomplete."""
     try:
         yield
     except (ClientError, RecordError, LookupError) as error:
@@ -268,14 +269,17 @@ def report_misfits(start: Checkpoint | None, federation: Federation) -> Iterator
 
 
 def misfit_error(checkpoint: Checkpoint, cause: BaseException) -> CheckpointError:
-    """The error for a checkpoint whose states lack what the method or its nets read."""
+    """Return the error for a checkpoint whose states lack entries that the method or its nets read."""
     why = f"{type(cause).__name__}: {cause}" if not isinstance(cause, RecordError) else cause
     return CheckpointError(f"{checkpoint.path}: does not fit this config ({why}); {_ADVICE}")
 
 
 def find_misfit(record: Record, begun: Record) -> str | None:
-    """The first entry of a record that is of another kind, or has other names or shapes, than the one of that name with
-    which a method begins; None if all fit. Entries may come and go, and tables and tensors grow in their first axis."""
+    """Describe the first entry of `record` whose type, names or shapes differ from the entry of that name in `begun`.
+
+    `begun` is a state as the method begins with it. Entries may come and go, and the first axis of tables and tensors
+    may grow. Returns None if all entries fit.
+    """
     for name, value in record.items():
         if name in begun and _layout(value) != _layout(begun[name]):
             return f"'{name}' is {_description(value)}, not {_description(begun[name])}"

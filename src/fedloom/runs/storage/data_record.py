@@ -65,7 +65,7 @@ def refuse_other_data(folder: RunFolder, record: Mapping[str, Any] | None) -> No
 
 
 def refuse_changed(run: Path, earlier: Any, record: Any) -> None:
-    """Raises `OtherDataError` if `record` is of other data than `earlier`, that of the folder `run`."""
+    """Raise `OtherDataError` if the data of `record` differ from those of `earlier`, the record in the folder `run`."""
     if name := _changed_data(earlier, record):
         raise OtherDataError(
             f"{name}: not the data that the run in {run} was dealt (a digest of them is kept there); put the file "
@@ -82,7 +82,7 @@ def refuse_mixed_data(records: Iterable[tuple[str, Any]]) -> None:
             if name := _changed_data(earlier, record):
                 raise OtherDataError(
                     f"{name}: {earlier_run} and {run} had different data under this name; run one of them again, "
-                    "or keep them in folders of their own"
+                    "or keep them in separate folders"
                 )
 
 
@@ -104,7 +104,7 @@ def _changed_data(earlier: Any, record: Any) -> str | None:
 
 
 def _keys(record: Any) -> dict[str, str] | None:
-    """The keys by which a record is compared with others; None for what is no record."""
+    """The keys by which a record is compared with others; None for a malformed record."""
     match record:
         case {"source": dict() as source, "scenario": str() as scenario}:
             if isinstance(record.get("source_digest"), str) and isinstance(record.get("dealt_digest"), str):

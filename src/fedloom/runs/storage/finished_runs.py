@@ -48,7 +48,7 @@ def refuse_mixed(versions: Mapping[str, str | None], more: bool = False) -> None
     foreign_run = next(run for run, version in recorded.items() if version != __version__)
     raise ConfigError(
         f"runs of different versions of fedloom: {counted_versions}; {foreign_run} is of {recorded[foreign_run]}, "
-        f"this is {__version__}: keep each version in a folder of its own, or --allow-mixed joins them"
+        f"this is {__version__}: keep each version in a separate folder, or join them with --allow-mixed"
     )
 
 

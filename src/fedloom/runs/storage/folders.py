@@ -60,13 +60,15 @@ def check(path: Path, kind: Kind) -> None:
 
 
 def refuse_links(paths: Iterable[Path]) -> None:
-    """Raises `RunFolderError` for a path that is a link: writing or deleting through it would reach other files than
-    those of the folder, which may come from somebody else."""
+    """Raise `RunFolderError` for a path that is a link.
+
+    A shared folder may contain links, and writing or deleting through one would reach files outside the folder.
+    """
     for path in paths:
         if path.is_symlink():
             raise RunFolderError(
-                f"{path}: a link, through which fedloom neither writes nor deletes; put what it points to here, or "
-                "choose another folder with --out"
+                f"{path}: a link, through which fedloom neither writes nor deletes; move its target here, or choose "
+                "another folder with --out"
             )
 
 
@@ -189,7 +191,7 @@ def explain_shortage(path: Path) -> Iterator[None]:
             problem = "out of memory; the last checkpoint is intact: take fewer engine.workers or a smaller batch_size"
         else:
             raise
-        raise RunFolderError(f"{path}: {problem} and go on with --resume") from error
+        raise RunFolderError(f"{path}: {problem} and continue with --resume") from error
 
 
 @contextlib.contextmanager

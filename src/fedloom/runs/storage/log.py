@@ -1,4 +1,4 @@
-"""metrics.jsonl and drift.jsonl, appended while a run goes on, and the curves in them. Needs no torch."""
+"""metrics.jsonl and drift.jsonl, which a run appends to every round, and the curves in them. Needs no torch."""
 
 from __future__ import annotations
 

@@ -206,7 +206,7 @@ class RunData:
         return cls(numbers, rows, config, folder.read_scenario(), path)
 
     def selected_rounds(self) -> list[int]:
-        """The rounds whose tests count by `evaluation.select`: one, or the last ones of which the mean is taken."""
+        """The rounds whose tests count by `evaluation.select`: one, or the last ones, whose mean is reported."""
         evaluation = self.config.get("evaluation", {})
         last_k, name = int(evaluation.get("last_k", 10)), evaluation.get("select_by", ACCURACY.name)
         criterion = shown_criterion(self.rows, self.numbers, name, last_k)
@@ -262,7 +262,7 @@ def has_diverged(numbers: Mapping[str, Any]) -> bool:
 
 
 def _summary_fits_rows(numbers: Mapping[str, Any], rows: Sequence[Row], select_by: str) -> bool:
-    """Whether a summary's accuracies and bytes are those of the rows, of which the best was selected by a measure."""
+    """Whether a summary's accuracies and bytes follow from the rows, with the best round selected by `select_by`."""
     _, test = curve(rows, "accuracy", "test")
     sent = all(abs(total_over_rounds(rows, name) - numbers[name]) < 1 for name in ("bytes_up", "bytes_down"))
     if not test or not sent or numbers["last_accuracy"] != test[-1]:

@@ -29,7 +29,7 @@ if TYPE_CHECKING:
 
 _CHECKSUMS, _CONTENT = "checksums", "content"
 _KINDS = {_CONTENT, "numbers", "metrics", "config"}
-# What a run, its report and its diagnosis write beside its checkpoints. Earlier versions wrote .metrics.parquet.
+# Files of a run, its report and its diagnosis, without the checkpoints. Earlier versions wrote .metrics.parquet.
 _FILES = (
     *("config.yaml", "scenario.json", "env.json", "metrics.jsonl", "metrics.parquet", "summary.json", "clients.json"),
     *("drift.jsonl", "diagnosis.json", "report.html", ".metrics.parquet"),
@@ -108,7 +108,7 @@ class RunFolder:
 
     @property
     def states(self) -> Path:
-        """Folder of the client states that do not fit into memory, while the run goes on."""
+        """Folder of the client states that do not fit into memory; it exists only during the run."""
         return self.path / ".states"
 
     def read_json(self, name: str) -> dict[str, Any] | None:
@@ -222,7 +222,7 @@ class RunFolder:
         types = {"round": pa.int32(), "client": pa.int64(), "value": pa.float64()}
         schema = pa.schema([(key, types.get(key, pa.string())) for key in Row.__annotations__])
         lines = io.BytesIO("\n".join(map(json_text, rows)).encode())
-        # Arrow reads JSON by itself; made from Python lists, a table would import pandas, for half a second.
+        # Building a table from Python lists would import pandas, which takes half a second; reading JSON does not.
         table = pj.read_json(lines, parse_options=pj.ParseOptions(explicit_schema=schema)).combine_chunks()
         values = np.array([row["value"] for row in rows], np.float64)  # JSON has no NaN and no infinity
         column = pa.Array.from_buffers(pa.float64(), len(rows), [None, pa.py_buffer(values.tobytes())])

@@ -1,5 +1,7 @@
-"""Schemas of summary.json, scenario.json and config.yaml, because a folder may come from somebody else, with checksums
-that fit damaged values."""
+"""Schemas of summary.json, scenario.json and config.yaml.
+
+Run folders are shared, and a checksum does not show that a value was changed on purpose, so values are checked too.
+"""
 
 from __future__ import annotations
 
@@ -168,7 +170,7 @@ class _Config(_Plain):
 
 
 def with_later_keys(numbers: Mapping[str, Any]) -> dict[str, Any]:
-    """A summary with the keys that tables and reports read, of which the first versions lacked some."""
+    """Return a summary with defaults for the keys that earlier versions did not write but tables and reports read."""
     return {key: _Numbers.model_fields[key].default for key in _KEYS_OF_LATER_SUMMARIES if key not in numbers} | dict(
         numbers
     )

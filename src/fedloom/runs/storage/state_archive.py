@@ -54,8 +54,8 @@ def write(
 ) -> Index:
     """Write client states to a new checkpoint's folder, and return its index.
 
-    A pack is written anew if it has no more states than are to be written, or mostly old ones: so packs stay few, and
-    each state is copied a few times at most. One state at a time is in memory.
+    A pack is rewritten if it has no more states than are to be written, or mostly outdated ones. This keeps the number
+    of packs small and copies each state only a few times. One state at a time is in memory.
 
     Args:
         folder: the checkpoint's folder.

@@ -145,7 +145,7 @@ class NotebookOutput:
 
 _log = logging.getLogger(__name__)
 _BAR_COLUMNS = 72  # columns below which bars would be cut
-_MAX_BARS = 6  # runs that all have a bar of their own; of more, those under way
+_MAX_BARS = 6  # with more runs than this, only those in progress get a bar
 _PAUSE, _SHARE = 15.0, 0.05  # at least so many seconds between two lines, and this share of the time so far
 _NOTEBOOK_PAUSE = 0.25  # seconds between two pictures of a notebook
 

@@ -178,7 +178,7 @@ def reusable(folder: StudyFolder, cells: Sequence[Cell], source: Path) -> list[C
     """Return those of `cells` that are finished in the study folder `source` and not begun in `folder`.
 
     A cell matches if its config is equal in all keys and this version of fedloom made it. Raises `ConfigError` for a
-    folder without a study, `RunFolderError` for a damaged run, and for cells with other data than the runs here.
+    folder without a study, `RunFolderError` for a damaged run, and `OtherDataError` if data differ from the runs here.
     """
     if not (source / STUDY).exists():
         raise ConfigError(f"{source}: no study in this folder; give the folder of a table, or of a study")

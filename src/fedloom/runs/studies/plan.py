@@ -134,7 +134,7 @@ class StudyPlan:
     def holds(self, subset: StudyPlan) -> bool:
         """Whether all cells of another study are cells of this one, tuned in the same way."""
         same = (self.tried, self.trials) == (subset.tried, subset.trials)
-        if self.tried and "seed" not in self.trials:  # trials use the first seed, so that it must stay the first
+        if self.tried and "seed" not in self.trials:  # trials use the first seed, which must not change
             mine = self._first
             same = same and all(mine.get(group) == folder for group, folder in subset._first.items())
         return same and {cell.folder for cell in subset.cells} <= {cell.folder for cell in self.cells}
@@ -170,9 +170,8 @@ def read_study(path: Path, overrides: Sequence[str] = ()) -> StudyPlan:
     return parse_study(values, path.parent)
 
 
-def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> StudyPlan:
-    """Make a study from plain values. Configs that it names are searched in the folder `beside`, then among the ready
-    ones.
+def parse_study(values: Mapping[str, Any], folder: Path = Path()) -> StudyPlan:
+    """Make a study from plain values. Configs that it names are searched in `folder`, then among the ready ones.
 
     Raises `ConfigError` for the first mistake in any cell.
     """
@@ -181,7 +180,7 @@ def parse_study(values: Mapping[str, Any], beside: Path = Path()) -> StudyPlan:
     except ValidationError as error:
         raise explain_validation_error(error, "", StudyKeys) from None
     shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
-    settings = {name: _setting(keys, shared, block, beside) for name, block in keys.settings.items()}
+    settings = {name: _setting(keys, shared, block, folder) for name, block in keys.settings.items()}
     if keys.leave_out is not None:
         settings = without_each_domain(settings)
     cells: list[Cell] = []
@@ -232,7 +231,7 @@ def nested(key: str, value: Any) -> dict[str, Any]:
     return dict(value)
 
 
-def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any], beside: Path) -> dict[str, Any]:
+def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any], folder: Path) -> dict[str, Any]:
     """Return all keys of a setting: those of its config, those that all cells share, and its own."""
     setting_keys = {key: value for key, value in block.items() if key != "config"}
     named = block.get("config", keys.config)
@@ -240,7 +239,7 @@ def _setting(keys: StudyKeys, shared: Mapping[str, Any], block: Mapping[str, Any
         return _over(shared, setting_keys)
     if not isinstance(named, str):
         raise ConfigError(f"config = {short_repr(named)}: need a YAML file, or the name of a ready config")
-    path = beside / named
+    path = folder / named
     return _over(_over(load(path if path.is_file() else find_config(Path(named))), shared), setting_keys)
 
 
@@ -264,7 +263,7 @@ def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
             continue
         if label and isinstance(method_keys.get("method"), list):
             listed = short_repr(method_keys["method"])
-            raise ConfigError(f"methods.{label}.method = {listed}: a label is of one; give each a label of its own")
+            raise ConfigError(f"methods.{label}.method = {listed}: a label names one method; give each method a label")
         values = _over(plain, method_keys)
         method = method_keys.get("method", label) if label else values.get("method", "fedavg")
         methods = None if isinstance(method, list) else [method]
@@ -280,8 +279,8 @@ def _refuse_namesakes(cells: Sequence[Cell]) -> None:
         namesake = cells_by_name.setdefault(cell.name, cell)
         if namesake is not cell and namesake.folder != cell.folder:
             raise ConfigError(
-                f"{cell.name}: two different cells have this name; settings, methods and lists must give each a name "
-                "of its own"
+                f"{cell.name}: two different cells have this name; settings, methods and lists must give each cell "
+                "another one"
             )
 
 

@@ -51,12 +51,12 @@ def run_study(
         workers: processes of this call.
         on: "ray" runs the cells on a Ray cluster instead.
         listener: called with news of runs, by their position in `jobs_of`.
-        callbacks: every run gets copies of its own.
-        one_core: engine `auto` is serial also for one worker, so that seconds of a run are always those of one core.
+        callbacks: copied for every run.
+        one_core: engine `auto` is serial also for one worker, which makes the seconds of all runs comparable.
         allow_mixed: the folder may have cells of other versions of fedloom.
 
     Raises `ConfigError` before any cell runs, with the folder unchanged; `RunFolderError` for a folder that cannot be
-    used, and for a full disk. Other errors of a cell are written beside its folder, and the other cells run.
+    used, and for a full disk. Other errors are written to the cell's NAME.error.txt, and the other cells still run.
     """
     jobs = jobs_of(study, cells)
     study_folder.check(study)
@@ -115,7 +115,7 @@ def compare(
         jobs: processes at a time; None for one per core, at most one per run. Numbers do not depend on it.
         listener: called with news of runs, by their position in `configs`.
         scenario: used by all runs instead of the configs'.
-        callbacks: every run gets copies of its own.
+        callbacks: copied for every run.
         result_type: the class of the results that callbacks see.
 
     Raises the first error of any run; runs in progress keep their checkpoints, and no other run starts. Raises

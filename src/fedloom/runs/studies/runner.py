@@ -34,10 +34,10 @@ class Runner:
 
     Args:
         folder: has the run folders; None keeps nothing on disk.
-        on_error: "raise" ends the call with the first error of any run. "record" writes errors beside run folders, and
-            goes on unless the disk is full or the data have changed, which every run would meet. Calls that record
-            errors may share a folder: each takes the runs that no other works on.
-        callbacks: every run gets copies of its own.
+        on_error: "raise" ends the call with the first error of any run. "record" writes errors to files and continues,
+            unless the disk is full or the data have changed, because then every run would fail. Calls that record
+            errors may share a folder: each takes runs that no other call works on.
+        callbacks: copied for every run.
         scenario: used by all runs instead of the configs'.
         result_type: the class of the results that callbacks see.
         all_cores: engine `auto` may use all cores for a run; it is serial otherwise, as other runs use them.
@@ -100,7 +100,7 @@ class Runner:
                 return locked
 
     def _run_recorded(self, position: int, job: Job, folder: StudyFolder, send: Listener) -> None:
-        """Run a job unless another process did so meanwhile, and write its error beside its run folder."""
+        """Run a job unless another process did so meanwhile, and write its error to a file in the study's folder."""
         if folder.finished(job.folder):
             send(Event(position, job.config.rounds))
             return
@@ -159,7 +159,7 @@ def on_ray(cluster: Cluster, runner: Runner, listener: Listener) -> None:
     for position, news in cluster.ended(calls()):
         if isinstance(news, Lost):
             folder = runner.jobs[position].folder
-            listener(Event(position, 0, note=f"{folder} is left: {news.why}; the same command goes on with it"))
+            listener(Event(position, 0, note=f"{folder} is left: {news.why}; the same command resumes it"))
         else:
             for event in news:
                 listener(event)

@@ -60,7 +60,7 @@ def _with_dots(section: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[s
 
 
 def _is_section(value: Any) -> TypeGuard[Mapping[str, Any]]:
-    """Whether a value is a section of keys rather than a range: a config may have keys called low, too."""
+    """Whether a value is a section of keys rather than a range: a config may also have keys called low."""
     if not isinstance(value, Mapping) or not value:
         return False
     return all(isinstance(value[key], list | tuple | Mapping) for key in value.keys() & Range.model_fields.keys())
@@ -98,8 +98,8 @@ def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
     """Return the sets of values to try, keys as in `space`: all combinations of lists, or `tries` points if there is a
     range.
 
-    Points are a scrambled Sobol sequence with a fixed seed (Optuna's), known before the first trial, so that every
-    method tries the same ones in any order on any machine. Raises `ConfigError` for ranges if Optuna is not installed.
+    Points are a scrambled Sobol sequence with a fixed seed (Optuna's). They are known before the first trial, so every
+    method tries the same points, in any order and on any machine. Raises `ConfigError` for ranges without Optuna.
     """
     if not space:
         return []
@@ -174,13 +174,13 @@ class StudyKeys(Section):
 
     Attributes:
         config: a YAML config, or the name of a ready one, under the file's own keys.
-        settings: named blocks of keys, each with an optional `config` of its own and labels of methods to leave out in
-            `without`; a list gives names of ready configs.
+        settings: named blocks of keys. A block may have its own `config`, and in `without` the labels of methods to
+            leave out. A list gives names of ready configs.
         methods: names, or labels with keys (`method`, `preset`, options) on top.
         seeds: seeds, or their number, counted from `seed`.
         leave_out: "domain" makes a setting for each domain of the source, whose runs train without it and are tested on
             it.
-        tune: keys with values that every method tries, or with a range, of which every method tries `tries` points.
+        tune: keys with values that every method tries, or with a range, from which every method tries `tries` points.
         trials: keys for these trials alone.
     """
 
@@ -233,11 +233,9 @@ class StudyKeys(Section):
         fixed = dict(flat(self.trials))
         for key in self.tune:
             if key in _OF_CELLS:
-                raise ConfigError(f"tune.{key}: every cell has a {key} of its own; tune other keys, as optimizer.lr")
+                raise ConfigError(f"tune.{key}: every cell has its own {key}; tune other keys, as optimizer.lr")
             if any(fixed_key == key or fixed_key.startswith(f"{key}.") for fixed_key in fixed):
-                raise ConfigError(
-                    f"trials: {key} is tuned, so every trial has a value of its own; leave it out of trials"
-                )
+                raise ConfigError(f"trials: {key} is tuned, so every trial has its own value; leave it out of trials")
         return self
 
 

@@ -1,6 +1,6 @@
-"""Runs the jobs of a runner in several processes, each of which gets one job at a time.
+"""Runs the jobs of a runner in several processes, one job at a time in each.
 
-Parent and child share only a pipe, so that a process that dies leaves no lock behind.
+Parent and child share only a pipe, because a process that dies must not leave a lock behind.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ def _check_may_spawn(setting: str) -> None:
         raise SystemExit(_WITHOUT_GUARD)
     if current.daemon:
         raise ConfigError(
-            f"{setting}: this process is daemonic, as those of a multiprocessing.Pool are, and may start no others; "
+            f"{setting}: this process is daemonic, like a worker of multiprocessing.Pool, and may start no others; "
             "take 1, or a concurrent.futures.ProcessPoolExecutor in place of the pool"
         )
     main = sys.modules.get("__main__")

@@ -1,6 +1,6 @@
 """A study on disk, shared by processes and machines.
 
-.fedloom (the mark) · study.yaml (the whole study) · a run folder for each cell · NAME.error.txt beside a cell that
+.fedloom (the mark) · study.yaml (the whole study) · a run folder for each cell · NAME.error.txt for each cell that
 failed · trials/ (run folders of the tuning, and its choices) · .locks/.
 """
 

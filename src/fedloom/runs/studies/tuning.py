@@ -65,7 +65,7 @@ Job = Cell | Trial
 
 
 def jobs_of(study: StudyPlan, cells: Sequence[Cell]) -> list[Job]:
-    """Return every run once, in the order of `cells`, each after its trials, so that rows are completed early."""
+    """Return every run once, in the order of `cells`, each after its trials: early rows then finish early."""
     jobs: dict[str, Job] = {}
     for cell in cells:
         jobs |= {trial.folder: trial for trial in trials_of(study, cell)}
@@ -90,17 +90,23 @@ def validation_value(result: RunData, criterion: Criterion) -> float:
 
 
 def trial_score(result: RunData, criterion: Criterion) -> float:
-    """Return the validation value by which a run is chosen; NaN if it diverged, because a model whose outputs are not
-    finite has an accuracy, too: that of the first class. Raises `ConfigError` without validation data."""
+    """Return the validation value by which a run is chosen; NaN if it diverged.
+
+    A model with non-finite outputs predicts the first class, and its accuracy must not win. Raises `ConfigError`
+    without validation data.
+    """
     value = validation_value(result, criterion)
     return math.nan if has_diverged(result.numbers) else value
 
 
 class Choices:
-    """The choices of a study's finished trials. A recorded choice stays.
+    """Hyperparameters picked by a study's finished trials. Once recorded, a choice never changes.
 
-    earlier: given by a call that runs the study, which writes new choices to the folder, too: the errors before it, by
-    folder, which are ignored, because their trials will be run again.
+    Args:
+        study: the study.
+        study_folder: the folder with its runs.
+        earlier: errors of earlier calls, by folder; they are ignored because their trials run again. A call that runs
+            the study passes them, and then new choices are recorded in the folder. None only reads.
     """
 
     def __init__(
