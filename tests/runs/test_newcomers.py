@@ -405,7 +405,9 @@ def test_keys_of_newcomers_without_effect_are_said_once():
     notes = _Notes()
     run(config("fedavg"), callbacks=[notes])
     own = [text for text in notes.texts if "tunes: own" in text]
-    assert own == ["fedavg has no personal model, so newcomers are not tested after a round of its own (tunes: own)"]
+    assert own == [
+        "fedavg has no personal model, so newcomers are not tested after the method's client round (tunes: own)"
+    ]
     notes = _Notes()
     nobody = {key: value for key, value in KEYS.items() if key != "held_out"}
     run(config("fedavg", scenario=nobody), callbacks=[notes])

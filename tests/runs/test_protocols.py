@@ -223,7 +223,7 @@ def test_predictors_of_also_are_tested_where_they_are_offered():
 
 # -- what people and programs see ------------------------------------------------------------------------------
 def test_nothing_mixes_protocols(ditto, tmp_path):
-    fedavg = run(config())
+    fedavg, ditto = Result.of(run(config())), Result.of(ditto)
     done = Comparison([fedavg, ditto])
     rows = done.rows()
     assert Counter((row["method"], row["protocol"]) for row in rows) == Counter(
@@ -244,7 +244,7 @@ def test_nothing_mixes_protocols(ditto, tmp_path):
     pandas = done.to_pandas()
     assert len(pandas) == len(rows)
     assert set(pandas["protocol"]) == set(ALL)
-    frame = Result.of(ditto).to_pandas()
+    frame = ditto.to_pandas()
     assert len(frame.query("name == 'accuracy' and split == 'test' and round == 2 and client.isna()")) == 5
     assert [row["protocol"] for row in ditto.summary()] == list(ditto.protocols)
     page = write_report([fedavg, ditto], tmp_path / "report.html").read_text()

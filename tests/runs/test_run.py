@@ -387,7 +387,7 @@ def test_rows_that_were_changed_are_noticed_on_resume(tmp_path: Path, how: str) 
     if how == "missing":
         (tmp_path / "metrics.jsonl").unlink()
     with pytest.raises(
-        CheckpointError, match=r"does not fit metrics\.jsonl, of which rows were lost or changed"
+        CheckpointError, match=r"does not fit metrics\.jsonl, where rows were lost or changed"
     ) as caught:
         run(small(), out=tmp_path, existing="resume")
     assert "\n" not in str(caught.value)

@@ -145,7 +145,7 @@ class CallbackMeasures:
         return measured
 
     def _claim(self, name: Any, callback: Callback, federation: Federation) -> None:
-        """Make a name the callback's. Raises `ConfigError` if it is malformed or means something else."""
+        """Reserve a name for the callback's measure. Raises `ConfigError` if it is malformed or taken."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(
                 f"callback {_name(callback)}: measure {_shown(name)} is no name; use letters, digits and _ . / -"
@@ -154,7 +154,9 @@ class CallbackMeasures:
             return
         if name in self._owners:
             raise _taken(callback, name, f"callback {_name(self._owners[name])}")
-        if _LOOP_NAMES.fullmatch(name) or _is_of_a_metric(name):
+        # "accuracy_pooled", "accuracy_honest" and "accuracy/global" are rows of the metric accuracy as well.
+        metric = name.partition("/")[0].removesuffix("_pooled").removesuffix("_honest")
+        if _LOOP_NAMES.fullmatch(name) or metric in METRICS:
             raise _taken(callback, name, "the run")
         if name in federation.method.figures(federation.server, federation.server_context()):
             raise _taken(callback, name, f"method {federation.method.name()}")
@@ -188,15 +190,8 @@ def _taken(callback: Callback, name: str, owner: str) -> ConfigError:
 
 
 def _shown(value: object) -> str:
-    """Return the beginning of a value, on one line."""
     return " ".join(repr(value)[:100].split())
 
 
 def _name(callback: Callback) -> str:
     return type(callback).__name__
-
-
-def _is_of_a_metric(name: str) -> bool:
-    """Whether a name is that of a metric, or of its value for pooled samples, honest clients or another predictor."""
-    start = name.partition("/")[0].removesuffix("_pooled").removesuffix("_honest")
-    return start in METRICS

@@ -207,7 +207,7 @@ class NewcomerService:
         return initial_part(self.method, self.tasks[0])
 
     def _tunes(self, server: TrainedServer) -> list[Literal["all", "head", "lp_ft", "own"]]:
-        """The ways of tuning, without the method's own round where it has no personal model."""
+        """The ways of tuning, without the method's client round if the method has no personal model."""
         if "own" not in self.config.tunes or self.has_personal_model(server, self.newcomer(0)):
             return list(self.config.tunes)
         return [tuned for tuned in self.config.tunes if tuned != "own"]
@@ -242,7 +242,7 @@ class NewcomerService:
                 layer.momentum = momentum
 
     def _after_own_round(self, server: TrainedServer, newcomer: Newcomer, support: Tensor) -> MetricStates:
-        """Test the personal model that the method's own round on the support leaves with the newcomer."""
+        """Test the personal model that the newcomer has after the method's client round on its support."""
         ctx = self._context(server, newcomer, support)
         payload = self.method.down(server.state, newcomer.client, self._server_context(server, newcomer))
         with newcomer.task.streams.isolated("newcomer", ctx.round, ctx.client, self.worker.device):
@@ -254,7 +254,7 @@ class NewcomerService:
 
 
 def _are_first_weights(tree: Tree, newcomer: Newcomer) -> bool:
-    """Whether a model is the initial one, as that of a method which keeps its last model in its state."""
+    """Whether a model equals the initial one, as for methods that keep each client's last model in its state."""
     first = newcomer.task.init
     return tree.keys() == first.keys() and all(torch.equal(value, first[name]) for name, value in tree.items())
 

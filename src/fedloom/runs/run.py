@@ -234,7 +234,7 @@ class _Run(Generic[R]):
         return self._finish()
 
     def _end_early(self) -> None:
-        """Make the present round the last one: it is tested and saved, as a last one always is."""
+        """End the run after this round, which is therefore tested and saved."""
         round_ = self.federation.round
         if self.method.closing() is not None:
             raise ConfigError(
@@ -320,7 +320,6 @@ class _Run(Generic[R]):
         return record if self.data is None else record | {data_record.KEY: self.data}
 
     def _note_once(self, diagnostics: Sequence[Diagnostic]) -> None:
-        """Note each diagnostic once."""
         for diagnostic in diagnostics:
             if diagnostic.code not in self.diagnostics:
                 self.diagnostics[diagnostic.code] = diagnostic

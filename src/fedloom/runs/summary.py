@@ -116,14 +116,14 @@ def _metrics(config: RunConfig, rows: Sequence[Row], own_metrics: Sequence[str])
 
 
 def _directions(config: RunConfig) -> dict[str, dict[str, bool]]:
-    """Say whether the highest value is the best, of the metrics that the readers of a folder may not know."""
+    """Return whether higher is better for each metric from a plug-in, which readers of the folder may not have."""
     names = dict.fromkeys((*config.evaluation.metrics, config.evaluation.select_by))
     others = {name: METRICS.get(name).higher_is_better for name in names if higher_is_better(name) is None}
     return {"higher_is_better": others} if others else {}
 
 
 def _baselines(baseline: Majority | None) -> dict[str, float]:
-    """The accuracy of the most frequent class of all training data, and of each client's own."""
+    """Return the accuracy of always predicting the most frequent class: of all training data, and of each client's."""
     values = {} if baseline is None else {"majority_global": baseline.everywhere, "majority_own": baseline.own}
     return {name: value for name, value in values.items() if math.isfinite(value)}
 
@@ -176,7 +176,7 @@ def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[
 
 
 def _flops(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
-    """The operations of the run, or why they were not counted: the run has ended well, and must not fail for them."""
+    """Return the operations of the run, or why they were not counted: a finished run must not fail over a count."""
     held, closing, opening = (_by_group(rows, f"samples_{name}/") for name in ("held", "closing", "opening"))
     try:
         return {

@@ -56,7 +56,7 @@ def measures(rows: Sequence[Row]) -> dict[str, float]:
 
 
 def _protocol_to_name(row: Row, main: str | None) -> str | None:
-    """The protocol of a row that another protocol's row could be taken for."""
+    """Return the row's protocol if its name is ambiguous without it."""
     ambiguous = row["split"] == SPLIT or (row["split"] in TESTED_SPLITS and row["protocol"] != main)
     return row["protocol"] if ambiguous else None
 

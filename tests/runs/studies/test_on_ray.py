@@ -92,4 +92,4 @@ def test_a_cell_that_ray_gives_up_is_left_and_said(tmp_path: Path, cluster: str)
     ended = run_all(study, tmp_path / "s", on="ray", listener=news.append, callbacks=[Dies()])
     assert (list(ended.done), ended.remaining) == (["fedavg/seed0"], ["fedprox/seed0"])
     (note,) = [event.note for event in news if event.note]
-    assert "is left: Ray has lost it 3 times (WorkerCrashedError); out of memory?; the same command goes on" in note
+    assert "is left: Ray has lost it 3 times (WorkerCrashedError); out of memory?; the same command resumes it" in note

@@ -120,7 +120,7 @@ def test_the_hash_is_of_everything_but_how_cells_are_executed() -> None:
                 "methods": {"c": {"method": "fedavg"}, "b/c": {"method": "fedprox"}},
                 "seeds": 1,
             },
-            "a/b/c/seed0: two different cells have this name; settings, methods and lists must give each a name of its",
+            "a/b/c/seed0: two different cells have this name; settings, methods and lists must give each cell another",
         ),
     ],
 )

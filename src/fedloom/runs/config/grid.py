@@ -94,7 +94,7 @@ def _seeds(first: Any, seeds: int | Sequence[int]) -> list[int]:
 
 
 def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
-    """The lists that are compared element by element, by key with dots; in `values` their first elements stay."""
+    """Return the lists to compare element by element, by dotted key; `values` keep the first element of each."""
     lists = dict(_lists(values))
     axes: dict[str, list[Any]] = {}
     for key in ("method", "seed"):
@@ -108,7 +108,8 @@ def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
                 parse(fitted_to_kinds(values, axes))
             return axes
         except ConfigError as error:
-            refused = next((key for key in lists if _refuses(str(error), key)), None)
+            # A list is an axis of the grid if `parse` refuses it as the key's value: "rounds = [...": not a number.
+            refused = next((key for key in lists if re.match(rf"{re.escape(key)}(\.\w+)? = \[", str(error))), None)
             if refused is None:
                 raise
             _add_axis(values, axes, refused, lists.pop(refused))
@@ -122,11 +123,6 @@ def _add_axis(values: dict[str, Any], axes: dict[str, list[Any]], key: str, elem
         raise ConfigError(f"{key} = {repeated!r} stands twice in its list; name each value once")
     axes[key] = elements
     _set_value(values, key, elements[0])
-
-
-def _refuses(message: str, key: str) -> bool:
-    """Whether an error of `parse` says that this key takes no list, or no list of lists."""
-    return re.match(rf"{re.escape(key)}(\.\w+)? = \[", message) is not None
 
 
 def _lists(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[Any]]]:

@@ -168,7 +168,7 @@ def _is_refused(registry: Any, name: str, key: str, section: Mapping[str, Any]) 
 def _unfit_beside(
     names: Mapping[str, list[str]], names_before: Mapping[str, list[str]], section: Mapping[str, Any]
 ) -> list[str]:
-    """Keys of all scenarios that a partition decides: owners say how many clients there are."""
+    """Return `clients` if the change switches to the partition `natural`, because owners decide their number."""
     by_owners = names["partition"] == ["natural"] != names_before["partition"] and not section.get("sample_ids")
     return ["clients"] if by_owners and names["source"] != [Nodes.kind] else []
 
@@ -211,7 +211,7 @@ def _unfit_elsewhere(former: Mapping[str, Any], values: Mapping[str, Any]) -> It
 
 
 def _sections_that_became_words(former: Mapping[str, Any], values: Mapping[str, Any]) -> Iterator[str]:
-    """A phrase for each section whose keys are lost because a word, its name, is put over it."""
+    """Yield a phrase for each section that the change replaces by a name, which drops the section's keys."""
     for path in (("optimizer",), ("model",), ("scenario", "attack")):
         name, before = _at(values, path), _at(former, path)
         lost = {key: value for key, value in before.items() if key != "name"} if isinstance(before, Mapping) else {}

@@ -146,7 +146,7 @@ def _head_rows(tree: Tree, task: Task) -> list[str]:
 
 
 def _tree_with(server: Record, entry: str, name: str) -> Tensor | None:
-    """The matrix `name` of the server's own weights, in float64."""
+    """Return the matrix `name` of the server's weights, in float64; None if there is none."""
     tree = server.get(entry)
     return tree[name].double() if isinstance(tree, dict) and name in tree else None
 

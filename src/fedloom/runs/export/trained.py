@@ -245,7 +245,7 @@ def _round(rows: Sequence[Row], at: RoundSelection, config: RunConfig, numbers: 
 
 
 def _criterion(rows: Sequence[Row], config: RunConfig, numbers: Mapping[str, Any]) -> Criterion:
-    """Return what selects a round, which may be a function of a script that this process has not run."""
+    """Return the criterion that selected a round. Its metric may come from a script that this process has not run."""
     evaluation, name = config.evaluation, config.evaluation.select_by
     is_shown = numbers.get("select") == "best_val" or known_direction(numbers, name) is not None
     if name in METRICS or not is_shown:

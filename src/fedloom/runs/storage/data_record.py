@@ -49,7 +49,7 @@ def data_record_of(config: RunConfig, scenario: Scenario) -> dict[str, Any] | No
     return {
         "source": keys,
         "source_digest": scenario.source_digest,
-        "scenario": _hash({**config.scenario.resolved(), "seed": seed}),
+        "scenario": json_digest({**config.scenario.resolved(), "seed": seed})[:_DIGITS],
         "dealt_digest": scenario.dealt_digest(),
         "files": sorted(map(str, paths)),
     }
@@ -120,7 +120,7 @@ def _data_name(record: Mapping[str, Any]) -> str:
 
 
 def _runs_beside(run: Path) -> Iterator[Path]:
-    """The other runs of the comparison or study that a run folder lies in, those of a study's tuning included."""
+    """Yield the other runs of the comparison or study that a run folder is in, with the trials of a study."""
     for root in (run.parent, run.parent.parent):
         if folders.folder_kind(root) in ("comparison", "study"):
             for scenario in sorted([*root.glob(f"*/{_SCENARIO}"), *root.glob(f"trials/*/{_SCENARIO}")]):
@@ -143,10 +143,6 @@ def _read(path: Path, changed_at: tuple[int, int]) -> Any:
         return (RunFolder(path.parent).read_json(path.name) or {}).get(KEY)
     except RunFolderError:
         return None
-
-
-def _hash(values: Mapping[str, Any]) -> str:
-    return json_digest(values)[:_DIGITS]
 
 
 _PACKAGES = ("torch", "numpy", "scikit-learn", "safetensors", "pydantic")

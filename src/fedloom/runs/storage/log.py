@@ -115,7 +115,7 @@ class MetricsLog:
 
 
 def _is_row(row: Row) -> bool:
-    """Whether the values of a row with all keys can be some that a run wrote."""
+    """Whether a run can have written the values of a row that has all keys."""
     client, value = row["client"], row["value"]
     numbers = [number for number in (row["round"], client, value) if number is not None]
     texts = [text for text in (row["split"], row["name"], row["protocol"]) if text is not None]

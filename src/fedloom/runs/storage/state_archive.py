@@ -135,7 +135,7 @@ class ArchivedStates(Mapping[int, Record]):
 
 
 def _unchanged(previous: Path | None, clients: NDArray[np.int64], changed: Collection[int]) -> Index:
-    """The rows of the checkpoint before that still hold; none if it cannot be read."""
+    """Return the rows of the previous checkpoint that are still valid; none if it cannot be read."""
     try:
         index = np.empty(0, _ROW) if previous is None else read_index(previous)
     except (OSError, ValueError):

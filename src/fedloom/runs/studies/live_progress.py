@@ -243,7 +243,7 @@ class ProgressDisplay:
         return [self._progress.make_tasks_table(self._progress.tasks), *notes]
 
     def _note(self, note: str) -> None:
-        """Say a note once: runs of several seeds have the same."""
+        """Print a note once; runs of several seeds repeat it."""
         if note in self._notes:
             return
         self._notes.append(note)
@@ -284,7 +284,7 @@ class ProgressDisplay:
 
 
 class _RemainingTime(ProgressColumn):
-    """Time left of all runs, on the line that stands for all of them."""
+    """Remaining time of all runs, shown on the line for the total."""
 
     def __init__(self, pace: ProgressEstimate) -> None:
         super().__init__()

@@ -215,7 +215,7 @@ def _take(folder: StudyFolder, cell: Cell, source: Path) -> bool:
 
 
 def _is(cell: Cell, source: Path) -> bool:
-    """Whether a folder has this cell, finished, as this version makes it."""
+    """Whether the folder holds this cell's finished run, made by this version."""
     result = RunData.read(source) if source.is_dir() else None
     if result is None or result.numbers.get("fingerprint") != cell.config.fingerprint():
         return False

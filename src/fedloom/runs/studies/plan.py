@@ -49,7 +49,7 @@ def without_each_domain(settings: Mapping[str, Mapping[str, Any]]) -> dict[str, 
 
 
 def _in_both_sets(source: str, splits: Splits) -> list[str]:
-    """The domains of a source's data. Raises `ConfigError` for one without training or without test samples."""
+    """Return the domains of a source's data. Raises `ConfigError` if one has no training or no test samples."""
     train, test = domain_names(splits.train), domain_names(splits.test)
     for missing, kind in ((set(test) - set(train), "training"), (set(train) - set(test), "test")):
         if missing:

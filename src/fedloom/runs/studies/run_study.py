@@ -87,7 +87,7 @@ def refuse_other_versions(study: StudyPlan, study_folder: StudyFolder, cells: Se
 
 
 def _folders(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell]) -> list[str]:
-    """Return the run folders of cells, of tuned ones as far as they are chosen, and of their trials."""
+    """Return the run folders of the trials of `cells`, and of the cells whose hyperparameters are known."""
     choices = Choices(study, study_folder)
     tuned = (choices.of(job)[0] if isinstance(job, Cell) else job for job in jobs_of(study, cells))
     return [job.folder for job in tuned if job is not None]

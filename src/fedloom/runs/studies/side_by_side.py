@@ -52,7 +52,9 @@ def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[M
                     far_end.close()
         yield processes
     finally:
-        held_open.close()  # ends the processes that still work, as when this process is killed
+        # Each child watches the other end (`_follow`). The system closes ours as well if this process is killed, so
+        # children never outlive it.
+        held_open.close()
         watched.close()
         for pipe, process in processes.items():
             process.join()
@@ -129,7 +131,7 @@ def run_jobs(runner: Runner, workers: int, setting: str, listener: Listener) -> 
 
 
 class _HandOut:
-    """Which process works on which job, and which jobs wait."""
+    """Hands jobs to free processes, and holds back those that wait for other jobs or other calls."""
 
     def __init__(
         self, runner: Runner, processes: Mapping[Connection, BaseProcess], setting: str, listener: Listener
@@ -139,7 +141,9 @@ class _HandOut:
         self._blocked: list[int] = []  # wait for other jobs or other calls
         self._looked = time.monotonic()  # when they were last handed out again
         self._free, self._busy = list(processes), dict[Connection, int]()
-        self._outdated = set[int]()  # at work since before another job ended, which may be the one that they wait for
+        # A process may find a trial of its cell missing that ends elsewhere before the process reports back. `_unblock`
+        # has run by then, and nothing else might unblock such a job, so it is tried again at once.
+        self._outdated = set[int]()
         self._error: Exception | None = None
         self._report_wait = first_wait(listener)
 
@@ -226,8 +230,9 @@ def _work(pipe: Connection, runner: Runner, metrics: Mapping[str, bytes], settin
     lock = threading.Lock()  # a run may send notes from another thread
 
     def send(news: Event | bool | Exception) -> None:
+        # The parent sends nothing to a busy process except the request to stop. Stop between two rounds.
         if isinstance(news, Event) and news.note is None and pipe.poll():
-            raise SystemExit  # between two rounds
+            raise SystemExit
         with lock:
             _send(pipe, news)
 
