@@ -57,25 +57,8 @@ class Dirichlet(Partition):
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("dirichlet", clients, self.min_samples, len(train))
-        class_rows, test_class_rows = (
-            shuffled_classes(data.y.numpy(), train.num_classes, rng) for data in (train, test)
-        )
-        client_ids, concentration = np.arange(clients), np.full(clients, self.alpha)
-        owner, test_owner = np.empty(len(train), np.int64), np.empty(len(test), np.int64)
-        for draw in range(1, self.max_draws + 1):
-            held_counts = np.zeros(clients, np.int64)
-            for rows, test_rows in zip(class_rows, test_class_rows, strict=True):
-                shares = rng.dirichlet(concentration)
-                sizes = cut(shares, len(rows))
-                owner[rows] = np.repeat(client_ids, sizes)
-                test_owner[test_rows] = np.repeat(client_ids, cut(shares, len(test_rows)))
-                held_counts += sizes
-            if held_counts.min() >= self.min_samples:
-                return Dealt(Views.from_owners(owner, clients), Views.from_owners(test_owner, clients), draw)
-        raise ConfigError(
-            f"partition dirichlet: none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} "
-            f"clients {self.min_samples} samples; raise alpha, or lower clients or min_samples"
-        )
+        holders = [np.arange(clients)] * train.num_classes
+        return _deal_to_holders(self, "dirichlet", holders, train, test, clients, rng)
 
 
 Accept = Callable[[Shares, Indices], NDArray[np.bool_]]
@@ -306,28 +289,7 @@ class ExtendedDirichlet(Partition):
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("extended-dirichlet", clients, self.min_samples, len(train))
         holders = self._holders(clients, train.num_classes, rng)
-        class_rows, test_class_rows = (
-            shuffled_classes(data.y.numpy(), train.num_classes, rng) for data in (train, test)
-        )
-        owner, test_owner = np.empty(len(train), np.int64), np.empty(len(test), np.int64)
-        for draw in range(1, self.max_draws + 1):
-            held_counts = np.zeros(clients, np.int64)
-            for class_holders, rows, test_rows in zip(holders, class_rows, test_class_rows, strict=True):
-                shares = rng.dirichlet(np.full(len(class_holders), self.alpha))
-                free = held_counts[class_holders] * clients < len(train)
-                if self.balanced and (shares * free).sum() > 0:
-                    shares = shares * free / (shares * free).sum()
-                sizes = cut(shares, len(rows))
-                owner[rows] = np.repeat(class_holders, sizes)
-                test_owner[test_rows] = np.repeat(class_holders, cut(shares, len(test_rows)))
-                held_counts[class_holders] += sizes
-            if held_counts.min() >= self.min_samples:
-                return Dealt(Views.from_owners(owner, clients), Views.from_owners(test_owner, clients), draw)
-        raise ConfigError(
-            f"partition extended-dirichlet: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
-            f"{clients} clients {self.min_samples} samples; raise alpha or classes_per_client, or lower clients or "
-            "min_samples"
-        )
+        return _deal_to_holders(self, "extended-dirichlet", holders, train, test, clients, rng)
 
     def _holders(self, clients: int, num_classes: int, rng: np.random.Generator) -> list[Indices]:
         per_client = self.classes_per_client
@@ -353,3 +315,38 @@ class ExtendedDirichlet(Partition):
             f"clients gave each of {num_classes} classes {fewest} clients; raise clients, classes_per_client or "
             "max_draws"
         )
+
+
+def _deal_to_holders(
+    options: Dirichlet | ExtendedDirichlet,
+    name: str,
+    holders: list[Indices],
+    train: Dataset,
+    test: Dataset,
+    clients: int,
+    rng: np.random.Generator,
+) -> Dealt:
+    """Deal each class among its holders by Dirichlet shares, drawn again until every client has enough samples."""
+    balanced = isinstance(options, ExtendedDirichlet) and options.balanced
+    # Samples are shuffled once, and only shares are drawn again: a redraw then costs no permutation of the data.
+    class_rows, test_class_rows = (shuffled_classes(data.y.numpy(), train.num_classes, rng) for data in (train, test))
+    owner, test_owner = np.empty(len(train), np.int64), np.empty(len(test), np.int64)
+    for draw in range(1, options.max_draws + 1):
+        held_counts = np.zeros(clients, np.int64)
+        for class_holders, rows, test_rows in zip(holders, class_rows, test_class_rows, strict=True):
+            shares = rng.dirichlet(np.full(len(class_holders), options.alpha))
+            if balanced:
+                open_shares = shares * (held_counts[class_holders] * clients < len(train))
+                if open_shares.sum() > 0:  # else all holders are full, and keep the shares as drawn
+                    shares = open_shares / open_shares.sum()
+            sizes = cut(shares, len(rows))
+            owner[rows] = np.repeat(class_holders, sizes)
+            test_owner[test_rows] = np.repeat(class_holders, cut(shares, len(test_rows)))
+            held_counts[class_holders] += sizes
+        if held_counts.min() >= options.min_samples:
+            return Dealt(Views.from_owners(owner, clients), Views.from_owners(test_owner, clients), draw)
+    advice = "raise alpha or classes_per_client" if isinstance(options, ExtendedDirichlet) else "raise alpha"
+    raise ConfigError(
+        f"partition {name}: none of {options.max_draws} draws with alpha {options.alpha} gave each of {clients} "
+        f"clients {options.min_samples} samples; {advice}, or lower clients or min_samples"
+    )

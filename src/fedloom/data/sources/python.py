@@ -41,6 +41,7 @@ def from_arrays(
     normalise: Normalise = "own",
     standardise: bool = False,
     test_share: float = 0.2,
+    _pictures: PictureNotes | None = None,
 ) -> Splits:
     """Make splits for `make_scenario` from arrays in memory.
 
@@ -66,40 +67,7 @@ def from_arrays(
 
     Raises `DataError` for arrays that do not fit.
     """
-    return _splits(
-        [x_train, y_train, x_test, y_test],
-        PictureNotes(),
-        classes=classes,
-        owners=owners,
-        owners_test=owners_test,
-        domain=domain,
-        domain_test=domain_test,
-        domains=domains,
-        tokens=tokens,
-        normalise=normalise,
-        standardise=standardise,
-        test_share=test_share,
-    )
-
-
-def _splits(
-    data: Sequence[ArrayLike | None],
-    pictures: PictureNotes,
-    *,
-    classes: Sequence[str] | None = None,
-    owners: ArrayLike | None = None,
-    owners_test: ArrayLike | None = None,
-    domain: ArrayLike | None = None,
-    domain_test: ArrayLike | None = None,
-    domains: Sequence[str] = (),
-    tokens: bool = False,
-    normalise: Normalise = "own",
-    standardise: bool = False,
-    test_share: float = 0.2,
-) -> Splits:
-    """`from_arrays` of x and y for training, and for tests or None. pictures: counts those that are read as arrays."""
-    x_train, y_train, x_test, y_test = data
-    origin = "from_arrays"
+    origin, pictures = "from_arrays", _pictures or PictureNotes()
     if (x_test is None) != (y_test is None):
         raise DataError(f"{origin}: x_test and y_test belong together; give both or neither")
     if owners is not None and domain is not None:
@@ -164,7 +132,7 @@ def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
         keys.setdefault("classes", [str(name) for name in names])
     pictures = PictureNotes()
     pair = _items(train, "train", pictures)
-    return _splits([*pair, *((None, None) if test is None else _items(test, "test", pictures))], pictures, **keys)
+    return from_arrays(*pair, *(() if test is None else _items(test, "test", pictures)), **keys, _pictures=pictures)
 
 
 def from_clients(
@@ -196,7 +164,7 @@ def from_clients(
         test = x_test, y_test
     elif tests is not None:
         test = _pair(tests, "tests", pictures)
-    splits = _splits([x, y, *test], pictures, owners=owner, **keys)
+    splits = from_arrays(x, y, *test, owners=owner, **keys, _pictures=pictures)
     if names is None:
         return splits
     called = tuple(map(str, names))

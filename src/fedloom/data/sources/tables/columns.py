@@ -110,6 +110,11 @@ class Column:
     absence: Literal["null", "blank", "nan"] = "null"
     """How cells lack their value: as a null (or a mark that stands for one), as an empty text, as a NaN."""
 
+    @property
+    def is_missing(self) -> np.ndarray:
+        """Which cells lack a value, bool [n]."""
+        return np.zeros(len(self.values), bool) if self.missing is None else self.missing
+
     def rows(self, rows: np.ndarray) -> Column:
         """The column of some complete rows, without the words that do not occur there."""
         values = self.values[rows]
@@ -130,8 +135,7 @@ class Column:
     def first(self, words: Collection[str]) -> int:
         """The first row, from 1 on, that holds one of these words."""
         codes = [code for code, word in enumerate(self.words or ()) if word in words]
-        held = np.isin(self.values, codes) if self.missing is None else np.isin(self.values, codes) & ~self.missing
-        return int(np.argmax(held)) + 1
+        return int(np.argmax(np.isin(self.values, codes) & ~self.is_missing)) + 1
 
     def labels(self) -> np.ndarray:
         """Class or owner of each row: words, or numbers; floats that are whole numbers become integers."""
@@ -284,7 +288,7 @@ def incomplete_rows(columns: Iterable[Column], rows: int) -> np.ndarray:
     """
     incomplete = np.zeros(rows, bool)
     for column in columns:
-        incomplete |= False if column.missing is None else column.missing
+        incomplete |= column.is_missing
     return incomplete
 
 
@@ -318,7 +322,7 @@ def _without_marks(column: Column, cell_format: CellFormat) -> Column:
     absent = cell_format.stands_for_missing(column.values)
     if not absent.any():
         return column
-    return replace(column, missing=absent if column.missing is None else absent | column.missing, absence="null")
+    return replace(column, missing=absent | column.is_missing, absence="null")
 
 
 def _all_numbers(words: Iterable[str], cell_format: CellFormat) -> np.ndarray | None:

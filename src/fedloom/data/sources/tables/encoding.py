@@ -153,10 +153,7 @@ def merge_names(numbers: Column, texts: Column, cell_format: CellFormat) -> bool
 
 def _value_by_word(numbers: Column, texts: Column) -> Iterator[tuple[str, int | float]]:
     """Yield each different text of a column with its number; missing values are skipped."""
-    present = np.ones(len(numbers.values), bool)
-    for column in (numbers, texts):
-        present &= True if column.missing is None else ~column.missing
-    rows = np.flatnonzero(present)
+    rows = np.flatnonzero(~(numbers.is_missing | texts.is_missing))
     codes, first = np.unique(texts.values[rows], return_index=True)
     for code, value in zip(codes.tolist(), numbers.values[rows[first]].tolist(), strict=True):
         yield (texts.words or ())[code], value
