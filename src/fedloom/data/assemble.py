@@ -43,6 +43,7 @@ def repeated_samples_notes(train: Dataset, train_rows: Indices, test: Dataset) -
     rows = [train_rows, np.arange(len(test), dtype=np.int64)]
     hashes = [np.zeros(len(part), np.uint64) for part in rows]
     width = train.x.element_size() * math.prod(train.input_shape)
+    # Hash a short prefix first: most samples differ there, and only the candidates are hashed whole.
     for compared in sorted({min(_START, width), width} - {0}):
         size = compared * sum(map(len, rows))
         if size > _MOST_BYTES:
@@ -70,6 +71,7 @@ def _hashes(data: Dataset, rows: Indices, compared: int) -> np.ndarray:
     samples = data.x.contiguous().numpy().reshape(len(data), math.prod(data.input_shape)).view(np.uint8)
     starts = samples[:, :compared]
     hashes = np.fromiter((hash(starts[row].tobytes()) for row in rows.tolist()), np.int64, len(rows)).view(np.uint64)
+    # Mixing in the label keeps equal pixels with different labels from counting as repeated.
     return hashes ^ (data.y.numpy()[rows].astype(np.uint64) * np.uint64(_OF_LABELS))
 
 
@@ -340,6 +342,7 @@ def _with_moments(scenario: Scenario, mean: Tensor, std: Tensor) -> Scenario:
 def _merged(first: Views, second: Views) -> Views:
     order = np.concatenate([first.order, second.order])
     holders = np.concatenate([first.holders(), second.holders()])
+    # A stable sort keeps the samples of `first` in front within each client.
     return Views(order[np.argsort(holders, kind="stable")], starts(first.sizes + second.sizes))
 
 

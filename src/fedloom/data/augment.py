@@ -149,6 +149,7 @@ def _one_by_one(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.b
 
 
 def _at_once(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool_]) -> Tensor:
+    # Pad once by the largest shift: every window then lies inside, and one gather fetches all of them.
     margin = int(np.abs(shifts).max(initial=0))
     padded = pad(x.index_select(0, indices), (margin,) * 4)
     (height, width), wide = x.shape[2:], padded.shape[3]
@@ -170,6 +171,7 @@ def rotate(x: Tensor, degrees: NDArray[np.float64]) -> Tensor:
     height, width = x.shape[2:]
     angle = np.radians(degrees)
     cos, sin, zero = np.cos(angle), np.sin(angle), np.zeros(len(angle))
+    # affine_grid works on [-1, 1] per axis; the ratios make the rotation one of square pixels.
     rows = [[cos, -sin * height / width, zero], [sin * width / height, cos, zero]]
     theta = torch.from_numpy(np.array(rows)).permute(2, 0, 1).to(x)
     return grid_sample(x, affine_grid(theta, list(x.shape), align_corners=False), align_corners=False)

@@ -110,6 +110,7 @@ def cached(
     except OSError as error:
         raise _unwritable(folder.parent, error) from None
     try:
+        # Look again under the lock: another process may have made the entry while this one waited.
         entry = _opened(folder, stamp) or _made(folder, stamp, build)
     finally:
         lock.release()
@@ -121,6 +122,7 @@ def checksum(array: np.ndarray) -> int:
     value = zlib.crc32(f"{array.dtype.str}{array.shape}".encode())
     raw = array.reshape(-1).view(np.uint8).data
     blocks = -(-len(raw) // _BLOCK)
+    # Always check the last block: a truncated write damages the end of a file.
     for block in sorted({*range(0, blocks, max(1, -(-blocks // _CHECKED_BLOCKS))), blocks - 1}):
         value = zlib.crc32(raw[block * _BLOCK : (block + 1) * _BLOCK], value)
     return value
@@ -158,6 +160,8 @@ def _made(folder: Path, stamp: str, build: Callable[[CacheWriter], Any]) -> Cach
         description = {"made_by": _made_by(), "stamp": stamp, "arrays": writer.checksums, "meta": meta}
         try:
             (temporary_folder / "entry.json").write_text(json.dumps(description), encoding="utf-8")
+            # A folder cannot replace another in one step, so the old one is moved away first. Open memory maps of it
+            # stay valid.
             old_folder = temporary_folder.with_name(f"{temporary_folder.name}.old")
             if folder.exists():
                 folder.rename(old_folder)

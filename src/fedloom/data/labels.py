@@ -247,6 +247,7 @@ def _to_be_mapped(numbers: Sequence[int], classes: Sequence[str] | None) -> bool
         return (lowest < 0 or highest >= len(classes)) and len(numbers) == len(classes)
     if lowest < 0:  # by convention no label at all; -1 and 1 are a convention of two classes
         return numbers == [-1, 1]
+    # Ids with a few holes are fine; if most are unused, the numbers are names such as postcodes.
     return lowest > 0 or highest >= 2 * len(numbers)
 
 

@@ -94,6 +94,7 @@ class Views:
         clients = len(self) if first is None else min(first, len(self))
         owner = np.repeat(np.arange(clients), self.sizes[:clients])
         held = labels[self.order[: self.offsets[clients]]]
+        # One bincount over (client, class) pairs, rather than a loop over clients.
         return np.bincount(owner * num_classes + held, minlength=clients * num_classes).reshape(clients, num_classes)
 
 
@@ -153,6 +154,7 @@ def split_three(
     offset = np.repeat(
         rng.random(len(present_groups)), sizes
     )  # one per (client, class): no class comes first as a rule
+    # Spread every class evenly over [0, 1); any interval of positions then holds each class in its share.
     position = np.empty(len(groups))
     position[shuffled] = (rank + offset) / np.repeat(sizes, sizes)
     ordered, index = _sorted(views, position), _positions(views)
@@ -216,5 +218,6 @@ def matched_counts(train: Indices, test: Indices) -> Indices:
     if not len(held_classes):
         return np.zeros_like(train)
     scarcest_class = held_classes[np.argmin(test[held_classes] / train[held_classes])]
+    # In whole numbers: a float product that rounds to just below an integer would lose a sample.
     counts: Indices = train * test[scarcest_class] // train[scarcest_class]
     return counts

@@ -247,6 +247,7 @@ class UploadAttack(Attack):
             return value
         has_origin = received is not None and received.shape == value.shape
         zeros = torch.zeros_like(value, dtype=torch.float64)
+        # Attacks forge changes, uploads are values: subtract what the client received, and add it back below.
         origin = received.double() if received is not None and has_origin else zeros
         changes = torch.stack(
             [(tensor.double() - origin).flatten() for tensor in colluding if tensor.shape == value.shape]
@@ -341,6 +342,7 @@ class Alie(UploadAttack):
 def published_z(participants: int, bad: int) -> float:
     """Return ALIE's z for `bad` of `participants` clients; at least 0, and finite if most are bad."""
     honest = max(1, participants - bad)
+    # With this many honest clients further from the mean than the forged uploads, the bad ones have a majority.
     supporters = max(1, participants // 2 + 1 - bad)
     share = (honest - supporters) / honest
     return NormalDist().inv_cdf(share) if share > 0.5 else 0.0

@@ -84,6 +84,7 @@ def balanced_cut(
     Class by class, shares over parts are Dirichlet(alpha, ..., alpha); a part that holds n / P samples or more gets
     none of the next class; the others' shares are scaled to sum to 1.
     """
+    # Candidates are drawn in batches: strict conditions may reject thousands before one is accepted.
     batch = int(np.clip(_AT_ONCE // (parts * len(counts)), 1, 512))
     drawn = 0
     while drawn < max_draws:
@@ -103,6 +104,7 @@ def _draw(counts: Indices, parts: int, alpha: float, draws: int, rng: np.random.
     held_counts = np.zeros((draws, parts), np.int64)
     for label, count in enumerate(counts):
         weights = rng.dirichlet(np.full(parts, alpha), size=draws)
+        # In whole numbers, to decide "holds n / P samples" without rounding.
         is_open = held_counts * parts < counts.sum()
         weights = np.where(is_open, weights, 0.0)
         is_degenerate = weights.sum(1) == 0  # no open part has a weight that float64 can hold: equal parts

@@ -196,7 +196,7 @@ class DirichletDomains(Partition):
 
 
 def _take(class_rows: list[Indices], first_samples: Indices, counts: Indices) -> Indices:
-    """`counts` [C] samples of each class, from `begins` [C] on."""
+    """`counts` [C] samples of each class, from position `first_samples` [C] on."""
     return np.concatenate(
         [rows[first : first + count] for rows, first, count in zip(class_rows, first_samples, counts, strict=True)]
     )

@@ -69,7 +69,7 @@ class Pachinko(Partition):
         return Dealt(Views.from_owners(owner[: len(train)], clients), Views.from_owners(owner[len(train) :], clients))
 
     def _draw(self, remaining: Indices, coarse: Indices, samples: int, rng: np.random.Generator) -> Indices:
-        """How many samples of each class [C] one client draws, of `left` [C]."""
+        """How many samples of each class [C] one client draws, of `remaining` [C]."""
         superclass_shares = rng.dirichlet(np.full(coarse.max() + 1, self.alpha))
         class_shares = np.empty(len(coarse))
         for superclass in range(len(superclass_shares)):
@@ -79,7 +79,8 @@ class Pachinko(Partition):
         while (missing := samples - int(counts.sum())) > 0:
             shares = _present_shares(superclass_shares, class_shares, coarse, remaining - counts)
             drawn = rng.choice(len(remaining), size=missing, p=shares)
-            # Up to and with the draw that takes the last sample of a class, shares have not changed.
+            # Draw all missing samples at once, and keep them up to the first that exhausts a class; then renormalise.
+            # This equals drawing one by one, with at most one batch per exhausted class.
             rank = np.empty(missing, np.int64)  # how many of its class were drawn before
             order = np.argsort(drawn, kind="stable")
             rank[order] = np.arange(missing) - np.searchsorted(drawn[order], drawn[order])

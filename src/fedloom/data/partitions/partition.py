@@ -142,6 +142,7 @@ def shuffled_classes(labels: Indices, num_classes: int, rng: np.random.Generator
         rng: shuffles.
     """
     order = rng.permutation(len(labels))
+    # A stable sort by label keeps the random order within each class, with one permutation for all classes.
     order = order[np.argsort(labels[order], kind="stable")]
     return np.split(order, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1])
 
@@ -149,6 +150,7 @@ def shuffled_classes(labels: Indices, num_classes: int, rng: np.random.Generator
 def cut(shares: Shares, count: int) -> Indices:
     """Cut `count` samples at the cumulative `shares` [N] (sum 1), rounded down; return sizes [N] of sum `count`."""
     edges = (np.cumsum(shares) * count).astype(np.int64)
+    # Rounding may leave the sum of shares just below 1; the last edge must still take every sample.
     edges[-1] = count
     return np.diff(np.minimum(edges, count), prepend=0)
 

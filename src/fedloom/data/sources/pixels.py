@@ -271,6 +271,7 @@ def _with_lower_bytes(raw: bytes, image: Image.Image, label: str, notes: Picture
     swapped = [
         (mode[:-4] + _OTHER_BYTE[mode[-4:]], *rest) for mode, (_, *rest) in zip(raw_modes, arguments, strict=True)
     ]
+    # Pillow keeps the upper byte of 16-bit colours. With the byte order swapped it takes the lower one for the upper.
     lower = Image.open(io.BytesIO(raw), formats=[str(image.format)])
     lower.tile = [
         type(tile)(*tile[:3], args if isinstance(tile[3], tuple) else args[0])
@@ -326,8 +327,8 @@ def decode_into(
 ) -> tuple[str, ...]:
     """Decode every named picture into its row of an array [n, channels, size, size]: `rows` gives (key, row) by name.
 
-    Arrays of bytes are replaced in `arrays`, by real numbers made with `new`, at the first picture that has more than
-    256 levels. Returns notes. Raises `DataError` for pictures that cannot be decoded: the first one, and how many.
+    The first picture with more than 256 levels turns all arrays of bytes into real numbers (`widen`). Returns notes.
+    Raises `DataError` for pictures that cannot be decoded: the first one, and how many.
     """
     notes = PictureNotes()
     damaged: list[str] = []
@@ -349,7 +350,7 @@ def decode_into(
 
 
 def widen(arrays: dict[str, np.ndarray], allocate: Allocator) -> None:
-    """Replace arrays of bytes by arrays of real numbers with the same values, made with `new`."""
+    """Replace arrays of bytes by arrays of real numbers with the same values, made by `allocate`."""
     for key, array in arrays.items():
         if array.dtype == np.uint8:
             arrays[key] = allocate(key, array.shape, np.float32)

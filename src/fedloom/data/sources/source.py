@@ -158,6 +158,7 @@ def stratified_split(
         raise DataError(f"{origin}: {len(labels)} samples cannot be split into training and test parts")
     exact = counts * (total / len(labels))
     counts_taken = np.floor(exact + 1e-9).astype(np.int64)
+    # Largest remainder: the classes that rounding down hurt most give one more, until the total is met.
     counts_taken[np.argsort(counts_taken - exact, kind="stable")[: total - int(counts_taken.sum())]] += 1
     test = np.zeros(len(labels), bool)
     for label in range(len(present)):

@@ -115,6 +115,11 @@ class Column:
         """Which cells lack a value, bool [n]."""
         return np.zeros(len(self.values), bool) if self.missing is None else self.missing
 
+    @property
+    def present_values(self) -> np.ndarray:
+        """The values of the cells that have one [m]."""
+        return self.values if self.missing is None else self.values[~self.missing]
+
     def rows(self, rows: np.ndarray) -> Column:
         """The column of some complete rows, without the words that do not occur there."""
         values = self.values[rows]
@@ -128,8 +133,7 @@ class Column:
         words = self.words
         if words is None:
             return {}
-        held = self.values if self.missing is None else self.values[~self.missing]
-        counts = np.bincount(held, minlength=len(words)).tolist()
+        counts = np.bincount(self.present_values, minlength=len(words)).tolist()
         return {word: count for word, count in zip(words, counts, strict=True) if count}
 
     def first(self, words: Collection[str]) -> int:

@@ -231,6 +231,7 @@ def _not_utf8(raw: bytes) -> int | None:
             decoder.decode(pieces[start : start + _PIECE])
         decoder.decode(b"", final=True)
     except UnicodeDecodeError:
+        # Positions of the incremental decoder count from its piece; decoding the whole gives the place in the file.
         try:
             raw.decode("utf-8")
         except UnicodeDecodeError as error:

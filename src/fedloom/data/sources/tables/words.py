@@ -298,7 +298,7 @@ def grouped_digits(
 
 def _may_be_thousands(column: Column) -> bool:
     """Whether numbers are whole and below 1,000, or from 1 on with three decimals, and both occur."""
-    numbers = np.abs(column.values if column.missing is None else column.values[~column.missing]).astype(np.float64)
+    numbers = np.abs(column.present_values).astype(np.float64)
     whole = numbers == np.floor(numbers)
     if whole.all() or not whole.any() or numbers.max() >= _THOUSAND or numbers[~whole].min() < 1:
         return False

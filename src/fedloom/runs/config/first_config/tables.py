@@ -184,8 +184,8 @@ def _teaching_nothing(reader: FileTable, file: TableFile, names: Sequence[str]) 
         except DataError as error:
             reasons[name] = _short(str(error), file.path, name)
             continue
-        missing = 0 if column.missing is None else int(column.missing.sum())
-        values = column.values if column.missing is None else column.values[~column.missing]
+        missing = int(column.is_missing.sum())
+        values = column.present_values
         different = len(np.unique(values))
         if 2 * missing > file.rows:
             reasons[name] = f"{missing:,} of {file.rows:,} cells are empty"
@@ -243,7 +243,7 @@ def _label(
 def _is_label(column: Column) -> bool:
     if column.words is None and not column.is_whole() and column.values.dtype.kind != "b":
         return False
-    values = column.values if column.missing is None else column.values[~column.missing]
+    values = column.present_values
     different = len(np.unique(values))
     return 2 <= different <= min(_MAX_CLASSES, max(2, len(values) // 5))
 
@@ -284,6 +284,6 @@ def _owner(
 
 def _rows_of_owner(column: Column) -> bool:
     """Return whether a column's values could be owners: two or more, with enough rows each."""
-    values = column.values if column.missing is None else column.values[~column.missing]
+    values = column.present_values
     counts = np.unique(values, return_counts=True)[1]
     return len(counts) >= 2 and bool(np.median(counts) >= _MIN_ROWS_OF_OWNER)
