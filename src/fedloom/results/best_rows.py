@@ -23,11 +23,8 @@ def best_rows(
     best without such a pair. Groups with a diverged run, those without values, and training on pooled data do not take
     part.
 
-    Args:
-        groups: the groups of runs.
-        contexts: of each group, the setting and protocol in which methods compare.
-        values: of each group, one value for each of its seeds; None where it has none.
-        lower: whether the lowest mean is the best.
+    contexts: of each group, the setting and protocol in which methods compare. values: of each group, one value for
+    each of its seeds; None where it has none. lower: whether the lowest mean is the best.
     """
     best: set[int] = set()
     worse = "ahead" if lower else "behind"
@@ -45,11 +42,7 @@ def untested_rows(
 ) -> set[int]:
     """Return the indices of the groups that have fewer than three seeds in common with the best one of their context.
 
-    Args:
-        groups: as in `best_rows`.
-        contexts: as in `best_rows`.
-        values: as in `best_rows`.
-        lower: as in `best_rows`.
+    groups, contexts, values, lower: as in `best_rows`.
     """
     return {
         index
@@ -87,11 +80,9 @@ def differences_from(
     """Compare groups with one of them, seed by seed, as one family; by index, without those that lack a common seed,
     and without its own runs under another name.
 
-    Args:
-        groups: groups of runs that differ in the seed only.
-        values: of each group, one value for each seed; None if it lacks the measure.
-        reference: index of the group to compare with.
-        others: indices of the groups that are compared; the reference itself does not count.
+    groups: groups of runs that differ in the seed only. values: of each group, one value for each seed; None if it
+    lacks the measure. reference: index of the group to compare with. others: indices of the groups that are compared;
+    the reference itself does not count.
     """
     reference_values, reference_row = values[reference], groups[reference].row
     by_index: dict[int, list[float]] = {}
@@ -116,12 +107,9 @@ def differences_against(
     """Compare the groups of each context with that of one method; by index, without diverged runs, and without training
     on pooled data, which is in no family.
 
-    Args:
-        against: the method's name, or that of its row.
-        groups: the groups of runs.
-        methods: the name of each group's row.
-        contexts: of each group, the setting and protocol in which methods compare.
-        values: of each group, one value for each of its seeds; None where it has none.
+    against: the method's name, or that of its row. methods: the name of each group's row. contexts: of each group, the
+    setting and protocol in which methods compare. values: of each group, one value for each of its seeds; None where it
+    has none.
 
     Raises:
         ConfigError: if no group is of that method, all of these diverged, or several groups of one context are.
@@ -206,9 +194,6 @@ def average_ranks(rows: Sequence[ResultRow]) -> list[AverageRanks]:
     Methods that some setting lacks, those that diverged somewhere, and training on pooled data are left out. So are a
     setting with a single method, runs that an earlier row shows under another name, and a protocol with fewer than two
     settings or three methods.
-
-    Args:
-        rows: the rows of a table.
     """
     by_protocol: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     seen: set[Hashable] = set()

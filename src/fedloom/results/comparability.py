@@ -20,84 +20,48 @@ _TUNED = "tuned"
 
 
 def own_prefixes(method: str) -> tuple[str, str]:
-    """Return how the keys begin that are options of a method or of the optimiser, and may differ between rows.
-
-    Args:
-        method: the name of the method.
-    """
+    """Return how the keys begin that are options of a method or of the optimiser, and may differ between rows."""
     return f"{method}.", "optimizer."
 
 
 def is_own(key: str, row: ResultRow) -> bool:
     """Whether a key is an option of the row's method or of the optimiser, which may differ between rows that compare.
 
-    Args:
-        key: a config key, such as "optimizer.lr".
-        row: the row that has it.
+    key: a config key, such as "optimizer.lr".
     """
     return key.startswith(own_prefixes(row["method"]))
 
 
 def setting_keys(row: ResultRow) -> dict[str, str]:
-    """Return the keys of the row's setting, of those in which the rows of its table differ; a tuned one is "tuned".
-
-    Args:
-        row: a row of a table.
-    """
+    """Return the keys of the row's setting, of those in which the rows of its table differ; a tuned one is "tuned"."""
     return {
         key: _TUNED if key in row["tuned"] else value for key, value in row["setting"].items() if not is_own(key, row)
     }
 
 
 def key_words(keys: Mapping[str, str]) -> str:
-    """Return keys by their last word with their values: "alpha=0.1, rounds=3".
-
-    Args:
-        keys: values by key.
-    """
+    """Return keys by their last word with their values: "alpha=0.1, rounds=3"."""
     return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in keys.items())
 
 
 def same_setting(row: ResultRow, other: ResultRow) -> bool:
-    """Whether two rows are of one setting.
-
-    Args:
-        row: a row of a table.
-        other: another row of it.
-    """
+    """Whether two rows are of one setting."""
     names = {cell[0] for cell in (row["cell"], other["cell"]) if cell is not None}
     return len(names) < 2 and setting_keys(row) == setting_keys(other)
 
 
 def comparable(row: ResultRow, other: ResultRow) -> bool:
-    """Whether the accuracies of two rows may be compared.
-
-    Args:
-        row: a row of a table.
-        other: another row of it.
-    """
+    """Whether the accuracies of two rows may be compared."""
     return (row["protocol"], row["select"]) == (other["protocol"], other["select"]) and same_setting(row, other)
 
 
-def setting_numbers(rows: Sequence[ResultRow]) -> list[int]:
-    """Return the number of each row's setting, from 0 in the order of first appearance.
-
-    Args:
-        rows: the rows of a table.
-    """
-    return _numbers(rows, same_setting)
-
-
 def context_numbers(rows: Sequence[ResultRow]) -> list[int]:
-    """Return a number for each row; those with equal numbers compare.
-
-    Args:
-        rows: the rows of a table.
-    """
+    """Return a number for each row; those with equal numbers compare."""
     return _numbers(rows, comparable)
 
 
 def _numbers(rows: Sequence[ResultRow], equivalent: Callable[[ResultRow, ResultRow], bool]) -> list[int]:
+    """Number the classes of equivalent rows from 0 in the order of first appearance."""
     firsts: list[ResultRow] = []
     numbers = []
     for row in rows:
@@ -112,10 +76,6 @@ def different_keys(row: ResultRow, other: ResultRow) -> str:
     """Return the keys in which two rows differ, with their values, but the methods' own and those tuned for both.
 
     Empty if there are none.
-
-    Args:
-        row: a row of a table.
-        other: another row of it.
     """
     tuned = set(row["tuned"]) & set(other["tuned"])
     apart = (f"{row['method']}.", f"{other['method']}.")
@@ -127,12 +87,7 @@ def different_keys(row: ResultRow, other: ResultRow) -> str:
 
 
 def different_settings(row: ResultRow, other: ResultRow) -> str:
-    """Return the keys in which the settings of two rows differ, with their values; empty if they do not.
-
-    Args:
-        row: a row of a table.
-        other: another row of it.
-    """
+    """Return the keys in which the settings of two rows differ, with their values; empty if they do not."""
     return _differences(setting_keys(row), setting_keys(other))
 
 
@@ -142,31 +97,18 @@ def _differences(ours: Mapping[str, str], theirs: Mapping[str, str]) -> str:
 
 
 def run_identity(row: ResultRow) -> Hashable:
-    """Return a key that two rows share exactly if they show the same runs under two names.
-
-    Args:
-        row: a row of a table.
-    """
+    """Return a key that two rows share exactly if they show the same runs under two names."""
     setting = tuple(sorted(row["setting"].items()))
     return row["method"], row["preset"], row["protocol"], row["select"], setting, tuple(row["seeds"])
 
 
 def same_runs(row: ResultRow, other: ResultRow) -> bool:
-    """Whether two rows show the same runs under two names.
-
-    Args:
-        row: a row of a table.
-        other: another row of it.
-    """
+    """Whether two rows show the same runs under two names."""
     return run_identity(row) == run_identity(other)
 
 
 def same_runs_notes(rows: Sequence[ResultRow]) -> list[str]:
-    """Return a sentence that names the rows of the same runs; none without such rows.
-
-    Args:
-        rows: the rows of a table.
-    """
+    """Return a sentence that names the rows of the same runs; none without such rows."""
     labels_by_run: dict[Hashable, list[str]] = {}
     for row in rows:
         labels_by_run.setdefault(run_identity(row), []).append(row["label"])
@@ -190,14 +132,11 @@ def row_names(rows: Sequence[ResultRow]) -> list[RowName]:
     settings. Otherwise options of a method and of the optimiser belong to the method's name where a setting has several
     of them, and all other keys to the setting's.
 
-    Args:
-        rows: the rows of a table.
-
     Example:
         >>> row_names([])
         []
     """
-    numbers = setting_numbers(rows)
+    numbers = _numbers(rows, same_setting)
     members: dict[int, list[ResultRow]] = {}
     for number, row in zip(numbers, rows, strict=True):
         members.setdefault(number, []).append(row)
@@ -220,10 +159,6 @@ def panel_titles(rows: Sequence[ResultRow], names: Sequence[RowName]) -> list[st
     """Return for each row the words that tell apart settings, protocols and selections; rows with equal words compare.
 
     Empty words mean that all rows compare.
-
-    Args:
-        rows: the rows of a table.
-        names: the names of each row.
     """
     contexts = [
         (name.setting, row["protocol"], f"select {row['select']}") for row, name in zip(rows, names, strict=True)
@@ -255,7 +190,8 @@ def _setting_words(rows: Sequence[ResultRow]) -> list[str]:
     ]
     if named:
         return [word for word in named[0] if word and all(word in words for words in named)]
-    return [words for words in [key_words(_untuned(rows[0]))] if words]
+    words = key_words({key: value for key, value in setting_keys(rows[0]).items() if key not in rows[0]["tuned"]})
+    return [words] if words else []
 
 
 def _told_apart(names: Mapping[int, str], members: Mapping[int, Sequence[ResultRow]]) -> dict[int, str]:
@@ -272,10 +208,6 @@ def _told_apart(names: Mapping[int, str], members: Mapping[int, Sequence[ResultR
             words = key_words(differing)
         told[number] = ", ".join(filter(None, (name, words)))
     return told
-
-
-def _untuned(row: ResultRow) -> dict[str, str]:
-    return {key: value for key, value in setting_keys(row).items() if key not in row["tuned"]}
 
 
 def _cell_words(name: str) -> tuple[str, list[str]]:

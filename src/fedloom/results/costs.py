@@ -41,7 +41,10 @@ def reached(result: RunData, target: float) -> Reached | None:
     first = next((round_ for round_, accuracy in tested if accuracy >= target), None)
     if first is None:
         return None
-    up, down, samples = (_until(result, name, first) for name in ("bytes_up", "bytes_down", "samples"))
+    up, down, samples = (
+        sum(row["value"] for row in result.rows if row["name"] == name and row["round"] <= first)
+        for name in ("bytes_up", "bytes_down", "samples")
+    )
     share = samples / result.numbers["samples"] if result.numbers.get("samples") else 1.0
     return Reached(first, int(up + down), float(result.numbers.get("flops") or 0.0) * min(1.0, share))
 
@@ -69,10 +72,6 @@ def reached_mean(results: Sequence[RunData], target: float) -> ReachedMean:
         fmean(run.bytes for run in reached_runs),
         fmean(run.flops for run in reached_runs),
     )
-
-
-def _until(result: RunData, name: str, last: int) -> float:
-    return sum(row["value"] for row in result.rows if row["name"] == name and row["round"] <= last)
 
 
 @dataclass(frozen=True, slots=True)

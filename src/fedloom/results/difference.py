@@ -102,11 +102,9 @@ class Difference:
 def compare_family(differences: Sequence[Sequence[float]], step: float = STEP) -> list[Difference]:
     """Judge all comparisons of one family: methods with one baseline in one setting, protocol and measure.
 
-    Args:
-        differences: of each comparison, one difference for each common seed. Those of fewer than three seeds are not
-            part of the family.
-        step: the smallest step of the measure, in the unit of the differences. The standard deviation counts as at
-            least step / sqrt(12), because equal differences prove no certainty.
+    differences: of each comparison, one difference for each common seed. Those of fewer than three seeds are not part
+    of the family. step: the smallest step of the measure, in the unit of the differences. The standard deviation counts
+    as at least step / sqrt(12), because equal differences prove no certainty.
 
     Example:
         >>> ahead, unclear = compare_family([[3.0, 2.6, 2.9], [2.1, 1.7, -2.6]], step=0.01)
@@ -127,10 +125,8 @@ def compare_family(differences: Sequence[Sequence[float]], step: float = STEP) -
 def t_interval(values: Sequence[float], level: float = LEVEL, step: float = STEP) -> tuple[float, float] | None:
     """Return the two-sided t interval of a mean: (low, high), or None for a single value.
 
-    Args:
-        values: one for each seed.
-        level: coverage of the interval, in (0, 1).
-        step: smallest step of the values, which bounds their standard deviation from below (`spread`).
+    values: one for each seed. level: coverage of the interval, in (0, 1). step: smallest step of the values, which
+    bounds their standard deviation from below (`spread`).
     """
     if len(values) < 2:
         return None
@@ -148,9 +144,7 @@ def spread(values: Sequence[float], step: float) -> float:
 def t_quantile(share: float, degrees: float) -> float:
     """Return the quantile of Student's t distribution.
 
-    Args:
-        share: probability below the quantile, in (0, 1).
-        degrees: degrees of freedom.
+    share: probability below the quantile, in (0, 1). degrees: degrees of freedom.
     """
     from scipy.stats import t  # imports numpy
 
@@ -162,11 +156,8 @@ def paired_differences(
 ) -> dict[int, float]:
     """Subtract the other row's values from the first row's: by common seed, ascending.
 
-    Args:
-        seeds: seeds of the first row.
-        values: its values, in the order of its seeds.
-        other_seeds: seeds of the other row.
-        other_values: its values, in the order of its seeds.
+    seeds: seeds of the first row. values: its values, in the order of its seeds. other_seeds: seeds of the other row.
+    other_values: its values, in the order of its seeds.
     """
     ours, theirs = (dict(zip(*row, strict=True)) for row in ((seeds, values), (other_seeds, other_values)))
     return {seed: ours[seed] - theirs[seed] for seed in sorted(ours.keys() & theirs.keys())}
@@ -299,10 +290,7 @@ def paired_family(rows: Sequence[ResultRow], reference: ResultRow) -> list[Paire
 def compare_rows(rows: Sequence[ResultRow], differences: Sequence[Sequence[float]], step: float) -> list[Difference]:
     """Judge the differences of rows from one reference as one family, in which equal runs of two names count once.
 
-    Args:
-        rows: the rows of a table.
-        differences: of each row, one difference for each common seed.
-        step: the smallest step of the measure.
+    differences: of each row, one difference for each common seed. step: the smallest step of the measure.
     """
     runs = [run_identity(row) for row in rows]
     distinct = dict(zip(runs, differences, strict=True))

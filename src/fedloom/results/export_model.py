@@ -49,11 +49,9 @@ class CardSection:
 def model_card(metadata: ExportMetadata, parameters: int, run: RunData | None, versions: Mapping[str, str]) -> str:
     """Return the card of an exported model as Markdown.
 
-    Args:
-        metadata: the metadata of the exported model.
-        parameters: number of its trained and frozen weights.
-        run: the finished run; None if only the metadata are known.
-        versions: packages that trained the model, by name; empty if they are not known.
+    metadata: the metadata of the exported model. parameters: number of its trained and frozen weights. run: the
+    finished run; None if only the metadata are known. versions: packages that trained the model, by name; empty if they
+    are not known.
     """
     sections = [_model(metadata, parameters), _training(metadata.training, run)]
     if run is not None:

@@ -99,9 +99,7 @@ def fairness(accuracies: Sequence[float]) -> Fairness | None:
 def client_shares(ours: Mapping[int, float], theirs: Mapping[int, float]) -> ClientShares | None:
     """Compare accuracies client by client; None without a common client.
 
-    Args:
-        ours: accuracy in [0, 1] by client.
-        theirs: the baseline's.
+    ours: accuracy in [0, 1] by client. theirs: the baseline's.
     """
     common = ours.keys() & theirs.keys()
     if not common:
@@ -277,16 +275,14 @@ def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[
             cells += ["–" if value is None else percent(value) for value in (row.foreign, row.drop)]
         for name in references:
             shares = row.against.get(name)
-            cells.append("–" if shares is None else _worse_text(shares))
+            if shares is None:
+                cells.append("–")
+            else:  # "1.3 of 18", or "2.5 of 17 to 18" where seeds differ
+                cells.append(f"{_number_text(shares.worse_clients)} of {counts_text(shares.compared)}")
         if sized:
             cells.append("–" if row.smallest is None else f"{row.smallest:,} / {_number_text(row.median or 0.0)}")
         texts.append(cells)
     return names, texts
-
-
-def _worse_text(shares: ClientShares) -> str:
-    """Return how many clients are worse, of how many: "1.3 of 18", or "2.5 of 17 to 18" where seeds differ."""
-    return f"{_number_text(shares.worse_clients)} of {counts_text(shares.compared)}"
 
 
 def _number_text(value: float) -> str:

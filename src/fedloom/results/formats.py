@@ -79,13 +79,8 @@ def latex_float(
 ) -> str:
     """Return a table as a LaTeX float, whose preamble needs booktabs. A wide one takes the page, and small letters.
 
-    Args:
-        alignment: a letter for each column, "lrr".
-        headings: the lines above the rule, as LaTeX.
-        body: the lines below it, as LaTeX.
-        caption: the caption as text, without a full stop; empty for none.
-        label: the label.
-        notes: sentences below the table, as text.
+    alignment: a letter for each column, "lrr". headings: the lines above the rule, as LaTeX. body: the lines below it,
+    as LaTeX. caption: the caption as text, without a full stop; empty for none.
     """
     named = [rf"  \caption{{{escaped(caption)}.}}", rf"  \label{{{label}}}"] if caption else []
     small = [rf"  \par\smallskip{{\footnotesize {escaped(' '.join(notes))}\par}}"] if notes else []
@@ -186,10 +181,7 @@ def formatted(results: Sequence[RunData], format: str) -> str:
 def formatted_targets(results: Sequence[RunData], targets: Sequence[float], format: str) -> str:
     """Return the cost of reaching accuracies, as `formatted`: means over the seeds that reached them.
 
-    Args:
-        results: the runs.
-        targets: accuracies in [0, 1].
-        format: "markdown", "latex", "csv" or "html".
+    targets: accuracies in [0, 1]. format: "markdown", "latex", "csv" or "html".
     """
     groups = grouped(results)
     several = len(protocols_of(groups)) > 1
@@ -228,9 +220,7 @@ def formatted_costs(results: Sequence[RunData], format: str) -> str:
 
     A run in several protocols has one row.
 
-    Args:
-        results: the runs.
-        format: "markdown", "latex", "csv" or "html".
+    format: "markdown", "latex", "csv" or "html".
     """
     groups = [group for group in grouped(results) if not group.is_further]
     labelled_costs = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
@@ -269,14 +259,9 @@ def text_table(
 ) -> str:
     """Format cells as a markdown, latex, text or html table.
 
-    Args:
-        cells: the texts, line by line.
-        names: the headings.
-        numeric: of each column, whether its cells are numbers.
-        format: "markdown", "latex", "text" or "html".
-        caption: of a table in LaTeX.
-        notes: sentences below a table in LaTeX.
-        bold_cells: line and column of cells that are bold in LaTeX.
+    cells: the texts, line by line. numeric: of each column, whether its cells are numbers. format: "markdown", "latex",
+    "text" or "html". caption: of a table in LaTeX. notes: sentences below a table in LaTeX. bold_cells: line and column
+    of cells that are bold in LaTeX.
 
     Raises:
         ConfigError: for another format.
@@ -313,12 +298,11 @@ def check_format(format: str) -> None:
 
 
 def _figure(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:
-    """Return the column of a figure that methods report themselves."""
+    # A function, because a lambda in the loop over names would read the last name.
     return name, True, lambda row: figure_text(row, name)
 
 
 def _metric(name: str) -> tuple[str, bool, Callable[[ResultRow], str]]:
-    """Return the column of a further metric."""
     return with_unit(name), True, lambda row: metric_text(row, name)
 
 

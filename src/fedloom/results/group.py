@@ -143,10 +143,7 @@ class MeanCurve:
 def mean_curve(results: Sequence[RunData], name: str, split: str) -> MeanCurve | None:
     """Average a measure over the rounds in which all runs have a finite value; None if there is no such round.
 
-    Args:
-        results: runs that differ in their seed.
-        name: name of the measure.
-        split: split of the measure, as in `fedloom.runs.storage.log.curve`.
+    results: runs that differ in their seed. split: split of the measure, as in `fedloom.runs.storage.log.curve`.
     """
     by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
     common = set.intersection(*(set(values) for values in by_run))
@@ -165,9 +162,7 @@ _WORST = 0.1  # share of the clients
 def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, float]:
     """Return each client's test accuracy in the main protocol at the last round that tested; empty if it tests none.
 
-    Args:
-        rows: measures of a run.
-        name: the measure, also of another predictor, e.g. "accuracy/online".
+    name: the measure, also of another predictor, e.g. "accuracy/online".
     """
     by_round = _by_round(rows, name)
     return by_round[max(by_round)] if by_round else {}
@@ -177,9 +172,7 @@ def selected_accuracies(run: RunData, name: str = "accuracy") -> dict[int, float
     """Return each client's test accuracy at the selected round, as the accuracy of the run is; with `mean_last_k` its
     mean over the rounds. Empty if the run tests no single clients.
 
-    Args:
-        run: a finished run.
-        name: the measure, also of another predictor, e.g. "accuracy/online".
+    name: the measure, also of another predictor, e.g. "accuracy/online".
     """
     by_round = _by_round(run.rows, name)
     chosen = [by_round[round_] for round_ in run.selected_rounds() if round_ in by_round]

@@ -80,9 +80,7 @@ class PageSection:
 def progress(study: StudyPlan, ended: Outcome) -> PageSection:
     """Return the section on done, failed and remaining seeds of each row.
 
-    Args:
-        study: the study.
-        ended: outcome of all cells of `study`.
+    ended: outcome of all cells of `study`.
     """
     done, failed, remaining = ended.done.keys(), ended.failed.keys(), set(ended.remaining)
     summary = (

@@ -26,8 +26,7 @@ _SEED = ("seed", "seeds")
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
     """Return the last word of each key, "alpha" of "scenario.alpha", or the whole key if two keys share that word.
 
-    Args:
-        keys: whole names of keys, such as "scenario.alpha".
+    keys: whole names of keys, such as "scenario.alpha".
 
     Example:
         >>> short_keys(["scenario.alpha", "fedprox.mu", "moon.mu"])
@@ -92,9 +91,7 @@ class PivotKeys:
     def places(self, rows: Sequence[str], columns: Sequence[str]) -> list[tuple[str, ...]]:
         """Return for each group the part of a pivot where its methods stand: its values but those that name methods.
 
-        Args:
-            rows: whole names of the keys of the rows.
-            columns: whole names of the keys of the columns.
+        rows: whole names of the keys of the rows. columns: whole names of the keys of the columns.
         """
         named = [
             [key for key in (*rows, *columns) if key not in ("method", "preset") and not key.startswith(own)]
@@ -144,11 +141,8 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
 
     Bold are the best method of each setting and those that the one rule does not tell apart from it.
 
-    Args:
-        results: finished runs.
-        layout: keys of rows and columns, measures in the cells, their units, and the method to compare with.
-        caption: caption of the table; "" names the measures and the keys.
-        label: label of the table in LaTeX.
+    layout: keys of rows and columns, measures in the cells, their units, and the method to compare with. caption:
+    caption of the table; "" names the measures and the keys. label: label of the table in LaTeX.
 
     Raises:
         ConfigError: for an unknown key or measure, and for two values in a cell, which names the key that still varies.

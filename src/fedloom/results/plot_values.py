@@ -53,11 +53,9 @@ def plot_values(
 ) -> PlotData:
     """Return the values of a figure. Runs that differ in the seed only are one method in one setting.
 
-    Args:
-        results: finished runs.
-        kind: "curves" by round, "dots" with intervals, "bars", or "critical-difference", which ranks by accuracy.
-        metric: a measure of the test data.
-        against: for dots, the method from which differences are drawn, seed by seed; None for the means themselves.
+    kind: "curves" by round, "dots" with intervals, "bars", or "critical-difference", which ranks by accuracy. metric: a
+    measure of the test data. against: for dots, the method from which differences are drawn, seed by seed; None for the
+    means themselves.
 
     Raises `ConfigError` for an unknown kind or metric, and if there is nothing to draw.
     """

@@ -23,9 +23,7 @@ from fedloom.runs.storage.schemas import EXECUTION
 def settings_agree(results: Sequence[RunData], keys: Sequence[Iterable[tuple[str, str]]]) -> bool:
     """Whether the settings that runs are said to be in are those of one study, or mean the same keys in all studies.
 
-    Args:
-        results: finished runs.
-        keys: of each run, all of its config but the seed, as flat pairs.
+    keys: of each run, all of its config but the seed, as flat pairs.
     """
     studies = {result.folder.parent for result in results if result.folder and result.cell}
     if len(studies) < 2:
@@ -46,8 +44,7 @@ def settings_agree(results: Sequence[RunData], keys: Sequence[Iterable[tuple[str
 def without_settings(results: Sequence[RunData]) -> list[RunData]:
     """Return runs without the names of their settings, each once for each row that still differs.
 
-    Args:
-        results: finished runs, in one protocol each.
+    results: finished runs, in one protocol each.
     """
     distinct: dict[object, RunData] = {}
     for number, result in enumerate(results):
@@ -62,9 +59,8 @@ def name_by_study(groups: Sequence[Group], told: bool) -> None:
 
     Rows whose labels would be equal keep those made of keys, and lose their names.
 
-    Args:
-        groups: groups of runs, whose cells are those of their runs; their rows are changed.
-        told: whether labels tell the keys of the setting, because its name does not.
+    groups: groups of runs, whose cells are those of their runs; their rows are changed. told: whether labels tell the
+    keys of the setting, because its name does not.
     """
     cells = [group.row["cell"] for group in groups]
     several = len({cell and cell[0] for cell in cells}) > 1  # whether there are several settings

@@ -92,10 +92,8 @@ class TableMeasure:
 def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeasure:
     """Return a measure as a column. Raises `ConfigError` if no run has it.
 
-    Args:
-        name: name of the measure.
-        groups: the rows, each a group of runs that differ in the seed only.
-        units: "percent" or "share", for measures in [0, 1].
+    groups: the rows, each a group of runs that differ in the seed only. units: "percent" or "share", for measures in
+    [0, 1].
     """
     known = [*measures_of(groups), *_OF_RUNS]
     if name not in known:
@@ -143,11 +141,8 @@ def notes_of(
 ) -> list[str]:
     """Return the notes of a table.
 
-    Args:
-        groups: the groups of runs in it.
-        measures: its columns.
-        best: of each measure, the indices of the groups that are bold.
-        against: the method from which differences are shown; empty for none.
+    best: of each measure, the indices of the groups that are bold. against: the method from which differences are
+    shown; empty for none.
     """
     counts = [group.row["n"] for group in groups]
     seeds = seed_counts_text(counts)
@@ -179,11 +174,7 @@ def notes_of(
 
 
 def run_notes(groups: Sequence[Group]) -> list[str]:
-    """Return a sentence for each run that ended early, and for the runs that a row leaves out.
-
-    Args:
-        groups: the groups of runs in the table.
-    """
+    """Return a sentence for each run that ended early, and for the runs that a row leaves out."""
     notes: list[str] = []
     for group in groups:
         row = group.row
@@ -215,12 +206,9 @@ def comparison_notes(
 ) -> list[str]:
     """Return sentences on missing comparisons: rows of other settings, too few seeds, and equal runs.
 
-    Args:
-        groups: the groups of runs in the table.
-        contexts: of each group, the words for the setting and protocol in which methods compare.
-        measures: its columns.
-        best: of each measure, the indices of the groups that are bold.
-        places: of each group, the part of the table in which its reader compares methods.
+    contexts: of each group, the words for the setting and protocol in which methods compare. best: of each measure, the
+    indices of the groups that are bold. places: of each group, the part of the table in which its reader compares
+    methods.
     """
     labels = [group.row["label"] for group in groups]
     notes = []

@@ -95,9 +95,7 @@ def _left_out_row(by_domain: dict[str, Group], all_domains: Collection[str]) -> 
 def formatted_left_out(groups: Sequence[Group], format: str) -> str:
     """Return accuracy on each left-out domain, and the mean, as text; empty if no run left one out.
 
-    Args:
-        groups: groups of runs; those without a left-out domain are skipped.
-        format: "markdown", "latex", "html" or "csv".
+    groups: groups of runs; those without a left-out domain are skipped. format: "markdown", "latex", "html" or "csv".
     """
     rows = left_out_rows(groups)
     if format == "csv":
@@ -241,9 +239,7 @@ def newcomer_columns(rows: Sequence[NewcomerRow]) -> tuple[list[str], list[list[
 def formatted_newcomers(groups: Sequence[Group], format: str) -> str:
     """Return accuracy on clients that never trained as text; empty if no run held clients out.
 
-    Args:
-        groups: groups of runs; those without held-out clients are skipped.
-        format: "markdown", "latex", "html" or "csv".
+    groups: groups of runs; those without held-out clients are skipped. format: "markdown", "latex", "html" or "csv".
     """
     rows = newcomer_rows(groups)
     if format == "csv":

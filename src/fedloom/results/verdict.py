@@ -23,9 +23,6 @@ def verdicts(rows: Sequence[ResultRow]) -> list[str]:
 
     Rows that do not compare by the rule of `comparability` are not ranked together: each context gets its own sentence.
     Rows with a diverged run, and training on pooled data, are named and not ranked.
-
-    Args:
-        rows: the rows of a table.
     """
     names = [name.setting for name in row_names(rows)]
     contexts: dict[int, list[int]] = {}

@@ -12,9 +12,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 def shortened(name: str, letters: float) -> str:
     """Return as much of a name as fits into so many letters.
 
-    Args:
-        name: the name.
-        letters: how many it may have; at least two are used.
+    letters: how many it may have; at least two are used.
 
     Example:
         >>> shortened("fedprox (mu=0.01)", 10)
@@ -30,9 +28,7 @@ def shortened_names(names: Sequence[str], letters: float) -> list[str]:
     Names lose their ends, or their middles if two names would become equal, as names often differ only at the end.
     If both fail, all names may have twice the letters; if that fails too, they become numbers.
 
-    Args:
-        names: the names.
-        letters: how many each may have.
+    letters: how many each may have.
 
     Example:
         >>> shortened_names(["fedprox (mu=0.1)", "fedprox (mu=1.0)", "fedavg"], 10)

@@ -43,11 +43,8 @@ Tones = Mapping[str, int]
 def draw_panel(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
     """Draw one panel of a figure.
 
-    Args:
-        axes: the axes to draw on.
-        panel: the values of the panel.
-        plot: the figure, with the order of its methods and the measure.
-        tones: the tone of each method, as `palette.tones_of` returns it.
+    plot: the figure, with the order of its methods and the measure. tones: the tone of each method, as
+    `palette.tones_of` returns it.
     """
     _DRAWINGS[plot.kind](axes, panel, plot, tones)
 
@@ -55,11 +52,7 @@ def draw_panel(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> No
 def draw_curves(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
     """Draw the means by round as lines, and one sample standard deviation on both sides as bands.
 
-    Args:
-        axes: the axes to draw on.
-        panel: curves.
-        plot: the figure, whose measure names the axis.
-        tones: the tone of each method.
+    plot: the figure, whose measure names the axis. tones: the tone of each method.
     """
     curves = _only(panel.series, Curve)
     for curve in curves:
@@ -91,11 +84,7 @@ def draw_curves(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> N
 def draw_dots(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
     """Draw the means as dots with their intervals, a row for each method; hollow dots have none.
 
-    Args:
-        axes: the axes to draw on.
-        panel: estimates.
-        plot: the figure, whose methods are the rows.
-        tones: the tone of each method.
+    plot: the figure, whose methods are the rows. tones: the tone of each method.
     """
     for estimate in _only(panel.series, Estimate):
         row = plot.drawn.index(estimate.method)
@@ -111,11 +100,7 @@ def draw_dots(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> Non
 def draw_bars(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
     """Draw the means as bars from zero on with their bounds, a row for each method, and each value in words.
 
-    Args:
-        axes: the axes to draw on.
-        panel: estimates.
-        plot: the figure, whose methods are the rows.
-        tones: the tone of each method.
+    plot: the figure, whose methods are the rows. tones: the tone of each method.
     """
     estimates = _only(panel.series, Estimate)
     for estimate in estimates:
@@ -143,11 +128,7 @@ def draw_bars(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> Non
 def draw_ranks(axes: Axes, panel: PlotPanel, plot: PlotData, tones: Tones) -> None:
     """Draw mean ranks as Demsar's critical-difference diagram: bars join methods that the test does not tell apart.
 
-    Args:
-        axes: the axes to draw on.
-        panel: one ranking.
-        plot: the figure.
-        tones: the tone of each method.
+    panel: one ranking. tones: the tone of each method.
     """
     (ranking,) = _only(panel.series, Ranking)
     methods = list(ranking.ranks)
@@ -271,10 +252,7 @@ def save_figure(plot: PlotData, path: Path, width: float) -> None:
 
     Raises `OSError` if the file cannot be written.
 
-    Args:
-        plot: the values to draw.
-        path: the file, whose suffix tells its format.
-        width: width of the figure in inches.
+    plot: the values to draw. path: the file, whose suffix tells its format. width: width of the figure in inches.
     """
     figure, stream, ending = Figure(), io.BytesIO(), path.suffix.lower()[1:]
     draw_figure(plot, figure, width)

@@ -74,12 +74,8 @@ def new_figure(width: float, height: float) -> Figure:
 def inline(draw: Callable[[], Figure], name: str, title: str, description: str, css: str = "") -> Markup:
     """Draw a figure and return it as an `<svg>` element.
 
-    Args:
-        draw: makes the figure.
-        name: prefix of its ids, unique in the page.
-        title: short text for people who do not see it.
-        description: longer text for people who do not see it.
-        css: its classes.
+    draw: makes the figure. name: prefix of its ids, unique in the page. title: short text for people who do not see it.
+    description: longer text for people who do not see it. css: its classes.
     """
     with matplotlib.rc_context(), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the page's fonts have it
@@ -124,13 +120,10 @@ _FLOPS_AREA = 320.0  # of the dearest run's marker, in points²
 def draw_lines(ax: Axes, rows: Rows, axis: str = "", among: Rows | None = None) -> None:
     """Mean accuracy by `x`, a line for each row, and the sample deviation over seeds as a band.
 
-    Args:
-        ax: the axes to draw on.
-        rows: rows of one panel, with `row`, `x`, `seed` and `accuracy` in percent.
-        axis: the label of x; it is a round unless said. A line has a gap where its row has no value at an `x` of the
-            panel; rounds are those of the row's own tests. Where means are over unequal numbers of values, the legend
-            says how many.
-        among: the rows of all panels, which share colours; None takes `rows`.
+    rows: rows of one panel, with `row`, `x`, `seed` and `accuracy` in percent. axis: the label of x; it is a round
+    unless said. A line has a gap where its row has no value at an `x` of the panel; rounds are those of the row's own
+    tests. Where means are over unequal numbers of values, the legend says how many. among: the rows of all panels,
+    which share colours; None takes `rows`.
     """
     every, sizes = strokes(among or rows), _sizes(among or rows, "x")
     places = {row["x"] for row in rows}
@@ -164,10 +157,8 @@ def draw_boxes(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
 
     A box pools the clients of all seeds. Where boxes have unequal numbers of clients, each states its own.
 
-    Args:
-        ax: the axes to draw on.
-        rows: rows of one panel, with `row`, `x`, `seed` and `accuracy` in percent.
-        among: the rows of all panels, which share colours; None takes `rows`.
+    rows: rows of one panel, with `row`, `x`, `seed` and `accuracy` in percent. among: the rows of all panels, which
+    share colours; None takes `rows`.
     """
     every, unequal = strokes(among or rows), _sizes(among or rows, "row")
     labels = []
@@ -199,10 +190,8 @@ def draw_bars(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     Rows of one `group` stand together, in order of appearance; then the groups are named, and a legend has the rows.
     Where means are over unequal numbers of values, each says of how many.
 
-    Args:
-        ax: the axes to draw on.
-        rows: rows of one panel, with `row`, `group`, `seed` and `accuracy` in percent.
-        among: the rows of all panels, which share colours; None takes `rows`.
+    rows: rows of one panel, with `row`, `group`, `seed` and `accuracy` in percent. among: the rows of all panels, which
+    share colours; None takes `rows`.
     """
     every, groups = strokes(among or rows), list(dict.fromkeys(row.get("group", "") for row in rows))
     unequal = _sizes(among or rows, "group")
@@ -242,10 +231,8 @@ def draw_costs(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
 
     Where the costs span two decades or more, their axis is logarithmic.
 
-    Args:
-        ax: the axes to draw on.
-        rows: rows of one panel, with `row`, `x`, `bytes`, `flops` and `accuracy` in percent.
-        among: the rows of all panels, which share colours and areas; None takes `rows`.
+    rows: rows of one panel, with `row`, `x`, `bytes`, `flops` and `accuracy` in percent. among: the rows of all panels,
+    which share colours and areas; None takes `rows`.
     """
     every = among or rows
     settings = list(dict.fromkeys(row["x"] for row in every))
@@ -302,11 +289,7 @@ def strokes(rows: Rows) -> dict[str, dict[str, Any]]:
 def dressed(ax: Axes, x: str, y: str, grid: Any = "y") -> None:
     """Set the names of the axes, ticks and grid as the report has them.
 
-    Args:
-        ax: the axes.
-        x: name of the x axis.
-        y: name of the y axis.
-        grid: of "x", of "y", or None.
+    grid: of "x", of "y", or None.
     """
     ax.set_xlabel(x, color=color("muted"))
     ax.set_ylabel(y, color=color("muted"))

@@ -160,10 +160,7 @@ def _first_number(text: str) -> float | None:
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:
     """Draw the samples of each client by class, next to the measures of skew.
 
-    Args:
-        name: prefix of ids in the page.
-        scenario: the contents of scenario.json.
-        caption: text below the picture.
+    name: prefix of ids in the page. scenario: the contents of scenario.json. caption: text below the picture.
     """
     counts, classes = scenario["class_counts"], scenario["classes"]
     largest = max(max(row) for row in counts)

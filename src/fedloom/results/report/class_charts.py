@@ -45,10 +45,7 @@ _PERCENT = FuncFormatter(lambda value, _: f"{value:g} %")
 def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], width: float) -> Figure:
     """Test samples by true class (rows) and predicted class (columns); opacity grows with the share of the row.
 
-    Args:
-        confusion: test samples by true and predicted class [C, C].
-        classes: names of the C classes.
-        width: width of the figure in CSS pixels.
+    confusion: test samples by true and predicted class [C, C]. width: width of the figure in CSS pixels.
     """
     names = shortened_names(classes, _LABEL)
     room = 40 + CHARACTER * max(map(len, names))
@@ -82,11 +79,9 @@ def draw_recall(
 ) -> Figure:
     """Recall of each class as a bar, with its test samples; lines at the accuracy and at the majority baseline.
 
-    Args:
-        rows: name, recall in [0, 1] and test samples of a class, as text.
-        accuracy: accuracy of the run in [0, 1], drawn as a line.
-        majority: accuracy of the majority baseline in [0, 1]; None draws no line.
-        tone: the custom property of the bars' colour.
+    rows: name, recall in [0, 1] and test samples of a class, as text. accuracy: accuracy of the run in [0, 1], drawn as
+    a line. majority: accuracy of the majority baseline in [0, 1]; None draws no line. tone: the custom property of the
+    bars' colour.
     """
     pitch = 24.0 if len(rows) <= 20 else 17.0
     names = shortened_names([name for name, *_ in rows], 16)
@@ -117,10 +112,8 @@ def draw_recall(
 def draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str) -> Figure:
     """Share of correct predictions against confidence with the diagonal of perfect calibration, and samples by bin.
 
-    Args:
-        curve: samples, mean confidence and share of correct predictions by bin.
-        majority: accuracy of the majority baseline in [0, 1], drawn as a line; None draws none.
-        tone: the custom property of the curve's colour.
+    curve: samples, mean confidence and share of correct predictions by bin. majority: accuracy of the majority baseline
+    in [0, 1], drawn as a line; None draws none. tone: the custom property of the curve's colour.
     """
     figure = new_figure(HALF, 390)
     axes = place(figure, 62, 8, 12, 130)
@@ -155,10 +148,8 @@ def draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str)
 def draw_recalls(rows: Sequence[tuple[str, Sequence[float | None]]], classes: Sequence[str], width: float) -> Figure:
     """Recall of every class (columns) by every row as a heat map; opacity grows with recall.
 
-    Args:
-        rows: label of each row, and its recall in [0, 1] by class; None where a class has no test samples.
-        classes: names of the C classes.
-        width: width of the figure in CSS pixels.
+    rows: label of each row, and its recall in [0, 1] by class; None where a class has no test samples. width: width of
+    the figure in CSS pixels.
     """
     labels, names = shortened_names([label for label, _ in rows], width / 30), shortened_names(classes, _LABEL)
     left = 10 + CHARACTER * max(map(len, labels))
@@ -239,12 +230,8 @@ def class_blocks(rows: Sequence[ChartRow]) -> list[Markup]:
 def _row_blocks(number: int, group: Group, results: ClassResults, tone: str, with_clients: bool) -> list[Markup]:
     """Render one row: matrix, recall of each class, calibration, and all classes as a table that folds.
 
-    Args:
-        number: index of the row, for the ids of its drawings.
-        group: its runs.
-        results: its predictions by class.
-        tone: the custom property of its colour.
-        with_clients: also draw the matrix of any single client of its first run.
+    number: index of the row, for the ids of its drawings. results: its predictions by class. tone: the custom property
+    of its colour. with_clients: also draw the matrix of any single client of its first run.
     """
     charts = [_confusion(f"confusion-{number}", results)] if results.confusion is not None else []
     charts.append(_recall(f"recall-{number}", group, results, tone))
@@ -267,7 +254,7 @@ def _confusion(name: str, results: ClassResults) -> Markup:
     correct, total = sum(row[k] for k, row in enumerate(results.confusion)), sum(map(sum, results.confusion))
     label = f"Test samples of {results.label} by true and predicted class: {correct:,} of {total:,} are correct."
     caption = "Rows: true classes, columns: predicted ones. Blue is correct, orange wrong; the darker, the larger the "
-    caption += f"share of its row.{_seeds_note(results)}"
+    caption += f"share of its row.{f' All {results.seeds} seeds together.' if results.seeds > 1 else ''}"
     if len(results.classes) <= WITH_COUNTS:
         draw = partial(draw_confusion, results.confusion, results.classes, 390)
         return chart([inline(draw, name, f"Confusion matrix of {results.label}", label)], "Confusion matrix", caption)
@@ -390,7 +377,3 @@ def _table(name: str, results: ClassResults) -> Markup:
 
 def _share(value: float | None) -> tuple[str, float | None]:
     return "–" if value is None else percent(value), value
-
-
-def _seeds_note(results: ClassResults) -> str:
-    return f" All {results.seeds} seeds together." if results.seeds > 1 else ""

@@ -77,7 +77,10 @@ class CalibrationCurve:
 def class_results(group: Group) -> ClassResults | None:
     """Sum the classes of a row's runs; None unless all of them recorded the same classes."""
     names = group.results[0].scenario.get("classes") or []
-    recalls, precisions = (_by_class(group.results, name) for name in ("recall", "precision"))
+    recalls, precisions = (
+        [_recorded(result, name, "by_class", list[float | None]) for result in group.results]
+        for name in ("recall", "precision")
+    )
     if any(len(values) != len(names) for values in recalls) or not names:
         return None
     matrices = [_recorded(result, "balanced_accuracy", "confusion", list[list[int]]) for result in group.results]
@@ -154,10 +157,6 @@ def _recorded(result: RunData, name: str, key: str, kind: Any) -> Any:
         ) from None
 
 
-def _by_class(results: Sequence[RunData], name: str) -> list[list[float | None]]:
-    return [_recorded(result, name, "by_class", list[float | None]) for result in results]
-
-
 def _means(by_run: Sequence[Sequence[float | None]], classes: int) -> list[float | None]:
     if any(len(values) != classes for values in by_run):
         return [None] * classes
@@ -175,10 +174,7 @@ _MOST_CELLS = 100_000  # of all clients of a row: about 1 MB of a page
 def client_matrices(name: str, run: RunData, classes: Sequence[str]) -> Markup | None:
     """Render a matrix with a field that chooses the client, the least accurate client first; None without counts.
 
-    Args:
-        name: prefix of the files that it is saved as, unique in the page.
-        run: the run whose clients were tested.
-        classes: names of the C classes.
+    name: prefix of the files that it is saved as, unique in the page. run: the run whose clients were tested.
     """
     confusions = run.confusions()
     if not confusions:

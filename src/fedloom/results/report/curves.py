@@ -55,12 +55,7 @@ class Dots:
 def line(label: str, tone: int, results: Sequence[RunData], name: str, split: str) -> Line | None:
     """Return a measure over the rounds in which all runs have a finite value; None where there is no such round.
 
-    Args:
-        label: name of the line.
-        tone: index of its colour.
-        results: runs that differ in their seed.
-        name: name of the measure.
-        split: split of the measure, as in `curve`.
+    results: runs that differ in their seed. split: split of the measure, as in `curve`.
     """
     mean = mean_curve(results, name, split)
     return None if mean is None else Line(label, tone, mean.rounds, mean.mean, mean.std, mean.seeds)
@@ -115,13 +110,10 @@ def draw_lines(
 ) -> Figure:
     """Draw means over seeds as lines, ± sample std as bands, single seeds thin behind them.
 
-    Args:
-        lines: the measures by round.
-        size: size of the figure; without characters for names, a legend elsewhere has them.
-        quantity: label of the y axis, with its unit.
-        share: values are shares in [0, 1] and shown as percent.
-        marked: give each line a marker, also next to its name, where lines share one colour (terms of one method).
-        limits: of the y axis; None for those of the lines.
+    lines: the measures by round. size: size of the figure; without characters for names, a legend elsewhere has them.
+    quantity: label of the y axis, with its unit. share: values are shares in [0, 1] and shown as percent. marked: give
+    each line a marker, also next to its name, where lines share one colour (terms of one method). limits: of the y
+    axis; None for those of the lines.
     """
     figure = new_figure(size.width, size.height)
     strong = [line for line in lines if not line.faint]
@@ -185,12 +177,7 @@ def _draw_line(axes: Axes, line: Line, last: int, mark: str | None, *, singly: b
 def place(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
     """Return axes without a frame, within margins.
 
-    Args:
-        figure: the figure that gets the axes.
-        left: left margin in CSS pixels, as the others.
-        top: upper margin.
-        right: right margin.
-        bottom: lower margin.
+    left: left margin in CSS pixels, as the others. top: upper margin. right: right margin. bottom: lower margin.
     """
     width, height = 72 * figure.get_figwidth(), 72 * figure.get_figheight()
     axes = figure.add_axes(

@@ -31,12 +31,7 @@ _FIGURES: tuple[tuple[str, str], ...] = (
 
 
 def mean_of_figure(drift: DriftRound, name: str) -> float | None:
-    """Return the mean of a figure over clients, classes and pairs in a round; None where it is nowhere defined.
-
-    Args:
-        drift: the round.
-        name: name of the figure.
-    """
+    """Return the mean of a figure over clients, classes and pairs in a round; None where it is nowhere defined."""
     values = [value.value for value in drift.values if value.name == name and value.value is not None]
     return sum(values) / len(values) if values else None
 

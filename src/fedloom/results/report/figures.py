@@ -122,10 +122,8 @@ def draw_norms(ax: Axes, rows: Rows) -> None:
 def draw_surface(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappable:
     """Draw the loss on a grid of steps along two directions; return the mappable for the colour bar.
 
-    Args:
-        ax: the axes to draw on.
-        rows: rows of one panel, with `x`, `y` and `loss` in nats. A grid point whose loss is not finite stays blank.
-        among: all rows of the figure; its panels share one logarithmic colour scale.
+    rows: rows of one panel, with `x`, `y` and `loss` in nats. A grid point whose loss is not finite stays blank. among:
+    all rows of the figure; its panels share one logarithmic colour scale.
     """
     xs, ys = (sorted({row[key] for row in rows}) for key in ("x", "y"))
     at = {(row["x"], row["y"]): row["loss"] for row in rows}
@@ -147,9 +145,7 @@ def draw_surface(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappa
 def draw_cohorts(ax: Axes, rows: Rows) -> None:
     """Draw the training samples of each class of the participants of some rounds, as stacked bars.
 
-    Args:
-        ax: the axes to draw on.
-        rows: with `round`, `client`, `class`, `name` and `samples`.
+    rows: with `round`, `client`, `class`, `name` and `samples`.
     """
     names = {row["class"]: row["name"] for row in rows}
     places = {key: place for place, key in enumerate(dict.fromkeys((row["round"], row["client"]) for row in rows))}
@@ -179,10 +175,7 @@ def draw_cohorts(ax: Axes, rows: Rows) -> None:
 def draw_drift(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
     """Draw the parts of the drift by round, as medians over seeds; the whole drift is a wide pale line behind them.
 
-    Args:
-        ax: the axes to draw on.
-        rows: with `part`, `x` (the round) and `length`.
-        among: all rows of the figure; its panels share one scale.
+    rows: with `part`, `x` (the round) and `length`. among: all rows of the figure; its panels share one scale.
     """
     every = among or rows
     parts = dict.fromkeys(row["part"] for row in every)
@@ -203,9 +196,7 @@ def draw_drift(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
 def draw_residuals(ax: Axes, rows: Rows) -> None:
     """Squared residuals by step on a logarithmic axis: the median over problems of each row, and its bound, dotted.
 
-    Args:
-        ax: the axes to draw on.
-        rows: with `row`, `x` (the step), `residual` and `bound`, both relative to the first residual.
+    rows: with `row`, `x` (the step), `residual` and `bound`, both relative to the first residual.
     """
     for label, stroke in strokes(rows).items():
         by_step: dict[int, list[tuple[float, float]]] = {}

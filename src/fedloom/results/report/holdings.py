@@ -40,10 +40,8 @@ def owners(scenario: Mapping[str, Any]) -> list[str]:
 def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owners: Sequence[str] = ()) -> Figure:
     """Draw class counts: area (bubbles) or opacity (heat) grows with the number of samples.
 
-    Args:
-        counts: samples by client and class [clients, classes].
-        classes: names of the classes.
-        owners: a word for each client, such as its domain, printed before its number; only bubbles have room for it.
+    counts: samples by client and class [clients, classes]. classes: names of the classes. owners: a word for each
+    client, such as its domain, printed before its number; only bubbles have room for it.
     """
     bubbles = as_bubbles(counts)
     left = _LEFT + (min(max(map(len, owners)), _OWNER) * CHARACTER if owners and bubbles else 0)
@@ -117,10 +115,7 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
 def holdings_picture(scenario: Mapping[str, Any], format: str, dpi: int = 160) -> bytes:
     """Return the picture of `save_holdings` as a file's content.
 
-    Args:
-        scenario: the contents of scenario.json.
-        format: "png", "svg" or "pdf".
-        dpi: pixels of a png for each inch.
+    scenario: the contents of scenario.json. format: "png", "svg" or "pdf". dpi: pixels of a png for each inch.
     """
     stream = io.BytesIO()
     with in_light_theme() as page:

@@ -50,24 +50,12 @@ def _environment() -> Environment:
 
 
 def section(title: str, anchor: str, blocks: Sequence[Markup], css: str = "") -> Markup:
-    """Render a section.
-
-    Args:
-        title: its heading.
-        anchor: the id of its heading.
-        blocks: its contents.
-        css: its class.
-    """
+    """Render a section."""
     return render_macro("elements.html", "section", title, anchor, blocks, css)
 
 
 def bullets(texts: Iterable[str], css: str = "") -> Markup:
-    """Render a list.
-
-    Args:
-        texts: its entries.
-        css: its class.
-    """
+    """Render a list."""
     return render_macro("elements.html", "bullets", texts, css)
 
 
@@ -76,12 +64,7 @@ def chart(
 ) -> Markup:
     """Render a figure under its title, caption and key.
 
-    Args:
-        svgs: drawings side by side.
-        title: its title.
-        caption: its caption.
-        key: its legend.
-        wide: across all columns of a grid.
+    svgs: drawings side by side. wide: across all columns of a grid.
     """
     return render_macro("elements.html", "chart", Markup("\n").join(svgs), title, caption, key or "", wide)
 
@@ -89,9 +72,7 @@ def chart(
 def key(entries: Iterable[tuple[str, str, int]], css: str = "") -> Markup:
     """Render a legend.
 
-    Args:
-        entries: the custom property of a colour, its label, and the number of its dash; -1 for a dot.
-        css: its class.
+    entries: the custom property of a colour, its label, and the number of its dash; -1 for a dot.
     """
     return render_macro("elements.html", "key", entries, css)
 
@@ -99,10 +80,7 @@ def key(entries: Iterable[tuple[str, str, int]], css: str = "") -> Markup:
 def shared_legend(title: str, caption: str, entries: Iterable[tuple[str, str, int]]) -> Markup:
     """Render title, caption and legend of charts that follow.
 
-    Args:
-        title: heading of the charts.
-        caption: text below it.
-        entries: as of `key`.
+    title: heading of the charts. caption: text below it. entries: as of `key`.
     """
     return render_macro("elements.html", "shared_legend", title, caption, entries)
 
@@ -140,15 +118,8 @@ def table(
 ) -> Markup:
     """Render a table with its caption and the links that save it.
 
-    Args:
-        anchor: its id.
-        caption: its caption.
-        columns: its headings.
-        numeric: columns of numbers, whose cells have the number to sort by.
-        rows: its cells.
-        saved: the table as text, by the ends of file names (csv, md, tex).
-        heads: how many cells, from the first on, name a row.
-        foot: rows that stay below the others.
+    numeric: columns of numbers, whose cells have the number to sort by. saved: the table as text, by the ends of file
+    names (csv, md, tex). heads: how many cells, from the first on, name a row. foot: rows that stay below the others.
     """
     name = anchor.removesuffix("-note")
     downloads = [Download(f"{name}.{end}", *_KINDS[end], text) for end, text in saved.items()]
@@ -161,24 +132,14 @@ def details(summary: str, text: str) -> Markup:
 
 
 def fold(summary: str, blocks: Sequence[Markup], css: str = "") -> Markup:
-    """Render blocks that open on a click.
-
-    Args:
-        summary: the text to click on.
-        blocks: the blocks.
-        css: their class.
-    """
+    """Render blocks that open on a click."""
     return render_macro("elements.html", "fold", summary, blocks, css)
 
 
 def client_confusion(name: str, title: str, caption: str, data: Mapping[str, object]) -> Markup:
     """Render the confusion matrix of one client, which a field chooses and the page's script draws.
 
-    Args:
-        name: prefix of the files that it is saved as.
-        title: its title.
-        caption: its caption.
-        data: the matrices, as JSON values.
+    name: prefix of the files that it is saved as. data: the matrices, as JSON values.
     """
     return render_macro("elements.html", "client_confusion", name, title, caption, json_text(data))
 
@@ -186,20 +147,13 @@ def client_confusion(name: str, title: str, caption: str, data: Mapping[str, obj
 def choices(label: str, folds: Sequence[Markup]) -> Markup:
     """Render folds and a field that selects the one to show; without a script each opens on a click.
 
-    Args:
-        label: the label of the field.
-        folds: the folds, as `fold` gives them.
+    folds: the folds, as `fold` gives them.
     """
     return render_macro("elements.html", "choices", label, folds)
 
 
 def paragraph(text: str, css: str = "") -> Markup:
-    """Render a paragraph.
-
-    Args:
-        text: its text.
-        css: its class.
-    """
+    """Render a paragraph."""
     return render_macro("elements.html", "paragraph", text, css)
 
 
@@ -209,26 +163,15 @@ def grid(charts: Sequence[Markup]) -> Markup:
 
 
 def chart_beside_facts(picture: Markup, title: str, pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Render a chart next to a list of names and values.
-
-    Args:
-        picture: the chart.
-        title: the heading of the values.
-        pairs: names and values.
-    """
+    """Render a chart next to a list of names and values."""
     return render_macro("elements.html", "chart_beside_facts", picture, title, pairs)
 
 
 def svg(name: str, view_box: str, title: str, description: str, content: Markup, css: str = "") -> Markup:
     """Render a drawing.
 
-    Args:
-        name: prefix of its ids, and of the files it is saved as.
-        view_box: its four numbers.
-        title: short text for people who do not see it.
-        description: longer text for people who do not see it.
-        content: its elements.
-        css: its class.
+    name: prefix of its ids, and of the files it is saved as. view_box: its four numbers. title: short text for people
+    who do not see it. description: longer text for people who do not see it.
     """
     largest = round(_ENLARGED * float(view_box.split()[2]))
     return render_macro("elements.html", "svg", name, css, view_box, largest, title, description, content)
@@ -237,10 +180,7 @@ def svg(name: str, view_box: str, title: str, description: str, content: Markup,
 def name_cell(label: str, tone: str = "", dash: int = -1) -> Markup:
     """Render the cell that names a row.
 
-    Args:
-        label: the name.
-        tone: the custom property of its colour.
-        dash: the number of its dash; -1 for a dot.
+    tone: the custom property of its colour. dash: the number of its dash; -1 for a dot.
     """
     return render_macro("cells.html", "name", label, tone, dash)
 

@@ -42,11 +42,6 @@ from fedloom.runs.storage.run_data import RunData
 _NAMED = 5
 
 
-def cautions(groups: Sequence[Group]) -> list[str]:
-    """Return the sentences about all rows; empty if there is nothing to warn of."""
-    return [*missed_sentences(groups), *majority_sentences(groups)]
-
-
 def missed_sentences(groups: Sequence[Group]) -> list[str]:
     """Return sentences that name the classes a row never predicts correctly."""
     labels_by_classes: dict[str, list[str]] = {}
@@ -124,10 +119,7 @@ _SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
 def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[PageSection] = ()) -> str:
     """Return the whole page as HTML.
 
-    Args:
-        results: finished runs.
-        title: the title; None names the methods and the data.
-        parts: sections of others, after the results.
+    title: the title; None names the methods and the data. parts: sections of others, after the results.
     """
     groups = grouped(results)
     rows = [group.row for group in groups]
@@ -143,7 +135,7 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     return render_page(
         title=name,
         verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
-        warnings=cautions(groups),
+        warnings=[*missed_sentences(groups), *majority_sentences(groups)],
         overview=_facts(groups),
         remarks=remarks[:_REMARKS],
         further_remarks=remarks[_REMARKS:],
@@ -207,7 +199,6 @@ def _paired(rows: Sequence[ChartRow]) -> list[Markup]:
 
 
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
-    """Summarise the runs at a glance."""
     results = [result for group in groups for result in group.results]
 
     def all_of(pick: Callable[[RunData], object], between: str = ", ") -> str:

@@ -43,10 +43,7 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Mapp
 
     The caption states the protocol and options that all rows share; the majority baselines come below the rows.
 
-    Args:
-        rows: rows of the table of results.
-        pairs: comparisons with the baseline.
-        saved: as `markup.table` takes it.
+    rows: rows of the table of results. pairs: comparisons with the baseline. saved: as `markup.table` takes it.
     """
     plain = [row.row for row in rows]
     figures, several = figure_names(plain), len({row.panel for row in rows}) > 1
@@ -192,7 +189,7 @@ def _client_table(number: int, row: ChartRow) -> Markup:
     run = row.group.results[0]
     by_measure = {name: client_accuracies(run.rows, name) for name in _MEASURES}
     measures = {name: values for name, values in by_measure.items() if values}
-    samples = _training_samples(run)
+    samples = [sum(counts) for counts in run.scenario.get("class_counts") or []]  # empty where no counts are kept
     columns = ["Client", *(["Training samples"] if samples else []), *(_MEASURES[name] for name in measures)]
     body: list[list[Cell]] = []
     plain = []
@@ -209,11 +206,6 @@ def _client_table(number: int, row: ChartRow) -> Markup:
     name = f"client-table-{number}"
     sheet = table(f"{name}-note", caption, columns, set(columns[1:]), body, {"csv": as_csv(plain)})
     return fold(f"{row.row['label']}: each of {counted(len(body), 'client')}", [sheet])
-
-
-def _training_samples(run: RunData) -> list[int]:
-    """The training samples of the clients whose counts are kept; empty where none are."""
-    return [sum(counts) for counts in run.scenario.get("class_counts") or []]
 
 
 _NAMED = 3

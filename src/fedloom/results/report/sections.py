@@ -32,9 +32,8 @@ _NARROW = 420
 def draw_parts(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
     """Draw the parts of the drift as stacked bars, one for each round.
 
-    Args:
-        values: `rounds`, and in `parts` a list of lengths for each part; negative ones are drawn below zero.
-        size: width and height in SVG units.
+    values: `rounds`, and in `parts` a list of lengths for each part; negative ones are drawn below zero. size: width
+    and height in SVG units.
     """
     figure, ax = _figure(size)
     rounds = values["rounds"]
@@ -54,9 +53,8 @@ def draw_parts(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
 def draw_round_lines(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
     """Draw a line for each figure by round.
 
-    Args:
-        values: `rounds`, `unit`, and in `lines` a list of values by label; None leaves a gap, or a point alone.
-        size: width and height in SVG units.
+    values: `rounds`, `unit`, and in `lines` a list of values by label; None leaves a gap, or a point alone. size: width
+    and height in SVG units.
     """
     figure, ax = _figure(size)
     for tone, (label, numbers) in enumerate(values["lines"].items(), 1):
@@ -73,9 +71,7 @@ def draw_round_lines(values: Mapping[str, Any], size: tuple[float, float]) -> Fi
 def draw_matrix(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
     """Draw a figure of each pair of clients as the opacity of a cell, with its number where there is room.
 
-    Args:
-        values: `clients` [k], and `cells` [k][k]; None is an empty cell.
-        size: width and height in SVG units.
+    values: `clients` [k], and `cells` [k][k]; None is an empty cell. size: width and height in SVG units.
     """
     figure, ax = _figure(size)
     clients = values["clients"]
@@ -101,9 +97,7 @@ def draw_matrix(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
 def draw_weights(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
     """Draw the weight of each client as a bar, and equal weights as a line.
 
-    Args:
-        values: `clients` and their `weights`, which sum to 1.
-        size: width and height in SVG units.
+    values: `clients` and their `weights`, which sum to 1. size: width and height in SVG units.
     """
     figure, ax = _figure(size)
     clients, weights = values["clients"], values["weights"]
@@ -126,7 +120,6 @@ def _figure(size: tuple[float, float]) -> tuple[Figure, Axes]:
 
 
 def _with_legend(figure: Figure) -> Figure:
-    """The figure with a legend below it."""
     figure.legend(loc="outside lower center", ncols=3, frameon=False, fontsize=8.5, labelcolor=color("ink"))
     return figure
 
@@ -139,9 +132,7 @@ _FILE_SIZE = (460.8, 331.2)  # of a picture file, in points
 def save_client_map(facts: Mapping[str, Any], path: Path) -> Path:
     """Draw the clients of a diagnosis to a .png, .svg or .pdf; returns `path`.
 
-    Args:
-        facts: what `Diagnosis.facts` returns.
-        path: the file.
+    facts: what `Diagnosis.facts` returns.
 
     Raises `ConfigError` if the file cannot be written.
     """
@@ -160,9 +151,8 @@ def save_client_map(facts: Mapping[str, Any], path: Path) -> Path:
 def draw_client_map(facts: Mapping[str, Any], size: tuple[float, float]) -> Figure:
     """Return the map: a dot for each compared client, its area by samples, its colour by group.
 
-    Args:
-        facts: clients, groups, sizes and places, as `Diagnosis.facts` has them; `unit` names the distance.
-        size: width and height in points.
+    facts: clients, groups, sizes and places, as `Diagnosis.facts` has them; `unit` names the distance. size: width and
+    height in points.
     """
     figure = new_figure(*size)
     figure.set_layout_engine("constrained")
@@ -230,9 +220,7 @@ _SIZES = (("wide", (640.0, 420.0)), ("narrow", (360.0, 400.0)))
 def picture_block(section: str, picture: SectionPicture) -> Markup:
     """Render a picture twice, for wide and for narrow screens.
 
-    Args:
-        section: id of its section.
-        picture: the picture to draw.
+    section: id of its section.
     """
     svgs = [
         inline(
