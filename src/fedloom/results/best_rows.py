@@ -183,6 +183,7 @@ class AverageRanks:
         groups: list[tuple[float, float]] = []
         for low in values:
             high = max(value for value in values if value <= low + self.critical)
+            # A clique that ends no higher than an earlier one is part of it.
             if high > low and not any(high <= last for _, last in groups):
                 groups.append((low, high))
         return groups
@@ -203,6 +204,7 @@ def average_ranks(rows: Sequence[ResultRow]) -> list[AverageRanks]:
         seen.add(run_identity(row))
         method = name.method
         accuracies = by_protocol.setdefault((row["protocol"], row["select"]), {}).setdefault(name.setting, {})
+        # NaN fails the comparison with zero below, which drops the method from all settings.
         accuracies[method] = float("nan") if row["diverged"] or method in accuracies else row["accuracy"]
     averaged = []
     for (protocol, _), all_settings in by_protocol.items():
@@ -227,6 +229,7 @@ def _averaged(protocol: str, methods: Sequence[str], settings: Sequence[dict[str
     n, k = len(settings), len(methods)
     critical = friedman = None
     if n >= MIN_TESTED:
+        # Nemenyi's test uses infinite degrees of freedom, which 1e6 approximates.
         critical = float(studentized_range.ppf(LEVEL, k, 1e6)) / sqrt(2) * sqrt(k * (k + 1) / (6 * n))
         if any(len(set(ranks)) > 1 for ranks in ranked):  # the statistic is not defined where all methods tie
             friedman = float(friedmanchisquare(*zip(*ranked, strict=True)).pvalue)

@@ -45,6 +45,7 @@ def reached(result: RunData, target: float) -> Reached | None:
         sum(row["value"] for row in result.rows if row["name"] == name and row["round"] <= first)
         for name in ("bytes_up", "bytes_down", "samples")
     )
+    # Only the FLOPs of the whole run are recorded; they grow with the trained samples.
     share = samples / result.numbers["samples"] if result.numbers.get("samples") else 1.0
     return Reached(first, int(up + down), float(result.numbers.get("flops") or 0.0) * min(1.0, share))
 

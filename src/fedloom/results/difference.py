@@ -176,6 +176,8 @@ def _holm(p_values: Sequence[float | None]) -> list[float | None]:
     """Correct p values by Holm's step-down procedure; None stays None and does not count."""
     ordered = sorted((p, index) for index, p in enumerate(p_values) if p is not None)
     corrected: list[float | None] = [None] * len(p_values)
+    # The running maximum keeps corrected values in the order of the raw ones; without it a larger p may get a smaller
+    # corrected value.
     largest = 0.0
     for position, (p, index) in enumerate(ordered):
         largest = max(largest, min(1.0, (len(ordered) - position) * p))
@@ -191,6 +193,7 @@ def _sign_flip_p(values: Sequence[float]) -> float | None:
 
     flips = np.array(list(product((1.0, -1.0), repeat=len(values))))
     sums = np.abs(flips @ np.asarray(values, dtype=np.float64))
+    # Sums that are equal in exact arithmetic may differ in their last bits, and ties count as extreme.
     tolerance = 1e-12 * max(1.0, float(np.abs(values).sum()))
     return float(np.mean(sums >= sums[0] - tolerance))
 
@@ -292,6 +295,7 @@ def compare_rows(rows: Sequence[ResultRow], differences: Sequence[Sequence[float
 
     differences: of each row, one difference for each common seed. step: the smallest step of the measure.
     """
+    # The same runs under two names are one test; counting them twice would make Holm's correction too strict.
     runs = [run_identity(row) for row in rows]
     distinct = dict(zip(runs, differences, strict=True))
     outcomes = dict(zip(distinct, compare_family(list(distinct.values()), step), strict=True))

@@ -146,6 +146,7 @@ def mean_curve(results: Sequence[RunData], name: str, split: str) -> MeanCurve |
     results: runs that differ in their seed. split: split of the measure, as in `fedloom.runs.storage.log.curve`.
     """
     by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
+    # A mean over fewer seeds in some rounds would jump where a run ends early.
     common = set.intersection(*(set(values) for values in by_run))
     rounds = sorted(r for r in common if all(isfinite(values[r]) for values in by_run))
     if not rounds:

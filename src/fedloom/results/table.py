@@ -197,6 +197,8 @@ def _keys(results: Sequence[RunData]) -> list[_Key]:
     dealt = [setting.pop(_DEALT, "None") for setting in settings]
     undealt = [tuple(sorted(setting.items())) for setting in settings]
     seeds = [("None", str(result.numbers["seed"])) for result in results]
+    # If each run deals its data with its own seed, runs differ in the seed only and are one group. A fixed dealing
+    # seed is a setting.
     fixed = {key for key, seed, own_seeds in zip(undealt, dealt, seeds, strict=True) if seed not in own_seeds}
     dealt_seeds = [seed if key in fixed else "None" for key, seed in zip(undealt, dealt, strict=True)]
     return [tuple(sorted((*key, (_DEALT, seed)))) for key, seed in zip(undealt, dealt_seeds, strict=True)]

@@ -85,6 +85,7 @@ def _left_out_row(by_domain: dict[str, Group], all_domains: Collection[str]) -> 
     }
     seeds = sorted(set.intersection(*(set(by_seed) for by_seed in accuracies.values())))
     means = [fmean(by_seed[seed] for by_seed in accuracies.values()) for seed in seeds]
+    # A mean over fewer domains would not compare with the other rows.
     mean, std = mean_std(means) if means and by_domain.keys() == all_domains else (None, None)
     domains = {domain: fmean(by_seed.values()) for domain, by_seed in accuracies.items()}
     note = first.results[0].numbers["newcomers"].get("zero_shot_note")

@@ -36,6 +36,7 @@ def shortened_names(names: Sequence[str], letters: float) -> list[str]:
     """
     room = max(int(letters), 3)
     numbers = {name: f"… {k}" for k, name in enumerate(dict.fromkeys(names), start=1)}
+    # In this order of preference; the first way that keeps all names different wins.
     ways = [
         [shortened(name, room) for name in names],
         *([_without_middle(name, wider) for name in names] for wider in range(room, 2 * room + 1)),

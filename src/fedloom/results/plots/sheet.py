@@ -257,6 +257,7 @@ def save_figure(plot: PlotData, path: Path, width: float) -> None:
     figure, stream, ending = Figure(), io.BytesIO(), path.suffix.lower()[1:]
     draw_figure(plot, figure, width)
     with _plain_style():
+        # Without a date, the same values give the same bytes.
         dated = {"pdf": "CreationDate", "svg": "Date"}.get(ending)
         figure.savefig(stream, format=ending, dpi=300, metadata={dated: None} if dated else None)
     write_atomic(path, stream.getvalue())
@@ -311,6 +312,7 @@ def _legend_letters(width: float) -> int:
 def _draw_legend(figure: Figure, grid: list[Axes], plot: PlotData, columns: int) -> None:
     handles = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     methods = plot.drawn
+    # Matplotlib fills a legend column by column, and people read it row by row.
     methods = [method for column in range(columns) for method in methods[column::columns]]  # in order row by row
     figure.legend(
         [handles[method] for method in methods],

@@ -84,6 +84,7 @@ def class_results(group: Group) -> ClassResults | None:
     if any(len(values) != len(names) for values in recalls) or not names:
         return None
     matrices = [_recorded(result, "balanced_accuracy", "confusion", list[list[int]]) for result in group.results]
+    # Without the counts of all runs, recalls can only be averaged; with them, seeds are pooled sample by sample.
     if any(len(matrix) != len(names) or any(len(row) != len(names) for row in matrix) for matrix in matrices):
         recall, precision = (_means(values, len(names)) for values in (recalls, precisions))
         return ClassResults(group.row["label"], names, recall, precision, None, None, len(group.results))

@@ -196,6 +196,7 @@ def _axes_of_rounds(axes: Axes, lines: Sequence[Line], share: bool) -> None:
     axes.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
     axes.set_xlabel("round", color=color("muted"), fontsize=TEXT, labelpad=5)
     values = [value for line in lines for value in line.mean]
+    # On a linear axis a loss that falls by more than 30 times looks like a flat line after its first rounds.
     if not share and min(values) > 0 and max(values) > 30 * min(values):
         axes.set_yscale("log")
         axes.yaxis.set_minor_locator(NullLocator())
@@ -218,6 +219,7 @@ def _name_ends(figure: Figure, axes: Axes, ends: Sequence[tuple[Line, str]]) -> 
     to_y = axes.transData.transform
     order = sorted(ends, key=lambda end: end[0].mean[-1])
     spots = [float(to_y((1, line.mean[-1]))[1]) for line, _ in order]
+    # Push names up from the lowest, then down from the top edge, because the first pass may leave the figure.
     for k in range(1, len(spots)):
         spots[k] = max(spots[k], spots[k - 1] + _LABEL_STEP)
     ceiling = height - TEXT / 2
