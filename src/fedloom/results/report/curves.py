@@ -55,7 +55,8 @@ class Dots:
 def line(label: str, tone: int, results: Sequence[RunData], name: str, split: str) -> Line | None:
     """Return a measure over the rounds in which all runs have a finite value; None where there is no such round.
 
-    results: runs that differ in their seed. split: split of the measure, as in `curve`.
+    label, tone: name of the line, and index of its colour. results: runs that differ in their seed. name, split: the
+    measure and its split, as in `curve`.
     """
     mean = mean_curve(results, name, split)
     return None if mean is None else Line(label, tone, mean.rounds, mean.mean, mean.std, mean.seeds)

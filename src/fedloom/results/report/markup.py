@@ -50,7 +50,7 @@ def _environment() -> Environment:
 
 
 def section(title: str, anchor: str, blocks: Sequence[Markup], css: str = "") -> Markup:
-    """Render a section."""
+    """Render a section: `title` as a heading with the id `anchor`, and `blocks` below it."""
     return render_macro("elements.html", "section", title, anchor, blocks, css)
 
 
@@ -132,7 +132,7 @@ def details(summary: str, text: str) -> Markup:
 
 
 def fold(summary: str, blocks: Sequence[Markup], css: str = "") -> Markup:
-    """Render blocks that open on a click."""
+    """Render `blocks`, folded under the line `summary`; a click opens them."""
     return render_macro("elements.html", "fold", summary, blocks, css)
 
 
@@ -163,7 +163,7 @@ def grid(charts: Sequence[Markup]) -> Markup:
 
 
 def chart_beside_facts(picture: Markup, title: str, pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Render a chart next to a list of names and values."""
+    """Render `picture`, a chart, next to a list of names and values, `pairs`, under `title`."""
     return render_macro("elements.html", "chart_beside_facts", picture, title, pairs)
 
 
