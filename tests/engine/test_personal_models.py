@@ -212,7 +212,9 @@ def test_a_test_of_the_server_s_model_that_fails_says_so(engine):
     if engine == "processes":
         federation.engine = Processes(toy.worker, federation.tasks, workers=2)
     try:
-        with pytest.raises(ClientError, match=r"^fedavg: the server's model failed in round 1 \(test\): ZeroDivisionError"):
+        with pytest.raises(
+            ClientError, match=r"^fedavg: the server's model failed in round 1 \(test\): ZeroDivisionError"
+        ):
             list(federation.engine.test(federation.server_tests("test", 2)))
     finally:
         federation.engine.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 from collections.abc import Iterator, Mapping
 from dataclasses import replace
 from typing import Any
@@ -25,10 +26,9 @@ def flops_of(
 ) -> float:
     """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds, without the server's.
 
-    The work of the first participant of each architecture group in the last round is counted, and scaled to all
-    clients and rounds, although some methods do less in a client's first round, which this one may be. The worker's
-    nets change.
-    Raises what a hook raises on a job that was not one of the last round.
+    The work of the first participant of each architecture group in the last round is counted, with its state after
+    that round, and scaled to all clients and rounds. The worker's nets change. A hook may raise here: what is counted
+    is no part of the run.
 
     Args:
         federation: the federation after its last round.
@@ -63,18 +63,20 @@ def _job_of_group(federation: Federation, worker: Worker, group: int, round_: in
     if job is None:
         clients = range(group, len(federation.train), len(federation.tasks))
         job = next(federation.job(client, round_) for client in clients if len(federation.train[client]))
+    # the state after the round: this may have been the client's first, in which some methods do less
+    job = replace(job, state=federation.states.get(job.ctx.client, job.state))
     if kept_since(job.state) is None:
         return job
-    first_result = federation.run_first_round(worker, job)
-    return replace(job, state=first_result.state or federation.method.client_init(job.ctx))
+    # two rounds, because some methods do more in the second one than ever after
+    for run in (functools.partial(federation.run_first_round, worker), worker.run):
+        job = replace(job, state=run(job).state or federation.method.client_init(job.ctx))
+    return job
 
 
 def _adaptation_flops_per_sample(worker: Worker, federation: Federation, job: Job) -> float:
     """FLOPs of adapting a personal model, divided by the samples that this processes."""
     size = min(worker.local_training.batch_size, job.ctx.samples)
-    state = federation.states.get(job.ctx.client, job.state)  # predictors meet the state after the round
-    state = job.state if kept_since(state) is not None else state
-    predictors = worker.method.predictors(federation.server, state, federation.server_context(job.ctx.client))
+    predictors = worker.method.predictors(federation.server, job.state, federation.server_context(job.ctx.client))
     loaded_net = worker.net_of_client(job.ctx.client)
     with _plain_steps(worker), _FlopCounter() as counter:
         _, samples = worker.adapt(loaded_net, predictors["personal"], job.ctx, job.indices[:size])
