@@ -30,7 +30,7 @@ from fedloom.runs.studies.plan import read_study
 
 OTHER_PROTOCOL = "another protocol"  # instead of a word of the rule, which compares within one
 STUDIES = Path(__file__).parent / "studies"
-RULES = Path(__file__).parents[1] / "src" / "fedloom" / "diagnosis" / "advice" / "rules.json"
+RULES = Path(__file__).parents[1] / "src" / "fedloom" / "diagnosis" / "rules.json"
 PROFILES = RESULTS / "profiles.csv.gz"
 MIN_METHODS = 10  # measured in a setting that founds a rule
 GOALS = {"global": ("global/global", "global/local"), "personal": ("personal/local", "global/local")}

@@ -24,7 +24,7 @@ from fedloom.papers.tangent_kernels import (
     squared_residual_bound,
 )
 
-GOLDEN = json.loads((Path(__file__).parents[2] / "golden" / "theory.json").read_text(encoding="utf-8"))["ntk"]
+GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "theory.json").read_text(encoding="utf-8"))["ntk"]
 
 
 def test_worked_numbers() -> None:
