@@ -211,7 +211,13 @@ def mean_terms(results: Sequence[JobResult]) -> dict[str, float]:
 
 
 def divergence(method: str, results: Sequence[JobResult], round_: int) -> list[Diagnostic]:
-    """Return a diagnostic if losses of participants are not finite. Nothing is repaired, and the run continues."""
+    """Return a diagnostic if losses of participants are not finite. Nothing is repaired, and the run continues.
+
+    Args:
+        method: name of the method.
+        results: results of the round's participants.
+        round_: the round.
+    """
     diverged = sum(not all(math.isfinite(value) for value in result.terms.values()) for result in results)
     if not diverged:
         return []

@@ -78,7 +78,10 @@ class FedAS(fm.Method):
         ]
 
     def squared_gradients(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        """Tap squared norms of gradients whose mean over a client's samples is its trace, or that by samples."""
+        """Tap squared norms of gradients whose mean over a client's samples is its trace, or that by samples.
+
+        `net`, `batch` and `consts` are those of a `LossFunction`.
+        """
         weights, rows = dict(net.named_parameters()), len(batch.y)
         parts = [slice(None)] if self.options.trace == "batches" else [slice(i, i + 1) for i in range(rows)]
         squares = [squared_norm(net, weights, batch.x[part], batch.y[part]) for part in parts]
@@ -121,6 +124,8 @@ def own_features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the features [B, d] of the client's own last model: a measure for statistics.
 
     `consts` has "own", that model.
+
+    `net`, `batch` and `consts` are those of a `LossFunction`.
     """
     return net.functional.features(consts["own"], batch.x)
 

@@ -111,6 +111,8 @@ class FedMD(fm.Method):
         """Return the distance of logits to the consensus on public inputs.
 
         `consts` has "consensus" [n, C].
+
+        `net`, `batch` and `consts` are those of a `LossFunction`.
         """
         apart = net(batch.x) - consts["consensus"][batch.y]
         distance = apart.abs() if self.options.distance == "absolute" else apart.square()

@@ -126,7 +126,10 @@ class FedPCL(fm.Method):
 
 
 def unit_features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return r = z / |z| [B, d], z the head's input: a measure for statistics."""
+    """Return r = z / |z| [B, d], z the head's input: a measure for statistics.
+
+    `net`, `batch` and `consts` are those of a `LossFunction`.
+    """
     return unit(net.features(batch.x))
 
 

@@ -64,6 +64,7 @@ def from_arrays(
         standardise: features [n, d] get mean 0 and deviation 1 over what clients train on, when the scenario is made.
         test_share: share of each class, in (0, 1), that is held out without a test set (seed 0); with owners, of each
             owner's samples, rounded down and spread over the owner's classes.
+        _pictures: what `from_torch` and `from_clients` noted while they read pictures.
 
     Raises `DataError` for arrays that do not fit.
     """

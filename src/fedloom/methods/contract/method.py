@@ -229,7 +229,7 @@ class Method(OptionalHooks):
 
         Args:
             server: the state before the round.
-            uploads: the uploads by client id. Clients may still train meanwhile: reading an upload waits for it.
+            uploads: the uploads by client id; all clients have trained.
             ctx: the round and the task, and data and nets that the server has.
         """
         return {"model": self.mean(uploads)}

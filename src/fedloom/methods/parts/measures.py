@@ -13,23 +13,35 @@ from fedloom.nets.net import tree_of
 
 
 def features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the head's input [B, d]: a measure for statistics."""
+    """Return the head's input [B, d]: a measure for statistics.
+
+    `net`, `batch` and `consts` are those of a `LossFunction`.
+    """
     return net.features(batch.x)
 
 
 def probabilities(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return softmax outputs [B, C] of temperature 1: a measure for statistics."""
+    """Return softmax outputs [B, C] of temperature 1: a measure for statistics.
+
+    `net`, `batch` and `consts` are those of a `LossFunction`.
+    """
     return torch.softmax(net(batch.x), dim=1)
 
 
 def logits(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the net's outputs [B, C]: a measure for statistics."""
+    """Return the net's outputs [B, C]: a measure for statistics.
+
+    `net`, `batch` and `consts` are those of a `LossFunction`.
+    """
     outputs: Tensor = net(batch.x)
     return outputs
 
 
 def inputs(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the inputs as nets see them [B, ...]: a measure for statistics."""
+    """Return the inputs as nets see them [B, ...]: a measure for statistics.
+
+    `net`, `batch` and `consts` are those of a `LossFunction`.
+    """
     return batch.x
 
 

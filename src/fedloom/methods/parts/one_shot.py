@@ -156,7 +156,10 @@ class MeansRound(HeadRound):
 
 
 def features_and_label(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the head's input and the label as a unit vector [B, d + C], whose outer products hold all class sums."""
+    """Return the head's input and the label as a unit vector [B, d + C], whose outer products hold all class sums.
+
+    `net`, `batch` and `consts` are those of a `LossFunction`.
+    """
     labels = unit_rows(batch.y, net.head.out_features)
     return torch.cat([net.features(batch.x).double(), labels], 1)
 

@@ -71,6 +71,8 @@ def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     """Return the cross-entropy of several models on each sample [B, models], in evaluation mode.
 
     `consts` has "models", a list of trees.
+
+    `net`, `batch` and `consts` are those of a `LossFunction`.
     """
     logits = [net.functional.logits(tree, batch.x) for tree in consts["models"]]
     return torch.stack([fm.cross_entropy(scores, batch.y) for scores in logits], 1)
