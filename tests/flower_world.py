@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import socket
 from collections.abc import Callable, Collection
 
 import pytest
@@ -93,3 +94,10 @@ def nodes_of(tmp_path):
         return {client: Node(config, client, folder, scenario) for client in range(nodes_of_scenario(scenario))}
 
     return made
+
+
+def listens(port: int) -> bool:
+    """Whether a program of this machine accepts connections at a port."""
+    with socket.socket() as sock:
+        sock.settimeout(1.0)
+        return sock.connect_ex(("127.0.0.1", port)) == 0

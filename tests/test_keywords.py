@@ -6,7 +6,7 @@ import typing
 import pytest
 
 import fedloom as fl
-from fedloom.api import CompareKeywords, RunKeywords, ScenarioKeywords
+from fedloom.runs.config.keywords import CompareKeywords, RunKeywords, ScenarioKeywords
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.config.scenario_config import ScenarioConfig
 

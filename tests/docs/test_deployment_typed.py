@@ -24,6 +24,7 @@ from fedloom import __version__
 from fedloom.flower.processes import ChildProcesses, free_ports
 from fedloom.flower.status import read_status
 from fedloom.results.result import Result
+from flower_world import listens
 from typed_commands import Typed, block_of, commands_of
 
 PAGES = Path(__file__).parents[2] / "docs" / "deployment"
@@ -189,7 +190,7 @@ class Machines:
     def _await_start(self, command: Typed, process: subprocess.Popen, processes: ChildProcesses, name: str) -> None:
         port = self.filled["metrics_port" if "metrics" in command.text else "superlink_port"]
         deadline = time.monotonic() + _START_SECONDS
-        while command.program != "flower-supernode" and not _listens(port):
+        while command.program != "flower-supernode" and not listens(port):
             assert process.poll() is None, processes.tail(name, 30)
             assert time.monotonic() < deadline, processes.tail(name, 30)
             time.sleep(0.2)
@@ -302,11 +303,3 @@ def test_the_pages_commands_on_flowers_simulation_runtime_as_they_are_typed(mach
     result = Result.read(machines.folder("server") / "runs" / "ray")
     assert result is not None
     assert result.numbers["rounds"] == 2
-
-
-def _listens(port: int) -> bool:
-    import socket
-
-    with socket.socket() as sock:
-        sock.settimeout(1.0)
-        return sock.connect_ex(("127.0.0.1", port)) == 0

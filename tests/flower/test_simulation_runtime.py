@@ -9,9 +9,8 @@ import pytest
 from fedloom.core.files import write_atomic
 from fedloom.flower.apps import export
 from fedloom.flower.processes import ChildProcesses, executable, free_ports
-from fedloom.flower.up import _listens
 from fedloom.runs.run import run
-from flower_world import DEALT, config_of
+from flower_world import DEALT, config_of, listens
 
 pytest.importorskip("flwr", reason="needs the extra flower")
 pytest.importorskip("ray", reason="needs flwr[simulation]")
@@ -35,7 +34,7 @@ def test_ten_clients_on_ray_have_the_bits_of_the_serial_engine(tmp_path):
         link = [executable("flower-superlink"), "--simulation", "--insecure"]
         link += ["--host", "127.0.0.1", "--port", str(port)]
         superlink = processes.start("superlink", [*link, "--disable-runtime-dependency-installation"])
-        while not _listens(port):
+        while not listens(port):
             assert superlink.poll() is None
             time.sleep(0.2)
         words = [executable("flwr"), "run", str(tmp_path / "app"), "sim", "--stream"]

@@ -76,17 +76,16 @@ class Objective(NamedTuple):
 
 
 class LossFunction(Protocol):
-    """A pure function; the same code runs in a loop, stacked, and on a node.
+    """A pure function: the same code runs in a loop, stacked, and on a node."""
 
-    Args:
-        net: the net with the weights to differentiate.
-        batch: samples of the step.
-        consts: constants of the client's round, from `begin` and earlier phases.
+    def __call__(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective:
+        """Return the scalar to minimise, or an `Objective`.
 
-    Returns the scalar to minimise, or an `Objective`.
-    """
-
-    def __call__(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective: ...
+        Args:
+            net: the net with the weights to differentiate.
+            batch: samples of the step.
+            consts: constants of the client's round, from `begin` and earlier phases.
+        """
 
 
 @pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
