@@ -225,12 +225,12 @@ def test_runs_of_another_config_or_version_are_not_joined_unawares(tmp_path: Pat
     env["versions"]["fedloom"] = "0.0.1"
     (one / "env.json").write_text(json.dumps(env))
     with pytest.raises(
-        ConfigError, match=r"1 run of 0\.0\.1 and 1 run of .*; .*/fedavg.* is of 0\.0\.1, .*--allow-mixed joins"
+        ConfigError, match=r"1 run of 0\.0\.1 and 1 run of .*; .*/fedavg.* is of 0\.0\.1, .*join them with --allow-mixed"
     ):
         collect([out])
     assert len(collect([out], allow_mixed=True).results) == 2
     study = parse_study(TINY)
-    with pytest.raises(ConfigError, match="--allow-mixed joins"):
+    with pytest.raises(ConfigError, match="join them with --allow-mixed"):
         done_of(study, outcome(study, StudyFolder(out), study.cells))
     assert len(done_of(study, outcome(study, StudyFolder(out), study.cells), allow_mixed=True)["", "fedavg"]) == 2
 
