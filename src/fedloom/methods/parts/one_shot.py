@@ -181,7 +181,7 @@ def gaussian_head(means: fm.ClassTable, covariance: Tensor, priors: Tensor) -> t
     Returns the rows [C, d] and the bias [C], float64. Raises `torch.linalg.LinAlgError` if S is singular.
 
     Example:
-        >>> means = ClassTable(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([True, False]))
+        >>> means = fm.ClassTable(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([True, False]))
         >>> gaussian_head(means, 2 * torch.eye(2), torch.tensor([1.0, 0.0]))[0]
         tensor([[1., 0.],
                 [0., 0.]], dtype=torch.float64)
