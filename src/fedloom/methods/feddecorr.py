@@ -108,7 +108,7 @@ def correlation(z: Tensor, batch: fm.Batch, form: Literal["code", "paper"] = "co
 
     Example:
         >>> z = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])
-        >>> round(float(correlation(z, Batch(z, torch.zeros(3)))), 4)  # (B - 1)^2 / B
+        >>> round(float(correlation(z, fm.Batch(z, torch.zeros(3)))), 4)  # (B - 1)^2 / B
         1.3333
     """
     counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask

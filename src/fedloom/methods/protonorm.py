@@ -93,7 +93,7 @@ def spread_rows(means: fm.ClassTable, steps: int, lr: float, momentum: float) ->
     momentum: share of the velocity that stays.
 
     Example:
-        >>> means = ClassTable(torch.tensor([[3.0, 0.0], [1.0, 1.0]]), torch.tensor([True, True]))
+        >>> means = fm.ClassTable(torch.tensor([[3.0, 0.0], [1.0, 1.0]]), torch.tensor([True, True]))
         >>> rows = spread_rows(means, 200, 0.1, 0.9).values
         >>> round(float(rows[0] @ rows[1]), 6)  # two points end at opposite poles
         -1.0

@@ -225,7 +225,8 @@ def test_runs_of_another_config_or_version_are_not_joined_unawares(tmp_path: Pat
     env["versions"]["fedloom"] = "0.0.1"
     (one / "env.json").write_text(json.dumps(env))
     with pytest.raises(
-        ConfigError, match=r"1 run of 0\.0\.1 and 1 run of .*; .*/fedavg.* is of 0\.0\.1, .*join them with --allow-mixed"
+        ConfigError,
+        match=r"1 run of 0\.0\.1 and 1 run of .*; .*/fedavg.* is of 0\.0\.1, .*join them with --allow-mixed",
     ):
         collect([out])
     assert len(collect([out], allow_mixed=True).results) == 2
