@@ -25,7 +25,6 @@ def installed_by(target: str, *stamps: str) -> list[str]:
     ("target", "requirements"),
     [
         ("demo", ["."]),
-        ("facts", ["."]),
         ("docs", [".", ".[docs]"]),
         ("test", [".", ".[dev]"]),
         ("test-matrix", [".", ".[dev]"]),
