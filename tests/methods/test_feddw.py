@@ -549,7 +549,7 @@ def test_more_that_dw_refuses():
         configured("feddw", relu_on_cr=True, linearised="gram")
     toy = world(configured("fedavg"), SKEWED)  # its net has a bias
     with pytest.raises(ConfigError, match=r"net\.head\.bias = None"):
-        configured("feddw").server_init(ServerContext(toy.task, 0))
+        configured("feddw").examine([toy.task], 1)
 
 
 @pytest.mark.parametrize(

@@ -10,13 +10,6 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
 from fedloom.methods.contract.citation import Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Received, ServerContext, Start, Task, Work
-from fedloom.methods.contract.means import (
-    require_linear_head,
-    require_same_heads,
-    require_same_width,
-    require_trained_body,
-    require_trained_head,
-)
 from fedloom.methods.contract.method import METHODS, PRESETS, WRAPPERS, Method, Options, Uploads, Weights, register
 from fedloom.methods.contract.phases import (
     ABSENT,
@@ -106,11 +99,6 @@ __all__ = [
     "kl_divergence",
     "names_of",
     "register",
-    "require_linear_head",
-    "require_same_heads",
-    "require_same_width",
-    "require_trained_body",
-    "require_trained_head",
     "select",
     "weighted_mean",
     "wrapped",

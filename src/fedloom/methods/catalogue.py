@@ -18,7 +18,6 @@ from fedloom.core.streams import Streams
 from fedloom.methods.contract.citation import Citation, formula
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Task
 from fedloom.methods.contract.method import METHODS, WRAPPERS, Method
-from fedloom.methods.contract.optional_hooks import OptionalHooks
 from fedloom.methods.wrappers.wrapping import averaged
 from fedloom.nets.blueprint import Blueprint, ExtraFactory
 from fedloom.nets.net import BN_ROLES, Role
@@ -27,10 +26,8 @@ InitialPart = Literal["model", "head", "body"]
 
 
 def initial_part(method: Method, task: Task) -> InitialPart | None:
-    """Return the part of a newcomer's own model that still has its initial weights; None if all of it was trained.
-
-    Batch norm does not count, because its statistics are taken from the newcomer's samples.
-    """
+    """Return the part of a newcomer's own model that still has its initial weights, batch norm aside; None if all of it
+    was trained."""
     private = method.private_names(task) - task.names(BN_ROLES)
     if method.spec.private_nets or (private and private >= set(task.init) - task.names(BN_ROLES)):
         return "model"
@@ -91,18 +88,18 @@ def abilities(kind: type[Method]) -> Abilities:
 
 
 def refusal(name: str, wrapper: str) -> str | None:
-    """Return why the method `name` cannot be in this wrapper on any net, as the error says it; None if it can."""
+    """Return the error with which the method `name` refuses this wrapper on every net; None if it accepts it on some
+    net."""
     return _refusal(name, wrapper, _TOY) and _refusal(name, wrapper, _TOY_WITHOUT_NORM)
 
 
 def batch_norm_refusal(name: str, wrapper: str) -> str | None:
-    """Return why the wrapper takes the method `name` on nets without batch norm alone; None if that is not so."""
+    """Return why the method `name` accepts this wrapper only on nets without batch norm; None if that is not so."""
     return None if refusal(name, wrapper) else _refusal(name, wrapper, _TOY)
 
 
 @functools.cache
 def _refusal(name: str, wrapper: str, model: str) -> str | None:
-    """Return why the method cannot be in this wrapper on a net; None if it can."""
     try:
         method = _plain(METHODS.get(f"{name}+{wrapper}"))
         task = _task(method, model)
@@ -125,9 +122,9 @@ def _plain(kind: type[Method]) -> Method:
 
 
 def _task(method: Method, model: str = _TOY) -> Task:
-    """The facts of a run on a toy net as this method wants it; methods that add nothing of their own share one."""
+    """The facts of a run on a toy net; methods that add no module share one."""
     needs = model, method.spec.head_bias, tuple(method.spec.nets.items())
-    return _shared_task(*needs) if type(method).extra is OptionalHooks.extra else _new_task(*needs, method.extra)
+    return _shared_task(*needs) if type(method).extra is Method.extra else _new_task(*needs, method.extra)
 
 
 def _new_task(
@@ -169,17 +166,15 @@ class Entry:
 
     @property
     def yields(self) -> str:
-        """The models that come out: "global", "personal", or both."""
         return ", ".join(sorted(self.abilities.predicts))
 
     @property
     def nets(self) -> str:
-        """Whether clients may have different nets."""
         return "any" if self.abilities.any_architecture else "one"
 
     @property
     def accepted_wrappers(self) -> str:
-        """The wrappers that it accepts, in short, with those that it accepts only on nets without batch norm."""
+        """The accepted wrappers in words, and which of them need nets without batch norm."""
         refused = [word for word, why in self.wrappers.items() if why is not None]
         accepted = [word for word, why in self.wrappers.items() if why is None]
         without_norm = ", ".join(self.without_batch_norm)
@@ -190,13 +185,12 @@ class Entry:
 
     @property
     def without_batch_norm(self) -> dict[str, str]:
-        """The wrappers that it accepts only on nets without batch norm, with the reason."""
+        """The wrappers that need a net without batch norm, with the reason."""
         reasons = {word: batch_norm_refusal(self.name, word) for word, why in self.wrappers.items() if why is None}
         return {word: reason for word, reason in reasons.items() if reason is not None}
 
     @property
     def compared_in(self) -> tuple[str, ...]:
-        """The papers that compare with the method."""
         return tuple(self.citation.compared_in) if self.citation else ()
 
     def facts(self, with_wrappers: bool = True) -> dict[str, str]:

@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -36,21 +34,16 @@ class CCVR(fm.Method):
     plain gradient steps, from where it is. A class that nobody holds has none. The body stays.
     """
 
-    spec = fm.Spec(features=True)
+    spec = fm.Spec(requires=("linear_head",), features=True)
     Options = Options
     citation = fm.Citation("Luo et al., NeurIPS 2021, arXiv 2106.05001")
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        diagnostics = super().examine(tasks, participants)
-        fm.require_linear_head(tasks[0], self.name())
-        return diagnostics
 
     def closing(self) -> fm.Method:
         return Calibration(self.options)
 
 
 class Calibration(fm.Method):
-    """CCVR's round after the last."""
+    """The closing round of CCVR."""
 
     Options = Options
     spec = fm.Spec(
@@ -93,8 +86,7 @@ class Calibration(fm.Method):
 
 
 def pooled(uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor]:
-    """Means [C, d] and unbiased covariances [C, d, d] of each class over all clients' samples, in float64; covariance
-    0 of a class with one sample."""
+    """Return means [C, d] and unbiased covariances [C, d, d] of each class over all clients' samples, in float64."""
     means = fm.ClassTable.stack([fm.get_table(upload, "means") for upload in uploads.values()]).to(torch.float64)
     counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()]).double()
     mean, total = means.mean_over_clients(counts), counts.sum(0)
@@ -110,13 +102,8 @@ def pooled(uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor]:
 def virtual_features(
     mean: fm.ClassTable, covariances: Tensor, count: int, ctx: fm.ServerContext
 ) -> tuple[Tensor, Tensor]:
-    """Draw features from the Gaussian of every class that is held, from the stream "virtual" of the round.
-
-    mean: means [C, d], float64. covariances: [C, d, d], float64; negative eigenvalues count as zero. count: features to
-    draw for each class. ctx: the round and the random streams.
-
-    Returns z [n, d], float64, and labels [n], n = count times the classes that are held.
-    """
+    """Draw `count` features from N(mean, covariances) of every held class: z [n, d] and labels [n]; negative
+    eigenvalues count as 0."""
     rng, drawn = ctx.task.streams.numpy("virtual", ctx.round), []
     labels = mean.held.nonzero()[:, 0]
     for label in labels.tolist():

@@ -123,7 +123,6 @@ class CFL(fm.Method):
         return {"personal": fm.Predictor(self._models(server)[cluster_of(server, ctx.client)])}
 
     def figures(self, server: fm.Record, ctx: fm.ServerContext) -> Mapping[str, float]:
-        """The number of clusters, and the norms with which eps1 and eps2 are compared: the least, the greatest."""
         norms = {f"cluster_{name}": float(fm.get_number(server, name)) for name in ("mean_norm", "max_norm")}
         return {"clusters": float(len(self._models(server)))} | norms
 
@@ -151,16 +150,8 @@ def mean_change(changed: Mapping[int, Mapping[str, Tensor]], weights: Sequence[f
 
 
 def bipartition(similarity: Tensor, linkage: Literal["complete", "single"]) -> Tensor:
-    """Split clients in two by agglomerative clustering: which of them [m], bool, are apart from the first.
-
-    similarity: similarities [m, m], symmetric, m of 2 or more. linkage: "complete" joins the groups whose least similar
-    pair is most similar; "single" those with the most similar pair. Of equally similar groups the first are joined.
-
-    Example:
-        >>> rows = torch.tensor([[1.0, 0.9, -0.5], [0.9, 1.0, -0.4], [-0.5, -0.4, 1.0]])
-        >>> bipartition(rows, "complete")
-        tensor([False, False,  True])
-    """
+    """Split clients into two groups by agglomerative clustering of their similarities [m, m]: which are apart from the
+    first [m]."""
     distance, groups = -similarity.double(), torch.arange(len(similarity))
     distance = distance.masked_fill(torch.eye(len(groups), dtype=torch.bool), torch.inf)
     join = torch.maximum if linkage == "complete" else torch.minimum

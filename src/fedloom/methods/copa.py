@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-
 import torch
 from pydantic import Field
 from torch.nn import functional
@@ -26,7 +24,7 @@ class COPA(fm.Method):
     logits, which for linear heads is the mean head's. The paper's hybrid batch-instance norm is not built.
     """
 
-    spec = fm.Spec(features=True, sends={"model": fm.Sent(), OWN: fm.Sent(per_client=True)})
+    spec = fm.Spec(requires=("linear_head",), features=True, sends={"model": fm.Sent(), OWN: fm.Sent(per_client=True)})
 
     class Options(fm.Options):
         weight: float = Field(
@@ -39,11 +37,6 @@ class COPA(fm.Method):
     citation = fm.Citation(
         "Wu & Gong, ICCV 2021, 10.1109/ICCV48922.2021.00642", down={"P": 1, "foreign": 1}, compared_in=("fedco2",)
     )
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        diagnostics = super().examine(tasks, participants)
-        fm.require_linear_head(tasks[0], self.name())
-        return diagnostics
 
     # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
@@ -91,7 +84,6 @@ class COPA(fm.Method):
 
 
 def _parts(tree: fm.Tree, task: fm.Task) -> tuple[fm.Tree, fm.Tree]:
-    """Body and head."""
     head = task.names(frozenset({fm.Role.HEAD}))
     body = {name: value for name, value in tree.items() if name not in head}
     return body, {name: value for name, value in tree.items() if name in head}

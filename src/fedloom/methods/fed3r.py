@@ -14,7 +14,7 @@ class Options(OneShotOptions):
 
 
 class RidgeHead(SumsRound):
-    """Fed3R's round after the last."""
+    """The closing round of Fed3R."""
 
     Options = Options
     method_name = "fed3r"

@@ -22,7 +22,11 @@ class FedALA(fm.Method):
     A client is tested with the net that it kept: as trained, before it is mixed again. Only drawn clients mix.
     """
 
-    spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), sends={"model": fm.Sent(no_feedback=frozenset({fm.Role.HEAD}))})
+    spec = fm.Spec(
+        requires=("trained_head",),
+        private=frozenset({fm.Role.EXTRA}),
+        sends={"model": fm.Sent(no_feedback=frozenset({fm.Role.HEAD}))},
+    )
 
     class Options(fm.Options):
         eta: float = Field(1.0, gt=0, description="Rate at which a client learns how to mix.")
@@ -46,12 +50,7 @@ class FedALA(fm.Method):
         released_code="All clients mix in every round, not only those that are drawn.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        fm.require_trained_head(tasks[0], self.name())
-        return super().examine(tasks, participants)
-
     def extra(self, net: fm.Net) -> nn.Module:
-        """A: one weight for each entry of the head."""
         roles = net.roles()
         entries = {n: p for n, p in net.named_parameters() if roles[n] is fm.Role.HEAD}
         mixing = nn.Module()
@@ -85,10 +84,8 @@ class FedALA(fm.Method):
         return [mixing, fm.Choose(_mixed_head), training]
 
     def mixing_loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-        """Return the CE of the net whose head is mixed by A, as a function of A = `net.extra`.
-
-        `consts` has "pairs", for each entry of the head its local and its received weights.
-        """
+        """Return the CE of the net with the mixed head, as a function of A = `net.extra`; `consts["pairs"]` has the
+        local and received head of each `batch`."""
         mixing: fm.Tree = {name: getattr(net.extra, _flat(name)) for name in consts["pairs"]}
         tree = _mixed(consts["pairs"], mixing)
         logits: Tensor = functional_call(net, tree, (batch.x,))
@@ -119,12 +116,10 @@ def _mixed(pairs: dict[str, tuple[Tensor, Tensor]], mixing: fm.Tree) -> fm.Tree:
 
 
 def _clipped(parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
-    """A in [0, 1]."""
     return {name: value.clamp(0, 1) for name, value in parameters.items()}
 
 
 def _mixed_head(weights: fm.Tree, consts: fm.Consts) -> fm.Tree:
-    """The head that A gives."""
     return _mixed(consts["pairs"], {name: weights[f"{fm.EXTRA}.{_flat(name)}"] for name in consts["pairs"]})
 
 

@@ -97,10 +97,7 @@ class FedAMP(fm.Method):
         return (fm.get_tree(server, own) if own in server else trained(ctx.task.init, ctx.task)), others
 
     def partner_weights(self, own: fm.Tree, others: list[fm.Tree]) -> list[float]:
-        """Return xi of each of the other models; 0 for one that is not finite.
-
-        own: the client's weights. others: weights of the other clients.
-        """
+        """Return xi of each of the `others`' models, for a client with weights `own`; 0 for one that is not finite."""
         options, vector = self.options, _flat(own)
         if not others:
             return []

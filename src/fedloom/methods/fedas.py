@@ -1,5 +1,5 @@
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -28,6 +28,7 @@ class FedAS(fm.Method):
     """
 
     spec = fm.Spec(
+        requires=("trained_body",),
         features=True,
         sends={"model": fm.Sent(no_feedback=HEAD), "trace": fm.Sent(per_client=True, spread=10.0)},
         unstackable="its last pass takes gradients inside the loss",
@@ -53,10 +54,6 @@ class FedAS(fm.Method):
     )
 
     # -- client ----------------------------------------------------------------------------------------------
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        fm.require_trained_body(tasks[0], self.name())
-        return super().examine(tasks, participants)
-
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {"model": ctx.task.init}
 
@@ -78,10 +75,7 @@ class FedAS(fm.Method):
         ]
 
     def squared_gradients(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        """Tap squared norms of gradients whose mean over a client's samples is its trace, or that by samples.
-
-        `net`, `batch` and `consts` are those of a `LossFunction`.
-        """
+        """Tap squared norms of gradients of `net` on `batch`; their mean over a client's samples gives its trace."""
         weights, rows = dict(net.named_parameters()), len(batch.y)
         parts = [slice(None)] if self.options.trace == "batches" else [slice(i, i + 1) for i in range(rows)]
         squares = [squared_norm(net, weights, batch.x[part], batch.y[part]) for part in parts]
@@ -115,26 +109,18 @@ class FedAS(fm.Method):
 
 
 def traces_of(uploads: fm.Uploads) -> list[float]:
-    """The clients' traces; 0 for one that is not finite."""
+    """Return the clients' traces, 0 for those that are not finite."""
     traces = [fm.get_number(upload, "trace") for upload in uploads.values()]
     return [trace if math.isfinite(trace) and trace > 0 else 0.0 for trace in traces]
 
 
 def own_features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the features [B, d] of the client's own last model: a measure for statistics.
-
-    `consts` has "own", that model.
-
-    `net`, `batch` and `consts` are those of a `LossFunction`.
-    """
+    """Return the features [B, d] of a `batch` by the client's own last model, `consts["own"]`."""
     return net.functional.features(consts["own"], batch.x)
 
 
 def alignment(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-    """Return the sum over the classes of a batch of the mean over samples and features of (z - goal)^2.
-
-    `consts` has "goals", the class means of the client's own features.
-    """
+    """Return the sum over the classes of a `batch` of the mean of (z - goal)^2, goals by class `consts["goals"]`."""
     goals = consts["goals"]
     distances = (net.features(batch.x) - goals.values[batch.y].to(batch.x.device)).square().mean(1)
     labels = torch.arange(len(goals.held), device=batch.y.device)
@@ -144,8 +130,5 @@ def alignment(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
 
 
 def squared_norm(net: fm.Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Return the squared 2-norm [] of the gradient of the mean cross-entropy.
-
-    net: evaluated as a function of its weights. weights: parameters by name. x: inputs [B, ...]. y: labels [B], int64.
-    """
+    """Return the squared 2-norm [] of the gradient of the mean cross-entropy on inputs x, labels y, at `weights`."""
     return torch.stack([value.square().sum() for value in gradients_at(net, weights, x, y).values()]).sum()

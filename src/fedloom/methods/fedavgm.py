@@ -21,8 +21,8 @@ class Options(fm.Options):
 
 
 class ServerMomentum(fm.Method):
-    """Momentum over what a method makes of its clients' weights: D = w^t minus that. Parameters that clients send move;
-    buffers, and what else the server keeps, are the method's. Server state: the velocity."""
+    """Momentum over the server's step of any method: D = w^t minus the method's new weights. It moves the parameters
+    that clients send; buffers and other entries are the method's. Server state: the velocity."""
 
     Options: ClassVar[type[fm.Options]] = Options
 
@@ -64,7 +64,6 @@ class ServerMomentum(fm.Method):
 
 
 def _moved(record: fm.Record, ctx: fm.ServerContext) -> fm.Tree:
-    """The parameters of a server's model."""
     return parameters(fm.get_tree(record, "model"), ctx.task)
 
 

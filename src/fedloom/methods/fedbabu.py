@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -15,7 +14,7 @@ class FedBABU(fm.Method):
     Global: the server's body under the first head. Personal: a copy of that, tuned on the client's training data.
     """
 
-    spec = fm.Spec(private=frozenset({fm.Role.HEAD}))
+    spec = fm.Spec(requires=("trained_body",), private=frozenset({fm.Role.HEAD}))
 
     class Options(fm.Options):
         tuned: Literal["all", "head", "body"] = Field(
@@ -29,10 +28,6 @@ class FedBABU(fm.Method):
         )
 
     citation = fm.Citation("Oh et al., ICLR 2022, arXiv 2106.06042", down={"B": 1}, up={"B": 1}, compared_in=("feddw",))
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        fm.require_trained_body(tasks[0], self.name())
-        return super().examine(tasks, participants)
 
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {}

@@ -77,7 +77,6 @@ class FedCDA(fm.Method):
         return {"model": self.reduce("model", trees, [1.0] * len(trees)), "choice": choice} | stored
 
     def _pushed(self, stored: fm.Record, client: int, upload: fm.Record) -> fm.Record:
-        """A client's models and losses with the newest in front, K at most."""
         entries: fm.Record = {f"kept.{client}.0": upload["model"], f"loss.{client}.0": upload["loss"]}
         for slot in range(1, self.options.kept):
             for name in ("kept", "loss"):
@@ -90,7 +89,6 @@ class FedCDA(fm.Method):
         return [_flat(stored, client, slot, centre, task) for slot in slots]
 
     def _groups(self, clients: list[int], ctx: fm.ServerContext) -> list[list[int]]:
-        """The participants in random order, in batches as even as can be."""
         max_clients = max(1, int(math.log(COMBINATIONS, self.options.kept))) if self.options.kept > 1 else len(clients)
         count = min(len(clients), max(self.options.batches, math.ceil(len(clients) / max_clients)))
         # the order decides which models are fixed when a batch chooses, so it is drawn anew in every round
@@ -99,7 +97,6 @@ class FedCDA(fm.Method):
 
 
 def _flat(stored: fm.Record, client: int, slot: int, centre: fm.Tree, task: fm.Task) -> tuple[Tensor, float]:
-    """A kept model's parameters as one vector, float64, from the last global model on: distances stay, digits too."""
     tree = parameters(fm.get_tree(stored, f"kept.{client}.{slot}"), task)
     # distances are differences of nearly equal numbers: from the centre on, float64 keeps their digits
     flat = torch.cat([(value.double() - centre[name].double()).flatten() for name, value in tree.items()])
@@ -109,8 +106,8 @@ def _flat(stored: fm.Record, client: int, slot: int, centre: fm.Tree, task: fm.T
 def closest(
     fixed: Sequence[tuple[Tensor, float]], options: Sequence[Sequence[tuple[Tensor, float]]], smoothness: float
 ) -> list[int]:
-    """Of each client's options (weights [p], loss) the one with which mean(loss) + (smoothness / 2) (mean |w|^2 -
-    |mean w|^2) over them and `fixed` is least; of equals the first."""
+    """Return each client's choice among its options (weights [p], loss) that minimises mean(loss) + (smoothness / 2)
+    (mean |w|^2 - |mean w|^2) over the choices and `fixed`; of equals the first."""
     rows = torch.stack([weights for client in options for weights, _ in client])
     base = torch.stack([weights for weights, _ in fixed]).sum(0) if fixed else torch.zeros_like(rows[0])
     base_square, base_loss = sum(float(w.square().sum()) for w, _ in fixed), sum(loss for _, loss in fixed)

@@ -22,7 +22,7 @@ class Options(OneShotOptions):
 
 
 class GaussianHead(SumsRound):
-    """FedCGS's round after the last."""
+    """The closing round of FedCGS."""
 
     Options = Options
     method_name = "fedcgs"
@@ -32,10 +32,7 @@ class GaussianHead(SumsRound):
         return gaussian_head(means, conditioned(covariance, LARGEST_CONDITION)[0], shares)
 
     def gaussians(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor, Tensor]:
-        """Return class means [C, d], shares of the classes [C], and the one covariance [d, d], gamma in it.
-
-        uploads: the clients' statistics.
-        """
+        """Return class means [C, d], class shares [C] and the covariance [d, d] with gamma added."""
         means, shares, squares, samples = self.means(uploads)
         if self.options.covariance == "all":
             centre = shares @ means.values

@@ -24,7 +24,7 @@ class FedClassAvg(fm.Method):
     Bodies are private and may differ, if the heads have one shape. Tested with the own body and the server's head.
     """
 
-    spec = fm.Spec(private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any", views=2)
+    spec = fm.Spec(requires=("same_heads",), private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any", views=2)
 
     class Options(fm.Options):
         tau: float = Field(0.07, gt=0, description="Temperature of the contrast.")
@@ -47,10 +47,6 @@ class FedClassAvg(fm.Method):
         compared_in=("fedssa",),
         code="hukla/FedClassAvg at 4ea500d",
     )
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        fm.require_same_heads(tasks, self.name())
-        return super().examine(tasks, participants)
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
@@ -75,13 +71,9 @@ class FedClassAvg(fm.Method):
 
 
 def supervised_contrast(views: Sequence[Tensor], batch: fm.Batch, tau: float) -> Tensor:
-    """Supervised contrastive loss [B] of features, a sample's mean over its views (Khosla et al. 2020, Eq. 2).
-
-    Positives of a row are all other rows of its label, in any view; rows without any have the loss 0.
-
-    views: the features of each view [B, d], normalised here. batch: labels and mask; padded rows are neither positives
-    nor negatives. tau: temperature of the cosines, above 0.
-    """
+    """Return the supervised contrastive loss [B] of the features [B, d] of several `views`, a mean over views (Khosla
+    et al. 2020, Eq. 2). Positives are all other rows of the label; without any the loss is 0. Padded rows of `batch` do
+    not count."""
     z, size = normalize(torch.cat(list(views)), dim=1), len(batch.y)
     labels = batch.y.repeat(len(views))
     others = ~torch.eye(len(labels), dtype=torch.bool, device=z.device)

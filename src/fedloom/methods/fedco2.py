@@ -172,10 +172,8 @@ class FedCO2(fm.Method):
         return [fm.Train(self.mutual, options.mutual_epochs, nets=nets), local]
 
     def mutual(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        """Intra-client transfer, Eq. 4-5: KL(teacher || student), each net taught by the other as it was before.
-
-        `consts` has "teachers", the tree of each net at the start of the round, which does not train.
-        """
+        """Intra-client transfer, Eq. 4-5: KL(teacher || student) on a `batch`; the teacher is the other net as it was
+        at the start of the round, `consts["teachers"]`."""
         bundle, terms = cast(fm.Bundle, net), {}
         to = {ONLINE: self.options.intra_to_online, OFFLINE: self.options.intra_to_offline}
         for student, teacher in ((ONLINE, OFFLINE), (OFFLINE, ONLINE)):
@@ -208,7 +206,6 @@ class FedCO2(fm.Method):
 
     # -- prediction ------------------------------------------------------------------------------------------
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        """ "personal" is the sum of both nets; "online" and "offline" are its branches (Table 10)."""
         if state is None:
             return {}
         tree = self._joined(server, state, ctx.task)
@@ -220,7 +217,6 @@ class FedCO2(fm.Method):
 
     @property
     def exchanges_heads(self) -> bool:
-        """Whether offline heads travel."""
         options = self.options
         enabled: bool = options.inter_online or options.inter_offline
         return enabled and options.algorithm == "feature_skew"
@@ -238,21 +234,16 @@ def fused(net: fm.Net, x: Tensor) -> Tensor:
 
 
 def head_stacks(heads: Sequence[fm.Tree]) -> list[fm.Tree]:
-    """Stack heads into trees of entries [Q, ...], as many as one matrix product serves well.
-
-    A large head stays alone, and is not copied: a few of them cost more memory than calls.
-    """
+    """Stack heads into trees of entries [Q, ...] of up to 4 MiB. Larger heads stay alone: a copy costs more than a
+    call."""
     size = max(1, _STACK_BYTES // max(1, nbytes(heads[0]))) if heads else 1
     groups = [heads[first : first + size] for first in range(0, len(heads), size)]
     return [{n: torch.stack([h[n] for h in g]) if len(g) > 1 else g[0][n].unsqueeze(0) for n in g[0]} for g in groups]
 
 
 def foreign_losses(bundle: fm.Bundle, maps: Tensor, batch: fm.Batch, stacks: Sequence[fm.Tree]) -> Tensor:
-    """Sum of the foreign heads' cross-entropies on maps [B, f], Eq. 6. The heads are frozen, in evaluation mode.
-
-    bundle: classifies with the heads' weights. maps: what a classifier block gets [B, f]. batch: the labels, and the
-    mask of its rows. stacks: the heads, as `head_stacks` returns them.
-    """
+    """Return the sum of the foreign heads' cross-entropies on the `maps` [B, f] of a `batch`, Eq. 6, with the heads in
+    evaluation mode."""
     losses = []
     for stack in stacks:
         logits = foreign_logits(bundle, maps, stack)
@@ -263,13 +254,8 @@ def foreign_losses(bundle: fm.Bundle, maps: Tensor, batch: fm.Batch, stacks: Seq
 
 
 def foreign_logits(bundle: fm.Bundle, maps: Tensor, stack: fm.Tree) -> Tensor:
-    """Return the logits [B, Q, C] of stacked heads.
-
-    Where the classifier block is the head alone, all rows are one matrix, because many small products take longer.
-
-    bundle: classifies with the heads' weights. maps: what a classifier block gets [B, f]. stack: Q heads, one of the
-    trees that `head_stacks` returns.
-    """
+    """Return the logits [B, Q, C] of a `stack` of Q heads on `maps` [B, f], by one matrix product where the block is a
+    linear head."""
     if bundle.first_net.classifier_block == ("head",) and isinstance(bundle.first_net.head, nn.Linear):
         weight, bias = stack["head.weight"], stack.get("head.bias")
         rows = linear(maps, weight.flatten(0, 1), None if bias is None else bias.flatten())
@@ -279,21 +265,18 @@ def foreign_logits(bundle: fm.Bundle, maps: Tensor, stack: fm.Tree) -> Tensor:
 
 
 def _count(stacks: Sequence[fm.Tree]) -> int:
-    """The number of heads in stacks."""
     return sum(len(next(iter(stack.values()))) for stack in stacks)
 
 
 def head_of(client: int | str = "") -> str:
-    """The name under which the bank holds a client's head; without one, how all these names start."""
+    """Return the name of a client's head in the bank; without a client, the prefix of these names."""
     return f"head.{client}"
 
 
 def _classifier(task: fm.Task, net: str) -> list[str]:
-    """Names of the entries of one net's classifier block."""
     parts = tuple(f"{net}.{block}." for block in task.classifier)
     return [name for name in task.init if name.startswith(parts)]
 
 
 def _child(tree: fm.Tree, net: str) -> fm.Tree:
-    """One net's entries under its own names."""
     return {name.removeprefix(f"{net}."): value for name, value in tree.items() if name.startswith(f"{net}.")}

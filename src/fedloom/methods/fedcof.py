@@ -14,7 +14,7 @@ class Options(OneShotOptions):
 
 
 class CovarianceHead(MeansRound):
-    """FedCOF's round after the last."""
+    """The closing round of FedCOF."""
 
     Options = Options
     method_name = "fedcof"
@@ -30,10 +30,8 @@ class CovarianceHead(MeansRound):
         return normalize(rows, dim=1, eps=1e-12), masking_bias(means.held)
 
     def gram(self, means: fm.ClassTable, spread: Tensor, totals: Tensor) -> Tensor:
-        """Return sum_c (n_c - 1) (Sigma_c + gamma I) + N mu mu^T [d, d] over the classes that somebody holds.
-
-        means: of each class over all clients [C, d]. spread: Sigma_c [C, d, d]. totals: n_c [C].
-        """
+        """Return sum_c (n_c - 1) (Sigma_c + gamma I) + N mu mu^T [d, d], Sigma_c = `spread` [C, d, d] and n_c =
+        `totals` [C]."""
         # degrees of freedom: a class of one sample has no spread
         free = (totals - 1).clamp(min=0)
         centre = (totals / totals.sum().clamp(min=1)) @ means.values
@@ -52,13 +50,9 @@ class CovarianceHead(MeansRound):
 
 
 def covariances(tables: fm.ClassTable, counts: Tensor, means: fm.ClassTable) -> Tensor:
-    """Return the covariance within each class [C, d, d], estimated from the clients' means alone; 0 for one holder.
-
-    Sigma_c = sum_k n_k^c (mu_k^c - mu_c)(...)^T / (K_c - 1) over the K_c clients that hold class c.
-
-    tables: the clients' class means [m, C, d]. counts: their class counts [m, C], float64. means: over all clients [C,
-    d], float64.
-    """
+    """Estimate the covariance within each class [C, d, d] from the clients' class means alone (`tables` [m, C, d],
+    class `counts` [m, C]): Sigma_c = sum_k n_k^c (mu_k^c - mu_c)(...)^T / (K_c - 1) over the K_c holders; 0 for one
+    holder."""
     apart = torch.where(tables.held.unsqueeze(2), tables.values.double() - means.values, 0.0)
     scatter: Tensor = torch.einsum("kc,kci,kcj->cij", counts, apart, apart)
     holders = tables.held.sum(0)

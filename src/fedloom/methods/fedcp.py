@@ -1,5 +1,4 @@
 import functools
-from collections.abc import Sequence
 
 import torch
 from pydantic import Field
@@ -27,6 +26,7 @@ class FedCP(fm.Method):
     """
 
     spec = fm.Spec(
+        requires=("linear_head",),
         private=frozenset({fm.Role.HEAD}),
         features=True,
         sends={"model": fm.Sent(spread=2.0), "head": fm.Sent(no_feedback=fm.ALL_ROLES)},
@@ -52,11 +52,6 @@ class FedCP(fm.Method):
         released_code="Noise is in tests, too. The first v is random. After a round the global head and the gate go to "
         "that round's participants alone, the body to all. v is renewed after the training of a round.",
     )
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        diagnostics = super().examine(tasks, participants)
-        fm.require_linear_head(tasks[0], self.name())
-        return diagnostics
 
     def extra(self, net: fm.Net) -> nn.Module:
         return Gate(net.head.in_features).to(net.head.weight.dtype)
@@ -100,14 +95,13 @@ class FedCP(fm.Method):
 
 
 class Gate(nn.Module):
-    """The net whose output splits features in two: linear, layer norm over both halves, ReLU."""
+    """Split features in two: linear, layer norm over both halves, ReLU; [B, d] -> [B, 2, d]."""
 
     def __init__(self, width: int) -> None:
         super().__init__()
         self.gate, self.norm = nn.Linear(width, 2 * width), nn.LayerNorm(2 * width)
 
     def forward(self, x: Tensor) -> Tensor:
-        """Return the scores of both halves [B, 2, d] of x [B, d]."""
         scores: Tensor = self.norm(self.gate(x)).relu()
         return scores.view(x.shape[0], 2, x.shape[1])
 
@@ -118,11 +112,8 @@ def context_of(tree: fm.Tree) -> Tensor:
 
 
 def gated_logits(net: fm.Net, z: Tensor, head: fm.Tree, context: Tensor, *, noise: bool) -> Tensor:
-    """Return personal(r z) + global(s z) [B, C].
-
-    net: with the personal head and the gate. z: features [B, d]. head: the global head. context: v [d]. noise: add
-    Gumbel noise to the scores of the gate.
-    """
+    """Return personal(r z) + global(s z) [B, C] of features z [B, d]; `head` is the global head, `context` v [d], and
+    `noise` adds Gumbel noise to the gate."""
     scores = net.extra(z * context)
     if noise:
         uniform = torch.rand_like(scores).clamp(min=1e-20)
@@ -134,19 +125,13 @@ def gated_logits(net: fm.Net, z: Tensor, head: fm.Tree, context: Tensor, *, nois
 
 
 def tested_logits(net: fm.Net, x: Tensor, head: fm.Tree, context: Tensor) -> Tensor:
-    """Return the logits [B, C] of a test, without noise.
-
-    net: with the personal head and the gate. x: inputs [B, ...]. head: the global head. context: v [d].
-    """
+    """Return the logits [B, C] of inputs x without noise, with the global `head` and the `context` v [d]."""
     z = net.features(x)
     return gated_logits(net, z, {n: value.to(z) for n, value in head.items()}, context.to(z), noise=False)
 
 
 def discrepancy(z: Tensor, other: Tensor, batch: fm.Batch) -> Tensor:
-    """Return the squared maximum mean discrepancy [] of two sets of features, summed over Gaussian kernels.
-
-    z: features [B, d]. other: features of the same samples [B, d]. batch: whose mask says which rows count.
-    """
+    """Return the squared maximum mean discrepancy [] of features z and `other` [B, d], summed over kernels."""
 
     def kernels(a: Tensor, b: Tensor) -> Tensor:
         squares = (a.square().sum(1).unsqueeze(1) + b.square().sum(1) - 2 * a @ b.T).clamp(min=0)

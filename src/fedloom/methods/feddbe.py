@@ -11,11 +11,8 @@ BIAS, MEAN = f"{fm.EXTRA}.bias", f"{fm.EXTRA}.mean"
 
 
 class Debiased(fm.Method):
-    """A method that keeps a running mean m of a client's features, in FedDBE's opening round and in the others.
-
-    m is an entry beside the net. A term of value zero gives it the gradient mu (m - mean z), and a step of rate 1 then
-    makes m <- (1 - mu) m + mu mean z, on every engine.
-    """
+    """Keeps a running mean m of a client's features in an entry of the net. A term of value zero gives it the gradient
+    mu (m - mean z), so that a step of rate 1 makes m <- (1 - mu) m + mu mean z on every engine."""
 
     class Options(fm.Options):
         kappa: float = Field(
@@ -34,7 +31,6 @@ class Debiased(fm.Method):
         return "feddbe"
 
     def extra(self, net: fm.Net) -> nn.Module:
-        """b_k and m [d], 0 at first."""
         head, extra = net.head, nn.Module()
         for name in ("bias", "mean"):
             zeros = torch.zeros(head.in_features, dtype=head.weight.dtype)
@@ -48,10 +44,8 @@ class Debiased(fm.Method):
         return [fm.Train(self.loss, ctx.task.local_epochs, optimizer=rates)]
 
     def tracked(self, net: fm.Net, batch: fm.Batch, z: Tensor) -> tuple[Tensor, Tensor]:
-        """Return m with this batch [d], through which gradients reach its share alone, and the term that moves m.
-
-        net: has m so far. batch: B samples. z: their features [B, d].
-        """
+        """Return m with this batch's features z [d], which gradients reach, and the term of value 0 that moves m in
+        `net`."""
         before, mean = cast(Tensor, net.extra.mean), batch.mean(z)
         # its gradient moves m by mu (m - mean), a running mean; the value is taken out again, so the loss is CE alone
         tracking = self.options.mu / 2 * (before - mean.detach()).square().sum()
@@ -127,7 +121,7 @@ class FedDBE(Debiased):
 
 
 class Consensus(Debiased):
-    """FedDBE's opening round."""
+    """The opening round of FedDBE."""
 
     spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True, sends={"mean": fm.Sent()})
 
@@ -147,20 +141,17 @@ class Consensus(Debiased):
 
 
 def with_bias(shared: fm.Tree, bias: Tensor, task: fm.Task) -> fm.Tree:
-    """Return the net's full weights, with a running mean of 0.
-
-    shared: the entries that all clients have. bias: a client's vector [d]. task: has the order of the entries.
-    """
+    """Return the net's full weights from `shared` entries and a client's `bias` [d], with a running mean of 0."""
     tree = shared | {BIAS: bias, MEAN: torch.zeros_like(bias)}
     return {name: tree[name] for name in task.init}
 
 
 def bias_of(net: fm.Net) -> Tensor:
-    """b_k [d] of a net that holds it."""
+    """Return b_k [d] of a net."""
     return cast(Tensor, net.extra.bias)
 
 
 def debiased_logits(net: fm.Net, x: Tensor) -> Tensor:
-    """Logits [B, C] of the head on z + b_k."""
+    """Return the logits [B, C] of the head on z + b_k."""
     logits: Tensor = net.head(net.features(x) + bias_of(net))
     return logits

@@ -84,7 +84,7 @@ class FedDecorr(Decorr, FedAvg):
 
 @contextlib.contextmanager
 def features_of(net: fm.Net) -> Iterator[list[Tensor]]:
-    """Yield the list of the features [B, d] that the net computes in the block, so that they are not computed twice."""
+    """Record the features [B, d] that the net computes in this block, so that they are not computed twice."""
     found: list[Tensor] = []
     features = net.features
 
@@ -101,16 +101,8 @@ def features_of(net: fm.Net) -> Iterator[list[Tensor]]:
 
 
 def correlation(z: Tensor, batch: fm.Batch, form: Literal["code", "paper"] = "code") -> Tensor:
-    """Return how much the dimensions of features correlate over a batch, a scalar; 0 for fewer than two samples.
-
-    z: features [B, d]. batch: its mask says which rows count. form: that of the released code or of the paper, as in
-    `Options`.
-
-    Example:
-        >>> z = torch.tensor([[1.0, 2.0], [2.0, 4.0], [3.0, 6.0]])
-        >>> round(float(correlation(z, fm.Batch(z, torch.zeros(3)))), 4)  # (B - 1)^2 / B
-        1.3333
-    """
+    """Return how much the dimensions of features z [B, d] correlate over a `batch`, a scalar in the given `form`; 0 for
+    one sample."""
     counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
     samples, width = counted.sum(), z.shape[1]
     # padding rows of stacked batches are no samples

@@ -81,7 +81,6 @@ class FedDF(fm.Method):
     def _taught(
         self, tree: fm.Tree, net: fm.FunctionalNet, logits: Tensor, public: Dataset, rng: np.random.Generator
     ) -> fm.Tree:
-        """`tree` after the steps of a round; logits: the ensemble's [n, C] of all public samples."""
         options, trained = self.options, {name: value for name, value in tree.items() if name in net.trainable}
         drawn = batches(len(public), options.server_batch_size, rng)
 
@@ -94,7 +93,6 @@ class FedDF(fm.Method):
         return tree | descended(loss, trained, options.server_lr, options.steps, adam=adam, cosine=options.cosine)
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        """ "global" is the model of the first architecture, "personal" that of the client's."""
         if state is None:
             return super().predictors(server, None, ctx)
         name = model_of(ctx.task.group)
@@ -102,12 +100,11 @@ class FedDF(fm.Method):
 
 
 def model_of(group: int) -> str:
-    """The name under which the server keeps an architecture's model."""
+    """Return the name under which the server keeps an architecture's model."""
     return f"model.{group}" if group else "model"
 
 
 def _logits(tree: fm.Tree, client: int, public: Dataset, ctx: fm.ServerContext) -> Tensor:
-    """A client's logits of all public samples [n, C], in float64."""
     net, rows = ctx.nets[group_of(client, ctx.nets)], torch.arange(len(public))
     with torch.no_grad():
         return torch.cat(

@@ -55,7 +55,7 @@ class FedDisco(fm.Method):
 
 
 def discrepancy(counts: Tensor, distance: str) -> float:
-    """How far the label shares of counts [C] are from 1 / C: the 2-norm, or KL(shares || uniform)."""
+    """Return how far the label shares of counts [C] are from 1 / C: the 2-norm, or KL(shares || uniform)."""
     label_shares, even = shares(counts), 1 / len(counts)
     if distance == "l2":
         return float((label_shares - even).norm())

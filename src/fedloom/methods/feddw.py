@@ -47,13 +47,8 @@ class Options(fm.Options):
 
 
 class DW(fm.Method):
-    """DW over a base method whose head is one linear layer w [C, d], shared, and trained by the base's loss.
-
-    | direction | item beside the base's | shape |
-    |---|---|---|
-    | down | SL matrix, rows sum to 1 | [C, C] + mask |
-    | up | class means of softmax outputs; class counts | [C, C] + mask; [C] int64 |
-    """
+    """DW over a base method whose head is one shared linear layer w [C, d], trained by the base's loss. Down, as well
+    as the base's entries: SL matrix [C, C], rows sum to 1. Up: class means of softmax outputs, class counts."""
 
     Options: ClassVar[type[fm.Options]] = Options
 
@@ -66,7 +61,8 @@ class DW(fm.Method):
             "class_counts": fm.Sent(per_client=True, labels=True, dp="ones"),
         }
         sends = {**self.spec.sends, **{self.names.entry(name): sent for name, sent in entries.items()}}
-        self.spec = replace(self.spec, head_bias=self.dw.head_bias, sends=sends)
+        requires = (*self.spec.requires, "linear_head")
+        self.spec = replace(self.spec, head_bias=self.dw.head_bias, sends=sends, requires=requires)
         if self.dw.relu_on_cr and self.dw.linearised != "off":
             raise fm.ConfigError(f"{self.name()}.relu_on_cr = True: it has no linearised form; set linearised to off")
         if fm.Role.HEAD in self.spec.private:
@@ -75,7 +71,6 @@ class DW(fm.Method):
     # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         task, classes = ctx.task, ctx.task.num_classes
-        fm.require_linear_head(task, self.name(), bias=self.spec.head_bias)
         base = super().server_init(ctx)
         facts = fm.ClientContext(task, 1, 0, 1, torch.zeros(classes, dtype=torch.int64))
         sent = super().down(base, 0, replace(ctx, round=1))
@@ -167,10 +162,8 @@ class DW(fm.Method):
         return payload | {table: work.collected[table], counts: ctx.class_counts}, state
 
     def _relinearising(self, phase: fm.Phase) -> fm.Phase:
-        """A phase that trains the head, with a new reference every `relin_every` steps; others as they are.
-
-        The reference and the step count are the only constants that move; they do so in place.
-        """
+        """Return the phase with a new reference every `relin_every` steps, if it trains the head. Reference and step
+        count are changed in place, the only constants that move."""
         if not self._trains_head(phase):
             return phase
         before, reference, steps = phase.project, self.names.entry("reference"), self.names.entry("steps")
@@ -203,10 +196,7 @@ class DW(fm.Method):
 
 
 def decayed(value: float, divisor: float, times: int) -> float:
-    """Return value / divisor^times; 0 where the power is larger than any float.
-
-    value: what is divided. divisor: 1 or more. times: how many times it is divided.
-    """
+    """Return value / divisor^times; 0 where the power overflows."""
     try:
         return value / divisor**times
     except OverflowError:

@@ -101,7 +101,6 @@ class FedEM(fm.Method):
         return torch.tensor(shares)
 
     def _components(self, tree: fm.Tree) -> list[fm.Tree]:
-        """The models of a bundle's tree, under the names of a single net."""
         prefixes = [f"{component(number)}." for number in range(self.options.components)]
         return [{n.removeprefix(p): v for n, v in tree.items() if n.startswith(p)} for p in prefixes]
 
@@ -124,10 +123,7 @@ def responsibilities(losses: Tensor, shares: Tensor) -> Tensor:
 
 
 def sample_shares(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return q [B, M] at the net's present weights.
-
-    `consts` has "shares" of an earlier E-step, else "prior" [M].
-    """
+    """Return q [B, M] of a `batch` at the weights of `net`, with the shares of an earlier E-step or the prior."""
     losses = torch.stack([fm.cross_entropy(one(batch.x), batch.y) for one in children(net)], 1)
     return responsibilities(losses, consts["shares"] if "shares" in consts else consts["prior"])
 

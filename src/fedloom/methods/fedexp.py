@@ -80,5 +80,4 @@ class FedExP(fm.Method):
         return server | {"model": model | fm.combine(iterates, [0.5, 0.5])}
 
     def figures(self, server: fm.Record, ctx: fm.ServerContext) -> Mapping[str, float]:
-        """The server's step of the last round."""
         return {**super().figures(server, ctx), "server_step": fm.get_number(server, "rate")}

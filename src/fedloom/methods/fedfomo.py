@@ -80,7 +80,6 @@ class FedFomo(fm.Method):
         return {f"client.{j}": server[f"client.{j}"] for j in self._chosen(server, client, ctx)}
 
     def _chosen(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> list[int]:
-        """Return the other clients whose models a client receives, by id."""
         options, affinity = self.options, fm.get_tensor(server, "affinity")
         others = [j for j in senders(server) if j != client]
         rng = ctx.task.streams.numpy("fedfomo models", ctx.round, client)
@@ -144,10 +143,7 @@ def senders(record: fm.Record) -> list[int]:
 
 
 def length_of(tree: fm.Tree, base: fm.Tree, norm: Norm) -> float:
-    """Return the length of a change of weights, in float64.
-
-    tree: the weights after it. base: those before it, under the same names. norm: as the option `norm` has it.
-    """
+    """Return the length of the change from `base` to `tree`, in float64 and the option's `norm`."""
     changes = [value.double() - base[name].double() for name, value in tree.items()]
     if norm == "l1":
         return float(sum(change.abs().sum() for change in changes))
@@ -158,18 +154,14 @@ def length_of(tree: fm.Tree, base: fm.Tree, norm: Norm) -> float:
 
 
 def raw_weights(losses: Tensor, lengths: Tensor) -> Tensor:
-    """Return the fall of the loss from the first model, over the length of the way [models], float64.
-
-    It is 0 for a model as the first one, and for one whose loss or length is not finite.
-
-    losses: validation losses [models]. lengths: how far each model is from the first [models].
-    """
+    """Return how much each model lowers the loss of the first, divided by its distance from it (`losses`, `lengths`
+    [models]); 0 where that is not finite."""
     falls = (losses[0].double() - losses.double()) / torch.where(lengths > 0, lengths, 1.0)
     return torch.where((lengths > 0) & falls.isfinite() & lengths.isfinite(), falls, 0.0)
 
 
 def mixed(weights: fm.Tree, consts: fm.Consts) -> fm.Tree:
-    """Return `weights`, moved to the mean of `consts["models"]` by their positive raw weights, if there are any."""
+    """Return `weights`, moved to the mean of `consts["models"]` by their positive raw weights."""
     # a model that raises the loss has no weight, however near it is
     positive = raw_weights(consts["losses"], consts["lengths"]).clamp(min=0)
     shares = positive / torch.where(positive.any(), positive.sum(), 1.0)

@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-
 import numpy as np
 import torch
 from pydantic import Field
@@ -29,7 +27,9 @@ class FedGen(fm.Method):
     """
 
     spec = fm.Spec(
-        features=True, sends={"model": fm.Sent(per_client=True), "class_counts": fm.Sent(per_client=True, labels=True)}
+        requires=("linear_head",),
+        features=True,
+        sends={"model": fm.Sent(per_client=True), "class_counts": fm.Sent(per_client=True, labels=True)},
     )
 
     class Options(fm.Options):
@@ -58,11 +58,6 @@ class FedGen(fm.Method):
         "round.",
         released_code="The method's page lists the differences.",
     )
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        diagnostics = super().examine(tasks, participants)
-        fm.require_linear_head(tasks[0], self.name())
-        return diagnostics
 
     # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
@@ -105,7 +100,7 @@ class FedGen(fm.Method):
         return {"model": self.mean(uploads), "generator": generator, "class_counts": held}
 
     def drawn(self, counts: Tensor, rng: np.random.Generator) -> tuple[Tensor, Tensor]:
-        """Normal noise [draws, noise] and labels [draws], by how often each class is held, counts [C]."""
+        """Draw normal noise [draws, noise] and labels [draws], by how often each class is held, `counts` [C]."""
         held = counts.double().numpy()
         # labels follow the counts of all clients, so that rare classes are not invented more often than seen
         labels = rng.choice(len(held), self.options.draws, p=held / held.sum())
@@ -135,7 +130,7 @@ class FedGen(fm.Method):
 
 
 def generated(tree: fm.Tree, noise: Tensor, labels: Tensor) -> Tensor:
-    """Features [n, d] of a generator with the weights `tree`, for noise [n, e] and labels [n]."""
+    """Return the features [n, d] of the generator `tree`, for `noise` [n, e] and `labels` [n]."""
     classes = tree["0.weight"].shape[1] - noise.shape[1]
     inputs = torch.cat([noise, functional.one_hot(labels, classes)], 1).to(tree["0.weight"].dtype)
     return functional.linear(
@@ -144,7 +139,6 @@ def generated(tree: fm.Tree, noise: Tensor, labels: Tensor) -> Tensor:
 
 
 def crowding(noise: Tensor, z: Tensor) -> Tensor:
-    """exp(-mean over pairs of the noises' mean squared difference times the features' mean absolute one): 1 where all
-    features are one, less where they follow the noise [n, e]; z [n, d]."""
+    """Return exp(-mean over pairs of |noise difference|^2 times |z difference|): 1 where all features are equal."""
     apart = (noise.unsqueeze(1) - noise).square().mean(2)
     return torch.exp(-(apart * (z.unsqueeze(1) - z).abs().mean(2)).mean())

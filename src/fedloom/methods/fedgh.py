@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-
 from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
@@ -20,6 +18,7 @@ class FedGH(fm.Method):
     """
 
     spec = fm.Spec(
+        requires=("linear_head", "same_heads"),
         private=fm.ALL_ROLES - {fm.Role.HEAD},
         architectures="any",
         sends={"prototypes": fm.Sent(per_client=True, labels=True)},
@@ -37,12 +36,6 @@ class FedGH(fm.Method):
     citation = fm.Citation(
         "Yi et al., ACM MM 2023, arXiv 2303.13137", down={"H": 1}, up={"Cd": 1, "mask": 1}, state={"B": 1}
     )
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        for task in tasks:
-            fm.require_linear_head(task, self.name())
-        fm.require_same_heads(tasks, self.name())
-        return super().examine(tasks, participants)
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [*super().phases(start, ctx), fm.Collect({"prototypes": fm.ClassMeans(features)})]

@@ -75,7 +75,6 @@ class FedKD(fm.Method):
         return super().examine(tasks, participants)
 
     def extra(self, net: fm.Net) -> nn.Module:
-        """W_h, at first the identity."""
         bundle = cast(fm.Bundle, net)
         mentee, mentor = bundle[MENTEE].head, bundle[MENTOR].head
         align = nn.Linear(mentee.in_features, mentor.in_features, bias=False, dtype=mentee.weight.dtype)
@@ -141,36 +140,25 @@ class FedKD(fm.Method):
         return payload | {"model": factored(mentee, self.energy(ctx.task, ctx.round))}, next_state
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        """ "personal" is the mentor; "global", or "mentee" beside it, the shared one."""
         return pair_predictors(self, server, state, ctx, MENTEE)
 
     def energy(self, task: fm.Task, round_: int) -> float:
-        """The share of squared singular values that travels in a round: T0 + (T1 - T0) t / T."""
+        """Return the share of squared singular values that is kept in a round: T0 + (T1 - T0) t / T."""
         first_share, last_share = self.options.energy_first, self.options.energy_last
         share: float = first_share + (last_share - first_share) * round_ / task.rounds
         return min(1.0, share)
 
 
 def rank_for(singular: Tensor, energy: float) -> int:
-    """Fewest of the singular values [r], largest first, whose squares have the share `energy` of all; 1 at least.
-
-    Example:
-        >>> rank_for(torch.tensor([3.0, 1.0, 0.1]), 0.95)
-        2
-    """
+    """Return the fewest singular values (largest first) whose squares have the share `energy` of all; at least 1."""
     gathered = singular.square().cumsum(0)
     return min(len(singular), int((gathered < energy * gathered[-1]).sum()) + 1)
 
 
 def factored(tree: fm.Tree, energy: float) -> fm.Tree:
-    """Each floating entry of two dimensions or more as u [a, r], s [r], v [r, ...]; others as they are.
-
-    An entry [a, b, c, ...] counts as one matrix [a, b c ...]. One that is not finite has no factors, and stays as it
-    is: a run that diverged ends as those of other methods do. The largest number of each column of u is positive, so
-    that factors are unique where singular values differ. Computed in float64, kept in the entry's dtype.
-
-    tree: weights by name. energy: part of the squared singular values, in (0, 1], that the rank r has to keep.
-    """
+    """Decompose each floating matrix of `tree` into u, s and v of the least rank that keeps `energy`; an entry [a, b,
+    c, ...] counts as [a, b c ...]. The largest number of each column of u is positive, which makes factors unique.
+    Entries that are not finite stay as they are."""
     parts: fm.Tree = {}
     for name, value in tree.items():
         if value.dim() < 2 or not value.is_floating_point() or not value.isfinite().all():
@@ -187,7 +175,7 @@ def factored(tree: fm.Tree, energy: float) -> fm.Tree:
 
 
 def restored(parts: fm.Tree) -> fm.Tree:
-    """The tree of which `factored` gave these parts, as far as they hold it."""
+    """Multiply the factors of `factored` again."""
     tree: fm.Tree = {}
     for name, value in parts.items():
         entry, mark, part = name.rpartition(":")
@@ -201,5 +189,5 @@ def restored(parts: fm.Tree) -> fm.Tree:
 
 
 def updated(factors: fm.Tree, tree: fm.Tree) -> fm.Tree:
-    """`tree` with an update added; integers are the update's."""
+    """Add an update to a tree; integers are the update's."""
     return fm.combine([restored(factors), tree], [1, 1])

@@ -1,9 +1,8 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -29,6 +28,7 @@ class FedL2G(fm.Method):
     """
 
     spec = fm.Spec(
+        requires=("trained_head",),
         private=fm.ALL_ROLES - VECTORS,
         architectures="any",
         features=True,
@@ -70,16 +70,12 @@ class FedL2G(fm.Method):
         "rate of the server is 100.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        diagnostics = super().examine(tasks, participants)
-        for task in tasks:
-            fm.require_trained_head(task, self.name())
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
         if self.options.guides == "features":
-            fm.require_same_width(tasks, self.name())
-        return diagnostics
+            self.spec = replace(self.spec, requires=(*self.spec.requires, "same_width"))
 
     def extra(self, net: fm.Net) -> nn.Module:
-        """G, drawn from the normal distribution."""
         width = net.head.out_features if self.options.guides == "logits" else net.head.in_features
         vectors = nn.Module()
         guiding = torch.randn(net.head.out_features, width, dtype=net.head.weight.dtype)
@@ -128,10 +124,8 @@ class FedL2G(fm.Method):
         return fm.Objective.sum({"ce": ce, "guide": batch.mean(apart.square().mean(1))})
 
     def loss_of_quiz(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        """Return the CE of the quiz after a guided step on a study batch, as a function of the vectors.
-
-        `consts` has the "quiz" with its inputs and labels, and the "rate" of the step.
-        """
+        """Return the CE of `consts["quiz"]` after a guided step of `net` on a study `batch`, as a function of the
+        vectors."""
         quiz: fm.LabelledRows = consts["quiz"]
         weights = {n: p for n, p in net.named_parameters() if p.requires_grad and not n.startswith(f"{fm.EXTRA}.")}
         guided, parts, _ = self.loss(net, batch, consts)

@@ -108,12 +108,7 @@ class FedMD(fm.Method):
         return [*([digest] if "consensus" in start.consts else []), revisit, answer]
 
     def digest(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
-        """Return the distance of logits to the consensus on public inputs.
-
-        `consts` has "consensus" [n, C].
-
-        `net`, `batch` and `consts` are those of a `LossFunction`.
-        """
+        """Return the distance of the logits of `net` on a public `batch` to `consts["consensus"]` [n, C]."""
         apart = net(batch.x) - consts["consensus"][batch.y]
         distance = apart.abs() if self.options.distance == "absolute" else apart.square()
         return fm.Objective.sum({"digest": batch.mean(distance.mean(1))})

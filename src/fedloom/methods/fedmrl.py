@@ -101,7 +101,6 @@ class FedMRL(fm.Method):
         return diagnostics
 
     def extra(self, net: fm.Net) -> nn.Module:
-        """The map from [z_s; z] to m."""
         bundle = cast(fm.Bundle, net)
         small, own = bundle[SMALL].head.in_features, bundle[OWN].head
         return nn.Linear(small + own.in_features, own.in_features, dtype=own.weight.dtype)
@@ -144,7 +143,7 @@ class FedMRL(fm.Method):
 
 
 def clipped_by_net(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tree]:
-    """Scale down the gradients of each net, and of the map, so that their joint 2-norm is at most `norm`."""
+    """Return a `grad_map` that bounds the joint 2-norm of the gradients of each net, and of the map."""
     clip = clipped(norm)
 
     def clip_each(gradients: fm.Tree, parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
@@ -161,13 +160,13 @@ def clipped_by_net(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tr
 
 
 def nested_features(net: fm.Net, x: Tensor) -> Tensor:
-    """m = W [z_s; z] + b [B, d] of a bundle with its map."""
+    """Return m = W [z_s; z] + b [B, d] of a bundle with its map."""
     bundle = cast(fm.Bundle, net)
     mapped: Tensor = net.extra(torch.cat([bundle[SMALL].features(x), bundle[OWN].features(x)], 1))
     return mapped
 
 
 def own_logits(net: fm.Net, x: Tensor) -> Tensor:
-    """Logits [B, C] of the own head on m."""
+    """Return the logits [B, C] of the client's own head on m."""
     logits: Tensor = cast(fm.Bundle, net)[OWN].head(nested_features(net, x))
     return logits

@@ -6,7 +6,7 @@ from fedloom.methods.parts.one_shot import MeansRound, OneShotHead, masking_bias
 
 
 class MeansHead(MeansRound):
-    """FedNCM's round after the last."""
+    """The closing round of FedNCM."""
 
     method_name = "fedncm"
 

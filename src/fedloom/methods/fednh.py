@@ -26,6 +26,7 @@ class FedNH(fm.Method):
     """
 
     spec = fm.Spec(
+        requires=("trained_body", "linear_head"),
         features=True,
         head_bias=False,
         sends={
@@ -58,15 +59,13 @@ class FedNH(fm.Method):
     )
 
     def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        task = tasks[0]
-        fm.require_trained_body(task, self.name())
-        fm.require_linear_head(task, self.name(), bias=False)
+        diagnostics, task = super().examine(tasks, participants), tasks[0]
         if task.feature_dim < task.num_classes:
             raise fm.ConfigError(
                 f"fednh: {task.num_classes} classes and {task.feature_dim} features: prototypes at right angles need "
                 "at least as many features as classes; choose a wider model"
             )
-        return super().examine(tasks, participants)
+        return diagnostics
 
     def extra(self, net: fm.Net) -> nn.Module | None:
         if not self.options.learn_scale:
@@ -81,7 +80,7 @@ class FedNH(fm.Method):
         return {"model": ctx.task.init | {W: self.first_prototypes(ctx.task).to(prototypes.dtype)}}
 
     def first_prototypes(self, task: fm.Task) -> Tensor:
-        """Orthonormal rows [C, d], the same for every run of this seed, float64."""
+        """Return orthonormal rows [C, d] in float64, equal for every run of this seed."""
         normal = task.streams.numpy("prototypes").standard_normal((task.feature_dim, task.num_classes))
         columns, triangle = torch.linalg.qr(torch.from_numpy(normal))
         rows: Tensor = (columns * triangle.diagonal().sign()).T.contiguous()
@@ -115,7 +114,6 @@ class FedNH(fm.Method):
         return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(self.logits(net, batch.x), batch.y))})
 
     def logits(self, net: fm.Net, x: Tensor) -> Tensor:
-        """s cos(z, W) [B, C]."""
         cosines = normalize(net.features(x), dim=1) @ normalize(net.head.weight, dim=1).T
         scale: Any = net.extra.scale if self.options.learn_scale else self.options.scale
         scores: Tensor = cosines * scale
@@ -136,5 +134,4 @@ class FedNH(fm.Method):
 
 
 def _directions(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """unit(z) [B, d]."""
     return normalize(net.features(batch.x), dim=1)

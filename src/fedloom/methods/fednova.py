@@ -46,7 +46,7 @@ class FedNova(fm.Method):
 
 
 def gradient_weight(steps: int, momentum: float) -> float:
-    """|a|_1: how often the gradients of so many steps count in the way that they lead."""
+    """Return |a|_1: how often the gradients of so many steps count in the change of weights."""
     if not momentum:
         return float(steps)
     return sum((1 - momentum**i) / (1 - momentum) for i in range(1, steps + 1))

@@ -44,6 +44,6 @@ class FedNTD(fm.Method):
 
 
 def not_true(logits: Tensor, labels: Tensor) -> Tensor:
-    """The logits [B, C - 1] of the classes that are not the label, in their order."""
+    """Return the logits [B, C - 1] of the classes that are not the label, in their order."""
     classes = torch.arange(logits.shape[1] - 1, device=logits.device)
     return logits.gather(1, classes + (classes >= labels.unsqueeze(1)).long())

@@ -1,4 +1,5 @@
 from collections.abc import Sequence
+from dataclasses import replace
 
 import torch
 from pydantic import Field
@@ -21,9 +22,7 @@ class FedORGP(PrototypePull):
     Tested with the own head, or the nearest prototype ("nearest").
     """
 
-    spec = fm.Spec(
-        private=fm.ALL_ROLES, architectures="any", sends={"prototypes": fm.Sent(per_client=True, labels=True)}
-    )
+    spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)})
 
     class Options(fm.Options):
         weight: float = Field(
@@ -117,10 +116,7 @@ class FedORGP(PrototypePull):
 
 
 def means_of_kept(rows: fm.LabelledRows, classes: int, share: float) -> fm.ClassTable:
-    """Return the mean of the features of each class that `kept` keeps [C, d], float32.
-
-    rows: features [n, d] with their labels. classes: C. share: weight of the distance, as `kept` takes it.
-    """
+    """Return the mean [C, d] of the `rows` of each class that `kept` keeps, with `share` the weight of the distance."""
     sums = torch.zeros(classes, rows.values.shape[1], dtype=torch.float64)
     counts = torch.zeros(classes, dtype=torch.float64)
     for label in range(classes):
@@ -131,13 +127,9 @@ def means_of_kept(rows: fm.LabelledRows, classes: int, share: float) -> fm.Class
 
 
 def kept(rows: Tensor, share: float) -> Tensor:
-    """Return which features of one class are within 1.5 interquartile ranges of the quartiles of a score [n], bool.
-
-    The score mixes the distance to their mean and the cosine with it, both scaled to 0 to 1; the one that varies less,
-    relative to its mean, weighs more. Up to three features are all kept, and of more at least half.
-
-    rows: features [n, d] of one class, float64. share: weight of the distance where both vary alike.
-    """
+    """Return which features [n, d] of one class lie within 1.5 interquartile ranges of the quartiles of a score [n].
+    The score mixes the distance to their mean with the cosine, both scaled to [0, 1]; the one that varies less weighs
+    more."""
     mean = rows.mean(0, keepdim=True)
     distances, cosines = (rows - mean).norm(dim=1), (unit(rows) @ unit(mean).T).squeeze(1)
     if len(rows) < 3 or not rows.isfinite().all():
@@ -151,22 +143,16 @@ def kept(rows: Tensor, share: float) -> Tensor:
 
 
 def _variation(values: Tensor) -> Tensor:
-    """The coefficient of variation of values [n], with a floor under its parts."""
     return values.std().clamp(min=1e-8) / values.mean().abs().clamp(min=1e-8)
 
 
 def _scaled(values: Tensor) -> Tensor:
-    """The values [n], moved and scaled to 0 to 1."""
     return (values - values.min()) / (values.max() - values.min() + 1e-8)
 
 
 def angle_terms(rows: Tensor, labels: Tensor, prototypes: Tensor, *, adaptive: bool) -> tuple[Tensor, Tensor]:
-    """Return the mean of 1 - cos(r, P_y) over the rows, and the mean of |cos(r, P_c)| over rows and other classes c.
-
-    rows: one for each client and class [R, d]. labels: their classes y [R], int64. prototypes: P [C, d]. adaptive:
-    weighs a row of the first mean by 1 + sigmoid((a - 0.3) / 0.5), a its mean |cos| over other classes, and an entry of
-    the second in the same way, a its own |cos|; the weights have a gradient.
-    """
+    """Return the mean of 1 - cos(r, P_y) over `rows` r [R, d] with `labels` y, and the mean of |cos(r, P_c)| over other
+    classes c. With `adaptive`, entries weigh 1 + sigmoid((a - 0.3) / 0.5), a the |cos| with other classes."""
     cosines = unit(rows) @ unit(prototypes).T
     is_other = functional.one_hot(labels, len(prototypes)) == 0
     # orthogonal is neither near nor opposite, so the sign of a cosine does not matter
@@ -180,5 +166,4 @@ def angle_terms(rows: Tensor, labels: Tensor, prototypes: Tensor, *, adaptive: b
 
 
 def _crowded(cosines: Tensor) -> Tensor:
-    """The weight between 1 and 2 of a term, by how near rows of other classes are."""
     return 1 + torch.sigmoid((cosines - 0.3) / 0.5)

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
@@ -33,6 +32,7 @@ class FedPAC(fm.Method):
     """
 
     spec = fm.Spec(
+        requires=("trained_body",),
         private=frozenset({fm.Role.HEAD}),
         features=True,
         sends={
@@ -80,10 +80,6 @@ class FedPAC(fm.Method):
         departures="The body is in evaluation mode while the head trains, so that batch norm does not move.",
         released_code="Batch norm moves while the head trains.",
     )
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        fm.require_trained_body(tasks[0], self.name())
-        return super().examine(tasks, participants)
 
     # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
@@ -182,18 +178,10 @@ class FedPAC(fm.Method):
 
 
 def minimum_on_simplex(matrix: Tensor) -> Tensor:
-    """Return the weights a [m] that minimise a^T matrix a, with a of 0 and more that sum to 1.
-
-    The active set method of Lawson and Hanson (1974, chapter 23), with the sum as a constraint: weights join the
-    support one by one, by the largest decrease, and leave it where they would fall below 0. Each support is solved
-    exactly, so that no step size and no solver is involved; it ends, because the value falls with every support.
-
-    matrix: symmetric and positive semidefinite [m, m], m of 1 or more. All arithmetic is float64.
-
-    Example:
-        >>> minimum_on_simplex(torch.tensor([[1.0, 0.0], [0.0, 3.0]]))
-        tensor([0.7500, 0.2500], dtype=torch.float64)
-    """
+    """Return the weights a >= 0 [m] with sum 1 that minimise a^T `matrix` a, by the active set method of Lawson and
+    Hanson (1974, chapter 23): weights join the support one by one, by the largest decrease, and leave it where they
+    would become negative. Each support is solved exactly in float64, so there is no step size, and the value falls
+    until it ends."""
     quadratic = matrix.double()
     count, tolerance = len(quadratic), _TOLERANCE * float(quadratic.abs().max().clamp(min=1e-300))
     weights = torch.zeros(count, dtype=torch.float64)
@@ -241,22 +229,16 @@ def _minimum_on_support(quadratic: Tensor, support: Tensor) -> Tensor:
 
 
 def weighted_means(means: fm.ClassTable, counts: Tensor) -> Tensor:
-    """h: class means of m clients [m, C, d], times the share of the class among the client's samples, in float64."""
+    """Return h [m, C, d]: class means [m, C, d] times the share of the class among the client's samples."""
     shares = counts.double() / counts.sum(1, keepdim=True).clamp(min=1)
     return shares.unsqueeze(2) * means.values.double()
 
 
 def head_weights(means: fm.ClassTable, counts: Tensor, variances: Tensor, cut: float) -> Tensor:
-    """Return the weights of all clients' heads for each client [m, m], float64; rows sum to 1.
-
-    Row i minimises a^T (diag(variances) + D_i) a on the simplex, D_i[j, l] = (h_i - h_j) . (h_i - h_l): the first part
-    is the variance of the mix, the second its bias for client i. Where statistics are not finite, because the run
-    diverged, every client keeps its own head.
-
-    means: class means of features at one body [m, C, d]. counts: samples of each class [m, C]. variances: trace of the
-    covariance of (one-hot class x features), divided by the number of samples [m]. cut: weights up to this one become
-    0, and the others are scaled to sum to 1.
-    """
+    """Return the weights of all heads for each client [m, m], rows of sum 1: row i minimises a^T (diag(variances) +
+    D_i) a on the simplex, D_i[j, l] = (h_i - h_j) . (h_i - h_l), the variance and the bias of the mix for client i. h
+    are class `means` [m, C, d] times class shares; weights up to `cut` become 0. Without finite statistics clients keep
+    their own head."""
     h = weighted_means(means, counts).flatten(1)
     if not bool(h.isfinite().all() and variances.isfinite().all()):
         return torch.eye(len(h), dtype=torch.float64)
@@ -271,10 +253,8 @@ def head_weights(means: fm.ClassTable, counts: Tensor, variances: Tensor, cut: f
 
 
 def _squared_lengths(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """|z|^2 of each sample [B], for the mean over the client's data."""
     return net.features(batch.x).double().square().sum(1)
 
 
 def _head_of(client: int) -> str:
-    """The name under which the server keeps a client's head."""
     return f"head.{client}"

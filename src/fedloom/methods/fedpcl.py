@@ -1,5 +1,4 @@
 import functools
-from collections.abc import Sequence
 
 import torch
 from pydantic import Field
@@ -26,6 +25,7 @@ class FedPCL(fm.Method):
     """
 
     spec = fm.Spec(
+        requires=("same_width", "trained_body"),
         private=fm.ALL_ROLES,
         architectures="any",
         features=True,
@@ -46,12 +46,6 @@ class FedPCL(fm.Method):
         "others have sent class means.",
         departures="The authors train a projection on frozen, pre-trained backbones; here the whole body trains.",
     )
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        fm.require_same_width(tasks, self.name())
-        for task in tasks:
-            fm.require_trained_body(task, self.name())
-        return super().examine(tasks, participants)
 
     # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
@@ -126,15 +120,12 @@ class FedPCL(fm.Method):
 
 
 def unit_features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return r = z / |z| [B, d], z the head's input: a measure for statistics.
-
-    `net`, `batch` and `consts` are those of a `LossFunction`.
-    """
+    """Return r = z / |z| [B, d] of a `batch`, a measure for statistics of `net`."""
     return unit(net.features(batch.x))
 
 
 def products_with(net: fm.Net, x: Tensor, table: fm.ClassTable) -> Tensor:
-    """Scores [B, C]: products of the unit features of x with the class means of `table` [C, d]."""
+    """Return scores [B, C]: products of the unit features of x with the class means of `table` [C, d]."""
     directions = unit(net.features(x))
     scores: Tensor = directions @ table.values.to(directions).T
     return torch.where(table.held.to(scores.device), scores, UNKNOWN)

@@ -1,4 +1,3 @@
-from collections.abc import Sequence
 from typing import Literal
 
 from pydantic import Field
@@ -15,7 +14,7 @@ class FedRep(fm.Method):
     A client is tested with the server's body and its own head; one that never took part, with the first head.
     """
 
-    spec = fm.Spec(private=frozenset({fm.Role.HEAD}), sends={"model": fm.Sent(spread=2.0)})
+    spec = fm.Spec(requires=("trained_body",), private=frozenset({fm.Role.HEAD}), sends={"model": fm.Sent(spread=2.0)})
 
     class Options(fm.Options):
         head_epochs: int = Field(10, ge=0, description="Passes that train the head, whatever local_epochs says.")
@@ -40,10 +39,6 @@ class FedRep(fm.Method):
         compared_in=("feddw",),
         code="lgcollins/FedRep at d82e629",
     )
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        fm.require_trained_body(tasks[0], self.name())
-        return super().examine(tasks, participants)
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         head, body = frozenset({fm.Role.HEAD}), fm.TRAINABLE - {fm.Role.HEAD}

@@ -64,7 +64,7 @@ class FedRoD(fm.Method):
 
 
 def both_heads(net: fm.Net, x: Tensor) -> Tensor:
-    """The sum of the shared and the private head's logits [B, C]."""
+    """Return the sum of the shared and the private head's logits [B, C]."""
     z = net.features(x)
     logits: Tensor = net.head(z) + net.extra(z)
     return logits

@@ -44,10 +44,7 @@ class FedSAM(fm.Method):
         return [fm.Train(self.loss, ctx.task.local_epochs, ascent=self.ascent if self.options.rho else None)]
 
     def ascent(self, gradients: fm.Tree, parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
-        """Return e, the move to the worst point nearby.
-
-        gradients: those of the loss at the parameters, by name. parameters: the present ones. consts: not used.
-        """
+        """Return e, the move from `parameters` along `gradients` to the worst point nearby."""
         scaled = gradients
         if self.options.adaptive:
             scaled = {name: gradient * self._scale(name, parameters) for name, gradient in gradients.items()}

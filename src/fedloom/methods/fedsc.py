@@ -182,9 +182,7 @@ class FedSC(fm.Method):
 
 
 def released_constants(relational: fm.ClassTable) -> fm.Consts:
-    """A round's constants from prototypes [m, C, d]: "prototypes" [m C, d], "directions" (the same at length 1), "own"
-    [C, m C] (which are of a class) and "held" [m C].
-    """
+    """Return the constants of `released_repulsion` from prototypes [m, C, d]; "own" [C, m C] marks those of a class."""
     holders, classes, width = relational.values.shape
     prototypes = relational.values.reshape(-1, width)
     is_own_class = torch.arange(classes).repeat(holders) == torch.arange(classes).unsqueeze(1)
@@ -193,14 +191,10 @@ def released_constants(relational: fm.ClassTable) -> fm.Consts:
 
 
 def released_repulsion(z: Tensor, batch: fm.Batch, consts: fm.Consts, tau: float) -> Tensor:
-    """mean_i log(1 + sum over the pool of exp((cos(z_i, p) - 1) / tau)); z [B, d] -> scalar.
-
-    FedSC as released (commit a04dc8e). `torch.mean` is called there on a list; the error is swallowed by a bare
-    `except`, so the positive of every sample is the sample itself (cosine 1, no gradient) and the consistency target is
-    the sample itself (CPDR = 0). What remains is a repulsion from the pooled negatives of the whole batch, in which
-    every class occurs once for every sample of another class. Relational prototypes are computed and thrown away: R
-    holds the raw local prototypes.
-    """
+    """Return mean_i log(1 + sum over the pool of exp((cos(z_i, p) - 1) / tau)) of features z [B, d]: FedSC as released
+    (commit a04dc8e). `torch.mean` of a list fails there under a bare `except`, so each sample is its own positive and
+    its own consistency target. What remains is a repulsion from the negatives of the whole `batch`, where every class
+    occurs once for each sample of another; R holds the raw local prototypes."""
     scores = (contrast.unit(z) @ consts["directions"].to(z.dtype).T - 1) / tau
     counted = torch.ones_like(batch.y) if batch.mask is None else batch.mask.long()
     same = (consts["own"][batch.y] * counted.unsqueeze(1)).sum(0)  # [Q] samples of the prototype's own class
@@ -212,11 +206,8 @@ def released_repulsion(z: Tensor, batch: fm.Batch, consts: fm.Consts, tau: float
 
 
 def rpcl(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSC.Options) -> Tensor:
-    """Relational prototype contrastive loss, Eq. 13-14: scalar, mean over samples of known classes.
-
-    z: features [B, d]. batch: labels and mask. consts: "prototypes", and "scale" [Q] if `options.scale` is "dataset".
-    options: temperature, scale U, and `rpcl_reduce`: "mean_exp" divides the sum over positives by their number.
-    """
+    """Relational prototype contrastive loss, Eq. 13-14, of features z [B, d]: scalar, mean over the samples of a
+    `batch` whose class is known."""
     losses, defined = contrast.prototype_contrast(z, batch, consts, options)
     if options.rpcl_reduce == "mean_exp":  # the positives' mean, without the advantage of many holders
         losses = losses + consts["prototypes"].attracting.log()[batch.y]
@@ -224,11 +215,8 @@ def rpcl(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSC.Options) 
 
 
 def cpdr(z: Tensor, batch: fm.Batch, consts: fm.Consts, norm: str) -> Tensor:
-    """Consistent prototype discrepancy, Eq. 15: distance to the class's prototype o, mean over known classes.
-
-    z: features [B, d]. batch: labels and mask. consts: "consistent", the prototypes o [C, d]; "known" [C] bool, None
-    where all classes are. norm: "l1" or "l2", or else the mean square over d.
-    """
+    """Consistent prototype discrepancy, Eq. 15, of features z [B, d]: distance by `norm` to the prototype o of the
+    class, a mean over the samples of a `batch` whose class is known."""
     consistent = None if consts["known"] is None else consts["known"][batch.y]
     difference = z - consts["consistent"][batch.y]
     if norm == "l1":
@@ -250,11 +238,8 @@ def prototypes_with_means(relational: fm.ClassTable) -> contrast.Prototypes:
 
 
 def relational_prototypes(local: fm.ClassTable, neighbours: int, metric: str) -> fm.ClassTable:
-    """R [m, C, d] from local prototypes [m, C, d]: each row averaged with its nearest holders', Eq. 5-9.
-
-    metric "angle": |phi_k - phi_q| with phi_k the cosine to the holders' mean (Eq. 7-8); "l1", "l2", "cosine" and
-    "kl" compare the prototypes themselves (Table 5); "none" leaves them as they are (released code).
-    """
+    """R [m, C, d], Eq. 5-9: each local prototype averaged with those of its nearest holders by `metric`; "angle"
+    compares cosines with the holders' mean (Eq. 7-8), the others compare prototypes (Table 5)."""
     if metric == "none":
         return local
     return merge_neighbours(local, nearest_holders(_client_distances(local, metric), local.held, neighbours))
@@ -266,7 +251,6 @@ def angles(local: fm.ClassTable) -> Tensor:
 
 
 def _client_distances(local: fm.ClassTable, metric: str) -> Tensor:
-    """Distances [C, m, m] between clients' prototypes [m, C, d] of each class."""
     rows = local.values.transpose(0, 1)  # [C, m, d]
     if metric == "angle":
         phi = angles(local).T
@@ -292,12 +276,8 @@ def size_against_discrepancy(counts: Tensor) -> Tensor:
 
 
 def consistent_prototypes(relational: fm.ClassTable, weights: Tensor, mode: str = "renorm") -> fm.ClassTable:
-    """O [C, d] from R [m, C, d] and e [m]: sum_k e_k r_k^j over the holders of j, Eq. 12.
-
-    mode "renorm": divided by the holders' weights; "zero_fill": not divided (literal sum over all clients);
-    "code": e is taken by position in the class's list of holders (the released code, which applies it to raw local
-    prototypes: metric "none").
-    """
+    """O [C, d] from R [m, C, d] and e [m]: sum_k e_k r_k^j over the holders of j, Eq. 12. `mode` "renorm" divides by
+    their weights, "zero_fill" does not; "code" takes e by position in the list of holders, as released."""
     held = relational.held
     if mode == "code":
         position = (held.cumsum(0) - 1).clamp(min=0)
@@ -310,5 +290,4 @@ def consistent_prototypes(relational: fm.ClassTable, weights: Tensor, mode: str 
 
 
 def _distances(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Distances [B, Q] of the features to every prototype, for U over the client's data set."""
     return contrast.distances_to(net.features(batch.x), consts["prototypes"])

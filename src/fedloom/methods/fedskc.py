@@ -235,16 +235,9 @@ class FedSKC(fm.Method):
 
 
 def released_lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSKC.Options) -> Tensor:
-    """Contrast of logits as released (commit b513979), or with plain exponentials: scalar, mean over samples.
-
-    The code puts the positive in front of all classes, its own included, so it stands twice in the denominator: no
-    sample's loss falls below log 2. A sample of a class without knowledge is its own positive (cosine 1, no gradient)
-    and is still pushed away from all known classes. Its proximal term compares the weights with themselves and is left
-    out.
-
-    logits: [B, C]. batch: labels and mask. consts: "prototypes", "known" [C] bool, and "scale" [Q] if `options.scale`
-    is "dataset". options: temperature, and which of the released code's departures hold.
-    """
+    """Contrast of logits as released (commit b513979), or with plain exponentials: scalar, mean over the samples of a
+    `batch`. There the positive stands in the denominator twice, so no loss falls below log 2, and a sample of a class
+    without knowledge is its own positive. Its proximal term compares the weights with themselves and is left out."""
     scores, has_knowledge = contrast.scaled_similarities(logits, batch, consts, options), consts["known"]
     has = has_knowledge[batch.y]
     own_score = scores.gather(1, batch.y.unsqueeze(1)).squeeze(1)
@@ -260,11 +253,8 @@ def released_lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: Fe
 
 
 def lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSKC.Options) -> Tensor:
-    """Local contrastive loss, Eq. 2-3: scalar, mean over samples whose class has knowledge.
-
-    logits: [B, C]. batch: labels and mask. consts: "prototypes", "known" [C] bool, and "scale" [Q] if `options.scale`
-    is "dataset". options: those of FedSKC; they choose between the equations and the released code.
-    """
+    """Local contrastive loss of logits [B, C], Eq. 2-3: scalar, mean over the samples of a `batch` whose class has
+    knowledge."""
     if _as_released(options):
         return released_lcl(logits, batch, consts, options)
     losses, defined = contrast.prototype_contrast(logits, batch, consts, options)
@@ -272,7 +262,6 @@ def lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: FedSKC.Opti
 
 
 def _as_released(options: FedSKC.Options) -> bool:
-    """Whether the contrast is not the paper's in its stable form."""
     return bool(options.naive_exp) or (options.denominator, options.missing_positive) != ("once", "mask")
 
 
@@ -283,12 +272,9 @@ def global_knowledge(local: fm.ClassTable, neighbours: int) -> fm.ClassTable:
 
 
 def aggregation_weights(local: fm.ClassTable, knowledge: fm.ClassTable, samples: Tensor, mode: str) -> Tensor:
-    """e_k [m], Eq. 4, from local knowledge [m, C, C], c~ [C, C] and numbers of samples [m].
-
-    mode "paper": u_k = N_k - a_k d_k + b_k, with d_k the distance to c~ summed over held classes, a and b the shares
-    of d and N. N_k saturates the sigmoid: e_k = 1/m for clients of ordinary size. "share": u_k = b_k - a_k (as
-    FedSC's Eq. 11). "uniform": 1/m.
-    """
+    """e_k [m], Eq. 4, from `local` knowledge [m, C, C], c~ and sample counts N [m]. "paper": u_k = N_k - a_k d_k + b_k,
+    d_k the distance to c~, a and b the shares of d and N; N_k saturates the sigmoid, so e_k = 1/m. "share": u_k = b_k -
+    a_k."""
     if mode == "uniform":
         return shares(torch.zeros(len(samples)))
     distances = torch.where(local.held, (local.values - knowledge.values).norm(dim=2), 0.0).sum(1)
@@ -297,11 +283,8 @@ def aggregation_weights(local: fm.ClassTable, knowledge: fm.ClassTable, samples:
 
 
 def variance_ratio(current: fm.ClassTable, last: fm.ClassTable, classes: str) -> float | None:
-    """rho = (S_r - S_{r-1}) / S_{r-1}, Eq. 5; None where undefined. S sums the variance over the entries of c~^j.
-
-    current: c~ of this round [C, d]. last: c~ of the round before [C, d]. classes: "intersection": S is over j known in
-    both rounds; "own": over the classes of each round (so that rho also measures which classes turned up).
-    """
+    """rho = (S_r - S_{r-1}) / S_{r-1}, Eq. 5, from c~ of this round and the `last`; None where undefined. S sums the
+    variance of the rows of c~ over the `classes` of both rounds ("intersection") or of each round ("own")."""
     in_both_rounds = current.held & last.held
     variances, before = (
         torch.where(
@@ -324,5 +307,4 @@ def _variances_not_negative(tree: fm.Tree, roles: Mapping[str, fm.Role]) -> fm.T
 
 
 def _distances(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Distances [B, C] of the logits to the knowledge, for U over the client's data set."""
     return contrast.distances_to(net(batch.x), consts["prototypes"])

@@ -30,7 +30,9 @@ class FedSSA(fm.Method):
     hold the class (Eq. 3); without any it stays.
     """
 
-    spec = fm.Spec(private=fm.ALL_ROLES, architectures="any", sends={"header": fm.Sent(labels=True)})
+    spec = fm.Spec(
+        requires=("linear_head",), private=fm.ALL_ROLES, architectures="any", sends={"header": fm.Sent(labels=True)}
+    )
 
     class Options(fm.Options):
         mu0: float = Field(
@@ -102,8 +104,7 @@ class FedSSA(fm.Method):
             self.spec = replace(self.spec, sends={"header": fm.Sent(per_client=True, labels=True)})
 
     def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        for task in tasks:
-            fm.require_linear_head(task, self.name())
+        diagnostics = super().examine(tasks, participants)
         shapes = [_rows(task.init, self.options.share_bias).shape for task in tasks]
         for group, shape in enumerate(shapes):
             if shape != shapes[0]:
@@ -112,7 +113,7 @@ class FedSSA(fm.Method):
                     f"{shape[0]} x {shape[1]}, those of group 0 of {shapes[0][0]} x {shapes[0][1]}; choose models with "
                     "the same feature width"
                 )
-        return super().examine(tasks, participants)
+        return diagnostics
 
     # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
@@ -190,22 +191,18 @@ def fusion_weight(t: int, mu0: float, t_stable: int) -> float:
 
 
 def fused_rows(local: Tensor, received: Tensor, fused_classes: Tensor, mu: float, fusion: str = "literal") -> Tensor:
-    """Header rows [C, d] before training, Eq. 4: received + mu local where `taken` [C], the local row elsewhere.
-
-    fusion "convex" divides by 1 + mu, so that rows keep their length.
-    """
+    """Header rows [C, d] before training, Eq. 4: `received` + mu `local` for the fused classes, the local row
+    elsewhere; `fusion` "convex" divides by 1 + mu."""
     rows = received + mu * local
     return torch.where(fused_classes.unsqueeze(1), rows / (1 + mu) if fusion == "convex" else rows, local)
 
 
 def _rows(tree: fm.Tree, with_bias: bool) -> Tensor:
-    """The header as one row per class: weights [C, d], and the bias as one more column."""
     bias = tree.get("head.bias") if with_bias else None
     return tree["head.weight"] if bias is None else torch.cat([tree["head.weight"], bias.unsqueeze(1)], dim=1)
 
 
 def _with_rows(tree: fm.Tree, rows: Tensor) -> fm.Tree:
-    """`tree` with these header rows."""
     width = tree["head.weight"].shape[1]
     new = tree | {"head.weight": rows[:, :width].contiguous()}
     return new if rows.shape[1] == width else new | {"head.bias": rows[:, width].contiguous()}

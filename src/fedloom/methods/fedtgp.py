@@ -1,3 +1,5 @@
+from dataclasses import replace
+
 import torch
 from pydantic import Field
 from torch import Tensor
@@ -19,9 +21,7 @@ class FedTGP(PrototypePull):
     other one, and `margin` at most. Tested with the own head, or the nearest prototype ("nearest").
     """
 
-    spec = fm.Spec(
-        private=fm.ALL_ROLES, architectures="any", sends={"prototypes": fm.Sent(per_client=True, labels=True)}
-    )
+    spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)})
 
     class Options(fm.Options):
         weight: float = Field(10.0, ge=0, description="Strength of the clients' pull. The default is HtFLlib's.")
@@ -66,7 +66,8 @@ class FedTGP(PrototypePull):
 
 
 def margin_of(tables: fm.ClassTable, largest: float) -> float:
-    """min(largest, max over classes of the distance of the class mean to the nearest other), of tables [m, C, d]."""
+    """Return min(largest, max over classes of the distance of the class mean to the nearest other), of tables [m, C,
+    d]."""
     means = tables.to(torch.float64).mean_over_clients()
     rows = means.values[means.held]
     gaps = torch.cdist(rows, rows, compute_mode="donot_use_mm_for_euclid_dist")

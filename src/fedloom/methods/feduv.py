@@ -48,7 +48,7 @@ class FedUV(fm.Method):
 
 
 def missing_spread(outputs: Tensor, batch: fm.Batch) -> Tensor:
-    """mean_c max(0, C^(-1/2) - std_c) of softmax outputs [B, C]; 0 for fewer than two samples."""
+    """Return mean_c max(0, C^(-1/2) - std_c) of softmax outputs [B, C]; 0 for fewer than two samples."""
     samples = _counted(batch).sum()
     squares = batch.mean((outputs - batch.mean(outputs)).square()) * samples / (samples - 1).clamp(min=1)
     spread = torch.where(squares > 0, torch.where(squares > 0, squares, 1.0).sqrt(), 0.0)
@@ -57,7 +57,7 @@ def missing_spread(outputs: Tensor, batch: fm.Batch) -> Tensor:
 
 
 def nearness(z: Tensor, batch: fm.Batch) -> tuple[Tensor, Tensor]:
-    """Mean of exp(-|z_i - z_j|^2 / sigma) over the pairs of features [B, d], 0 without a pair; and sigma."""
+    """Return the mean of exp(-|z_i - z_j|^2 / sigma) over the pairs of features [B, d], 0 without a pair; and sigma."""
     first, second = torch.triu_indices(len(z), len(z), 1, device=z.device)
     counted = _counted(batch)
     pairs = counted[first] & counted[second]
@@ -72,5 +72,4 @@ def nearness(z: Tensor, batch: fm.Batch) -> tuple[Tensor, Tensor]:
 
 
 def _counted(batch: fm.Batch) -> Tensor:
-    """The rows [B] that count."""
     return torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask

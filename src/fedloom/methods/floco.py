@@ -28,6 +28,7 @@ class Floco(fm.Method):
     """
 
     spec = fm.Spec(
+        requires=("trained_head",),
         features=True,
         sends={"model": fm.Sent(), "ends": fm.Sent(per_client=True, form="own")},
         unstackable="the head of each step is drawn at random",
@@ -56,7 +57,6 @@ class Floco(fm.Method):
 
     def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics, task, options = super().examine(tasks, participants), tasks[0], self.options
-        fm.require_trained_head(task, self.name())
         tau = self.first_round(task)
         if options.ends > 1 and tau > task.rounds:
             message = f"tau = {tau} is after the last of {task.rounds} rounds: no client gets a part of its own"
@@ -68,7 +68,6 @@ class Floco(fm.Method):
         return diagnostics
 
     def extra(self, net: fm.Net) -> nn.Module | None:
-        """The ends beside the head's own weight [M - 1, C, d]; None for one end."""
         if self.options.ends == 1:
             return None
         sizes = net.head.in_features, net.head.out_features
@@ -108,10 +107,7 @@ class Floco(fm.Method):
         return fm.Objective.sum({"ce": batch.mean(fm.cross_entropy(logits, batch.y))})
 
     def point(self, z: Tensor, consts: fm.Consts) -> Tensor:
-        """Draw the point a [M] of a step: around the client's "centre" in `consts`, else anywhere on the simplex.
-
-        z: features [B, d], whose dtype and device a has. consts: the constants of the round.
-        """
+        """Draw the point a [M] of a step: around the client's "centre" in `consts`, else anywhere on the simplex."""
         drawn = torch.rand(self.options.ends, dtype=z.dtype, device=z.device)
         if "centre" not in consts:
             lengths = -drawn.clamp(min=1e-20).log()
@@ -160,16 +156,12 @@ _TOLERANCE = 1e-12  # of the largest entry of the matrix: below it, a difference
 
 
 def flat_ends(tree: fm.Tree) -> Tensor:
-    """Return all ends [M C d], one after another."""
+    """Return all ends [M C d] as one vector."""
     return torch.cat([tree[name].flatten() for name in (WEIGHT, ENDS) if name in tree])
 
 
 def logits_at(net: fm.Net, z: Tensor, point: Tensor) -> Tensor:
-    """Return the logits [B, C] of the head at a point of the simplex.
-
-    net: with its head, and the other ends as `net.extra.ends` [M - 1, C, d]. z: features [B, d]. point: the weights of
-    the ends [M].
-    """
+    """Return the logits [B, C] of features z [B, d] by the head at a `point` [M] of the simplex."""
     ends = net.head.weight.unsqueeze(0)
     if len(point) > 1:
         ends = torch.cat([ends, cast(Tensor, net.extra.ends)])
@@ -177,14 +169,7 @@ def logits_at(net: fm.Net, z: Tensor, point: Tensor) -> Tensor:
 
 
 def project_to_simplex(rows: Tensor, size: float) -> Tensor:
-    """Return the nearest points of 0 and more that sum to `size` (Duchi et al., ICML 2008, Figure 1).
-
-    rows: points [n, m]. size: the sum of each row of the result, above 0.
-
-    Example:
-        >>> project_to_simplex(torch.tensor([[3.0, 2.5, -1.0]]), 1.0)
-        tensor([[0.7500, 0.2500, 0.0000]])
-    """
+    """Return the nearest points of 0 and more that sum to `size`, of rows [n, m] (Duchi et al. 2008, Figure 1)."""
     ordered = rows.sort(dim=1, descending=True).values
     excess = (ordered.cumsum(1) - size) / torch.arange(1, rows.shape[1] + 1, device=rows.device)
     last = (ordered > excess).sum(1, keepdim=True) - 1
@@ -192,12 +177,8 @@ def project_to_simplex(rows: Tensor, size: float) -> Tensor:
 
 
 def spread_on_simplex(rows: Tensor) -> Tensor:
-    """Project rows to simplices of 1,000 sizes, scale them to the sum 1, and return those that lie farthest apart.
-
-    As in Floco (Grinwald et al., NeurIPS 2024): sizes from 1e-4 to 1; of equally good ones the least is taken.
-
-    rows: points [n, m].
-    """
+    """Project rows [n, m] to simplices of 1,000 sizes from 1e-4 to 1, scale them to sum 1, and return the projection
+    whose points lie farthest apart; of equals the smallest."""
     found, least = project_to_simplex(rows, 1.0), torch.inf
     for size in torch.linspace(1e-4, 1, 1000, dtype=torch.float64).tolist() if len(rows) > 1 else ():
         places = project_to_simplex(rows, size)
@@ -208,23 +189,12 @@ def spread_on_simplex(rows: Tensor) -> Tensor:
 
 
 def riesz_energy(rows: Tensor) -> float:
-    """Return the logarithm of the mean of 1 / distance^2 over pairs of rows [n, d]; the least distance is 1e-4."""
+    """Return the logarithm of the mean of 1 / distance^2 over pairs of rows [n, d]."""
     return float(torch.pdist(rows).clamp(min=1e-4).pow(-2).mean().log())
 
 
 def principal_components(rows: Tensor, count: int) -> Tensor:
-    """Return the scores of the first `count` principal components [n, count], float64; 0 where rows span fewer.
-
-    The sign of a component makes its largest entry positive.
-
-    rows: samples [n, p]. count: number of components.
-
-    Example:
-        >>> principal_components(torch.tensor([[0.0, 0.0], [0.0, 2.0], [0.0, 7.0]]), 2).round(decimals=6)
-        tensor([[-3.,  0.],
-                [-1.,  0.],
-                [ 4.,  0.]], dtype=torch.float64)
-    """
+    """Return the scores [n, count] of rows [n, p], 0 where rows span fewer; each component's largest is positive."""
     centred = rows.double() - rows.double().mean(0)
     values, vectors = torch.linalg.eigh(centred @ centred.T)
     values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]

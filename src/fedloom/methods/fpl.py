@@ -108,10 +108,7 @@ class FPL(fm.Method):
 
 
 def with_absent_classes(fresh: fm.ClassTable, last: fm.ClassTable) -> fm.ClassTable:
-    """Return the prototypes `fresh` [K, C, d], and those of `last` [K', C, d] for the classes that have none.
-
-    Both have the dtype of `fresh`.
-    """
+    """Return the prototypes `fresh` [K, C, d], and those of `last` [K', C, d] for classes that have none."""
     most = max(len(fresh.held), len(last.held))
     values, last_values = (functional.pad(t.values, (0, 0, 0, 0, 0, most - len(t.held))) for t in (fresh, last))
     held, last_held = (functional.pad(t.held, (0, 0, 0, most - len(t.held))) for t in (fresh, last))

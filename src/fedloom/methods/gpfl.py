@@ -118,7 +118,6 @@ class GPFL(fm.Method):
         return [fm.Diagnostic("gpfl.one_condition", message, spread)]
 
     def _inputs(self, received: Tensor, payload: fm.Record, state: fm.Record, round_: int) -> Tensor:
-        """Return the embeddings [C, d] of which the conditions of a round are made."""
         if self.options.inputs == "received":
             return received
         if "trained" in state and fm.get_number(state, "round") == round_ - 1:
@@ -137,7 +136,6 @@ class Conditions(nn.Module):
         )
 
     def forward(self, z: Tensor, condition: Tensor) -> Tensor:
-        """ReLU(z (gamma(u) + 1) + beta(u)) [B, d] of features z [B, d] under the condition u [d]."""
         bent: Tensor = (z * (self.gamma(condition) + 1) + self.beta(condition)).relu()
         return bent
 
@@ -149,10 +147,7 @@ def conditions(embedding: Tensor, class_counts: Tensor) -> tuple[Tensor, Tensor]
 
 
 def conditioned_logits(net: fm.Net, x: Tensor, condition: Tensor) -> Tensor:
-    """Return the logits [B, C] of the head on features under a condition.
-
-    net: the net, with its conditions. x: inputs [B, ...]. condition: u [d].
-    """
+    """Return the logits [B, C] of the head on the features of x under a `condition` u [d]."""
     z = net.features(x)
     logits: Tensor = net.head(net.extra(z, condition.to(z)))
     return logits

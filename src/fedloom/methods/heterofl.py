@@ -98,13 +98,11 @@ class HeteroFL(fm.Method):
         return {"model": model, "width": server["width"]}
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        """ "global" is the model at the width of the context: the widest net at the server, a client's own slice."""
         return super().predictors(
             {**server, "model": leading_slice(fm.get_tree(server, "model"), ctx.task)}, state, ctx
         )
 
     def _weights(self, upload: fm.Record, task: fm.Task) -> fm.Tree:
-        """Return the weight of each entry of an upload; of the head, one for each row."""
         factor = fm.get_number(upload, "samples") if self.options.weights == "samples" else 1.0
         held = fm.get_tensor(upload, "classes").double()
         weights = fm.Tree()
@@ -117,10 +115,7 @@ class HeteroFL(fm.Method):
 
 
 def leading_slice(model: fm.Tree, task: fm.Task) -> fm.Tree:
-    """Return the part of the widest net that a client trains.
-
-    model: the weights of the widest net. task: of the client, with the shapes of its net.
-    """
+    """Return the part of the widest net's weights that a client of `task` trains."""
     return {name: model[name][tuple(map(slice, value.shape))] for name, value in task.init.items()}
 
 

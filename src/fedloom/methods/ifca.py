@@ -1,8 +1,9 @@
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import Field
+from pydantic import BaseModel, Field
 
 import fedloom.methods as fm
 from fedloom.methods.parts import several_models
@@ -46,9 +47,12 @@ class IFCA(fm.Method):
         released_code="A client is tested with the model that fits its test data best, labels included.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
         if self.options.share_body:
-            fm.require_trained_head(tasks[0], self.name())
+            self.spec = replace(self.spec, requires=("trained_head",))
+
+    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         return [
             *super().examine(tasks, participants),
             *several_models.noisy_starts(self.name(), self.options.clusters, tasks[0]),

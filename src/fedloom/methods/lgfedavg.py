@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-
 import fedloom.methods as fm
 
 
@@ -12,7 +10,7 @@ class LGFedAvg(fm.Method):
     A client is tested with its own body and the server's head.
     """
 
-    spec = fm.Spec(private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any")
+    spec = fm.Spec(requires=("same_heads",), private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any")
     citation = fm.Citation(
         "Liang et al., preprint 2020, arXiv 2001.01523",
         down={"H": 1},
@@ -20,7 +18,3 @@ class LGFedAvg(fm.Method):
         state={"B": 1},
         compared_in=("fedssa",),
     )
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        fm.require_same_heads(tasks, self.name())
-        return super().examine(tasks, participants)

@@ -46,6 +46,7 @@ class PFedFDA(fm.Method):
     """
 
     spec = fm.Spec(
+        requires=("linear_head", "trained_body"),
         private=frozenset({fm.Role.HEAD}),
         features=True,
         sends={
@@ -96,8 +97,6 @@ class PFedFDA(fm.Method):
 
     def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
-        fm.require_linear_head(task, self.name())
-        fm.require_trained_body(task, self.name())
         if "head.bias" not in task.init:
             raise fm.ConfigError("pfedfda needs a head with a bias, for the shares of the classes; this one has none")
         entries, body = task.feature_dim**2, sum(v.numel() for v in self._shared(task.init, task).values())
@@ -199,14 +198,13 @@ class PFedFDA(fm.Method):
 
 
 class Gaussians(NamedTuple):
-    """means: class means [C, d]. covariance: within classes [d, d]. Both float64."""
+    """Class means [C, d] and the covariance within classes [d, d], float64."""
 
     means: Tensor
     covariance: Tensor
 
     @staticmethod
     def received(tables: Mapping[str, Tensor]) -> Gaussians:
-        """The Gaussians among the tensors that a client received, "means" and "covariance"."""
         return Gaussians(tables["means"].double(), tables["covariance"].double())
 
     def mixed(self, other: Gaussians, shares: Tensor) -> Gaussians:
@@ -216,21 +214,14 @@ class Gaussians(NamedTuple):
         return Gaussians(means, last * self.covariance + (1 - last) * other.covariance)
 
     def head(self, priors: Tensor, share: float, held: Tensor) -> tuple[Tensor, Tensor]:
-        """Return the rows [C, d] and the bias [C] of the head that they give.
-
-        priors: shares of the classes [C]. share: of the identity in the covariance (`shrunk`). held: which classes can
-        be predicted [C].
-        """
+        """Return rows [C, d] and bias [C] of their head, for class shares `priors`, the identity's `share` in the
+        covariance, and the classes `held` that can be predicted."""
         return gaussian_head(fm.ClassTable(self.means, held), shrunk(self.covariance, share), priors)
 
 
 def gaussians_of(z: Tensor, labels: Tensor, absent: Tensor, ridge: Tensor, fewest: int = 1) -> Gaussians:
-    """Estimate class means and the covariance within classes, divided by the samples less one.
-
-    z: features [n, d], n of 1 or more. labels: of the features [n], int64. absent: means [C, d] of classes with fewer
-    samples than `fewest`. ridge: what is added to the covariance [d, d]. fewest: samples from which on a class has a
-    mean of its own.
-    """
+    """Estimate class means and the covariance within classes of features z [n, d] with `labels`, divided by the samples
+    less one, with `ridge` [d, d] added. Classes with fewer samples than `fewest` take the mean in `absent` [C, d]."""
     z, membership = z.double(), one_hot(labels, len(absent)).double()
     counts = membership.sum(0)
     means = membership.T @ z / counts.clamp(min=1).unsqueeze(1)
@@ -246,14 +237,8 @@ def smoothed_shares(counts: Tensor, eps: float) -> Tensor:
 
 
 def halves(labels: Tensor) -> Tensor | None:
-    """Deal the samples of every class to two halves in turn, in stored order: 0 or 1, -1 for classes of one sample.
-
-    None if no class has two.
-
-    Example:
-        >>> halves(torch.tensor([0, 2, 0, 2, 0, 1]))
-        tensor([ 0,  0,  1,  1,  0, -1])
-    """
+    """Deal the samples of every class to two halves in turn: 0 or 1, and -1 for classes of one sample; None if no class
+    has two."""
     membership = one_hot(labels)
     place = (membership.cumsum(0) * membership).sum(1) - 1  # of a sample among those of its class
     half = torch.where(membership.sum(0)[labels] > 1, place % 2, -1)
@@ -263,14 +248,9 @@ def halves(labels: Tensor) -> Tensor | None:
 def held_out_loss(
     z: Tensor, labels: Tensor, others: Gaussians, ridge: Tensor, head: Callable[[Gaussians], tuple[Tensor, Tensor]]
 ) -> Callable[[Tensor], Tensor] | None:
-    """Return the loss of shares on the halves that the Gaussians were not estimated from; None if there are no halves.
-
-    The loss is the sum over both halves of the mean cross-entropy, as a function of the shares ([1] or [2], float64)
-    of the client's own Gaussians in the mixture.
-
-    z: the client's features [n, d]. labels: of the features [n], int64. others: the Gaussians that are mixed in. ridge:
-    what is added to own covariances [d, d]. head: makes a head of Gaussians.
-    """
+    """Return the loss of shares ([1] or [2]) of the client's own Gaussians in the mixture with `others`: the sum over
+    both halves of z [n, d] and `labels` of the mean cross-entropy of the `head` from the other half's Gaussians. None
+    without halves."""
     half = halves(labels)
     if half is None:
         return None
@@ -298,26 +278,15 @@ def best_shares(
     head: Callable[[Gaussians], tuple[Tensor, Tensor]],
     start: Tensor,
 ) -> Tensor:
-    """Return the shares of least `held_out_loss`, searched from `start`; 0 if no class has two samples.
-
-    z: the client's features [n, d]. labels: of the features [n], int64. others: the Gaussians that are mixed in. ridge:
-    what is added to own covariances [d, d]. head: makes a head of Gaussians. start: where the search begins, [1] for
-    one share or [2], float64.
-    """
+    """Return the shares that minimise `held_out_loss` of z and `labels`, searched from `start`; 0 if no class has two
+    samples."""
     loss = held_out_loss(z, labels, others, ridge, head)
     finite = bool(z.isfinite().all() and others.means.isfinite().all() and others.covariance.isfinite().all())
     return least_in_unit_box(loss, start) if loss is not None and finite else torch.zeros_like(start)
 
 
 def least_in_unit_box(function: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:
-    """Descend from `start` [n], float64, to a minimum of a smooth function over [0, 1]^n, by projected Newton steps.
-
-    function: maps [n] to a scalar, twice differentiable. start: where to begin, within the box.
-
-    Example:
-        >>> least_in_unit_box(lambda x: (x - torch.tensor([0.25, 3.0])).square().sum(), torch.tensor([0.5, 0.5]))
-        tensor([0.2500, 1.0000])
-    """
+    """Descend from `start` [n] to a minimum of a smooth function over [0, 1]^n, by projected Newton steps."""
     point = start.clone()
     for _ in range(_STEPS):
         leaf = point.detach().requires_grad_()

@@ -84,20 +84,7 @@ class ProtoNorm(PrototypePull):
 
 
 def spread_rows(means: fm.ClassTable, steps: int, lr: float, momentum: float) -> fm.ClassTable:
-    """Return the directions of means [C, d], spread on the sphere, in float64; classes without direction are not held.
-
-    A step is velocity <- momentum velocity + lr force, point <- unit(point + velocity). The force on a point is the sum
-    over the others of (p_i - p_j) / |p_i - p_j|^2.
-
-    means: class means. steps: number of steps; 0 leaves the directions as they are. lr: size of the first step.
-    momentum: share of the velocity that stays.
-
-    Example:
-        >>> means = fm.ClassTable(torch.tensor([[3.0, 0.0], [1.0, 1.0]]), torch.tensor([True, True]))
-        >>> rows = spread_rows(means, 200, 0.1, 0.9).values
-        >>> round(float(rows[0] @ rows[1]), 6)  # two points end at opposite poles
-        -1.0
-    """
+    """Spread the unit `means` [C, d] by `steps` of gradient descent with momentum on the energy of `forces`."""
     kept = means.keep_classes(means.values.norm(dim=1) > SHORTEST)
     points = torch.nn.functional.normalize(kept.values[kept.held].double(), dim=1)
     velocity = torch.zeros_like(points)

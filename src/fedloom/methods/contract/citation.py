@@ -82,7 +82,7 @@ class Citation:
 
 
 def formula(terms: Formula) -> str:
-    """A formula in words: "2 P + Cd", "P - BN"; "nothing" for no term."""
+    """Write a formula in words: "2 P + Cd", "P - BN"; "nothing" without terms."""
     text = "".join(
         f" {'-' if count < 0 else '+'} {name if abs(count) == 1 else f'{abs(count):g} {name}'}"
         for name, count in terms.items()

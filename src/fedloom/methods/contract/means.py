@@ -15,25 +15,19 @@ from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, weighted_mean
 from fedloom.methods.contract.contexts import Task
 from fedloom.methods.contract.phases import TRAINABLE
+from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import Role
 
 
 @dataclass(frozen=True, slots=True)
 class ByNumber:
-    """Weights of trees, one tree for each: a float64 weight of 0 or more for every number of every entry."""
+    """Weights of trees, one tree for each: every number of every entry has a float64 weight of 0 or more."""
 
     trees: Iterable[Tree]
 
 
 class Slices:
-    """Trees of leading slices of the entries of `within`, as trees of whole entries with weights by number.
-
-    Example:
-        >>> slices = Slices({"w": torch.tensor([7.0, 8.0, 9.0])})
-        >>> trees = [{"w": torch.tensor([1.0, 2.0])}, {"w": torch.tensor([3.0])}]
-        >>> slices.filled(mean_of(*slices.whole(trees, [1.0, 1.0])))["w"]
-        tensor([2., 2., 9.])
-    """
+    """Trees that hold leading slices of the entries of `within`, as whole trees with weights by number."""
 
     def __init__(self, within: Tree) -> None:
         self._within = within
@@ -42,15 +36,9 @@ class Slices:
     def whole(
         self, values: Iterable[Value], weights: Iterable[float] | Iterable[Tree] | Tensor
     ) -> tuple[Iterator[Tree], ByNumber]:
-        """Return the trees with zeros outside their slices, and their weights, which are zero there, too.
-
-        Both are read one by one, and nothing is kept of those that are done. Raises `ValueError` for a tree with other
-        names than `within`, or with an entry that is no slice.
-
-        Args:
-            values: trees of slices.
-            weights: a number for each tree, or a tree of weights that broadcast to its entries.
-        """
+        """Return the trees with zeros outside their slices, and their weights, which are zero there. Both are read one
+        by one, and none is kept in memory. `weights` has a number for each tree, or a tree that broadcasts to its
+        entries. Raises `ValueError` for a tree with other names than `within`, or with an entry that is no slice."""
         pairs = (self._whole(value, weight) for value, weight in zip(values, weights, strict=True))
         first, second = itertools.tee(pairs)
         return (value for value, _ in first), ByNumber(weight for _, weight in second)
@@ -97,13 +85,10 @@ def _mean_by_number(trees: Iterable[Tree], weights: Iterable[Tree]) -> Tree:
 
 
 def mean_of(values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumber) -> Value:
-    """Average trees, class tables or tensors, in their order and in float64.
-
-    Trees keep their dtypes (`weighted_mean`), and may come one by one. Of class tables [C, d], each row is the mean
-    over the clients that hold the class; weights are one for each table, or one for each table and class [m, C]; the
-    result is float64. Trees may have a weight for each number. Raises `TypeError` for values of another
-    kind, and `ValueError` for none.
-    """
+    """Average trees, class tables or tensors, in their order and in float64. Trees keep their dtypes (`weighted_mean`)
+    and may come one by one. Each row of class tables [C, d] is the mean over the clients that hold the class, with one
+    weight for each table, or for each table and class [m, C]. Raises `TypeError` for other values, `ValueError` for
+    none."""
     iterator = iter(values)
     first = next(iterator, None)
     if first is None:
@@ -125,78 +110,40 @@ def _as_tensor(weights: Iterable[float] | Tensor) -> Tensor:
     return weights if isinstance(weights, Tensor) else torch.tensor(list(weights), dtype=torch.float64)
 
 
-def require_trained_head(task: Task, method: str) -> None:
-    """Raise `ConfigError` unless the net has a head, and it is not frozen.
-
-    Args:
-        task: a group's task.
-        method: name of the method, for the message.
-    """
-    if not task.names(frozenset({Role.HEAD})) - task.frozen:
-        raise ConfigError(
-            f"{method} treats the head apart from the rest; this model has none at its end, or a frozen one"
-        )
-
-
-def require_trained_body(task: Task, method: str) -> None:
-    """Raise `ConfigError` unless the net has parameters beside its head that train.
-
-    Args:
-        task: a group's task.
-        method: name of the method, for the message.
-    """
-    if not task.names(TRAINABLE - {Role.HEAD}) - task.frozen:
-        raise ConfigError(
-            f"{method} trains the body apart from the head; this model is a head alone, or all of its body is frozen"
-        )
-
-
-def require_linear_head(task: Task, method: str, *, bias: bool = True) -> None:
-    """Raise `ConfigError` unless the head is one linear layer "head.weight" [C, d] that trains.
-
-    Args:
-        task: a group's task; its `init` and `frozen` are examined.
-        method: name of the method, for the message.
-        bias: whether the head may have "head.bias".
-    """
-    head = {name: tuple(task.init[name].shape) for name in task.names(frozenset({Role.HEAD}))}
-    bias_shape = head.pop("head.bias", None)
-    if head != {"head.weight": (task.num_classes, task.feature_dim)}:
-        has = f"this net's has {sorted(head)}" if head else "this net has none, or it is frozen"
-        raise ConfigError(f"{method} needs a head of one linear layer that trains, {has}")
-    if "head.weight" in task.frozen:
-        raise ConfigError(f"{method} needs a head of one linear layer that trains, this net's is frozen")
-    if bias_shape is not None and not bias:
-        raise ConfigError(f"{method} needs a head without bias; set net.head.bias = None, or head_bias to true")
-
-
-def require_same_heads(tasks: Sequence[Task], method: str) -> None:
-    """Raise `ConfigError` unless the heads of all groups have entries of the same shapes.
-
-    Args:
-        tasks: one for each group.
-        method: name of the method, for the message.
-    """
-    shapes_by_group = [
-        [tuple(task.init[name].shape) for name in task.init if task.roles[name] is Role.HEAD] for task in tasks
-    ]
-    for group, shapes in enumerate(shapes_by_group):
-        if shapes != shapes_by_group[0]:
+def require(tasks: Sequence[Task], method: str, spec: Spec) -> None:
+    """Raise `ConfigError`, in the name of `method`, unless the nets of all `tasks` have what `spec` asks for."""
+    splits = (Role.HEAD in spec.private) != (Role.BODY in spec.private)
+    heads = [{name: task.init[name].shape for name in task.init if task.roles[name] is Role.HEAD} for task in tasks]
+    for task, head in zip(tasks, heads, strict=True):
+        if (splits or "trained_head" in spec.requires) and not head.keys() - task.frozen:
+            raise ConfigError(
+                f"{method} treats the head apart from the rest; this model has none at its end, or a frozen one"
+            )
+        if "trained_body" in spec.requires and not task.names(TRAINABLE - {Role.HEAD}) - task.frozen:
+            raise ConfigError(
+                f"{method} trains the body apart from the head; this model is a head alone, or all of its body is "
+                "frozen"
+            )
+        if "linear_head" in spec.requires:
+            weight = {"head.weight": (task.num_classes, task.feature_dim)}
+            needs = f"{method} needs a head of one linear layer that trains"
+            if {name: shape for name, shape in head.items() if name != "head.bias"} != weight:
+                names = sorted(head.keys() - {"head.bias"})
+                raise ConfigError(
+                    f"{needs}, " + (f"this net's has {names}" if names else "this net has none, or it is frozen")
+                )
+            if "head.weight" in task.frozen:
+                raise ConfigError(f"{needs}, this net's is frozen")
+            if "head.bias" in head and not spec.head_bias:
+                raise ConfigError(f"{method} needs a head without bias; set net.head.bias = None, or head_bias to true")
+    for group, (task, head) in enumerate(zip(tasks, heads, strict=True)):
+        shapes, first_shapes = ([tuple(shape) for shape in h.values()] for h in (head, heads[0]))
+        if "same_heads" in spec.requires and shapes != first_shapes:
             raise ConfigError(
                 f"{method} shares the head: that of group {group} has the shapes {shapes}, that of group 0 "
-                f"{shapes_by_group[0]}; choose models with the same feature width"
+                f"{first_shapes}; choose models with the same feature width"
             )
-
-
-def require_same_width(tasks: Sequence[Task], method: str) -> None:
-    """Raise `ConfigError` unless the features of all groups have one width.
-
-    Args:
-        tasks: one for each group.
-        method: name of the method, for the message.
-    """
-    for group, task in enumerate(tasks):
-        if task.feature_dim != tasks[0].feature_dim:
+        if "same_width" in spec.requires and task.feature_dim != tasks[0].feature_dim:
             raise ConfigError(
                 f"{method} compares features: those of group {group} have {task.feature_dim} entries, those of group 0 "
                 f"{tasks[0].feature_dim}; choose models with the same feature width"

@@ -5,17 +5,19 @@
 Every hook's default is FedAvg over the roles that `Spec.private` leaves shared, so a method is what it changes.
 State goes in and comes out as records (`core/records.py`); nothing is kept on `self` between rounds, and no hook
 touches files, devices, processes or clocks. The round loop calls the hooks and never asks which method it runs.
-`contexts.py` has the arguments of hooks, `spec.py` the declaration, `optional_hooks.py` hooks that few methods need.
+`contexts.py` has the arguments of hooks, `spec.py` the declaration.
 """
 
 from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
+import numpy as np
 from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, suggest_name
 from fedloom.core.records import Record, Value, get_number, get_tree
@@ -23,11 +25,10 @@ from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
 from fedloom.methods.contract.citation import PAPERS, Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
-from fedloom.methods.contract.means import ByNumber, Slices, mean_of, require_trained_head
-from fedloom.methods.contract.optional_hooks import OptionalHooks
+from fedloom.methods.contract.means import ByNumber, Slices, mean_of, require
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train, cross_entropy
 from fedloom.methods.contract.spec import Spec
-from fedloom.nets.net import BN_ROLES, Net, Role
+from fedloom.nets.net import BN_ROLES, Net
 
 
 class MethodRegistry(Registry["type[Method]"]):
@@ -61,11 +62,9 @@ M = TypeVar("M", bound="type[Method]")
 
 
 def register(method: M) -> M:
-    """Class decorator: enter a method in the registry under its lower-case class name.
-
-    Of the papers that compare with it (`citation.compared_in`) it gets a preset each, with the settings that the paper
-    states for all methods, under what the method itself declares. `citation` is a class's own: nothing is inherited.
-    """
+    """Class decorator: enter a method in the registry under its lower-case class name, with a preset for each paper
+    that compares with it (`citation.compared_in`): the settings that the paper states for all methods, then the
+    method's own. `citation` is not inherited."""
     method.citation = vars(method).get("citation")
     papers = method.citation.compared_in if method.citation else ()
     declared = vars(method).get("presets", {})  # a base's papers compared with the base
@@ -91,8 +90,14 @@ class Options(BaseModel):
         }
 
 
-class Method(OptionalHooks):
-    """Base of all methods. Its hooks, whose order is in the module's docstring, are those of FedAvg."""
+class Method:
+    """Base of all methods. Its hooks, whose order is in the module's docstring, are those of FedAvg.
+
+    All hooks read these arguments and change none of them: `server` and `state`, the records that the server and a
+    client keep between rounds, as `server_init` and `client_init` or the last `aggregate` and `end` returned them;
+    `uploads`, records by client id; and `ctx`, the round and the task, with the client or with the server's data and
+    nets.
+    """
 
     spec: Spec = Spec()  # a class's; an instance's own where it depends on options
     Options: ClassVar[type[Options]] = Options
@@ -112,10 +117,8 @@ class Method(OptionalHooks):
 
     @classmethod
     def configured(cls, preset: str, overrides: Mapping[str, Any]) -> Method:
-        """The method with the options of `preset`, changed by `overrides`.
-
-        Raises `ConfigError` for an unknown preset or option, or a value out of range.
-        """
+        """Return the method with the options of `preset`, changed by `overrides`. Raises `ConfigError` for an unknown
+        preset or option, or a value out of range."""
         if preset not in cls.presets:
             raise ConfigError(
                 f"unknown preset {short_repr(preset)} of {cls.name()}: {suggest_name(preset, cls.presets)}"
@@ -133,13 +136,8 @@ class Method(OptionalHooks):
 
     # 0. examine ---------------------------------------------------------------------------------------------
     def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
-        """Examine the run before it starts, and return diagnostics of what works, but not as meant.
-
-        Args:
-            tasks: one for each group of clients with the same net.
-            participants: clients that take part in a round.
-
-        Raises `ConfigError` for a run that cannot work.
+        """Check the run before it starts, and return diagnostics. `tasks` has one task for each group of clients with
+        the same net; `participants` clients take part in each round. Raises `ConfigError` for a run that cannot work.
         """
         if len(tasks) > 1 and self.spec.architectures == "one":
             raise ConfigError(
@@ -151,9 +149,7 @@ class Method(OptionalHooks):
                 f"{self.name()} works on the features that enter a linear head, and this model has no such head at its "
                 "end; name it with fedloom.wrap(model, head=...), or take a method that needs none, as fedavg"
             )
-        if (Role.HEAD in self.spec.private) != (Role.BODY in self.spec.private):
-            for task in tasks:
-                require_trained_head(task, self.name())
+        require(tasks, self.name(), self.spec)
         if self.spec.private and self.spec.private <= BN_ROLES and not tasks[0].names(BN_ROLES):
             message = f"{self.name()} keeps batch norm with the client, and this net has none: nothing is kept"
             return [Diagnostic(f"{self.name()}.no_batch_norm", message, 0.0)]
@@ -171,34 +167,18 @@ class Method(OptionalHooks):
 
     # 2. down ------------------------------------------------------------------------------------------------
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        """Return the payload for one client.
-
-        Args:
-            server: the server's state, which is read and never written.
-            client: id of the receiver, from 0 to N - 1; most methods send the same to all.
-            ctx: the receiver's task and id, and the round, which counts from 1.
-        """
+        """Return the payload for one `client` (0 to N - 1), from the `server`'s state."""
         return {"model": server["model"]}
 
     # 3. begin -----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:
-        """Return the weights to start from, and this round's constants. The trees are read, never written.
-
-        Args:
-            payload: the result of `down` for this client.
-            state: what the client kept after its last participation; at its first, the result of `client_init`.
-            ctx: the client, the round and the task.
-        """
+        """Return the weights to start from and the constants of this round, from the `payload` that `down` made and the
+        client's `state`. Their trees must not be changed."""
         return Start(tree=self._joined(payload, state, ctx.task), consts={})
 
     # 4. phases ----------------------------------------------------------------------------------------------
     def phases(self, start: Start, ctx: ClientContext) -> list[Phase]:
-        """Return the phases of the client's work, in order.
-
-        Args:
-            start: the result of `begin`.
-            ctx: the client, the round and the task.
-        """
+        """Return the phases of the client's work, in order."""
         return [Train(self.loss, epochs=ctx.task.local_epochs)]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective:
@@ -213,43 +193,28 @@ class Method(OptionalHooks):
 
     # 5. end -------------------------------------------------------------------------------------------------
     def end(self, work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:
-        """Return the upload, and the client's next state.
-
-        Args:
-            work: the trained weights and what the phases collected.
-            state: the client's state before the round.
-            ctx: the client, the round and the task.
-        """
+        """Return the upload and the client's next state, from its `work` and its `state` before the round."""
         shared, private = self._shared(work.tree, ctx.task), self._private(work.tree, ctx.task)
         return {"model": shared, "samples": ctx.samples}, ({"model": private} if private else {})
 
     # 6. aggregate -------------------------------------------------------------------------------------------
     def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
-        """Return the next server state from any non-empty set of uploads, in the order of client ids.
-
-        Args:
-            server: the state before the round.
-            uploads: the uploads by client id; all clients have trained.
-            ctx: the round and the task, and data and nets that the server has.
-        """
+        """Return the next server state from any non-empty set of `uploads`, which are in the order of client ids."""
         return {"model": self.mean(uploads)}
 
     def mean(
         self, uploads: Uploads, key: str = "model", weights: Weights = "samples", within: Tree | None = None
     ) -> Any:
-        """Average the upload entries called `key`: trees, class tables or tensors.
+        """Average the entry `key` of all uploads, by `reduce`: trees, class tables or tensors.
 
         Args:
             uploads: the uploads by client id.
             key: name of the entry, which each upload has.
             weights: "samples" (McMahan et al. 2017, Algorithm 1), "uniform", or one number for each upload; for class
-                tables also a tensor with one for each upload and class [m, C]. A class counts for the clients that hold
-                it. With `within` also one tree for each upload, with weights by number, whose shapes broadcast to the
-                upload's entries; what such a tree leaves out weighs 1.
-            within: a tree of which uploads hold leading slices, each client of its own size (`Sent.sliced`). Every
-                number is averaged over the uploads that hold it; one that nobody holds stays as it is here.
-
-        Every mean of uploads passes through here, and so through `reduce`.
+                tables, of which only holders of a class count, also a tensor [m, C]. With `within` also one tree for
+                each upload that broadcasts to its entries; entries that it lacks weigh 1.
+            within: a tree of which uploads hold leading slices, of another size for each client (`Sent.sliced`). Each
+                number is the mean over the uploads that hold it, and keeps its value from here if none does.
         """
         client_weights: Iterable[float] | Iterable[Tree] | Tensor = (
             (get_number(upload, "samples") if weights == "samples" else 1.0 for upload in uploads.values())
@@ -263,45 +228,88 @@ class Method(OptionalHooks):
         return slices.filled(self.reduce(key, *slices.whole(values, client_weights)))
 
     def reduce(self, key: str, values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumber) -> Value:
-        """Reduce the values of the uploads to their weighted mean. Wrappers override this.
-
-        Args:
-            key: name of the entry in the uploads.
-            values: the entries, one by one in the order of client ids.
-            weights: one number of 0 or more for each value, of any sum; for class tables also a tensor [m, C], for
-                trees also `ByNumber`.
-        """
+        """Reduce the `values` of the upload entry `key`, which come one by one in the order of client ids, to their
+        mean by `weights` (0 or more, of any sum; for class tables also [m, C], for trees `ByNumber`). Wrappers override
+        this."""
         return mean_of(values, weights)
 
     # 7. predictors ------------------------------------------------------------------------------------------
     def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
-        """Return the predictors by kind. A method may offer others beside those named here.
-
-        Args:
-            server: the server's state after the last round.
-            state: None for the global model: "global" if nothing is private. A client's state for its own: "personal"
-                if something is private, or if the method adapts.
-            ctx: the round and the task; where a state is given, the client's task and `ctx.client`, its id.
-        """
+        """Return the predictors by kind, from the `server`'s last state: "global" for `state` None, if no entry is
+        private; "personal" for a client's `state`, if some entry is private or the method adapts. A method may add
+        other kinds."""
         server = self.tested(server, ctx)
         if state is None:
             complete = not self.private_names(ctx.task)
             return {"global": Predictor(get_tree(server, "model"))} if complete else {}
-        adapts = type(self).adapt is not OptionalHooks.adapt
+        adapts = type(self).adapt is not Method.adapt
         if not self.spec.private and not self.spec.private_nets and not adapts:
             return {}
         return {"personal": Predictor(self._joined(server, state, ctx.task))}
 
     def diagnostics(self, server: Record, uploads: Uploads, ctx: ServerContext) -> list[Diagnostic]:
-        """Report, after `aggregate`, where the method does not do what it should in this run. Each code is shown once a
-        run.
-
-        Args:
-            server: the state that `aggregate` returned.
-            uploads: the uploads of this round by client id.
-            ctx: the round and the task.
-        """
+        """Report, from this round's `uploads` and the `server`'s state after `aggregate`, where the method does not do
+        what it promises. Each code is shown once."""
         return []
+
+    # -- hooks that few methods change ------------------------------------------------------------------------
+    def extra(self, net: Net) -> nn.Module | None:
+        """Create trainable tensors that a loss finds as `net.extra`: a mixing weight, say, or a second head. Their
+        entries are called "extra...." and have the role `Role.EXTRA`, shared unless `Spec.private` has it. Draw them
+        from torch's generator."""
+        return None
+
+    def select(self, server: Record, count: int, ctx: ServerContext) -> Sequence[int]:
+        """Draw `count` of the ids 0 to N - 1 without replacement; drawn clients without data sit out. Random numbers
+        come from `ctx.task.streams.numpy(purpose, ctx.round)` only, so that a run can be repeated."""
+        clients = ctx.task.clients
+        if count == clients:
+            return range(clients)
+        drawn = ctx.task.streams.numpy("participants", ctx.round).choice(clients, count, replace=False)
+        return [int(client) for client in np.sort(drawn)]
+
+    def pack(
+        self, upload: Record, state: Record, received: Record, before: Record, ctx: ClientContext
+    ) -> tuple[Record, Record]:
+        """Encode an `upload` for travel, and return it with the client's next `state`; both are the results of `end`.
+        `received` is the payload, `before` the client's state before the round."""
+        return upload, state
+
+    def unpack(self, server: Record, uploads: Uploads, of: Callable[[int], ServerContext]) -> Uploads:
+        """Decode the packed `uploads`, exactly or nearly to what `end` returned. `server` is the state before the
+        round; `of` returns the context in which `down` made a client's payload."""
+        return uploads
+
+    def figures(self, server: Record, ctx: ServerContext) -> Mapping[str, float]:
+        """Return numbers for the results, by name, after a round: the privacy budget that is spent, say."""
+        return {}
+
+    def tested(self, server: Record, ctx: ServerContext) -> Record:
+        """Return the server's state with the weights that are tested, if the next round starts from different ones: an
+        average of iterates, say. `predictors` reads it, `down` does not."""
+        return server
+
+    def adapt(self, start: Start, ctx: ClientContext) -> list[Phase]:
+        """Return the phases that a client runs on its training data, on a copy of a personal model, before its test.
+        Their time counts as evaluation, their operations as the run's."""
+        return []
+
+    def adapted(self, work: Work, predictor: Predictor, ctx: ClientContext) -> Predictor:
+        """Return the predictor that is tested, from the `work` of the phases of `adapt` and the `predictor` before
+        them."""
+        return replace(predictor, tree=work.tree)
+
+    def opening(self) -> Method | None:
+        """Return the method of an opening round before the first; None for no such round. All clients with data take
+        part. Its hooks see round 0 and the state of `server_init`; the result of its `aggregate` and the states of its
+        `end` are the ones that the first round starts from. Later hooks must work without them: a client may miss the
+        opening, and a federation over Flower tries uploads on the state of `server_init`."""
+        return None
+
+    def closing(self) -> Method | None:
+        """Return the method of a closing round after the last; None for no such round. All clients with data take part.
+        Its hooks see round T + 1, and the result of its `aggregate` is the final state."""
+        return None
 
     # -- shared by the defaults ------------------------------------------------------------------------------
     def private_names(self, task: Task) -> set[str]:

@@ -90,11 +90,8 @@ class LossFunction(Protocol):
 
 @pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class OptimizerSpec:
-    """A local optimiser, made afresh for every training phase.
-
-    sgd: g + weight_decay * w, then heavy-ball momentum. adam: Kingma & Ba with bias correction; weight decay
-    is added to the gradient.
-    """
+    """A local optimiser, created anew for every training phase. sgd: g + weight_decay * w, then heavy-ball momentum.
+    adam: Kingma & Ba with bias correction, weight decay in the gradient."""
 
     name: Annotated[
         Literal["sgd", "adam"], Field(description="Optimiser: stochastic gradient descent (sgd) or Adam.")
@@ -241,18 +238,12 @@ ABSENT = -1e9
 
 
 def cross_entropy(logits: Tensor, labels: Tensor) -> Tensor:
-    """Compute -log softmax(logits)[label] of each sample: logits [B, C], labels [B] int64 -> [B].
-
-    Example:
-        >>> logits = torch.tensor([[2.0, 0.0], [0.0, 0.0]])
-        >>> cross_entropy(logits, torch.tensor([0, 1]))
-        tensor([0.1269, 0.6931])
-    """
+    """Compute -log softmax(logits)[label] of each sample: logits [B, C], labels [B] int64 -> [B]."""
     return functional.cross_entropy(logits, labels, reduction="none")
 
 
 def kl_divergence(teacher: Tensor, student: Tensor) -> Tensor:
-    """Compute KL(softmax(teacher) || softmax(student)) of each sample, without temperature: logits [B, C] -> [B].
+    """Compute KL(softmax(teacher) || softmax(student)) of each sample: logits [B, C] -> [B].
 
     Example:
         >>> teacher, student = torch.tensor([[2.0, 0.0]]), torch.tensor([[0.0, 0.0]])

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, TypeAlias
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 
 import torch
 from torch import Tensor
@@ -25,15 +25,21 @@ Measure: TypeAlias = "Callable[[Net, Batch, Consts], Tensor]"
 
 
 def unit_rows(labels: Tensor, num_classes: int) -> Tensor:
-    """Return a row [B, C] in float64 for each label [B], 1 at the label and 0 elsewhere.
-
-    `one_hot` looks at the values of labels, so that engines could not record a pass.
-
-    Example:
-        >>> unit_rows(torch.tensor([2, 0]), 3).tolist()
-        [[0.0, 0.0, 1.0], [1.0, 0.0, 0.0]]
-    """
+    """Return one-hot rows [B, C] in float64. `one_hot` reads the labels' values, which a recorded pass cannot."""
     return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).double()
+
+
+class Statistic(Protocol):
+    """Something that a pass or a training phase gathers of `of`, a function of the net or the name of a tap."""
+
+    @property
+    def of(self) -> Measure | str: ...
+
+    def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
+        """Return `sums` (empty at first) with the `values` [B, ...] of a `batch` added, without its padded rows."""
+
+    def result(self, sums: Tree) -> Any:
+        """Return the statistic of all batches."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,14 +52,6 @@ class ClassMeans:
     of: Measure | str
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        """Add a batch to the sums by class [C, d] and the counts [C], float64; padded rows count for nothing.
-
-        Args:
-            sums: the sums so far; empty before the first batch.
-            values: what `of` gives for the batch [B, d].
-            batch: the labels and the mask of its rows.
-            num_classes: C.
-        """
         rows = unit_rows(batch.y, num_classes)
         if batch.mask is not None:
             rows = rows * batch.mask.unsqueeze(-1)
@@ -61,7 +59,6 @@ class ClassMeans:
         return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
 
     def result(self, sums: Tree) -> ClassTable:
-        """Divide the sums by the counts; a class without samples is not held."""
         return ClassTable.from_sums(sums["sums"], sums["counts"]).to(torch.float32)
 
 
@@ -72,20 +69,11 @@ class SampleMean:
     of: Measure | str
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        """Add a batch to the sum [...] in float64 and to the number of samples; padded rows count for nothing.
-
-        Args:
-            sums: the sums so far; empty before the first batch.
-            values: what `of` gives for the batch [B, ...].
-            batch: the mask of its rows.
-            num_classes: not used.
-        """
         count = torch.tensor(float(len(values))) if batch.mask is None else batch.mask.sum()
         fresh = {"sums": batch.mean(values.double()) * count, "counts": count}
         return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
 
     def result(self, sums: Tree) -> Tensor:
-        """Divide the sum by the number of samples; zeros if there are none."""
         return (sums["sums"] / sums["counts"].clamp(min=1)).float()
 
 
@@ -97,14 +85,6 @@ class ClassCovariances:
     of: Measure | str
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        """Add a batch to the sums [C, d], sums of outer products [C, d, d] and counts [C], float64.
-
-        Args:
-            sums: the sums so far; empty before the first batch.
-            values: what `of` gives for the batch [B, d].
-            batch: the labels and the mask of its rows; padded rows count for nothing.
-            num_classes: C.
-        """
         rows, z = unit_rows(batch.y, num_classes), values.double()
         if batch.mask is not None:
             rows = rows * batch.mask.unsqueeze(-1)
@@ -112,7 +92,6 @@ class ClassCovariances:
         return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
 
     def result(self, sums: Tree) -> ClassTable:
-        """Subtract the means and divide by the count less one."""
         counts, means = sums["counts"], ClassTable.from_sums(sums["sums"], sums["counts"]).values
         scatter = sums["squares"] - counts.view(-1, 1, 1) * means.unsqueeze(2) * means.unsqueeze(1)
         spread = torch.where(counts > 1, counts - 1, torch.inf)  # of a single sample: none
@@ -130,14 +109,6 @@ class Moments:
     of: Measure | str
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        """Add a batch to the three sums; padded rows count for nothing.
-
-        Args:
-            sums: the sums so far; empty before the first batch.
-            values: what `of` gives for the batch [B, d].
-            batch: the mask of its rows.
-            num_classes: not used.
-        """
         z = values.double()
         count = torch.ones(len(z), dtype=torch.float64, device=z.device)
         if batch.mask is not None:
@@ -147,7 +118,6 @@ class Moments:
         return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
 
     def result(self, sums: Tree) -> Tree:
-        """Return the sums."""
         return sums
 
 
@@ -176,14 +146,6 @@ class Rows:
     max_mib: float = 256.0
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        """Keep copies of the rows and labels of a batch, and the mask if there is one.
-
-        Args:
-            sums: what was kept so far; empty before the first batch.
-            values: what `of` gives for the batch [B, ...].
-            batch: the labels and the mask of its rows.
-            num_classes: not used.
-        """
         number = len(sums)
         parts = {"rows": values, "labels": batch.y} | ({} if batch.mask is None else {"mask": batch.mask})
         kept = sums | {f"{name}.{number}": part.clone() for name, part in parts.items()}
@@ -196,7 +158,6 @@ class Rows:
         return kept
 
     def result(self, sums: Tree) -> LabelledRows:
-        """Join the batches, without their padded rows."""
         values, labels = [], []
         for name, rows in sums.items():
             kind, _, number = name.partition(".")
@@ -206,6 +167,3 @@ class Rows:
             values.append(rows if mask is None else rows[mask])
             labels.append(of_rows if mask is None else of_rows[mask])
         return LabelledRows(torch.cat(values), torch.cat(labels))
-
-
-Statistic: TypeAlias = ClassMeans | SampleMean | ClassCovariances | Moments | Rows

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
-from typing import Literal
+from typing import Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from fedloom.core.streams import Streams
 from fedloom.nets.net import Role
+
+Requirement: TypeAlias = Literal["trained_head", "trained_body", "linear_head", "same_heads", "same_width"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -56,6 +58,9 @@ class Spec:
         architectures: "any" if clients may have different nets, else "one".
         sends: the entries of an upload, by name, beside the number of samples ("samples").
         batch_statistics: the loss needs at least two samples, so batches of one are skipped (as with batch norm).
+        requires: what the nets must have for the method: a "trained_head"; a "trained_body"; a "linear_head", one layer
+            "head.weight" [C, d] that trains, without a bias if `head_bias` is False; "same_heads", of equal shapes in
+            all groups; "same_width" of the features in all groups.
         features: the method needs `net.features(x)` and a head on top of them; nets without a head are refused.
         head_bias: False removes the bias of the net's head before the run starts.
         views: 2 gives losses a second augmented view of every batch (`Batch.second`).
@@ -70,6 +75,7 @@ class Spec:
     architectures: Literal["one", "any"] = "one"
     sends: Mapping[str, Sent] = field(default_factory=lambda: {"model": Sent()})
     batch_statistics: bool = False
+    requires: tuple[Requirement, ...] = ()
     features: bool = False
     head_bias: bool = True
     views: Literal[1, 2] = 1

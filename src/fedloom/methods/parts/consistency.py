@@ -11,22 +11,14 @@ import fedloom.methods as fm
 
 
 def class_relations(weight: Tensor, *, relu: bool = False) -> Tensor:
-    """Return the softmax of the rows of w w^T (Eq. 11): [C, C], rows sum to 1.
-
-    weight: rows of the classification layer [C, d]. relu: of the positive part of w w^T (released code of the personal
-    variant).
-
-    Example:
-        >>> class_relations(torch.tensor([[1.0, 0.0], [0.0, 0.0]]))
-        tensor([[0.7311, 0.2689],
-                [0.5000, 0.5000]])
-    """
+    """Return the softmax of the rows of w w^T (Eq. 11): [C, C]. `relu` takes the positive part of w w^T first, as the
+    released code of the personal variant."""
     gram = weight @ weight.T
     return torch.softmax(gram.relu() if relu else gram, dim=1)
 
 
 def softmax_linearised(weight: Tensor, reference: Tensor) -> Tensor:
-    """`class_relations` to first order around the reference: linear in weight, same value and gradient there."""
+    """Return `class_relations` to first order around the reference: linear in `weight`, same value and gradient."""
     relations, step = class_relations(reference), weight - reference
     change = reference @ step.T + step @ reference.T
     return relations + relations * (change - (relations * change).sum(1, keepdim=True))
@@ -39,22 +31,16 @@ def gram_linearised(weight: Tensor, reference: Tensor) -> Tensor:
 
 
 def inconsistency(relations: Tensor, soft_labels: Tensor, rows: Tensor | None) -> Tensor:
-    """SL - CR|^2 / C^2 over the rows that count, Eq. 11: scalar, in [0, 2 / C) if softmaxed.
-
-    relations: CR [C, C]. soft_labels: SL [C, C]. rows: the rows that count [C] bool; None counts all.
-    """
+    """Return |SL - CR|^2 / C^2 over the `rows` [C] that count, Eq. 11, of `relations` CR and `soft_labels` SL [C, C]:
+    scalar."""
     difference = relations - soft_labels
     counted = difference if rows is None else torch.where(rows.unsqueeze(1), difference, 0.0)
     return counted.square().mean()
 
 
 def next_soft_labels(fresh: fm.ClassTable, last: fm.ClassTable, absent_row: str, ema: float) -> fm.ClassTable:
-    """The next SL matrix [C, C] (Eq. 7): rows without data by rule, then the moving average.
-
-    fresh: this round's rows [C, C], held where a participant has data of the class. last: the SL matrix of the round
-    before. absent_row: "keep" takes the last row, "eye" the one-hot row, "uniform" 1 / C; "mask" leaves it missing.
-    ema: weight of the fresh rows in [0, 1]; rows that are in one round only are not averaged.
-    """
+    """Return the next SL matrix [C, C] (Eq. 7): rows without data by the rule `absent_row`, then the moving average of
+    `fresh` and `last` with weight `ema` of the fresh rows. Rows of one round only are not averaged."""
     classes, dtype = len(fresh.held), fresh.values.dtype
     last = last.to(dtype)
     if absent_row == "keep":
@@ -68,22 +54,10 @@ def next_soft_labels(fresh: fm.ClassTable, last: fm.ClassTable, absent_row: str,
 
 
 def identity_labels(classes: int) -> fm.ClassTable:
-    """Return soft labels [C, C] that are one-hot: each class is related to itself alone.
-
-    Example:
-        >>> identity_labels(2).values
-        tensor([[1., 0.],
-                [0., 1.]])
-    """
+    """Return soft labels [C, C] that are one-hot."""
     return fm.ClassTable(torch.eye(classes), torch.ones(classes, dtype=torch.bool))
 
 
 def uniform_labels(classes: int) -> fm.ClassTable:
-    """Return soft labels [C, C] with equal shares: each class is related to all alike.
-
-    Example:
-        >>> uniform_labels(2).values
-        tensor([[0.5000, 0.5000],
-                [0.5000, 0.5000]])
-    """
+    """Return soft labels [C, C] of 1 / C."""
     return fm.ClassTable(torch.full((classes, classes), 1 / classes), torch.ones(classes, dtype=torch.bool))

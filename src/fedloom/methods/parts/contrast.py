@@ -30,7 +30,7 @@ class Scaling(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Cosines:
-    """The `Scaling` of cosines that are divided by a temperature and nothing else."""
+    """The `Scaling` of cosines that are divided by a temperature alone."""
 
     tau: float
     scale: str = "none"
@@ -39,13 +39,10 @@ class Cosines:
 
 @dataclass(frozen=True, slots=True)
 class Prototypes:
-    """A round's Q prototypes, and which of them attract and repel the samples of each class.
-
-    rows [Q, d]; squares: |p|^2, and inverse_lengths: 1 / |p|, [Q]. By class: members [C, K], positions of its
-    positives, padded (None if class j's is j); bias [C, K], 0, or very negative for padding (None without any); pool
-    [C, Q] bool, the denominator (None if it is everything); defined [C] bool, has a positive (None if all have);
-    attracting [C], the number of positives, at least 1.
-    """
+    """A round's Q prototypes, and which of them attract and repel the samples of each class. rows [Q, d]; squares |p|^2
+    and inverse_lengths 1 / |p| [Q]. By class: members [C, K], positions of its positives, padded (None if class j's is
+    j); bias [C, K], 0, or very negative for padding; pool [C, Q] bool, the denominator (None if it is everything);
+    defined [C] bool, has a positive (None if all have); attracting [C], the number of positives, at least 1."""
 
     rows: Tensor
     squares: Tensor
@@ -57,20 +54,17 @@ class Prototypes:
     defined: Tensor | None
 
     def rows_like(self, z: Tensor) -> Tensor:
-        """The rows in the dtype of features z: they come in float32, and a net may compute in float64."""
         return self.rows.to(z.dtype)
 
 
 def distances_to(z: Tensor, prototypes: Prototypes) -> Tensor:
-    """Distances [B, Q] of z [B, d] to every prototype."""
+    """Return the distances [B, Q] of z [B, d] to every prototype."""
     return torch.cdist(z, prototypes.rows_like(z))
 
 
 def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_rows: bool = False) -> Prototypes:
-    """Prototypes out of rows [m, C, d]: positives [m, C] bool attract samples of their class, negatives repel others.
-
-    Rows that are neither are left out, unless `all_rows`.
-    """
+    """Select prototypes from rows [m, C, d]: `positives` [m, C] attract samples of their class, `negatives` repel
+    others. Rows that are neither are left out, unless `all_rows`."""
     holders, classes, width = rows.shape
     attract, repel = positives.reshape(-1), negatives.reshape(-1)
     selected = torch.ones_like(attract) if all_rows else attract | repel
@@ -100,10 +94,8 @@ def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_row
 
 
 def _common_size(size: int) -> int:
-    """Return the least size from 1 on, at most a quarter above `size`, of few: 1 to 8, 10, 12, 14, 16, 20, 24, 28, 32.
-
-    Recorded steps belong to sizes, and the number of prototypes differs from round to round.
-    """
+    """Return one of a few sizes (1 to 8, 10, 12, 14, 16, 20, ...), at most a quarter above `size`: recorded steps
+    belong to sizes, and the number of prototypes changes from round to round."""
     step = max(1, 1 << max(0, size.bit_length() - 3))
     return max(1, -(-size // step) * step)
 
@@ -121,12 +113,8 @@ _latest: list[_Latest] = []  # one, or none
 
 
 def prototypes_of_table(table: fm.ClassTable, *, all_rows: bool = False) -> Prototypes:
-    """Prototypes out of a table [C, d] or [m, C, d] whose rows attract samples of their class and repel the others.
-
-    All clients of a round get the same table, so the latest result is kept, and returned for the same tensors.
-
-    table: what the server sent. all_rows: keep rows that nobody holds.
-    """
+    """Make prototypes of a table [C, d] or [m, C, d]: rows attract their class and repel others. All clients of a round
+    get the same table, so the latest result is kept."""
     values, held = table.values, table.held
     versions = values._version, held._version  # they count changes in place
     for latest in _latest:
@@ -140,18 +128,13 @@ def prototypes_of_table(table: fm.ClassTable, *, all_rows: bool = False) -> Prot
 
 
 def ramped(weight: float, round_: int, rounds: int, like: Tensor) -> Tensor:
-    """Return a weight [] that grows linearly to `weight` over the first `rounds` rounds; at once for 0.
-
-    It is a tensor because a number would be part of what a recorded step is, and each round's another.
-
-    weight: the final weight. round_: the current round, which counts from 1. rounds: length of the ramp. like: a tensor
-    whose dtype the weight gets.
-    """
+    """Return a weight [] that grows linearly to `weight` over the first `rounds` rounds. It is a tensor, because a
+    number would become part of a recorded step."""
     return torch.tensor(weight * (min(1.0, round_ / rounds) if rounds else 1.0), dtype=like.dtype)
 
 
 def unit(rows: Tensor) -> Tensor:
-    """rows [Q, d] divided by their norms; a row without length stays zero, and gets no gradient.
+    """Divide rows [Q, d] by their norms; a row without length stays zero and gets no gradient.
 
     Example:
         >>> unit(torch.tensor([[3.0, 4.0], [0.0, 0.0]]))
@@ -162,27 +145,21 @@ def unit(rows: Tensor) -> Tensor:
 
 
 def _inverse_norms(squares: Tensor) -> Tensor:
-    """1 / |z| from |z|^2, and 0 for rows without length: 1e12 as the gradient of features that died helps nobody."""
+    """Return 1 / |z| from |z|^2; 0 for rows without length, whose gradient would otherwise be 1e12."""
     inverse: Tensor = torch.where(squares > 1e-24, squares, torch.inf).rsqrt()
     return inverse
 
 
 def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: fm.Batch) -> Tensor:
-    """U: mean over the batch of |z_i - p_q|_2, clamped at 1e-6: [Q].
-
-    A difference of squares cancels: in float32 a distance has a relative error of up to about 4e-7 (|p| / |z - p|)^2.
-    That is 0.4 % at a hundredth of |p|; below a thousandth nothing of the distance is left.
-
-    lengths: |z_i|^2 [B, 1]. dots: the products z_i . p_q [B, Q], which are there anyway. squares: |p_q|^2 [Q]. batch:
-    the mask of the rows that count.
-    """
+    """Return U [Q]: the mean over the batch of |z_i - p_q|, clamped at 1e-6, from `lengths` |z|^2 [B, 1], `dots` z . p
+    [B, Q] and `squares` |p|^2 [Q]. The difference of squares cancels: its relative error in float32 is up to 4e-7 (|p|
+    / |z - p|)^2, so 0.4 % at a hundredth of |p|."""
     distances = torch.add(squares, dots, alpha=-2).add(lengths).clamp(min=1e-12).sqrt()
     mean = batch.mean(distances)
     return mean if batch.mask is None else mean.clamp(min=1e-6)  # 0 where no sample counts
 
 
 def _factors(lengths: Tensor, dots: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> Tensor:
-    """1 / (|p| U tau) of every prototype: [Q]."""
     inverse: Tensor = consts["prototypes"].inverse_lengths / options.tau
     if options.scale == "none":
         return inverse
@@ -193,11 +170,8 @@ def _factors(lengths: Tensor, dots: Tensor, batch: fm.Batch, consts: fm.Consts, 
 
 
 def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> Tensor:
-    """Return s / tau [B, Q]: cosines of z to every prototype, divided by that prototype's U and the temperature.
-
-    z: features [B, d]. batch: the mask of the rows that count for U. consts: "prototypes" (`Prototypes`), and "scale"
-    [Q] where U is the data set's. options: temperature tau and the scale U; with `detach_scale`, U has no gradient.
-    """
+    """Return s / tau [B, Q]: cosines of features z [B, d] of a `batch` to every prototype in `consts`, divided by U and
+    the temperature. With `detach_scale` in `options`, U has no gradient."""
     squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows_like(z).T
     with torch.set_grad_enabled(torch.is_grad_enabled() and not options.detach_scale):
         factors = _factors(squares, dots, batch, consts, options)
@@ -206,14 +180,9 @@ def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: 
 
 
 def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> tuple[Tensor, Tensor | None]:
-    """-log( sum over own-class positives of exp(s / tau) / sum over the class's pool of exp(s / tau) ).
-
-    z: features [B, d]. batch: labels and mask. consts: "prototypes", and "scale" [Q] if `options.scale` is "dataset"; s
-    is `scaled_similarities`. options: temperature tau and the scale U; with `detach_scale`, U has no gradient.
-
-    Returns losses [B] (finite, but meaningless where undefined) and defined [B] (None if all are: every class has a
-    positive).
-    """
+    """Return losses [B] and whether they are defined [B] (None if all are): -log(sum over positives of exp(s / tau) /
+    sum over the class's pool of exp(s / tau)), s the `scaled_similarities` of features z [B, d] of a `batch` by
+    `options`. Losses of classes without a positive are finite and without meaning."""
     prototypes: Prototypes = consts["prototypes"]
     members = batch.y.unsqueeze(1) if prototypes.members is None else prototypes.members[batch.y]
     bias, pool, defined = (
@@ -232,10 +201,8 @@ def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: S
 
 
 def contrast_of(scores: Tensor, members: Tensor, bias: Tensor | None, pool: Tensor | None) -> tuple[Tensor, ...]:
-    """`prototype_contrast` of scores [B, Q]; members, bias [B, K] and pool [B, Q] by sample.
-
-    Returns losses [B], log softmax over the pool [B, Q], and its values at the members [B, K].
-    """
+    """`prototype_contrast` of scores [B, Q], with `members`, `bias` [B, K] and pool [B, Q] by sample. Returns losses
+    [B], log softmax over the pool [B, Q], and its values at the members [B, K]."""
     if pool is not None:
         scores = torch.where(pool, scores, _NEVER)
     logs = torch.log_softmax(scores, dim=1)
@@ -246,11 +213,8 @@ def contrast_of(scores: Tensor, members: Tensor, bias: Tensor | None, pool: Tens
 
 
 class _Contrast(torch.autograd.Function):
-    """`contrast_of` of scores that are z . p_q / |z| times factors: half the time of autograd's gradient.
-
-    d loss / d score = softmax over the pool - softmax over the positives; d score_q / d z = factor_q (p_q / |z| -
-    (p_q . z) z / |z|^3).
-    """
+    """`contrast_of` with the gradient written out, in half the time: d loss / d score = softmax over the pool - softmax
+    over the positives; d score_q / d z = factor_q (p_q / |z| - (p_q . z) z / |z|^3)."""
 
     generate_vmap_rule = True
 
@@ -288,10 +252,8 @@ class _Contrast(torch.autograd.Function):
 
 
 def log_sum_exp(scores: Tensor, among: Tensor) -> Tensor:
-    """log sum_q exp(scores[:, q]) over the q where `among` [B, Q] or [Q]: [B]; finite, but meaningless, without any.
-
-    What is left out is set 60 below the smallest score: it adds e^-60 of a term (nothing in float64), keeps the
-    gradients of rows without any member at 0 instead of NaN, and spares exp its slow path for infinities.
-    """
+    """Return log sum_q exp(scores[:, q]) over the q in `among` [B, Q] or [Q]; finite even where there is none. Other
+    scores become 60 below the smallest: e^-60 vanishes, gradients are 0 and not NaN, and exp avoids its slow path for
+    infinities."""
     nothing = scores.detach().amin(dim=1, keepdim=True) - 60
     return torch.logsumexp(torch.where(among, scores, nothing), dim=1)

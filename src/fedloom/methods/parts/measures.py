@@ -13,35 +13,23 @@ from fedloom.nets.net import tree_of
 
 
 def features(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the head's input [B, d]: a measure for statistics.
-
-    `net`, `batch` and `consts` are those of a `LossFunction`.
-    """
+    """Return the head's input [B, d] of a `batch`, a measure for statistics of `net`."""
     return net.features(batch.x)
 
 
 def probabilities(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return softmax outputs [B, C] of temperature 1: a measure for statistics.
-
-    `net`, `batch` and `consts` are those of a `LossFunction`.
-    """
+    """Return the softmax outputs [B, C] of `net` on a `batch`, a measure for statistics."""
     return torch.softmax(net(batch.x), dim=1)
 
 
 def logits(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the net's outputs [B, C]: a measure for statistics.
-
-    `net`, `batch` and `consts` are those of a `LossFunction`.
-    """
+    """Return the outputs [B, C] of `net` on a `batch`, a measure for statistics."""
     outputs: Tensor = net(batch.x)
     return outputs
 
 
 def inputs(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the inputs as nets see them [B, ...]: a measure for statistics.
-
-    `net`, `batch` and `consts` are those of a `LossFunction`.
-    """
+    """Return the inputs of a `batch` [B, ...], a measure for statistics of `net`."""
     return batch.x
 
 
@@ -51,12 +39,9 @@ BETAS, EPS = (0.9, 0.999), 1e-8  # of Adam, as in its paper
 def descended(
     loss: Callable[[fm.Tree], Tensor], tree: fm.Tree, lr: float, steps: int, *, adam: bool = False, cosine: bool = False
 ) -> fm.Tree:
-    """Descend from `tree` by a number of steps of size `lr` on `loss`, a scalar that is called once a step.
-
-    loss: maps a tree to a scalar; called once a step, with tensors that the steps change in place. tree: the weights to
-    start from. lr: size of a step. steps: number of steps. adam: the steps of Adam (Kingma & Ba), from fresh moments,
-    in place of plain ones. cosine: `lr` falls to 0 along half a cosine.
-    """
+    """Take `steps` gradient steps of size `lr` from `tree` on `loss`, which is called once a step with tensors that
+    change in place. `adam`: steps of Adam (Kingma & Ba) with fresh moments; `cosine`: `lr` falls to 0 along half a
+    cosine."""
     if not steps:
         return tree
     trained = {name: value.detach().clone().requires_grad_() for name, value in tree.items()}
@@ -73,10 +58,8 @@ def descended(
 
 
 def _adam(moments: Tensor, gradients: Sequence[Tensor], step: int, rate: float) -> list[Tensor]:
-    """Return the moves of a step of Adam, and update its moments [2, n] in place.
-
-    All entries are one vector meanwhile, because what is small costs by the call.
-    """
+    """Update Adam's moments [2, n] in place, and return the moves. All entries form one vector, because small calls are
+    slow."""
     first, second = moments
     beta1, beta2 = BETAS
     gradient = torch.cat([entry.flatten() for entry in gradients])
@@ -89,11 +72,8 @@ def _adam(moments: Tensor, gradients: Sequence[Tensor], step: int, rate: float) 
 
 
 def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterator[Tensor]:
-    """Yield the row numbers of batches [b] int64 without end: pass after pass, each shuffled.
-
-    samples: number of samples n. size: samples of a batch; the last of a pass may have fewer. None, or n and more,
-    yields all rows in stored order. rng: shuffles the passes.
-    """
+    """Yield the rows of batches [b] without end, pass after pass, each shuffled by `rng`; all rows in order if `size`
+    is None or at least `samples`."""
     while True:
         if size is None or size >= samples:
             yield torch.arange(samples)
@@ -102,7 +82,7 @@ def batches(samples: int, size: int | None, rng: np.random.Generator) -> Iterato
 
 
 def first_generator(task: fm.Task) -> fm.Tree:
-    """Weights of the generator, drawn from a stream of their own."""
+    """Draw the weights of a generator of prototypes."""
     with task.streams.isolated("generator"):
         width = task.feature_dim
         net = nn.ModuleDict({"middle": nn.Linear(width, width), "out": nn.Linear(width, width)})
@@ -110,13 +90,13 @@ def first_generator(task: fm.Task) -> fm.Tree:
 
 
 def generated(tree: fm.Tree) -> Tensor:
-    """The prototypes [C, d] of a generator."""
+    """Return the prototypes [C, d] of a generator: embedding -> linear -> ReLU -> linear."""
     hidden = functional.linear(tree["embedding"], tree["middle.weight"], tree["middle.bias"]).relu()
     return functional.linear(hidden, tree["out.weight"], tree["out.bias"])
 
 
 def generated_table(tree: fm.Tree) -> fm.ClassTable:
-    """The prototypes [C, d] of a generator as a table, float32, in which every class is held."""
+    """Return the prototypes of a generator as a table, float32, in which every class is held."""
     prototypes = generated(tree).to(torch.float32)
     return fm.ClassTable(prototypes, torch.ones(len(prototypes), dtype=torch.bool))
 

@@ -31,10 +31,10 @@ class OneShotOptions(fm.Options):
 
 
 class OneShotHead(fm.Method):
-    """The rounds before the head: FedAvg, or nothing."""
+    """The rounds before the head: FedAvg, or no training."""
 
     Options = OneShotOptions
-    spec = fm.Spec(features=True)
+    spec = fm.Spec(requires=("linear_head",), features=True)
     head_round: ClassVar[type[HeadRound]]
     needs_bias: ClassVar[bool] = False
 
@@ -45,7 +45,6 @@ class OneShotHead(fm.Method):
 
     def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
-        fm.require_linear_head(task, self.name())
         if self.needs_bias and "head.bias" not in task.init:
             raise fm.ConfigError(f"{self.name()} needs a head with a bias, which has the shares of the classes in it")
         return diagnostics
@@ -94,15 +93,12 @@ class HeadRound(fm.Method):
         return server | {"head": {name: value.to(model[name].dtype) for name, value in made.items()}}
 
     def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
-        """Return the head's rows [C, d] and its bias [C], float64.
-
-        uploads: the clients' statistics.
-        """
+        """Return the head's rows [C, d] and its bias [C], float64, from the clients' statistics."""
         raise NotImplementedError
 
 
 class SumsRound(HeadRound):
-    """A head from sums over all samples, of which the server needs no single client's."""
+    """A head from sums over all samples: the server needs no single client's."""
 
     spec = fm.Spec(
         features=True, sends={name: fm.Sent(labels=True) for name in ("squares", "class_sums", "class_shares")}
@@ -122,10 +118,7 @@ class SumsRound(HeadRound):
         return sent | {"samples": ctx.samples}, state
 
     def means(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor, Tensor, float]:
-        """Return means over all N samples in float64: z by class [C, d], class shares [C], z z^T [d, d]; and N.
-
-        uploads: the clients' statistics.
-        """
+        """Return means over all N samples in float64: z by class [C, d], class shares [C], z z^T [d, d]; and N."""
         squares, class_sums, shares = (self.mean(uploads, name) for name in self.spec.sends)
         samples = sum(fm.get_number(upload, "samples") for upload in uploads.values())
         return fm.ClassTable.from_sums(class_sums, shares), shares, squares, samples
@@ -146,46 +139,28 @@ class MeansRound(HeadRound):
         return {**work.collected, "class_counts": ctx.class_counts}, state
 
     def class_means(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor]:
-        """Return the means [C, d] over all samples of each class, float64, and the clients' class counts [m, C].
-
-        uploads: the clients' statistics.
-        """
+        """Return the means [C, d] over all samples of each class, float64, and the clients' class counts [m, C]."""
         counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()]).double()
         means: fm.ClassTable = self.mean(uploads, "means", counts)
         return means, counts
 
 
 def features_and_label(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the head's input and the label as a unit vector [B, d + C], whose outer products hold all class sums.
-
-    `net`, `batch` and `consts` are those of a `LossFunction`.
-    """
+    """Return the head's input and the one-hot label [B, d + C] of a `batch` by `net`; outer products hold all class
+    sums."""
     labels = unit_rows(batch.y, net.head.out_features)
     return torch.cat([net.features(batch.x).double(), labels], 1)
 
 
 def masking_bias(held: Tensor) -> Tensor:
-    """The bias [C] of a head whose rows need none: 0, and `UNKNOWN` for classes that nobody holds."""
+    """Return a bias [C] of 0, and of `UNKNOWN` for classes without holders."""
     return torch.where(held, 0.0, UNKNOWN).double()
 
 
 def gaussian_head(means: fm.ClassTable, covariance: Tensor, priors: Tensor) -> tuple[Tensor, Tensor]:
-    """Return the head whose softmax is the posterior of the classes, for features z ~ N(mean_c, covariance).
-
-    Row c is S^-1 m_c, its bias -1/2 m_c . S^-1 m_c + log prior_c. A class that nobody holds has a row of zeros and the
-    bias `UNKNOWN`, so that it is never predicted. Solved in float64, through which gradients flow.
-
-    means: class means [C, d]. covariance: S [d, d], symmetric and positive definite. priors: shares of the classes [C];
-    those of classes that are held are positive.
-
-    Returns the rows [C, d] and the bias [C], float64. Raises `torch.linalg.LinAlgError` if S is singular.
-
-    Example:
-        >>> means = fm.ClassTable(torch.tensor([[2.0, 0.0], [0.0, 0.0]]), torch.tensor([True, False]))
-        >>> gaussian_head(means, 2 * torch.eye(2), torch.tensor([1.0, 0.0]))[0]
-        tensor([[1., 0.],
-                [0., 0.]], dtype=torch.float64)
-    """
+    """Return rows S^-1 m_c [C, d] and bias -1/2 m_c . S^-1 m_c + log prior_c [C], in float64: the softmax of this head
+    is the posterior of the classes, with the `priors`, for z ~ N(mean_c, covariance S). A class without holder gets a
+    row of zeros and the bias `UNKNOWN`. Raises `torch.linalg.LinAlgError` for a singular `covariance`."""
     values, held = means.values.double(), means.held
     solved: Tensor = torch.linalg.solve(covariance.double(), values.T)
     rows = torch.where(held.unsqueeze(1), solved.T, 0.0)
@@ -195,8 +170,6 @@ def gaussian_head(means: fm.ClassTable, covariance: Tensor, priors: Tensor) -> t
 
 def shrunk(covariance: Tensor, share: float) -> Tensor:
     """Return (1 - share) S + share (tr S / d) I in float64, which is positive definite for every S but 0.
-
-    covariance: S [d, d], symmetric and positive semidefinite. share: of the multiple of the identity, in [0, 1].
 
     Example:
         >>> shrunk(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), 0.5).diagonal()
@@ -208,18 +181,9 @@ def shrunk(covariance: Tensor, share: float) -> Tensor:
 
 
 def conditioned(covariance: Tensor, largest: float) -> tuple[Tensor, float]:
-    """Return a covariance that can be solved with, and the condition of S: the largest variance over the smallest.
-
-    If the condition is above `largest`, the smaller variances, negative ones included, are raised to the largest one
-    divided by it, and to 1e-12 at least. Otherwise S is returned as it is, and so is one that is not finite.
-
-    covariance: S [d, d], symmetric. largest: the condition that may stay.
-
-    Example:
-        >>> matrix, condition = conditioned(torch.diag(torch.tensor([4.0, 0.0])), 8.0)
-        >>> matrix.diagonal(), condition
-        (tensor([4.0000, 0.5000], dtype=torch.float64), inf)
-    """
+    """Return a covariance that can be inverted, and the condition of S, its largest variance over its smallest. Above
+    the condition `largest`, smaller variances are raised to the largest over `largest`, at least 1e-12; an S that is
+    not finite is returned as it is."""
     matrix = covariance.double()
     if not matrix.isfinite().all():
         return matrix, torch.inf

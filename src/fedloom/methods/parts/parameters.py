@@ -18,7 +18,7 @@ def parameters(tree: fm.Tree, task: fm.Task) -> fm.Tree:
 
 
 def trained(tree: fm.Tree, task: fm.Task) -> fm.Tree:
-    """Select the trained entries that no one froze: frozen ones are equal everywhere, and would count as likeness."""
+    """Select the trained entries that are not frozen: frozen ones are equal everywhere and would look similar."""
     return {name: value for name, value in parameters(tree, task).items() if name not in task.frozen}
 
 
@@ -28,17 +28,12 @@ def zeros(task: fm.Task) -> fm.Tree:
 
 
 def difference(tree: fm.Tree, other: fm.Tree) -> fm.Tree:
-    """Subtract the entries of `other` from those of `tree`, with the bits of a difference in float64 that is rounded.
-
-    Example:
-        >>> difference({"w": torch.tensor([3.0])}, {"w": torch.tensor([1.0])})
-        {'w': tensor([2.])}
-    """
+    """Subtract the entries of `other` from those of `tree`."""
     return {name: value - other[name] for name, value in tree.items()}
 
 
 def clipped(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tree]:
-    """Scale all gradients down together so that their joint 2-norm is at most `norm`; smaller ones stay.
+    """Return a `grad_map` that scales all gradients down together to a joint 2-norm of at most `norm`.
 
     Example:
         >>> clipped(1.0)({"w": torch.tensor([3.0, 4.0])}, {}, {})
@@ -54,24 +49,14 @@ def clipped(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tree]:
 
 
 def gradients_at(net: fm.Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> fm.Tree:
-    """Return the gradients by name of the mean cross-entropy at `weights`, detached.
-
-    net: the net, evaluated as a function of its weights. weights: parameters by name. x: inputs [B, ...]. y: labels
-    [B], int64.
-    """
+    """Return the gradients by name of the mean cross-entropy of `net` at `weights` on x [B, ...] and y [B]."""
     leaves = {name: weight.detach().requires_grad_() for name, weight in weights.items()}
     ce = fm.cross_entropy(functional_call(net, leaves, (x,)), y).mean()
     return dict(zip(leaves, torch.autograd.grad(ce, list(leaves.values())), strict=True))
 
 
 def zero_with_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
-    """Return 0 [], a term of a loss whose gradients by `parameters` are `gradients`.
-
-    Example:
-        >>> weight = torch.tensor([1.0, 2.0], requires_grad=True)
-        >>> torch.autograd.grad(zero_with_gradients([weight], [torch.tensor([0.5, 3.0])]), weight)
-        (tensor([0.5000, 3.0000]),)
-    """
+    """Return 0 [], a term of a loss whose gradients by `parameters` are `gradients`."""
     zero: Tensor = _ZeroWithGradients.apply(*parameters, *gradients)  # type: ignore[no-untyped-call]
     return zero
 
@@ -111,9 +96,7 @@ class Options(fm.Options):
 
 class FedOpt(fm.Method, ABC):
     """The mean change of the clients is a pseudo-gradient for an optimiser of the server, with a v for each parameter.
-
-    Buffers are averaged: v knows parameters alone.
-    """
+    Buffers are averaged: v knows parameters alone."""
 
     Options = Options
 
@@ -122,7 +105,6 @@ class FedOpt(fm.Method, ABC):
         """The next v from the last one and the squared mean change, one for each entry, float64."""
 
     def scale(self, round_: int) -> float:
-        """Return the factor of the server's rate in a round."""
         return 1.0
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
@@ -147,23 +129,14 @@ class FedOpt(fm.Method, ABC):
 
 
 def client_row(server: fm.Record, name: str, client: int) -> Tensor:
-    """Return a client's row of a server's tensor [N, ...]; zeros for a newcomer, of which the server knows nothing.
-
-    Example:
-        >>> import torch
-        >>> client_row({"seen": torch.tensor([3, 5])}, "seen", 1), client_row({"seen": torch.tensor([3, 5])}, "seen", 7)
-        (tensor(5), tensor(0))
-    """
+    """Return a client's row of a server's tensor [N, ...]; zeros for a newcomer."""
     rows = fm.get_tensor(server, name)
     return rows[client] if client < len(rows) else rows.new_zeros(rows.shape[1:])
 
 
 def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[fm.Diagnostic]:
-    """Report if, of several participants, no two hold a class in common.
-
-    method: name of the method, the first word of the diagnostic's code. held: which classes each participant holds [m,
-    C], bool. consequence: what this means for the method, for the message.
-    """
+    """Report, as `method`, if no two of several participants `held` [m, C] share a class; `consequence` ends the
+    message."""
     if len(held) < 2 or int(held.sum(0).max()) > 1:
         return []
     message = f"every class is held by one participant: {consequence}"
@@ -171,7 +144,7 @@ def one_holder_per_class(method: str, held: Tensor, consequence: str) -> list[fm
 
 
 def neighbours_clamped(method: str, neighbours: int, participants: int) -> list[fm.Diagnostic]:
-    """Report if M neighbours are configured and a round has no more than M participants."""
+    """Report, as `method`, if M `neighbours` are configured and a round has no more than M participants."""
     if neighbours < participants:
         return []
     noun = "participant" if participants == 1 else "participants"

@@ -14,21 +14,15 @@ from fedloom.methods.parts.measures import features
 
 
 def client_distances(table: fm.ClassTable, p: float = 2.0) -> Tensor:
-    """Return |row_k - row_q|_p between the clients' rows of each class: [C, m, m].
-
-    table: rows of m clients [m, C, d]. p: order of the norm.
-    """
+    """Return |row_k - row_q|_p between the clients' rows of each class [m, C, d]: [C, m, m]."""
     rows = table.values.transpose(0, 1)
     return torch.cdist(rows, rows, p=p, compute_mode="donot_use_mm_for_euclid_dist")
 
 
 def nearest_holders(distance: Tensor, held: Tensor, neighbours: int) -> Tensor:
-    """Who is merged with whom: a mask [C, m, m], entry (j, k, q) true if q is k itself or one of its nearest.
-
-    `distance` [C, m, m] and `held` [m, C]. For class j and holder k these are k and the min(neighbours, |H_j| - 1)
-    other holders of j with the smallest distance; ties go to the smaller client position. Rows of clients that do
-    not hold j are all false. The relation is not symmetric.
-    """
+    """Return a mask [C, m, m]: entry (j, k, q) is true if q is k or one of the min(neighbours, |H_j| - 1) other holders
+    of class j nearest to k by `distance` [C, m, m]. Ties go to the first client; rows of clients not in `held` [m, C]
+    are false."""
     holds = held.T  # [C, m]
     clients = holds.shape[1]
     pairs = holds.unsqueeze(2) & holds.unsqueeze(1)
@@ -41,18 +35,15 @@ def nearest_holders(distance: Tensor, held: Tensor, neighbours: int) -> Tensor:
 
 
 def merge_neighbours(table: fm.ClassTable, merged_with: Tensor) -> fm.ClassTable:
-    """Mean of each client's row with its neighbours' rows.
-
-    `table` [m, C, d], `merged_with` [C, m, m] from `nearest_holders`. Divides by the number of rows actually merged
-    (not by a nominal M + 1), reads the original rows only.
-    """
+    """Return the mean of each client's row with its neighbours' rows; it divides by the number of merged rows, not by M
+    + 1."""
     weights = merged_with.to(table.values.dtype)
     sums = torch.einsum("jkq,qjd->kjd", weights, table.values)
     return fm.ClassTable.from_sums(sums, merged_with.sum(2).T)
 
 
 def sigmoid_weights(u: Tensor) -> Tensor:
-    """sigmoid(u_k) / sum_i sigmoid(u_i) over the last axis, finite for every u (softmax of log sigmoid).
+    """Return sigmoid(u_k) / sum_i sigmoid(u_i) over the last axis; softmax of log sigmoid is finite for every u.
 
     Example:
         >>> sigmoid_weights(torch.tensor([0.0, 0.0, -1000.0]))
@@ -62,35 +53,20 @@ def sigmoid_weights(u: Tensor) -> Tensor:
 
 
 def shares(amounts: Tensor) -> Tensor:
-    """amounts [m] / their sum, in float64; all equal where the sum is 0.
-
-    Example:
-        >>> shares(torch.tensor([30, 10]))
-        tensor([0.7500, 0.2500], dtype=torch.float64)
-    """
+    """Return amounts [m] / their sum, in float64; equal shares where the sum is 0."""
     amounts = amounts.double()
     total = amounts.sum()
     return amounts / total if total > 0 else torch.full_like(amounts, 1 / len(amounts))
 
 
 def cosine(a: Tensor, b: Tensor) -> Tensor:
-    """a.b / max(|a| |b|, 1e-12) over the last axis, with broadcasting.
-
-    Example:
-        >>> cosine(torch.tensor([[1.0, 0.0], [1.0, 1.0]]), torch.tensor([2.0, 0.0]))
-        tensor([1.0000, 0.7071])
-    """
+    """Return a.b / max(|a| |b|, 1e-12) over the last axis, with broadcasting."""
     norms: Tensor = a.norm(dim=-1) * b.norm(dim=-1)
     return (a * b).sum(-1) / norms.clamp(min=1e-12)
 
 
 def label_discrepancy(counts: Tensor) -> Tensor:
-    """Distance of label mixes [m, C] (counts) from uniform: sqrt(1/2 sum_j (n_kj / n_k - 1/C)^2), in [0, 1).
-
-    Example:
-        >>> label_discrepancy(torch.tensor([[5, 5], [10, 0]]))
-        tensor([0.0000, 0.5000], dtype=torch.float64)
-    """
+    """Return sqrt(1/2 sum_j (n_kj / n_k - 1/C)^2) of class counts [m, C], the distance from uniform in [0, 1)."""
     shares = counts.double() / counts.sum(-1, keepdim=True).clamp(min=1).double()
     return torch.sqrt(0.5 * (shares - 1 / counts.shape[-1]).square().sum(-1))
 
@@ -99,18 +75,13 @@ UNKNOWN = -1e6  # the score of a class without a prototype: finite, so that loss
 
 
 class PrototypePull(fm.Method):
-    """Private nets of any kind with features of one width. Down and up: a table [C, d] of prototypes.
+    """Private nets of any kind with features of one width; a table [C, d] of prototypes goes down and up. Local: CE +
+    weight mean over the batch of `distance` to the prototype of the class, 0 for classes without one; then the class
+    means of z. Predictors: the net's own head, and "nearest" prototype."""
 
-    Local: CE + weight mean over the batch of `distance`, |z - row_y|^2 / d unless a method has its own, and 0 for
-    samples whose class has no row; then the class means of z, in evaluation mode. Options have `weight`. Predictors:
-    the net's own head, and "nearest" prototype.
-    """
-
-    spec = fm.Spec(private=fm.ALL_ROLES, architectures="any", sends={"prototypes": fm.Sent(labels=True)})
-
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
-        fm.require_same_width(tasks, self.name())
-        return super().examine(tasks, participants)
+    spec = fm.Spec(
+        requires=("same_width",), private=fm.ALL_ROLES, architectures="any", sends={"prototypes": fm.Sent(labels=True)}
+    )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         classes, width = ctx.task.num_classes, ctx.task.feature_dim
@@ -134,7 +105,7 @@ class PrototypePull(fm.Method):
         return fm.Objective.sum({"ce": ce, "prototypes": self.options.weight * pull}, {"features": z})
 
     def distance(self, z: Tensor, rows: Tensor) -> Tensor:
-        """Return how far features are from the prototypes of their classes: z [B, d], rows [B, d] -> [B]."""
+        """Return how far features z [B, d] are from the prototypes of their classes, `rows` [B, d]: [B]."""
         return (z - rows).square().mean(1)
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
@@ -148,15 +119,12 @@ class PrototypePull(fm.Method):
         return offered
 
     def tested_with(self, server: fm.Record, state: fm.Record | None) -> fm.ClassTable:
-        """Return the prototypes [C, d] among which "nearest" chooses.
-
-        server: the server's state. state: the client's state; None for the server's own test.
-        """
+        """Return the prototypes [C, d] among which "nearest" chooses; `state` is None for the server's own test."""
         return fm.get_table(server, "prototypes")
 
 
 def nearest(net: fm.Net, x: Tensor, table: fm.ClassTable) -> Tensor:
-    """Scores [B, C]: minus the squared distance of the features of x to each prototype of `table` [C, d]."""
+    """Return scores [B, C]: minus the squared distance of the features of x to each prototype of `table` [C, d]."""
     z = net.features(x)
     distance = (z.unsqueeze(1) - table.values.to(z)).square().sum(2)
     return torch.where(table.held.to(z.device), -distance, UNKNOWN)
@@ -178,11 +146,8 @@ class Options(fm.Options):
 
 
 def training_with_class_means(loss: LossFunction, epochs: int, origin: Origin) -> list[fm.Phase]:
-    """Return the phases of training that leave the class means of features as "prototypes".
-
-    loss: the objective, with the tap "features". epochs: passes over the client's data. origin: the option
-    `prototypes_from`.
-    """
+    """Return the phases of training on `loss`, with the tap "features", that leave the class means as "prototypes";
+    `origin` is the option `prototypes_from`."""
     if origin == "last_epoch":
         return [fm.Train(loss, epochs, collect={"prototypes": fm.ClassMeans("features")})]
     return [fm.Train(loss, epochs), fm.Collect({"prototypes": fm.ClassMeans(features)})]
@@ -192,15 +157,9 @@ _BLOCK = 1024  # rows whose cosines to all points are in memory at once
 
 
 def finch(points: Tensor) -> Tensor:
-    """Return the cluster of each point: the coarsest partition of FINCH with more than one cluster, if there is one.
-
-    Each point joins its nearest one by cosine, the first of equally near ones; the connected components are the first
-    partition. The next one joins the clusters' means in the same way, and so on, until all are one. Up to three points
-    are always one cluster. A point without length has the cosine 0 to all others.
-
-    points: [n, d] of any float dtype, n of 1 or more; all arithmetic is float64.
-
-    Returns labels [n], int64, numbered in the order of their first points.
+    """Return the cluster of each point [n, d], int64 [n]: the coarsest partition of FINCH with more than one cluster.
+    Each point joins its nearest one by cosine; the connected components are clusters, whose means are joined in the
+    same way until all are one. Up to three points are always one cluster.
 
     Example:
         >>> finch(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]]))
@@ -225,19 +184,14 @@ def cluster_means(points: Tensor, labels: Tensor) -> Tensor:
 
 
 def class_clusters(table: fm.ClassTable) -> fm.ClassTable:
-    """Cluster the rows of each class by `finch`, and return the clusters' means.
-
-    table: rows [m, C, d], of m clients or samples, and which of them are held.
-
-    Returns means [K, C, d], float64, K the largest number of clusters of a class (1 at least). A class has its
-    clusters first, in the order of their first rows, and a class without rows has none.
-    """
+    """Cluster the rows [m, C, d] of each class by `finch`, and return the clusters' means [K, C, d] in float64, K the
+    largest number of clusters of a class. A class has its clusters first."""
     columns = zip(table.values.unbind(1), table.held.unbind(1), strict=True)
     return clusters_by_class([column[held] for column, held in columns])
 
 
 def clusters_by_class(rows_by_class: Sequence[Tensor]) -> fm.ClassTable:
-    """Cluster the rows [n_c, d] of each class by `finch`, and return the clusters' means as `class_clusters` does."""
+    """As `class_clusters`, from the rows [n_c, d] of each class."""
     points = [rows.double() for rows in rows_by_class]
     means_by_class = [cluster_means(rows, finch(rows)) if len(rows) else rows for rows in points]
     most = max(1, *(len(means) for means in means_by_class))
@@ -247,10 +201,8 @@ def clusters_by_class(rows_by_class: Sequence[Tensor]) -> fm.ClassTable:
 
 
 def nearest_by_cosine(points: Tensor) -> Tensor:
-    """Return the position of the other point with the largest cosine to each of the points [n, d], n of 2 or more.
-
-    Differences below 1e-12 are rounding, not order: of equally near ones it is the first, on every machine.
-    """
+    """Return the position of the other point with the largest cosine to each of the points [n, d], n of 2 or more; the
+    first of those that differ by less than 1e-12, which is rounding."""
     directions = torch.nn.functional.normalize(points, dim=1, eps=1e-12)
     nearest, start = [], 0
     for block in torch.split(directions, _BLOCK):

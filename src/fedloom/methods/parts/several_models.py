@@ -12,11 +12,8 @@ NOISE = 0.1  # of first weights that cannot be drawn anew, relative to the root 
 
 
 def first_models(task: fm.Task, count: int) -> list[fm.Tree]:
-    """Return `count` different first weights: the run's own, and others drawn like them.
-
-    A net that comes with its weights cannot be drawn anew. Its others are its weights with normal noise of `NOISE`
-    times the root mean square of each trained entry.
-    """
+    """Return `count` different first weights: the run's own, and others drawn the same way. A net that comes with its
+    weights gets normal noise of `NOISE` times the root mean square of each trained entry."""
     return [task.init, *(_other_weights(task, number) for number in range(1, count))]
 
 
@@ -42,10 +39,7 @@ def draws_weights(task: fm.Task) -> bool:
 
 
 def noisy_starts(method: str, count: int, task: fm.Task) -> list[fm.Diagnostic]:
-    """Report if the first weights of several models differ by noise alone.
-
-    method: name of the method, the first word of the diagnostic's code. count: number of models. task: of the run.
-    """
+    """Report, as `method`, if the first weights of `count` models differ by noise alone."""
     if count < 2 or draws_weights(task):
         return []
     message = f"this net comes with its weights: the {count} models start from them with noise of {NOISE:.0%}"
@@ -68,22 +62,14 @@ def models_in(record: fm.Record, count: int) -> list[fm.Tree]:
 
 
 def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
-    """Return the cross-entropy of several models on each sample [B, models], in evaluation mode.
-
-    `consts` has "models", a list of trees.
-
-    `net`, `batch` and `consts` are those of a `LossFunction`.
-    """
+    """Return the cross-entropy of the trees `consts["models"]` on each sample of a `batch` [B, models], in evaluation
+    mode."""
     logits = [net.functional.logits(tree, batch.x) for tree in consts["models"]]
     return torch.stack([fm.cross_entropy(scores, batch.y) for scores in logits], 1)
 
 
 def require_same_net(tasks: Sequence[fm.Task], net: str, option: str) -> None:
-    """Raise `ConfigError` unless one net of the groups' bundles has the same names and shapes in all groups.
-
-    tasks: one for each group of clients with the same bundle. net: name of the net in the bundles. option: the option
-    that names the nets, for the message.
-    """
+    """Raise `ConfigError` unless `net`, which `option` names, has the same entries in the bundles of all groups."""
     entries_by_group = [
         [(n, tuple(v.shape)) for n, v in task.init.items() if n.startswith(f"{net}.")] for task in tasks
     ]
@@ -97,12 +83,8 @@ def require_same_net(tasks: Sequence[fm.Task], net: str, option: str) -> None:
 def pair_predictors(
     method: fm.Method, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext, shared: str
 ) -> dict[str, fm.Predictor]:
-    """Return "personal", the bundle's first net, and the net `shared`, which is "global" where no client is given.
-
-    method: whose private entries complete the server's tree. server: the server's state, with the tree "model". state:
-    the client's state, or None for the server's own model. ctx: the task, whose first weights stand for a missing
-    state. shared: name of the bundle's net that all clients share.
-    """
+    """Return, from a `server` with the tree "model", "personal", the bundle's first net, and the net `shared`, which is
+    "global" if `state` is None."""
     private_record: fm.Record = {"model": method._private(ctx.task.init, ctx.task)} if state is None else state
     tree = method._joined(server, private_record, ctx.task)
     shared_predictor = fm.Predictor(tree, lambda net, x: cast(fm.Bundle, net)[shared](x))

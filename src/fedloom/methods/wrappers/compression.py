@@ -30,10 +30,8 @@ class TopKShare(fm.Options):
 
 
 class Packed(fm.Method):
-    """Base of compressions: `squeezed` on the client, `restored` on the server, both of a change as a vector [d].
-
-    Client state, with `feedback`: what was not sent, one number for each trained entry.
-    """
+    """Base of compressions: `squeezed` on the client and `restored` on the server, both of a change as a vector [d].
+    With `feedback` the client keeps what it did not send, one number for each trained entry."""
 
     packing: ClassVar[str]  # the word of the wrapper
     Packing: ClassVar[type[fm.Options]] = fm.Options
@@ -48,15 +46,12 @@ class Packed(fm.Method):
 
     @abstractmethod
     def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> fm.Tree:
-        """Return a change as tensors to send.
-
-        change: [d], float64. sizes: numbers of the entries that it consists of, one after another. rng: for rounding
-        and sampling at random.
-        """
+        """Return a `change` [d], float64, as tensors to send; `sizes` are the numbers of its entries, and `rng` serves
+        random rounding."""
 
     @abstractmethod
     def restored(self, sent: fm.Tree, sizes: Sequence[int]) -> Tensor:
-        """The change [d], float64, that `squeezed` sent."""
+        """Return the change [d], float64, that `squeezed` sent."""
 
     # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
@@ -95,7 +90,6 @@ class Packed(fm.Method):
         return upload, state
 
     def _change_since(self, key: str, tree: fm.Tree, reference: fm.Tree) -> Tensor:
-        """[d] in float64, of all entries of `tree` since the client had them."""
         flat = torch.cat([value.flatten() for value in tree.values()]).double()
         if self.spec.sends[key].form == "change":
             return flat
@@ -104,7 +98,6 @@ class Packed(fm.Method):
     def _compressed(
         self, change: Tensor, like: Sequence[Tensor], entry: str, ctx: fm.ClientContext
     ) -> tuple[fm.Tree, Tensor]:
-        """Compress a change, and return it with the residual [d], floats as wide as the entries."""
         sizes, rng = [value.numel() for value in like], ctx.task.streams.numpy(entry, ctx.round, ctx.client)
         sent = {
             name: part.to(like[0].dtype) if part.is_floating_point() else part
@@ -129,7 +122,6 @@ class Packed(fm.Method):
         return super().unpack(server, Changed(uploads, whole), of)
 
     def _reconstructed(self, key: str, upload: fm.Record, received: fm.Tree) -> fm.Record:
-        """The upload with one tree as the client had it, but for what compression left out."""
         entry = self.packing_names.entry(key)
         if entry not in upload:
             return upload
@@ -150,7 +142,6 @@ class Packed(fm.Method):
 
     # -- both ------------------------------------------------------------------------------------------------
     def _trees_both_ways(self, received: fm.Record) -> list[str]:
-        """Names of the trees that came down and go up again."""
         sends = self.spec.sends
         return [key for key, sent in sends.items() if sent.form != "own" and isinstance(received.get(key), dict)]
 
@@ -166,8 +157,8 @@ class Packed(fm.Method):
 
 
 class TopK(Packed):
-    """The largest entries of the whole change, as 32-bit indices and values; the others wait. Stich et al., NeurIPS
-    2018, arXiv 1809.07599, Algorithm 1; of d entries the k = ceil(share d) largest in magnitude.
+    """The k = ceil(share d) largest of the d entries of a change, as 32-bit indices and values; the others wait. Stich
+    et al., NeurIPS 2018, arXiv 1809.07599, Algorithm 1.
 
     Example:
         >>> from fedloom.methods import METHODS
@@ -193,15 +184,8 @@ class TopK(Packed):
 
 
 class Int8(Packed):
-    """Each entry as a whole number of steps in -127 .. 127, rounded up or down at random so that its mean is right:
-    QSGD, Alistarh et al., NeurIPS 2017, arXiv 1610.02132, Section 3.1, with the largest magnitude for the norm. A step,
-    one for each tensor, is 1 / 127 of the largest magnitude in it.
-
-    Example:
-        >>> from fedloom.methods import METHODS
-        >>> METHODS.get("fedavg+int8")().squeezed(torch.tensor([127.0, -3.0]), [2], rng)["levels"].tolist()
-        [127, -3]
-    """
+    """QSGD: whole steps in -127 .. 127, rounded at random without bias; a step is 1 / 127 of the largest magnitude of
+    its tensor. Alistarh et al., NeurIPS 2017, arXiv 1610.02132, Section 3.1, with that magnitude for the norm."""
 
     packing, feedback = "int8", False
 
@@ -221,15 +205,8 @@ class Int8(Packed):
 
 
 class Sign(Packed):
-    """The sign of each entry, a bit, times the mean magnitude of its tensor: EF-signSGD. Karimireddy et al., ICML 2019,
-    arXiv 1901.09847, Algorithm 1. The sign of 0 is +.
-
-    Example:
-        >>> from fedloom.methods import METHODS
-        >>> method = METHODS.get("fedavg+sign")()
-        >>> method.restored(method.squeezed(torch.tensor([1.0, -3.0]), [2], rng), [2]).tolist()
-        [2.0, -2.0]
-    """
+    """EF-signSGD: the sign of each entry, a bit (+ for 0), times the mean magnitude of its tensor. Karimireddy et al.,
+    ICML 2019, arXiv 1901.09847, Algorithm 1."""
 
     packing = "sign"
 
@@ -244,7 +221,6 @@ class Sign(Packed):
 
 
 def _spread(numbers: Tensor, sizes: Sequence[int]) -> Tensor:
-    """One number for each tensor -> one for each of its entries [d], float64."""
     return numbers.double().repeat_interleave(torch.tensor(list(sizes)))
 
 

@@ -24,13 +24,9 @@ _BODY = frozenset(fm.Role) - _HEAD  # statistics of batch norm too
 def tuning_phases(
     tuned: Tuned, predictor: fm.Predictor, optimizer: fm.OptimizerSpec, epochs: int, probe_epochs: int | None = None
 ) -> list[fm.Phase]:
-    """Return the phases that tune a predictor's weights on its own predictions.
-
-    tuned: "all" weights; the "head" alone, with the rest of the net in evaluation mode; or "lp_ft", the head and then
-    all weights at a tenth of the rate (Kumar et al., ICLR 2022, arXiv 2202.10054). epochs: passes over the client's
-    data. probe_epochs: of those that tune the head first; None takes `epochs`. optimizer: of the first phase; each
-    phase starts afresh.
-    """
+    """Return the phases that tune a `predictor` on its own predictions: all weights for `epochs` passes; the "head"
+    alone, with the rest in evaluation mode; or "lp_ft", the head for `probe_epochs` and then all weights at a tenth of
+    the rate (Kumar et al., ICLR 2022, arXiv 2202.10054). `optimizer` is that of the first phase."""
     loss = functools.partial(_cross_entropy, predictor.logits)
     if tuned == "all":
         return [fm.Train(loss, epochs, optimizer=optimizer)]
@@ -112,8 +108,6 @@ class FineTuned(fm.Method):
         return {"personal": fm.Predictor(predictors["global"].tree, predictors["global"].logits)}
 
     def _global_predictor(self, task: fm.Task, server: fm.Record) -> fm.Predictor:
-        """Return the base's global model before the first round, as a client of `task` gets it. Raises `ConfigError` if
-        it has none."""
         predictors = super().predictors(server, None, fm.ServerContext(task, 0))
         if "global" not in predictors:
             raise fm.ConfigError(
@@ -135,21 +129,20 @@ class ProbedThenTuned(FineTuned):
     tuning_word, tuned = "lpft", "lp_ft"
     Tuning = ProbingOptions
 
-    def examine(self, tasks: Any, participants: int) -> list[fm.Diagnostic]:
-        for task in tasks:
-            fm.require_trained_head(task, self.name())
-        return super().examine(tasks, participants)
+    def __init__(self, options: BaseModel | None = None) -> None:
+        super().__init__(options)
+        self.spec = replace(self.spec, requires=(*self.spec.requires, "trained_head"))
 
 
 @fm.WRAPPERS.register("finetune")
 def finetuned(base: type[fm.Method]) -> type[fm.Method]:
-    """`base`, whose global model each client tunes before its test."""
+    """Return `base` whose global model each client tunes before its test."""
     return _with_tuning(AllTuned, base)
 
 
 @fm.WRAPPERS.register("lpft")
 def probed_then_tuned(base: type[fm.Method]) -> type[fm.Method]:
-    """`base`, of whose global model each client tunes the head first, and then all weights, before its test."""
+    """Return `base` whose global model each client tunes before its test, the head first."""
     return _with_tuning(ProbedThenTuned, base)
 
 

@@ -100,7 +100,6 @@ class NoisyUploads(Mapping[int, fm.Record]):
         return self._among
 
     def _blank(self, key: str, client: int) -> Value:
-        """Zeros in the shape of an averaged entry, which take no memory."""
         value = self._first[key]
         if isinstance(value, fm.ClassTable):
             sent = cast(fm.ClassTable, self._uploads[client][key]).held if client in self._uploads else None
@@ -124,8 +123,8 @@ class NoisyUploads(Mapping[int, fm.Record]):
 
     # -- trees -----------------------------------------------------------------------------------------------
     def _mean_tree(self, key: str, like: fm.Tree, rng: np.random.Generator) -> fm.Tree:
-        """Return the server's tree, plus (sum of cut changes + noise) / m. Counters stay as they were, because they
-        would have no noise, and so do frozen parameters, which no client changes."""
+        """Return the server's tree plus (sum of cut changes + noise) / m. Counters and frozen parameters stay as they
+        were."""
         reference = self._had(key, like)
         sums = {name: torch.zeros(reference[name].shape, dtype=torch.float64) for name in self._noised(like)}
         for client in self._counted:
@@ -154,12 +153,11 @@ class NoisyUploads(Mapping[int, fm.Record]):
         return self._scales[client]
 
     def _noised(self, tree: fm.Tree) -> list[str]:
-        """Return the names of the entries whose changes count, and whose mean gets noise."""
         frozen = self._ctx.task.frozen
         return [name for name, value in tree.items() if value.is_floating_point() and name not in frozen]
 
     def _had(self, key: str, like: fm.Tree) -> fm.Tree:
-        """The entries that changes are counted from: the server's, or zero for what is a change itself."""
+        """Return the entries that changes are counted from: the server's, or zero for an upload that is a change."""
         had = self._server.get(key)
         whole = isinstance(had, dict) and self._sends[key].form == "whole"
         server_tree: fm.Tree = cast(fm.Tree, had) if whole else {}
@@ -169,7 +167,7 @@ class NoisyUploads(Mapping[int, fm.Record]):
 
     # -- class tables ----------------------------------------------------------------------------------------
     def _mean_table(self, key: str, like: fm.ClassTable, rng: np.random.Generator) -> fm.ClassTable:
-        """Rows: the sum of cut rows over the number of holders, both with noise. A class is held if that number rounds
+        """Divide the sum of cut rows by the number of holders, both with noise. A class is held if that number rounds
         to 1 or more."""
         rows, holders = torch.zeros_like(like.values, dtype=torch.float64), torch.zeros(like.held.shape).double()
         for client in self._counted:
@@ -181,10 +179,7 @@ class NoisyUploads(Mapping[int, fm.Record]):
         return fm.ClassTable.from_sums(rows, torch.where(holders >= 0.5, holders.clamp(min=1), 0))
 
     def _own_table(self, key: str, rows: Tensor | None, client: int) -> fm.ClassTable:
-        """A client's cut rows with noise. All classes count as held, because its own mask would have no noise.
-
-        rows: zero for the classes that it lacks; None for a client that does not count.
-        """
+        """Add noise to a client's cut rows. All classes count as held, because its own mask would have no noise."""
         like = cast(fm.ClassTable, self._first[key])
         rng = self._ctx.task.streams.numpy(f"dp.{key}", self._ctx.round, client)
         noise = self._options.noise * self._table_length(self._own_tables) * _normal(like.values.shape, rng)
@@ -192,10 +187,8 @@ class NoisyUploads(Mapping[int, fm.Record]):
         return fm.ClassTable(values.to(like.values.dtype), torch.ones_like(like.held))
 
     def _cut_rows(self, client: int, keys: list[str]) -> dict[str, Tensor]:
-        """Return the rows of a client's tables `keys`, in float64, within the allowed length; 0 if not all are finite.
-
-        Rows are cut to `row_clip` one by one, and then the tables together to `table_clip`.
-        """
+        """Cut the rows of a client's tables one by one to `row_clip`, then together to `table_clip`; 0 if not all are
+        finite."""
         rows = {key: cast(fm.ClassTable, self._uploads[client][key]).values.double() for key in keys}
         if not all(bool(values.isfinite().all()) for values in rows.values()):
             return {key: torch.zeros_like(values) for key, values in rows.items()}
@@ -208,17 +201,14 @@ class NoisyUploads(Mapping[int, fm.Record]):
         return {key: scale * values for key, values in rows.items()}
 
     def _table_length(self, keys: list[str]) -> float:
-        """Longest that the tables `keys` of a client can be together once they are cut."""
         row_clip, table_clip = self._options.row_clip, self._options.table_clip
         return table_clip if row_clip is None else min(table_clip, row_clip * self._classes(keys) ** 0.5)
 
     def _classes(self, keys: list[str]) -> int:
-        """Number of rows of the tables `keys` of a client that holds all classes."""
         return sum(cast(fm.ClassTable, self._first[key]).held.numel() for key in keys)
 
 
 def _cut(length: float, square: float) -> float:
-    """Return the factor that cuts a vector of squared length `square` to `length`; 0 if that is not finite."""
     return min(1.0, length / max(square**0.5, 1e-300)) if np.isfinite(square) else 0.0
 
 

@@ -24,7 +24,6 @@ from fedloom.core.errors import MissingPackageError
 from fedloom.core.records import Value
 from fedloom.methods.contract.means import ByNumber
 from fedloom.methods.contract.method import LATER
-from fedloom.methods.contract.optional_hooks import OptionalHooks
 from fedloom.methods.wrappers.noisy_uploads import NoisyUploads
 from fedloom.methods.wrappers.robust import MEANS
 from fedloom.methods.wrappers.wrapping import alone
@@ -33,7 +32,7 @@ Sampling = Literal["poisson", "fixed"]
 
 
 def require_accountant(name: str) -> None:
-    """Raises `MissingPackageError` where `dp-accounting` is not installed; `name` needs it."""
+    """Raise `MissingPackageError` where `dp-accounting` is not installed; `name` needs it."""
     if find_spec("dp_accounting") is None:  # importing it takes two seconds
         raise MissingPackageError(f"{name}: the package dp-accounting is not installed; install fedloom[dp]")
 
@@ -41,14 +40,10 @@ def require_accountant(name: str) -> None:
 def epsilon(
     noise: float, releases: int, rounds: int, drawn: int, clients: int, sampling: Sampling, delta: float
 ) -> float:
-    """Return epsilon at `delta` after rounds of Gaussian releases; 0 for none.
-
-    noise: standard deviation over the longest contribution of a client. releases: releases of a round. rounds: number
-    of rounds. drawn: number of clients that a round draws. clients: number of all clients. sampling: "poisson", each is
-    drawn independently with probability drawn / clients, and neighbours differ by a client that is there or not;
-    "fixed", exactly so many are drawn without replacement, and neighbours differ by a client that is another one, which
-    moves a sum twice as far. delta: probability, in (0, 1), with which the bound may fail.
-    """
+    """Return epsilon at `delta` after `rounds` of `releases` Gaussian releases each; `noise` is the standard deviation
+    over the longest contribution. "poisson" `sampling` draws each client with probability drawn / clients, and
+    neighbours differ by one client. "fixed" draws exactly `drawn` of `clients`, and neighbours replace one, which moves
+    a sum twice as far."""
     if not rounds or not releases:
         return 0.0
     from dp_accounting import rdp
@@ -59,7 +54,6 @@ def epsilon(
 
 @functools.lru_cache(maxsize=64)
 def _each_round(noise: float, releases: int, drawn: int, clients: int, sampling: Sampling) -> tuple[Any, Any]:
-    """The orders of Renyi divergence, and what a round spends of each."""
     import dp_accounting
     from dp_accounting import NeighboringRelation, rdp
 
@@ -109,14 +103,7 @@ class Options(fm.Options):
 
 
 class DP(fm.Method):
-    """Means with noise in the place of means. Server state: rounds with noise so far, and releases in each of them.
-
-    Example:
-        >>> from fedloom.methods import METHODS
-        >>> method = METHODS.get("fedavg+dp").configured("sound", {"dp_clip": 0.5})
-        >>> method.dp.clip, method.dp.noise
-        (0.5, 1.0)
-    """
+    """Replaces means by means with noise. Server state: rounds with noise so far, and releases in each of them."""
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
@@ -138,7 +125,7 @@ class DP(fm.Method):
         for word, unnoised in (("before the first", super().opening()), ("after the last", super().closing())):
             if unnoised is not None:
                 raise fm.ConfigError(f"{self.name()}: the round {word} one would send a mean without noise")
-        if super().select.__func__ is not OptionalHooks.select:  # type: ignore[attr-defined]
+        if super().select.__func__ is not fm.Method.select:  # type: ignore[attr-defined]
             raise fm.ConfigError(
                 f"{self.name()}: the method chooses its clients, and epsilon is of clients drawn by chance"
             )
@@ -163,7 +150,6 @@ class DP(fm.Method):
             )
 
     def _shown(self, tasks: Sequence[fm.Task], participants: int) -> int:
-        """The number of uploads that the method inside sees in a round: of all clients where their tables get noise."""
         own_tables = any(sent.dp == "noise" and sent.per_client for sent in self.spec.sends.values())
         return tasks[0].clients if own_tables and self.dp.sampling == "poisson" else participants
 
@@ -197,7 +183,6 @@ class DP(fm.Method):
             )
 
     def noised(self) -> set[str]:
-        """Return the upload entries of which the server gets the mean with noise."""
         return {name for name, sent in self.spec.sends.items() if not sent.per_client}
 
     # -- who takes part --------------------------------------------------------------------------------------
@@ -207,14 +192,12 @@ class DP(fm.Method):
         return self._drawn_by_chance(count, ctx) or [self._stand_in(ctx)]
 
     def _drawn_by_chance(self, count: int, ctx: fm.ServerContext) -> list[int]:
-        """Draw the clients of a round, each with probability count / clients. There may be none."""
         clients = ctx.task.clients
         chances = ctx.task.streams.numpy("dp.participants", ctx.round).random(clients)
         return [int(client) for client in np.flatnonzero(chances < count / clients)]
 
     @staticmethod
     def _stand_in(ctx: fm.ServerContext) -> int:
-        """Choose the client that trains in a round for which nobody was drawn. Its upload does not count."""
         return int(ctx.task.streams.numpy("dp.stand_in", ctx.round).integers(ctx.task.clients))
 
     # -- server ----------------------------------------------------------------------------------------------
@@ -255,11 +238,9 @@ class DP(fm.Method):
         return super().predictors(self._without_ledger(server), state, ctx)
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
-        """Report nothing, because diagnostics of the method can reveal single clients' uploads."""
         return []
 
     def figures(self, server: fm.Record, ctx: fm.ServerContext) -> Mapping[str, float]:
-        """epsilon and delta of all rounds so far."""
         rounds, releases = (int(fm.get_number(server, self.dp_names.entry(name))) for name in _OWN)
         clients, dp = ctx.task.clients, self.dp
         delta = self._target_delta(clients)
@@ -275,6 +256,6 @@ class DP(fm.Method):
 
 @fm.WRAPPERS.register("dp")
 def with_dp(base: type[fm.Method]) -> type[fm.Method]:
-    """`base` with means that keep clients private. Raises `ConfigError` if it has a robust mean, or this, already."""
+    """Return `base` with noise on its means. Raises `ConfigError` if it has a robust mean, or this, already."""
     alone(base, "dp", MEANS, "a robust mean", "would find no mean to add noise to")
     return fm.wrapped(DP, base, "dp", Options)

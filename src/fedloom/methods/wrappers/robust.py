@@ -165,12 +165,12 @@ def finite_uploads(uploads: fm.Uploads) -> fm.Uploads:
 
 
 def each_needed(spec: fm.Spec, names: set[str]) -> fm.Spec:
-    """The spec of a method whose server now sees every client's own of these."""
+    """Return a spec whose server sees every client's own entries of these `names`."""
     return replace(spec, sends={n: replace(s, per_client=True) if n in names else s for n, s in spec.sends.items()})
 
 
 def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
-    """A rule for vectors [m, p] -> [p], applied to trees, class tables or tensors; integer entries are the first's."""
+    """Apply a rule for vectors [m, p] -> [p] to trees, class tables or tensors; integer entries are the first's."""
     example = values[0]
     if isinstance(example, dict):
         names = [name for name, value in example.items() if value.is_floating_point()]
@@ -194,13 +194,8 @@ def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
 def applied_by_number(
     rule: Callable[[Tensor], Tensor], trees: Sequence[fm.Tree], weights: Sequence[fm.Tree]
 ) -> fm.Tree:
-    """Apply a rule of coordinates to trees, each number over the trees in which it has a weight above 0.
-
-    rule: reduces rows [m, p] to [p], each column by itself. trees: trees of equal shapes. weights: the weight of every
-    number of every tree.
-
-    Returns a tree with 0 where no tree has a weight; integer entries are the first's.
-    """
+    """Apply a rule of coordinates to trees of equal shapes, each number over the trees whose `weights` at it are above
+    0; the result is 0 without any, and integer entries are the first's."""
     first = trees[0]
     names = [name for name, value in first.items() if value.is_floating_point()]
     rows = torch.stack([flat(tree, names) for tree in trees])
@@ -217,7 +212,7 @@ def applied_by_number(
 
 
 def flat(tree: fm.Tree, names: Sequence[str]) -> Tensor:
-    """Some entries of a tree as one float64 vector."""
+    """Return some entries of a tree as one float64 vector."""
     return torch.cat([tree[name].flatten().double() for name in names])
 
 
@@ -347,5 +342,5 @@ for _kind in (Median, Trimmed, Krum, MultiKrum, Bulyan, GeometricMedian):
 
 @fm.WRAPPERS.register("normbound")
 def with_norm_bound(base: type[fm.Method]) -> type[fm.Method]:
-    """`base` with bounded changes."""
+    """Return `base` with bounded changes."""
     return _put_over(NormBound, base, "normbound", Bound)

@@ -27,11 +27,9 @@ class Names:
     wraps: bool
 
     def entry(self, name: str) -> str:
-        """An entry's name in states, payloads, constants and statistics."""
         return f"{self.word}.{name}" if self.wraps else name
 
     def options(self, kind: type[O], options: Any) -> O:
-        """The wrapper's own options out of those of the whole method."""
         prefix = f"{self.word}_" if self.wraps else ""
         return kind(**{name: getattr(options, prefix + name) for name in kind.model_fields})
 
@@ -59,10 +57,8 @@ def averaged(method: Method, wrapper: str) -> set[str]:
 
 
 def alone(base: type[Method], word: str, others: Collection[str], has: str, why: str) -> None:
-    """Raise `ConfigError` if `base` is in one of the wrappers `others` already, of which a method takes one.
-
-    has, why: what it has then, and what the wrapper `word` would do.
-    """
+    """Raise `ConfigError` if `base` is in one of the wrappers `others`, which exclude each other: it `has` one, and
+    `word` `why`."""
     if set(base.wrappers) & (set(others) - {word}):
         raise ConfigError(f"{base.name()} has {has} already: {word} {why}; take one")
 
@@ -114,10 +110,8 @@ def _restored(name: str, options: dict[str, Any]) -> Method:
 
 
 class Changed(Mapping[int, Record]):
-    """Uploads, each changed by `change(client, upload)` when it is asked for, and no sooner.
-
-    The last one is kept: a mean asks for an upload and its weight in turn.
-    """
+    """Uploads, each changed by `change(client, upload)` on access. The last is kept: a mean asks for upload and weight
+    in turn."""
 
     def __init__(self, uploads: Uploads, change: Callable[[int, Record], Record]) -> None:
         self._uploads, self._change = uploads, change
@@ -136,12 +130,7 @@ class Changed(Mapping[int, Record]):
 
 
 class Selected(Mapping[int, Record]):
-    """The uploads of some clients, each read when it is asked for.
-
-    Args:
-        uploads: the uploads of all.
-        clients: ids of those that stay, in their order.
-    """
+    """The uploads of some `clients`, each read on access."""
 
     def __init__(self, uploads: Uploads, clients: Sequence[int]) -> None:
         self._uploads, self._clients = uploads, dict.fromkeys(clients)
