@@ -138,11 +138,7 @@ DOORS = [
         refused=("dates", "40 of 40"),
     ),
     # ids, row numbers, copies
-    Door(
-        "ids in words",
-        by_row(lambda row: f"P{row:04}"),
-        refused=("40 different words in 40 rows", "'P0000'"),
-    ),
+    Door("ids in words", by_row(lambda row: f"P{row:04}"), refused=("40 different words in 40 rows", "'P0000'")),
     Door("ids in numbers", by_row(lambda row: row * 7919 % 100003), {"features": _BOTH}, notes=(_IDS,)),
     Door(
         "ids that repeat",
@@ -160,12 +156,7 @@ DOORS = [
         notes=(("have the name of an id", "'patientID', 'visit_id'"),),
     ),
     Door("row numbers", column(range(5, ROWS + 5)), {"features": _BOTH}, notes=(("count the rows", "'v'"),)),
-    Door(
-        "a copy of the label",
-        by_row(lambda row: row % 2),
-        {"train": 32},
-        notes=(("say the label", "'v'"),),
-    ),
+    Door("a copy of the label", by_row(lambda row: row % 2), {"train": 32}, notes=(("say the label", "'v'"),)),
     Door(
         "a copy of the owner",
         raw(text_of({"age": AGES, "site": _SITES, "ward": [site * 10 for site in _SITES], "ill": ILL}), owner="site"),

@@ -51,10 +51,7 @@ def near(value: float) -> Any:
 
 @pytest.mark.parametrize(
     "engine",
-    [
-        "serial",
-        *(pytest.param(engine, marks=pytest.mark.matrix) for engine in ("threads", "processes", "batched")),
-    ],
+    ["serial", *(pytest.param(engine, marks=pytest.mark.matrix) for engine in ("threads", "processes", "batched"))],
 )
 @pytest.mark.parametrize(
     ("method", "protocol"), [("fedavg", "global/global"), ("fedavg", "global/local"), ("local", "personal/local")]

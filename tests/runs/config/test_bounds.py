@@ -44,8 +44,7 @@ def test_a_number_without_a_bound_is_refused(key, value):
 
 
 @pytest.mark.parametrize(
-    ("key", "value"),
-    [("batch_size", 10**9), ("checkpoint.seconds", float("inf")), ("seed", 2**62), ("rounds", 10**6)],
+    ("key", "value"), [("batch_size", 10**9), ("checkpoint.seconds", float("inf")), ("seed", 2**62), ("rounds", 10**6)]
 )
 def test_large_numbers_that_mean_something_stay(key, value):
     parse(overlaid(VALUES, nested(key, value)))

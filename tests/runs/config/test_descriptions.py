@@ -20,7 +20,7 @@ def sections_below(kind):
     yield kind
     for field in fields_of(kind).values():
         for annotation in (field.annotation, *get_args(field.annotation)):
-            if fields_of(annotation) is not None:
+            if fields_of(annotation):
                 yield from sections_below(annotation)
 
 

@@ -224,10 +224,7 @@ def forge_checkpoint(round_: Path, **changed: Any) -> None:
 
 def go_on(folder: Path) -> None:
     """Resume and take a model: an error of one line, or none."""
-    for action in (
-        lambda: fl.load(folder, client=0),
-        lambda: run(parse(VALUES), out=folder, existing="resume"),
-    ):
+    for action in (lambda: fl.load(folder, client=0), lambda: run(parse(VALUES), out=folder, existing="resume")):
         try:
             action()
         except FedloomError as error:

@@ -15,10 +15,7 @@ from fedloom.runs.storage.folders import explain_shortage
 @pytest.mark.parametrize(
     ("error", "says"),
     [
-        (
-            OSError(errno.ENOSPC, "x"),
-            "runs/a: no space left on the device; the last checkpoint is intact: free",
-        ),
+        (OSError(errno.ENOSPC, "x"), "runs/a: no space left on the device; the last checkpoint is intact: free"),
         (OSError(errno.EDQUOT, "x"), "quota"),
         (OSError(errno.EFBIG, "x"), "ulimit -f"),
         (OSError(errno.ENOMEM, "x"), "out of memory"),

@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from itertools import product
 from typing import Any
 
 from fedloom.core.errors import ConfigError
 from fedloom.runs.config.keys import refuse_many
-from fedloom.runs.config.kinds import KIND_KEYS, copied, fitted_to_kinds, has_key
+from fedloom.runs.config.kinds import KIND_KEYS, at, copied, fitted_to_kinds, has_key
 from fedloom.runs.config.run_config import RunConfig, parse
+from fedloom.runs.storage.schemas import leaves
 
 _SEEDS = 3
 
@@ -75,11 +76,8 @@ def grid_points(
             _set_value(plain, key, value)
         fitted = fitted_to_kinds(plain, axes)
         config = parse(fitted)
-        chosen_values = {
-            key: value
-            for key, value in zip(order, chosen, strict=True)
-            if key not in ("method", "seed") and has_key(fitted, key)
-        }
+        listed = zip(order[:-2], chosen[:-2], strict=True)  # without method and seed
+        chosen_values = {key: value for key, value in listed if has_key(fitted, key)}
         points_by_fingerprint.setdefault(config.fingerprint(), GridPoint(chosen_values, fitted, config))
     return list(points_by_fingerprint.values())
 
@@ -95,7 +93,7 @@ def _seeds(first: Any, seeds: int | Sequence[int]) -> list[int]:
 
 def _axes(values: dict[str, Any]) -> dict[str, list[Any]]:
     """Return the lists to compare element by element, by dotted key; `values` keep the first element of each."""
-    lists = dict(_lists(values))
+    lists = {key: value for key, value in leaves(values) if isinstance(value, list)}
     axes: dict[str, list[Any]] = {}
     for key in ("method", "seed"):
         _add_axis(values, axes, key, lists.pop(key))
@@ -125,19 +123,9 @@ def _add_axis(values: dict[str, Any], axes: dict[str, list[Any]], key: str, elem
     _set_value(values, key, elements[0])
 
 
-def _lists(values: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, list[Any]]]:
-    for key, value in values.items():
-        if isinstance(value, list):
-            yield f"{prefix}{key}", value
-        elif isinstance(value, dict):
-            yield from _lists(value, f"{prefix}{key}.")
-
-
 def _set_value(values: dict[str, Any], key: str, value: Any) -> None:
     *sections, last = key.split(".")
-    for section in sections:
-        values = values[section]
-    values[last] = value
+    at(values, sections)[last] = value
 
 
 # By the model that a protocol tests. A gain of a global model is one over FedAvg, and the pooled data are the most that

@@ -8,7 +8,7 @@ import math
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
-from typing import Annotated, Any, get_args
+from typing import Annotated, Any, TypeVar, get_args
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from pydantic.errors import PydanticUserError
@@ -21,6 +21,7 @@ from fedloom.nets import MODELS
 from fedloom.nets.blocks import model_options
 from fedloom.runs.storage.schemas import leaves
 
+T = TypeVar("T")
 # Replaces pydantic's message "Input should be a valid dictionary or instance of ...", which means nothing in YAML.
 _SECTION = "a section holds keys with values, as {key: value} or key.name=value"
 _UNION_MEMBER = re.compile(
@@ -30,15 +31,11 @@ _MESSAGES = {"model_type": _SECTION, "dataclass_type": _SECTION, "dict_type": _S
 
 
 def explain_validation_error(
-    error: ValidationError, section: str, model: type[BaseModel], more_keys: Sequence[str] = ()
+    error: ValidationError, section: str, model: type[Any], more_keys: Sequence[str] = ()
 ) -> ConfigError:
-    """Return the first problem that pydantic found as a `ConfigError`.
+    """Return the first problem that pydantic found, when it built `model`, as a `ConfigError`.
 
-    Args:
-        error: what pydantic raised.
-        section: the dotted key of the section, "" at the top.
-        model: the class that pydantic was to build.
-        more_keys: further keys of the section, to suggest for one that is misspelt.
+    section: the dotted key of the section, "" at the top. more_keys: further keys of it, to suggest for a misspelt one.
     """
     first = error.errors()[0]
     is_unknown = first["type"] in ("extra_forbidden", "unexpected_keyword_argument")
@@ -47,10 +44,8 @@ def explain_validation_error(
     location = [str(part) for part in (*(part for part in path if not _is_union_member(part)), *typed)]
     key = ".".join([*filter(None, [section]), *location])
     if is_unknown:
-        allowed = keys_at(model, location[:-1])
-        return UnknownKeyError(
-            key.rpartition(".")[0], location[-1], {*allowed, *(more_keys if len(location) == 1 else ())}
-        )
+        allowed = {*fields_at(model, location[:-1]), *(more_keys if len(location) == 1 else ())}
+        return UnknownKeyError(key.rpartition(".")[0], location[-1], allowed)
     if first["type"] == "missing":
         return ConfigError(f"{key} is missing: {model.__name__} needs it")
     message = _MESSAGES.get(first["type"], f"{first['msg'][0].lower()}{first['msg'][1:]}")
@@ -81,51 +76,44 @@ def with_hint_across_sections(error: UnknownKeyError, sections: Mapping[str, Seq
 
 
 def build_named(kinds: Registry[Any], values: Mapping[str, Any], path: str) -> Any:
-    """Build the object that an entry `{name: ..., further keys}` of a config describes.
+    """Build the object that an entry `{name: ..., further keys}` of a config describes, by the registry `kinds`.
 
-    Args:
-        kinds: the registry that has the class of each name.
-        values: the entry.
-        path: the entry's dotted key, for messages.
-
-    Raises `ConfigError` for an unknown name or key, and for a value that the class refuses.
+    Raises `ConfigError`, with the entry's dotted key `path`, for an unknown name or key, and for a refused value.
     """
-    keys = {str(key): value for key, value in values.items() if key != "name"}
     if not isinstance(values.get("name"), str):
         raise ConfigError(f"{path}: need a name; known: {', '.join(kinds.names())}")
-    kind = kinds.get(values["name"])
+    return built(kinds.get(values["name"]), {str(key): value for key, value in values.items() if key != "name"}, path)
+
+
+def built(kind: type[T], keys: Mapping[str, Any], section: str) -> T:
+    """Build `kind` from the keys of a dotted section. Raises `ConfigError` for the first that it refuses."""
     try:
         return kind(**keys)
     except ValidationError as error:
-        raise explain_validation_error(error, path, kind) from None
+        raise explain_validation_error(error, section, kind) from None
 
 
 def keys_with_sections(model: Any, section: str = "") -> Iterator[tuple[str, str]]:
     """Yield section and name of every key below a model or a pydantic dataclass."""
-    for name, field in (fields_of(model) or {}).items():
+    for name, field in fields_of(model).items():
         yield section, name
         for kind in (field.annotation, *get_args(field.annotation)):
             yield from keys_with_sections(kind, f"{section}.{name}" if section else name)
 
 
-def keys_at(model: Any, path: Sequence[str]) -> set[str]:
-    """Return the keys of the section at `path` of a pydantic model or dataclass."""
-    fields = fields_of(model) or {}
+def fields_at(model: Any, path: Sequence[str]) -> Mapping[str, Any]:
+    """Return the fields of the section at `path` of a pydantic model or dataclass; none where there is no section."""
+    fields = fields_of(model)
     for part in path:
         annotation = fields[part].annotation if part in fields else None
-        inner_sections = [kind for kind in (annotation, *get_args(annotation)) if fields_of(kind) is not None]
-        if not inner_sections:
-            return set()
-        fields = fields_of(inner_sections[0]) or {}
-    return set(fields)
-
-
-def fields_of(kind: Any) -> Mapping[str, Any] | None:
-    """Return the fields of a pydantic model or dataclass by name; None for anything else."""
-    if isinstance(kind, type) and issubclass(kind, BaseModel):
-        return kind.model_fields
-    fields: Mapping[str, Any] | None = getattr(kind, "__pydantic_fields__", None)
+        fields = next(filter(None, map(fields_of, (annotation, *get_args(annotation)))), {})
     return fields
+
+
+def fields_of(kind: Any) -> Mapping[str, Any]:
+    """Return the fields of a pydantic model or dataclass by name; none for anything else."""
+    fields = kind.model_fields if isinstance(kind, type) and issubclass(kind, BaseModel) else None
+    return fields or getattr(kind, "__pydantic_fields__", None) or {}
 
 
 def check_options(model: str, options: Mapping[str, Any]) -> None:
@@ -151,21 +139,17 @@ def _adapter_of(factory: Callable[..., Any], model: str, option: str) -> TypeAda
 
 
 def sections_by_key(config: type[BaseModel], method: str) -> dict[str, list[str]]:
-    """Return the sections that know a key, by its name: the config's first, then the scenario's, `method`'s and the
-    models'. Other methods only count for keys that no other section knows."""
-    sections_of_key: dict[str, list[str]] = {}
-    for section, key in _every_key(config, method):
-        _add_section(sections_of_key, section, key)
-    sections_of_other_methods: dict[str, list[str]] = {}
-    for name, kind in METHODS:
-        for section, key in keys_with_sections(kind.Options, name):
-            _add_section(sections_of_other_methods, section, key)
-    return sections_of_other_methods | sections_of_key
+    """Return the sections that know a key, by its name: those of `config` first, then the scenario's, `method`'s and
+    the models'. Other methods only count for keys that no other section knows."""
+    of_methods = (pair for name, kind in METHODS for pair in keys_with_sections(kind.Options, name))
+    return _sections_of_keys(of_methods) | _sections_of_keys(_every_key(config, method))
 
 
-def _add_section(sections_of_key: dict[str, list[str]], section: str, key: str) -> None:
-    if section not in sections_of_key.setdefault(key, []):
-        sections_of_key[key].append(section)
+def _sections_of_keys(pairs: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+    sections: dict[str, list[str]] = {}
+    for section, key in dict.fromkeys(pairs):
+        sections.setdefault(key, []).append(section)
+    return sections
 
 
 def _every_key(config: type[BaseModel], method: str) -> Iterator[tuple[str, str]]:
@@ -223,19 +207,12 @@ def refuse_many(subject: str, counts: Iterable[int], largest: int = MAX_RUNS) ->
 
 
 def refuse_booleans(written: Any, read: Any, path: str = "") -> None:
-    """Raise `ConfigError` for the first true or false in `written` that pydantic read as a number.
-
-    Args:
-        written: values as the user wrote them.
-        read: the same values after validation.
-        path: the dotted key of these values, for the message.
+    """Raise `ConfigError` for the first true or false in `written` that pydantic `read` as a number; `path` is its key.
 
     Example:
         >>> refuse_booleans({"rounds": [True]}, {"rounds": (1,)})
         Traceback (most recent call last):
-        fedloom.core.errors.ConfigError: rounds.0 = True: need a number, as 1; true would be read as 1
-        >>> refuse_booleans({"mask": True}, {"mask": True})
-    """
+        fedloom.core.errors.ConfigError: rounds.0 = True: need a number, as 1; true would be read as 1"""
     if isinstance(written, bool):
         if isinstance(read, int | float) and not isinstance(read, bool):
             word = str(written).lower()
@@ -243,10 +220,6 @@ def refuse_booleans(written: Any, read: Any, path: str = "") -> None:
     elif isinstance(written, Mapping) and isinstance(read, Mapping):
         for key, value in written.items():
             refuse_booleans(value, read.get(key), f"{path}.{key}" if path else str(key))
-    elif _is_list(written) and _is_list(read):
+    elif isinstance(written, list | tuple) and isinstance(read, list | tuple):
         for index, (value, found) in enumerate(zip(written, read, strict=False)):
             refuse_booleans(value, found, f"{path}.{index}")
-
-
-def _is_list(value: Any) -> bool:
-    return isinstance(value, Sequence) and not isinstance(value, str)

@@ -107,11 +107,8 @@ def model_configs(key: str | ModelConfig | Sequence[str | ModelConfig]) -> list[
     """Return the models that the key names, groups replaced by their models."""
     configs: list[ModelConfig] = []
     for model in [key] if isinstance(key, str | ModelConfig) else key:
-        configs += (
-            [ModelConfig(name=name) for name in MODEL_GROUPS.get(model, (model,))]
-            if isinstance(model, str)
-            else [model]
-        )
+        names = MODEL_GROUPS.get(model, (model,)) if isinstance(model, str) else ()
+        configs += [ModelConfig(name=name) for name in names] or [model]  # type: ignore[list-item]
     return configs
 
 

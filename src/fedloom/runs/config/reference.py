@@ -21,6 +21,7 @@ from fedloom.nets.blocks import model_options
 from fedloom.runs.config.run_config import RunConfig
 
 _TYPES = {"integer": "integer", "number": "number", "string": "text", "boolean": "true or false", "null": "null"}
+_BOUNDS = {"minimum": "at least", "exclusiveMinimum": "above", "maximum": "at most", "exclusiveMaximum": "below"}
 # Sections that a config may also give as a word, their name.
 _NAMED_SECTIONS = ("engine", "optimizer")
 
@@ -31,7 +32,7 @@ class ConfigKey:
 
     path: where it is written, with dots (`optimizer.lr`); N is the index in a list. part: the part that knows the key,
     e.g. `partition dirichlet`, empty if every run does. values: type and range, or the choices. default: a plain value,
-    None also for a `required` key; for a section a mapping. meaning: description in whole sentences.
+    None also for a `required` key; for a section a mapping.
     """
 
     path: str
@@ -52,21 +53,16 @@ class ConfigKey:
         return self.default if isinstance(self.default, str) else json_text(self.default, default=str)
 
 
-def config_keys() -> list[ConfigKey]:
-    """Return every key: those of all runs first, then those of sources, partitions, skews, attacks, models, methods."""
-    return list(_all_keys())
-
-
 def matching_keys(name: str) -> list[ConfigKey]:
     """Return the keys of a section, the key of a path, or else all keys whose last word is `name`.
 
     Keys of a section that a last word names come with it. Raises `ConfigError` with the nearest name if there is none.
     """
     keys = config_keys()
-    is_path = any(key.path == name or key.path.startswith(f"{name}.") for key in keys)
+    is_path = any(f"{key.path}.".startswith(f"{name}.") for key in keys)
     paths = {key.path for key in keys if key.path.rpartition(".")[2] == name}
     roots = {name} if is_path else paths
-    matching = [key for key in keys if any(key.path == root or key.path.startswith(f"{root}.") for root in roots)]
+    matching = [key for key in keys if any(f"{key.path}.".startswith(f"{root}.") for root in roots)]
     if not matching:
         names = {word for key in keys for word in (key.path, key.path.rpartition(".")[2])}
         raise ConfigError(f"no config key {short_repr(name)}: {suggest_name(name, names)}")
@@ -101,6 +97,11 @@ def config_schema() -> dict[str, Any]:
         }
         sections |= properties.get("$defs", {})
     return {"$schema": "https://json-schema.org/draft/2020-12/schema", **schema}
+
+
+def config_keys() -> list[ConfigKey]:
+    """Return every key: those of all runs first, then those of sources, partitions, skews, attacks, models, methods."""
+    return list(_all_keys())
 
 
 def _all_keys() -> Iterator[ConfigKey]:
@@ -183,17 +184,7 @@ def _values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
     if schema.get("type") == "object":
         return "{key: value}"
     kind = _TYPES.get(str(schema.get("type")), "any value")
-    bounds = [
-        f"{words} {schema[key]:,}"
-        for key, words in (
-            ("minimum", "at least"),
-            ("exclusiveMinimum", "above"),
-            ("maximum", "at most"),
-            ("exclusiveMaximum", "below"),
-        )
-        if key in schema
-    ]
-    return ", ".join([kind, *bounds])
+    return ", ".join([kind, *(f"{words} {schema[key]:,}" for key, words in _BOUNDS.items() if key in schema)])
 
 
 _NAMED = 5  # names in a message
@@ -221,19 +212,18 @@ def ready_configs() -> list[ReadyConfig]:
 def find_ready(name: str) -> ReadyConfig:
     """The one called `name`, or the only one that starts so. Raises `ConfigError` with the nearest name."""
     ready = {r.name: r for r in ready_configs()}
-    starting = [r for key, r in ready.items() if key == name] or [r for key, r in ready.items() if key.startswith(name)]
+    starting = [name] if name in ready else [key for key in ready if key.startswith(name)]
     if len(starting) != 1:
-        several = f"{', '.join(r.name for r in starting[:_NAMED])}"
-        several += f" and {len(starting) - _NAMED} more" if len(starting) > _NAMED else ""
-        hint = f"{several} start so; write more of it" if starting else _hint(name, ready)
-        raise ConfigError(f"unknown scenario {short_repr(name)}: {hint}")
-    return starting[0]
+        more = f" and {len(starting) - _NAMED} more" if len(starting) > _NAMED else ""
+        several = f"{', '.join(starting[:_NAMED])}{more} start so; write more of it"
+        raise ConfigError(f"unknown scenario {short_repr(name)}: {several if starting else _hint(name, ready)}")
+    return ready[starting[0]]
 
 
 def find_config(path: Path) -> Path:
     """The config file that a person means: `path` itself, or the ready one of that name, with or without `configs/` and
     `.yaml`, where there is no such file. Raises `ConfigError` that says where configs are."""
-    if path.is_file() or (path.exists() and not path.is_dir()):
+    if path.exists() and not path.is_dir():
         return path
     ready = _paths()
     name = path.as_posix().removeprefix("configs/").removesuffix(".yaml")
@@ -259,7 +249,8 @@ def _hint(name: str, ready: Mapping[str, object]) -> str:
 def _folder() -> Path:
     """Find `configs/`: next to the installed package, or at the root of a checkout."""
     package = Path(__file__).resolve().parents[2]
-    for folder in (package / "configs", package.parents[1] / "configs"):
+    folders = [package / "configs", package.parents[1] / "configs"]
+    for folder in folders:
         if (folder / "demo.yaml").is_file():
             return folder
-    raise ConfigError(f"neither {package / 'configs'} nor {package.parents[1] / 'configs'} is there; reinstall fedloom")
+    raise ConfigError(f"neither {folders[0]} nor {folders[1]} is there; reinstall fedloom")

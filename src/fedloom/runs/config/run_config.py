@@ -22,12 +22,13 @@ from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.runs.config.keys import (
     explain_validation_error,
+    fields_of,
     refuse_absurd,
     refuse_booleans,
     sections_by_key,
     with_hint_across_sections,
 )
-from fedloom.runs.config.kinds import drop_keys_of_former_kinds, is_dropped_by_null
+from fedloom.runs.config.kinds import at, drop_keys_of_former_kinds, is_dropped_by_null
 from fedloom.runs.config.model_key import ModelConfig, model_configs
 from fedloom.runs.config.scenario_config import ScenarioConfig
 from fedloom.runs.config.sections import (
@@ -52,12 +53,11 @@ _OPTIMIZER: dict[str, Any] = {"lr": 0.05, "momentum": 0.9}
 # Keys that runs of earlier versions do not know, by section. At their defaults they are left out of the resolved
 # config, and so of the fingerprint: folders of those versions resume.
 _LATER_KEYS = {
+    "optimizer": ("betas", "eps", "decay"),
     "": ("early_stopping", "drift", "flower", "share"),
     "checkpoint": ("keep_clients", "keep_clients_mib"),
     "evaluation": ("metrics", "protocols", "scores_mib", "select_by"),
 }
-# Such keys of the optimiser.
-_LATER_OPTIMIZER_KEYS = ("betas", "eps", "decay")
 
 
 class RunConfig(Section):
@@ -182,20 +182,10 @@ class RunConfig(Section):
         return self.model if isinstance(self.model, str) else ", ".join(model.title for model in self.models())
 
     def blueprints(self, input_shape: tuple[int, ...], num_classes: int, method: Method) -> list[Blueprint]:
-        """Return a blueprint for each model of the run.
-
-        Args:
-            input_shape: shape of one sample.
-            num_classes: number of classes.
-            method: the method; it decides on extra modules, the bias of the head and the number of nets.
-        """
+        """Return a blueprint for each model of the run, for samples of `input_shape`. The `method` decides on extra
+        modules, the bias of the head and the number of nets."""
         spec = method.spec
-        needs: dict[str, Any] = {
-            "head_bias": spec.head_bias,
-            "nets": spec.nets,
-            "extra": method.extra,
-            "share": self.share,
-        }
+        needs: Any = {"head_bias": spec.head_bias, "nets": spec.nets, "extra": method.extra, "share": self.share}
         return [
             Blueprint(model.title, input_shape, num_classes, model.options(), factory=model.factory, **needs)
             for model in self.models()
@@ -207,7 +197,7 @@ class RunConfig(Section):
         for section, keys in _LATER_KEYS.items():
             part, values = (getattr(self, section), plain[section]) if section else (self, plain)
             for key in keys:
-                if getattr(part, key) == type(part).model_fields[key].default:
+                if getattr(part, key) == fields_of(type(part))[key].default:
                     del values[key]
         models = [fields if len(fields := model.model_dump()) > 1 else model.name for model in self.models()]
         plain["model"] = models if len(models) > 1 else models[0]
@@ -215,11 +205,7 @@ class RunConfig(Section):
         given = self.scenario.source == "given"  # such a scenario may hold clients out itself
         if self.scenario.held_out is None and (not given or self.evaluation.newcomers == NewcomersConfig()):
             del plain["evaluation"]["newcomers"]
-        plain["optimizer"] = {
-            key: value
-            for key, value in plain["optimizer"].items()
-            if key not in _LATER_OPTIMIZER_KEYS or getattr(self.optimizer, key) != getattr(OptimizerSpec(), key)
-        }
+
         plain[self.method] = self.build_method().options.resolved()
         return plain
 
@@ -312,22 +298,15 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise ConfigError(f"{short_repr(assignment)}: the value is not YAML: {one_line(error)}") from None
         typed.add(key)
         if value is None and is_dropped_by_null(values, key.split(".")):
-            _drop_value(values, key.split("."))
+            *path, last = key.split(".")
+            section = at(values, path)
+            section.pop(last, None) if isinstance(section, dict) else None
         else:
             _set_value(values, key.split("."), value, assignment)
     phrases = drop_keys_of_former_kinds(former, values, typed)
     if phrases:
         _log.warning("note: %s", "; ".join(phrases))
     return values
-
-
-def _drop_value(values: dict[str, Any], path: Sequence[str]) -> None:
-    """Delete the value at `path`, if there is one."""
-    container: Any = values
-    for section in path[:-1]:
-        container = container.get(section) if isinstance(container, dict) else None
-    if isinstance(container, dict):
-        container.pop(path[-1], None)
 
 
 def _set_value(values: dict[str, Any], path: Sequence[str], value: Any, assignment: str) -> None:

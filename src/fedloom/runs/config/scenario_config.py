@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator, model_validator
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr
 from fedloom.core.registry import Registry
@@ -20,7 +20,7 @@ from fedloom.data.partitions.partition import Partition
 from fedloom.data.skews.skew import Skew
 from fedloom.data.sources.nodes import Nodes
 from fedloom.data.sources.source import Source, Splits
-from fedloom.runs.config.keys import build_named, explain_validation_error
+from fedloom.runs.config.keys import build_named, built
 
 _SECTION = "scenario.public"
 
@@ -52,10 +52,7 @@ class PublicConfig(BaseModel):
         for key in keys:
             if key not in kind.model_fields:
                 raise UnknownKeyError(_SECTION, key, {*type(self).model_fields, *kind.model_fields})
-        try:
-            return kind(**keys)
-        except ValidationError as error:
-            raise explain_validation_error(error, _SECTION, kind) from None
+        return built(kind, keys, _SECTION)
 
     def resolved(self) -> dict[str, Any]:
         """All keys with their values."""
@@ -69,20 +66,6 @@ class PublicConfig(BaseModel):
         if self.samples > len(data):
             raise ConfigError(f"{_SECTION}.samples = {self.samples}: {self.source} has {len(data)} training samples")
         return data.take(torch.from_numpy(streams.numpy("public").permutation(len(data))[: self.samples]).sort().values)
-
-
-def share_or_source(value: Any) -> Any:
-    """Return a value of the key as a share or a `PublicConfig`. Raises `ConfigError` for other values."""
-    if isinstance(value, Mapping):
-        try:
-            return PublicConfig(**value)
-        except ValidationError as error:
-            raise explain_validation_error(error, _SECTION, PublicConfig) from None
-    if isinstance(value, PublicConfig):
-        return value
-    if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
-        raise ConfigError(f"{_SECTION} = {short_repr(value)}: need a share in [0, 1), or {{source: name, its keys}}")
-    return float(value)
 
 
 _counted: dict[Hashable, int | None] = {}
@@ -197,7 +180,15 @@ class ScenarioConfig(BaseModel):
     @field_validator("public", mode="before")
     @classmethod
     def _public(cls, value: Any) -> Any:
-        return share_or_source(value)
+        if isinstance(value, Mapping):
+            return built(PublicConfig, value, _SECTION)
+        if isinstance(value, PublicConfig):
+            return value
+        if isinstance(value, bool) or not isinstance(value, int | float) or not 0 <= value < 1:
+            raise ConfigError(
+                f"{_SECTION} = {short_repr(value)}: need a share in [0, 1), or {{source: name, its keys}}"
+            )
+        return float(value)
 
     @model_validator(mode="before")
     @classmethod
@@ -208,9 +199,12 @@ class ScenarioConfig(BaseModel):
     @model_validator(mode="after")
     def _route(self) -> ScenarioConfig:
         source, partition = self.parts()
-        if "clients" not in self.model_fields_set and source.kind not in (Nodes.kind, "given"):
-            self._take_count(count_clients(source, partition))
-        self._leave_nodes_data_alone()
+        counts = "clients" not in self.model_fields_set and source.kind not in (Nodes.kind, "given")
+        if counts and (clients := count_clients(source, partition)) is not None:
+            object.__setattr__(self, "clients", clients)  # frozen, and only the data know their owners
+            self.model_fields_set.add("clients")
+        if self.source == Nodes.kind:
+            self._leave_nodes_data_alone()
         self.build_skews()
         self.build_attack()
         if self.split is not None and "val" in self.model_fields_set:
@@ -219,14 +213,8 @@ class ScenarioConfig(BaseModel):
             raise ConfigError("scenario.tests = 'matched': with split, each client is tested on its own samples")
         return self
 
-    def _take_count(self, clients: int | None) -> None:
-        """Set the number of clients that the data decide; without one it stays."""
-        if clients is not None:
-            object.__setattr__(self, "clients", clients)
-            self.model_fields_set.add("clients")
-
     def _leave_nodes_data_alone(self) -> None:
-        if self.source == Nodes.kind and self.clients > _MAX_NODES:
+        if self.clients > _MAX_NODES:
             raise ConfigError(f"scenario.clients = {self.clients}: need up to {_MAX_NODES:,} nodes")
         changed = {
             "partition": self.partition != "natural",
@@ -235,12 +223,11 @@ class ScenarioConfig(BaseModel):
             "tests": self.tests != "shares",
             "public": isinstance(self.public, float) and self.public > 0,
         }
-        if self.source == Nodes.kind and any(changed.values()):
-            key = next(name for name, is_so in changed.items() if is_so)
+        if key := next((name for name, is_so in changed.items() if is_so), None):
             raise ConfigError(
                 f"scenario.{key}: with source nodes, data stay with the nodes as they are; leave {key} out"
             )
-        if self.source == Nodes.kind and self.held_out is not None:
+        if self.held_out is not None:
             self._require_last_nodes(self.held_out)
 
     def _require_last_nodes(self, held_out: HeldOut) -> None:
@@ -288,14 +275,11 @@ class ScenarioConfig(BaseModel):
                 self._refuse_key_of_others(key)
                 keys_of_all = {*type(self).model_fields, *source.model_fields, *partition.model_fields}
                 raise UnknownKeyError("scenario", key, keys_of_all)
-        built = []
-        for kind in (source, partition):
-            keys = {key: value for key, value in extra.items() if key in kind.model_fields}
-            try:
-                built.append(kind(**keys))
-            except ValidationError as error:
-                raise explain_validation_error(error, "scenario", kind) from None
-        return built[0], built[1]  # type: ignore[return-value]
+
+        def keys_of(kind: type[BaseModel]) -> dict[str, Any]:
+            return {key: value for key, value in extra.items() if key in kind.model_fields}
+
+        return built(source, keys_of(source), "scenario"), built(partition, keys_of(partition), "scenario")
 
     def build_skews(self) -> list[Skew]:
         """The skews with their keys. Raises `ConfigError` for unknown names and keys."""
@@ -313,15 +297,14 @@ class ScenarioConfig(BaseModel):
             del values["public"]
         elif isinstance(self.public, PublicConfig):
             values["public"] = self.public.resolved()
-        if self.held_out is None:
-            del values["held_out"]
-        else:
-            values["held_out"] = self.held_out.model_dump(mode="json", exclude_none=True)
         attack = self.build_attack()
-        if attack is None:
-            del values["attack"]
-        else:
-            values["attack"] = {"name": attack.kind} | attack.model_dump(mode="json")
+        optional = {
+            "held_out": self.held_out and self.held_out.model_dump(mode="json", exclude_none=True),
+            "attack": attack and {"name": attack.kind} | attack.model_dump(mode="json"),
+        }
+        values |= {key: value for key, value in optional.items() if value is not None}
+        for key in (key for key, value in optional.items() if value is None):
+            del values[key]
         values["skews"] = [{"name": skew.kind} | skew.model_dump(mode="json") for skew in self.build_skews()]
         if self.split is not None:
             values["split"] = self.split.model_dump(mode="json")
