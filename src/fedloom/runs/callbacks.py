@@ -112,12 +112,8 @@ class CallbackMeasures:
         self._owners: dict[str, Callback] = {}
 
     def rows(self, config: RunConfig, federation: Federation, rows: Sequence[Row]) -> list[Row]:
-        """Call every callback's `on_measure` after a round and return its numbers as rows.
-
-        Args:
-            config: the config of the run.
-            federation: the federation, whose weights the callbacks may copy.
-            rows: the round's other rows, of which each callback gets a copy.
+        """Call every callback's `on_measure` after a round of `federation`, with a copy of the round's `rows`, and
+        return its numbers as rows.
 
         Raises `ConfigError` for a name that is taken or malformed, and for a value that is not a number.
         """
@@ -145,7 +141,7 @@ class CallbackMeasures:
         return measured
 
     def _claim(self, name: Any, callback: Callback, federation: Federation) -> None:
-        """Reserve a name for the callback's measure. Raises `ConfigError` if it is malformed or taken."""
+        """Reserve a name for the callback's measure."""
         if not isinstance(name, str) or not _NAME.fullmatch(name):
             raise ConfigError(
                 f"callback {_name(callback)}: measure {_shown(name)} is no name; use letters, digits and _ . / -"
@@ -173,7 +169,6 @@ def check_reason(callback: Callback, reason: object) -> None:
 
 
 def _number(callback: Callback, name: str, value: Any) -> float:
-    """Return the value as a float that the log can hold."""
     if isinstance(value, Real) and not isinstance(value, bool):
         with contextlib.suppress(OverflowError):  # of an integer with more than 308 digits
             number = float(value)

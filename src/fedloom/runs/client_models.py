@@ -24,21 +24,14 @@ from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage import state_archive
 from fedloom.runs.storage.folders import file_digest, finished_folders, round_folder, round_of, written_whole
 
-_FORMAT = 1
+_FORMAT, _MIB = 1, 1 << 20
 _SERVER_STATES, _BY_CLIENT = ("before", "after"), ("uploads", "states")
 
 
 @dataclass(frozen=True, slots=True)
 class KeptRound:
-    """A round whose client models are kept.
-
-    Attributes:
-        round: its number, from 1 on.
-        before: the server's state before the round.
-        after: its state after the round.
-        uploads: the participants' uploads as the server aggregated them, by client id.
-        states: the private states of those participants that have one, by client id.
-    """
+    """A round whose client models are kept: the server's states `before` and `after` it, and by client id the `uploads`
+    as the server aggregated them and the private `states` of participants that have one."""
 
     round: int
     before: Record
@@ -48,15 +41,8 @@ class KeptRound:
 
 
 def save_kept_round(folder: Path, kept: KeptRound, fingerprint: str) -> int:
-    """Write the client models of the round `kept`, whole or not at all, and return the bytes that they take.
-
-    Args:
-        folder: the run's folder of client models.
-        kept: the round's states and uploads.
-        fingerprint: the fingerprint of the run's config, which `load_kept_round` compares.
-
-    Raises `OSError` (e.g. a full disk).
-    """
+    """Write the round `kept` of a run with this fingerprint, whole or not at all, and return the bytes that it
+    takes."""
     with written_whole(round_folder(folder, kept.round)) as partial:
         digests = {}
         for name in _SERVER_STATES:
@@ -73,11 +59,6 @@ def save_kept_round(folder: Path, kept: KeptRound, fingerprint: str) -> int:
         return _bytes_in(partial)
 
 
-def bytes_of(folder: Path, round_: int) -> int:
-    """The bytes that the client models of a kept round take."""
-    return _bytes_in(round_folder(folder, round_))
-
-
 def _bytes_in(path: Path) -> int:
     return sum(part.stat().st_size for part in path.rglob("*") if part.is_file())
 
@@ -90,12 +71,7 @@ def kept_rounds(folder: Path) -> tuple[int, ...]:
 def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
     """Return the client models that `folder` has of the round `round_`; uploads and states are read on access.
 
-    Args:
-        folder: the run's folder of client models.
-        round_: the number of the round, from 1 on.
-        fingerprint: the fingerprint of the run's config.
-
-    Raises `CheckpointError` if they are damaged, or of another config, format or version.
+    Raises `CheckpointError` if they are damaged, or of another config (`fingerprint`), format or version.
     """
     path = round_folder(folder, round_)
     try:
@@ -126,19 +102,12 @@ def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
     return KeptRound(round_, server["before"], server["after"], records["uploads"], records["states"])
 
 
-_MIB = 1 << 20
-
-
 class ClientModelKeeper:
-    """Looks at the named rounds of a federation and stores them; it changes nothing.
+    """Looks at the named rounds of a federation and stores them; it changes nothing. An observer of the federation
+    keeps observing.
 
-    Args:
-        config: the config of the run.
-        federation: the federation to observe. An observer that it already has keeps observing.
-        folder: the run's folder of client models; None if the run has no folder.
-        note: called with a sentence for each round that is kept or left out.
-
-    Raises `ConfigError` for a run without a folder, and if the models would take more than the config allows.
+    `note` is called with a sentence for each round that is kept or left out. Raises `ConfigError` if the models would
+    take more than the config allows.
     """
 
     def __init__(self, config: RunConfig, federation: Federation, folder: Path, note: Callable[[str], None]) -> None:
@@ -163,7 +132,7 @@ class ClientModelKeeper:
     def resume(self, last: int) -> None:
         """Add up the bytes of the rounds already kept, and report named rounds that were missed."""
         kept = [round_ for round_ in kept_rounds(self._folder) if round_ <= last]  # later ones are written again
-        self._bytes = sum(bytes_of(self._folder, round_) for round_ in kept)
+        self._bytes = sum(_bytes_in(round_folder(self._folder, round_)) for round_ in kept)
         missing = sorted(self._rounds.intersection(range(1, last + 1)).difference(kept))
         if missing:
             rounds = f"round {missing[0]}, which is" if len(missing) == 1 else f"rounds {listed(missing)}, which are"
@@ -180,10 +149,7 @@ class ClientModelKeeper:
         self._observed = observed if observed.ctx.round in self._rounds else None
 
     def store(self) -> float:
-        """Store the round that was observed last, with the states that its participants keep, if it is a named one.
-
-        Returns the seconds that it took.
-        """
+        """Store the round that was observed last if it is a named one, and return the seconds that this took."""
         observed, self._observed = self._observed, None
         if observed is None:
             return 0.0
@@ -211,16 +177,8 @@ class ClientModelKeeper:
 def client_model_keeper(
     config: RunConfig, federation: Federation, folder: Path | None, note: Callable[[str], None]
 ) -> ClientModelKeeper | None:
-    """Make the `ClientModelKeeper` of a run from the same arguments; None if its config names no rounds.
-
-    Args:
-        config: the config of the run.
-        federation: the federation to observe.
-        folder: the run's folder of client models; None if the run has no folder.
-        note: called with a sentence for each round that is kept or left out.
-
-    Raises `ConfigError` where client models cannot be kept.
-    """
+    """Make the `ClientModelKeeper` of a run from the same arguments (config, federation, folder, note); None if its
+    config names no rounds. Raises `ConfigError` where client models cannot be kept."""
     if not config.checkpoint.keep_clients:
         return None
     if federation.scenario.remote:

@@ -55,7 +55,6 @@ class EarlyStopping(Callback):
         return self._reason_to_stop(rows)
 
     def _reason_to_stop(self, rows: Sequence[Row]) -> str | None:
-        """The reason to stop once these rows are known too."""
         self._rows += [row for row in rows if row["split"] == "val" and row["client"] is None]
         rounds, values = curve(self._rows, self._settings.measure, "val")
         if not rounds:
@@ -106,15 +105,11 @@ def not_above_majority(
     baseline: Majority | None,
     classes: Sequence[str],
 ) -> list[Diagnostic]:
-    """Return a diagnostic if the accuracy is not above that of the majority class; it names classes never found.
+    """Return a diagnostic if the accuracy is not above that of the majority class; it names `classes` that were never
+    found.
 
-    Args:
-        config: config of the run.
-        protocol: the one that `rows` and `details` belong to, named in the text if the run is tested in several.
-        rows: measures of all rounds.
-        details: further values of metrics on the test data, such as recall by class.
-        baseline: accuracies of the majority class; None makes no comparison.
-        classes: names of the C classes.
+    `rows` and `details` belong to one protocol, which the text names if the run is tested in several. Without a
+    baseline there is no comparison.
     """
     if baseline is None:
         return []

@@ -60,15 +60,8 @@ class TrainedServer:
 
 
 class NewcomerService:
-    """Gives the newcomers of a scenario a model, tunes it on their samples and tests it.
-
-    Args:
-        method: the run's.
-        tasks: one for each architecture.
-        worker: tunes and tests.
-        scenario: the training clients, with the newcomers.
-        evaluation: metrics, shots and ways of tuning.
-    """
+    """Gives the newcomers of a scenario a model, tunes it on their samples and tests it. There is one task for each
+    architecture."""
 
     def __init__(
         self, method: Method, tasks: Sequence[Task], worker: Worker, scenario: Scenario, evaluation: EvaluationConfig
@@ -91,7 +84,6 @@ class NewcomerService:
         return map(self.newcomer, range(self.scenario.clients))
 
     def newcomer(self, index: int) -> Newcomer:
-        """Return one of the newcomers."""
         client = self._first_id + index
         return Newcomer(index, client, self.tasks[group_of(client, self.tasks)])
 
@@ -140,12 +132,8 @@ class NewcomerService:
         return "personal" in self.method.predictors(server.state, state, ctx)
 
     def predictor(self, server: TrainedServer, newcomer: Newcomer, state: Record) -> Predictor:
-        """Return the model that `server` has for `newcomer`: a personal one if its private `state` has been trained.
-
-        An untrained personal model gives way to the global one, if the method has one.
-
-        Raises `ConfigError` if the method has neither.
-        """
+        """Return the model that `server` has for `newcomer`: a personal one if its private `state` has been trained,
+        else the global one, if the method has one. Raises `ConfigError` if it has neither."""
         ctx = self._server_context(server, newcomer)
         predictors = self.method.predictors(server.state, None, ctx)
         predictors |= self.method.predictors(server.state, state, ctx)
@@ -161,10 +149,11 @@ class NewcomerService:
         )
 
     def zero_shot_note(self, server: TrainedServer) -> str | None:
-        """Return what to know of the model that a newcomer gets before it tunes; None if it comes from the server.
+        """Return the part of a newcomer's model, before it tunes, that does not come from the server; None if there is
+        none.
 
         A part may be the initial one, at chance, unless a global model takes its place. Statistics of batch norm that
-        stay with the clients are the newcomer's own.
+        stay with the clients are the newcomer's.
         """
         part, ctx = self._initial_part(), self._server_context(server, self.newcomer(0))
         if part is not None and "global" not in self.method.predictors(server.state, None, ctx):
@@ -179,17 +168,11 @@ class NewcomerService:
         support: Tensor,
         tuned: Literal["all", "head", "lp_ft"] | None,
     ) -> MetricStates:
-        """Tune a model on the newcomer's support samples and test it.
+        """Tune a model on the newcomer's support samples (indices), or leave it as it is if `tuned` is None, and test
+        it.
 
         Where the statistics of batch norm stay with the clients, a trained model first gets those of the support: the
         initial statistics, mean 0 and variance 1, would ruin it.
-
-        Args:
-            server: the trained server.
-            newcomer: the client to test.
-            predictor: the model.
-            support: indices of the samples to tune on.
-            tuned: how to tune; None tests the model as it is.
         """
         ctx, loaded_net = self._context(server, newcomer, support), self.worker.net_of_client(newcomer.client)
         optimizer = replace(newcomer.task.optimizer, lr=newcomer.task.optimizer.lr_in(server.round), decay=1.0)
@@ -307,7 +290,6 @@ class NewcomerTests:
 
     @property
     def server(self) -> TrainedServer:
-        """The server's state after the rounds so far."""
         return TrainedServer(self.federation.server, self.federation.round)
 
     def rows(self, round_: int) -> list[Row]:
@@ -337,11 +319,9 @@ class NewcomerTests:
         ]
 
     def zero_shot_note(self) -> str | None:
-        """Return what to know of the model that a newcomer gets before it tunes; None if it comes from the server."""
         return self.service.zero_shot_note(self.server)
 
     def _results(self) -> Iterator[tuple[Newcomer, dict[str, MetricStates]]]:
-        """The newcomers and their tests by name; over nodes, those that were there."""
         engine = self.federation.engine
         if isinstance(engine, ServesElsewhere):
             yield from engine.test_newcomers(self)
@@ -350,7 +330,6 @@ class NewcomerTests:
             yield newcomer, dict(self.service.tests(self.server, newcomer))
 
     def _largest_classes(self) -> list[int]:
-        """The training samples of the largest class of each newcomer."""
         labels, clients = self.scenario.train_set.y.numpy(), range(self.scenario.clients)
         return [int(np.bincount(labels[self.scenario.train[client]]).max(initial=0)) for client in clients]
 

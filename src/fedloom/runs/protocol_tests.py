@@ -66,16 +66,12 @@ def score_rows(round_: int, scores: Scores | FewShotScores, protocol: str) -> li
 
 
 class ProtocolTests:
-    """Tests a federation in each protocol that its method offers, the main one first.
+    """Tests a federation in each protocol that its method offers, the main one first. By protocol, `evaluators` has
+    those, `not_offered` why the method is not tested in another, `details` and `client_details` further values of
+    metrics from the last test, of the run and of single clients.
 
-    Raises `ConfigError` if the method offers none of those that the config names, or not the only one, and for tests
-    that cannot be done.
-
-    Attributes:
-        evaluators: by protocol, without those that are not offered.
-        not_offered: by protocol, why the method is not tested in it.
-        details: by protocol, further values of metrics after the last test; empty before it.
-        client_details: by protocol, values of single clients from that test that the run stores.
+    Raises `ConfigError` if the method offers none of the protocols that the config names, or not the only one, and for
+    tests that cannot be done.
     """
 
     def __init__(self, config: RunConfig, setup: Setup, worker: Worker, federation: Federation) -> None:
@@ -114,7 +110,6 @@ class ProtocolTests:
         return notes + self._untested_clients()
 
     def _untested_clients(self) -> list[str]:
-        """A sentence on clients that are left out of the means over clients, or nothing."""
         scenario, data_kinds = self.federation.scenario, {protocol.partition("/")[2] for protocol in self.evaluators}
         without_tests = 0 if scenario.remote else int((scenario.test.sizes == 0).sum())
         if "local" not in data_kinds or not without_tests:
@@ -180,7 +175,6 @@ class ProtocolTests:
                 evaluator.leave_to_others(offered_by_kind[evaluator.model_kind])
 
     def _rows_of_split(self, round_: int, protocol: str, split: str) -> list[Row]:
-        """The rows of one split's test, which the engine runs, except few-shot tests."""
         evaluator, federation = self.evaluators[protocol], self.federation
         if not isinstance(evaluator, Evaluator):
             with federation.tasks[0].streams.isolated("test", round_, device=self.worker.device):

@@ -116,14 +116,8 @@ _NATIVE = ("amx_bf16", "avx512_bf16")  # features of processors that multiply in
 
 
 def bfloat16_advice(config: RunConfig, worker: Worker, round_: int, seconds: float) -> str | None:
-    """Measure after the first round whether bfloat16 would speed a long run up, and return a sentence if it would.
-
-    Args:
-        config: the config of the run.
-        worker: trains the clients; the measured steps leave its random numbers alone.
-        round_: the round that just ended; only round 1 measures.
-        seconds: seconds that it took.
-    """
+    """Measure after the first round, which took `seconds`, whether bfloat16 would speed a long run up, and return a
+    sentence if it would. The measured steps leave the random numbers of `worker` alone."""
     long = seconds * (config.rounds - round_) >= _WORTH_SECONDS
     if round_ != 1 or not long or config.precision != "float32" or worker.device.type != "cpu" or not has_bfloat16():
         return None
@@ -149,10 +143,8 @@ def has_bfloat16() -> bool:
 
 
 def step_seconds(worker: Worker) -> tuple[float, float]:
-    """Return the shortest time of a plain step in float32 and in bfloat16, of a copy of the first net.
-
-    Seconds are those of the processor, because other work on the machine shall not pass for a gain.
-    """
+    """Return the shortest time of a plain step in float32 and in bfloat16, of a copy of the first net, in seconds of
+    the processor: other work on the machine shall not pass for a gain."""
     net = deep_copy(worker.loaded_nets[0].net)
     indices = torch.arange(min(worker.local_training.batch_size, len(worker.data)))
     x = worker.data.gather(indices)

@@ -31,17 +31,11 @@ def summarise(
     tests: ProtocolTests,
     zero_shot_note: str | None = None,
 ) -> dict[str, Any]:
-    """Return the summary: setting, scores, costs, the method's figures, attack, newcomers and engine.
+    """Return the summary of a run, by its `config`: setting, scores, costs, the method's figures, attack, newcomers and
+    engine.
 
-    Scores are those of the main protocol; where several were asked for, those of each are below "protocols".
-
-    Args:
-        config: config of the run.
-        federation: the federation after its last round.
-        worker: has counted and timed the training.
-        rows: measures of all rounds.
-        tests: the run's tests, by protocol.
-        zero_shot_note: what to know of the model that a newcomer gets before it tunes (`NewcomerTests`).
+    Scores are those of the main protocol of its `tests`; where several were asked for, those of each are below
+    "protocols". `worker` has counted and timed the training of the `federation`, `rows` are the measures of all rounds.
     """
     baselines = tests.baselines()
     by_protocol = {
@@ -104,10 +98,7 @@ def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
 
 def _metrics(config: RunConfig, rows: Sequence[Row], own_metrics: Sequence[str]) -> dict[str, Any]:
     """The metrics that are always shown, those of the protocol, and those that the config asks for, at the selected
-    round.
-
-    None stands for one that is not defined there. Few-shot evaluation measures none of them.
-    """
+    round; None where one is not defined. Few-shot evaluation measures none of them."""
     evaluation = config.evaluation
     names = () if evaluation.protocol == "few-shot" else dict.fromkeys((*SHOWN, *own_metrics, *evaluation.metrics))
     rule = evaluation.select, evaluation.last_k, evaluation.criterion()
@@ -142,8 +133,8 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
 
 
 def _newcomers(federation: Federation, rows: Sequence[Row], zero_shot_note: str | None) -> dict[str, Any]:
-    """Return the measures on the clients that never trained, by how they were served, and which of them could not be
-    tested, as their nodes were not there; empty without such clients."""
+    """Return the measures on the clients that never trained, by how they were served, and which could not be tested, as
+    their nodes were not there."""
     scenario, by_service, tested = federation.scenario, dict[str, dict[str, float]](), set[int]()
     for row in rows:
         if row["split"] == SPLIT and row["client"] is not None:

@@ -64,14 +64,10 @@ def synchronous_round(worker: Worker, predictor: Predictor, jobs: Mapping[int, J
     """Train on the data of all clients for one round without letting them move apart, and return the weights.
 
     Every step computes the gradient of the cross-entropy at the common weights on the next batch of every client, and
-    averages these gradients by the clients' samples. Batches and random numbers are those of the real round. This is
-    synchronous (minibatch) SGD with the run's optimiser (Woodworth et al., ICML 2020, arXiv 2002.07839). A client with
-    fewer batches than others adds nothing to the last steps, just as FedAvg averages fewer steps of it.
-
-    Args:
-        worker: trains the clients.
-        predictor: the global model at the start of the round.
-        jobs: the round's job of each client.
+    averages these gradients by the clients' samples. Batches and random numbers are those of the round's `jobs`, by
+    client, which start at the global model `predictor`. This is synchronous (minibatch) SGD with the run's optimiser
+    (Woodworth et al., ICML 2020, arXiv 2002.07839). A client with fewer batches than others adds nothing to the last
+    steps, just as FedAvg averages fewer steps of it.
     """
 
     def loss(net: Net, batch: Batch, consts: Consts) -> Tensor:
@@ -129,19 +125,13 @@ _MOST_NUMBERS = 50_000_000  # of all clients' updates, that are kept for the coh
 
 
 class Decomposition:
-    """Splits the drift of a round.
-
-    Args:
-        worker: trains the clients; it is copied, and the original is not used.
-        every: number of rounds between two decompositions; the first round is always split.
-    """
+    """Splits the drift of every `every`-th round, from the first on. The worker is copied."""
 
     def __init__(self, worker: Worker, every: int) -> None:
         self._worker, self._every = worker, every
         self._copy: Worker | None = None
 
     def is_due(self, round_: int) -> bool:
-        """Whether a round is split."""
         return (round_ - 1) % self._every == 0
 
     def figures(self, observed: ObservedRound) -> list[DriftValue] | str:
@@ -190,13 +180,8 @@ class Decomposition:
 
 
 class _Parts:
-    """Sums of the clients' updates, client by client, all float64.
-
-    Args:
-        participants: clients of the round.
-        central: change of the weights in the centralised round [P].
-        keeps: whether the updates are kept, from which the drift of other cohorts follows.
-    """
+    """Sums of the clients' updates, client by client, all float64. `central` is the change of the weights in the
+    centralised round [P]. `keeps` says whether updates are kept, from which the drift of other cohorts follows."""
 
     def __init__(self, participants: Collection[int], central: Tensor, keeps: bool) -> None:
         self._participants, self._central, self._keeps = participants, central, keeps
@@ -206,13 +191,7 @@ class _Parts:
         self._of_clients = list[DriftValue]()
 
     def add(self, client: int, samples: int, update: Tensor) -> None:
-        """Add a client, in the order of ids.
-
-        Args:
-            client: its id.
-            samples: its training samples.
-            update: what its weights change [P].
-        """
+        """Add a client, in the order of ids: its number of training samples, and the change of its weights [P]."""
         for name in ("all", "participants") if client in self._participants else ("all",):
             self._sums[name].add_(update, alpha=samples)
             self._samples[name] += samples
@@ -226,14 +205,12 @@ class _Parts:
         ]
 
     def _means(self) -> tuple[Tensor, Tensor]:
-        """The mean update of all clients, and that of the participants."""
         everyone = self._sums["all"] / self._samples["all"]
         if self._samples["participants"] == self._samples["all"]:
             return everyone, everyone
         return everyone, self._sums["participants"] / self._samples["participants"]
 
     def figures(self, change: Tensor, origin_norm: float) -> list[DriftValue]:
-        """Return norms and shares of the parts."""
         everyone, participants = self._means()
         parts = {
             "local": everyone - self._central,

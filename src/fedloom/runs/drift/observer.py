@@ -41,15 +41,12 @@ if TYPE_CHECKING:
 def head_figures(
     updates: ClientUpdates, observed: ObservedRound, class_counts: Callable[[int], Tensor] | None
 ) -> list[DriftValue] | str:
-    """Return the figures of the rows of the clients' heads; or say in one line why there are none.
+    """Return the figures of the rows of the clients' heads in an observed round, by their updates; or say in one line
+    why there are none.
 
     A row's length and direction are those of a class's weights in the last linear layer, without the bias. Liu et al.
     (FedDW, arXiv 2412.04521, Sec. III-B) observe that the length correlates with the class's share of the samples.
-
-    Args:
-        updates: the clients' updates.
-        observed: the round.
-        class_counts: returns the training samples of each class of a client [C]; None where only the client knows them.
+    class_counts: returns the training samples of each class of a client [C]; None where only the client knows them.
     """
     task = observed.ctx.task
     names = _head_rows(updates.moves[0][0], task)
@@ -177,16 +174,9 @@ def _by_label(name: str, values: Tensor, entry: str) -> list[DriftValue]:
 
 
 class DriftObserver:
-    """Measures the drift of rounds. It changes nothing that the run computes.
-
-    Attributes:
-        latest: what was found in the last round that was observed.
-        seconds: the time that this took.
-
-    Args:
-        class_counts: returns the training samples of each class of a client [C]; None where only the client knows them.
-        decomposition: splits the drift of a round into its parts; None measures only values that follow from uploads.
-    """
+    """Measures the drift of rounds, and changes nothing that the run computes. `latest` and `seconds` are the drift of
+    the last observed round and the time that this took. `class_counts` is that of `head_figures`. Without a
+    decomposition, only values that follow from uploads are measured."""
 
     def __init__(
         self, class_counts: Callable[[int], Tensor] | None, decomposition: Decomposition | None = None
@@ -226,16 +216,10 @@ class DriftObserver:
 
 
 class RunDrift:
-    """Measures the drift of a federation's rounds if the config asks for it, and stores the values.
+    """Measures the drift of a federation's rounds if the config asks for it, and stores the values in `folder`, if any.
 
-    Args:
-        config: config of the run.
-        federation: gets an observer.
-        worker: trains clients for decompositions; it is copied.
-        folder: keeps the figures; None keeps them in memory alone.
-        elsewhere: whether clients train on nodes, whose data are not here.
-
-    Raises `ConfigError` for decompositions of a federation whose clients train on nodes.
+    `elsewhere` says that clients train on nodes, whose data are not here. Raises `ConfigError` for decompositions of
+    such a federation.
     """
 
     def __init__(

@@ -29,13 +29,8 @@ Move = tuple[Tree, Tree | None]
 
 
 def weight_names(tree: Tree, task: Task, without: Collection[str] = ()) -> list[str]:
-    """Name the entries of `tree` that are trained weights, not buffers such as the statistics of batch norm.
-
-    Args:
-        tree: weights and buffers.
-        task: knows the role of each entry.
-        without: names to leave out.
-    """
+    """Name the entries of `tree`, except `without`, that are trained weights, not buffers such as the statistics of
+    batch norm."""
     return [
         name
         for name, value in tree.items()
@@ -58,15 +53,9 @@ def evenly(items: Sequence[int], most: int) -> list[int]:
 
 @dataclass(frozen=True, slots=True)
 class Geometry:
-    """Lengths and angles of m updates and their weighted mean; all float64.
-
-    Attributes:
-        squared: squared length of each update [m].
-        to_mean: its product with the mean [m].
-        squared_distances: its squared distance to the mean [m].
-        mean_squared: squared length of the mean.
-        products: products of each pair among the chosen updates [k, k].
-    """
+    """Lengths and angles of m updates and their weighted mean, all float64: the squared length of each update [m], its
+    product with the mean [m], its squared distance to the mean [m], the squared length of the mean, and the products of
+    each pair among k chosen updates [k, k]."""
 
     squared: Tensor
     to_mean: Tensor
@@ -76,14 +65,8 @@ class Geometry:
 
 
 def geometry(moves: Sequence[Move], names: Sequence[str], weights: Tensor, chosen: Sequence[int]) -> Geometry:
-    """Measure m updates.
-
-    Args:
-        moves: the m updates.
-        names: the entries that count.
-        weights: weights of the mean [m], float64, which sum to 1.
-        chosen: indices of the updates that are compared in pairs.
-    """
+    """Measure m updates by the entries `names`, with the weights of the mean [m], float64, which sum to 1. The updates
+    `chosen` (indices) are compared in pairs."""
     count, picked = len(moves), torch.tensor(chosen, dtype=torch.int64)
     squared, to_mean, distances = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
     mean_squared, products = 0.0, torch.zeros(len(chosen), len(chosen), dtype=torch.float64)
@@ -99,7 +82,8 @@ def geometry(moves: Sequence[Move], names: Sequence[str], weights: Tensor, chose
 
 
 def _blocks(moves: Sequence[Move], names: Sequence[str]) -> Iterator[Tensor]:
-    """Yield the updates [m, columns] in float64, some columns at a time."""
+    """Yield the updates [m, columns] in float64, some columns at a time, because all of them may not fit into
+    memory."""
     width = max(1, _BLOCK // max(1, len(moves)))
     for name in names:
         for start in range(0, moves[0][0][name].numel(), width):
@@ -122,13 +106,8 @@ MOST_COMPARED = 20  # clients that are compared in pairs
 
 @dataclass(frozen=True, slots=True)
 class ClientUpdates:
-    """The changes of weights in the clients' uploads.
-
-    Attributes:
-        entry: name of the upload's entry.
-        clients: ids of the participants, in order.
-        moves: their weights after and before the round.
-    """
+    """The changes of weights in the clients' uploads: the upload's entry, the participants' ids, and their weights
+    after and before the round."""
 
     entry: str
     clients: Sequence[int]
@@ -158,13 +137,8 @@ def client_updates(observed: ObservedRound) -> ClientUpdates | str:
 
 
 def update_figures(updates: ClientUpdates, task: Task, samples: Mapping[int, int]) -> list[DriftValue]:
-    """Return the figures of the clients' updates.
-
-    Args:
-        updates: the updates.
-        task: has the roles of the entries.
-        samples: training samples by client, by which the mean weighs.
-    """
+    """Return the figures of the clients' updates, whose mean weighs by training samples (by client). `task` knows the
+    roles."""
     clients = updates.clients
     sizes = torch.tensor([float(samples[client]) for client in clients], dtype=torch.float64)
     weights = sizes / sizes.sum()
@@ -261,15 +235,8 @@ class MeanWeights:
         return recorder
 
     def figures(self, entry: str, clients: Sequence[int], samples: dict[int, int]) -> list[DriftValue] | str:
-        """Return the aggregation weight of each client, and how far these weights are from other ones.
-
-        Args:
-            entry: the entry of the uploads that the server averages.
-            clients: ids of the participants.
-            samples: training samples by client.
-
-        Returns a line that says why, if the round has no such weights.
-        """
+        """Return the aggregation weight of each of `clients` in the mean of the uploads' `entry`, and how far these
+        weights are from uniform ones and from the clients' `samples`; or a line that says why the round has none."""
         if self._replaced:
             return f"a wrapper replaces the mean of {entry}: no aggregation weights"
         calls = [call for call in self._calls.get(entry, []) if list(call) == list(clients) and sum(call.values()) > 0]

@@ -38,9 +38,9 @@ _NOT_OF_NEW_DATA = {
 class Evaluation:
     """The test of one model on new data.
 
-    model: whose model it is, in words. classes: their names. metrics: values by name, None where one is not defined;
-    `majority` is the accuracy of always predicting the most frequent class of these data. details: further values of
-    the metrics: lists by class, the confusion matrix, bounds, notes.
+    metrics: values by name, None where one is not defined; `majority` is the accuracy of always predicting the most
+    frequent class of these data. details: further values of the metrics: lists by class, the confusion matrix, bounds,
+    notes.
     """
 
     model: str
@@ -124,8 +124,7 @@ def _defined(value: float) -> float | None:
 def imported_model(reference: str) -> ModelSource:
     """Return the module, or the function that makes one, which "FILE.py:NAME" or "package.module:NAME" refers to.
 
-    Modules are also found in the working directory, and a file can import its neighbours. Importing runs the user's
-    code. Raises `ConfigError` if it cannot be imported or does not have the name.
+    Modules are also found in the working directory. Importing runs the user's code. Raises `ConfigError` if it fails.
     """
     origin, colon, name = reference.rpartition(":")
     if not colon or not origin or not name:
@@ -174,7 +173,6 @@ def _run_file(path: Path) -> ModuleType:
 
 @contextlib.contextmanager
 def _searched(folder: Path) -> Iterator[None]:
-    """Look for modules in a folder first."""
     entry = str(folder)
     sys.path.insert(0, entry)
     try:

@@ -90,13 +90,9 @@ class Training(_Part):
 class Graph(_Part):
     """How an exported graph is called, and how it was checked against the module.
 
-    Attributes:
-        inputs: names of its inputs, whose first dimension is the batch, of any size.
-        outputs: names of its outputs, whose first dimension is the batch.
-        opset: version of ONNX's operators; None for torch.export.
-        checked_with: package that ran the graph.
-        batches: sizes of the checked batches of random samples.
-        difference: the largest one between class scores of the graph and of the module.
+    The first dimension of inputs and outputs is the batch, of any size. opset: version of ONNX's operators; None for
+    torch.export. difference: the largest one between class scores of the graph and of the module, over batches of
+    random samples of these sizes.
     """
 
     inputs: tuple[str, ...]

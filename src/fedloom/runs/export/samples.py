@@ -77,15 +77,11 @@ def read_samples(
 def read_labelled_table(
     path: Path, expected: Input, label: LabelColumn, note: Callable[[SampleNote], None]
 ) -> tuple[Tensor, np.ndarray]:
-    """Return the samples [n, d] of a table's rows as the source would store them, and their labels [n].
+    """Return the samples [n, d] of a table's rows as the source would store them, and their labels [n], from the column
+    `label`.
 
-    Args:
-        path: a .csv or .parquet.
-        expected: the input that the model takes.
-        label: the column of the labels.
-        note: called for unusual values and for rows that are left out.
-
-    Raises `DataError` for a table that cannot be read or has other columns, and if the run has learned from no table.
+    `note` is called for unusual values and for rows that are left out. Raises `DataError` for a table that cannot be
+    read or has other columns, and if the run has learned from no table.
     """
     if not expected.features:
         raise DataError(f"{path}: the run's samples are {expected.dtype} of shape {expected.shape}; give an .npz")
@@ -141,12 +137,8 @@ def _arrays(path: Path, expected: Input) -> Tensor:
 
 
 def stored_samples(x: np.ndarray, expected: Input, origin: str) -> Tensor:
-    """Return the samples `x` in the form the run stored its own: [n, *expected.shape], of its dtype.
-
-    `origin` names them in messages.
-
-    Raises `DataError` for samples of another form, another dtype, and unknown token ids.
-    """
+    """Return the samples `x`, called `origin` in messages, in the form the run stored its own: [n, *expected.shape], of
+    its dtype. Raises `DataError` for another form or dtype, and for unknown token ids."""
     tokens = expected.ids is not None
     if len(expected.shape) > 2 and x.shape[1:] == (*expected.shape[1:], expected.shape[0]) != expected.shape:
         x = np.moveaxis(x, -1, 1)
@@ -205,14 +197,10 @@ def read_labelled(
 ) -> tuple[Tensor, Tensor]:
     """Return samples [n, *metadata.input.shape] as the run stored its own, and their class ids [n], int64.
 
-    Args:
-        data: a folder with a folder of files for each class, an .npz with x and y (or x_test and y_test), a .csv or
-            .parquet, or arrays (x, y). Labels are class names, or ids where no class has a number for its name.
-        metadata: describes the input of the model and its classes.
-        label: the column with the labels of a table.
-        note: called with a sentence on unusual files.
-
-    Raises `DataError` for data that cannot be read, or do not fit the model.
+    `data` is a folder with a folder of files for each class, an .npz with x and y (or x_test and y_test), a .csv or
+    .parquet with the column `label`, or arrays (x, y). Labels are class names, or ids where no class has a number for
+    its name. `note` is called with a sentence on unusual files. Raises `DataError` for data that cannot be read, or do
+    not fit the model.
     """
     classes = metadata.classes
     if not isinstance(data, Path) and not (isinstance(data, tuple) and len(data) == 2):
@@ -247,10 +235,8 @@ def read_labelled(
 
 
 def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str) -> Tensor:
-    """Return the class ids [n], int64, of labels: indices into `classes`. `origin` names the labels in messages.
-
-    Raises `DataError` for labels of another form, and for one that is no class of the model.
-    """
+    """Return the class ids [n], int64, of labels: indices into `classes`. Raises `DataError`, with `origin` as their
+    name, for labels of another form, and for one that is no class of the model."""
     if labels.ndim != 1 or labels.dtype.kind not in "iufUSO":
         raise DataError(f"{origin}: labels of shape {labels.shape} and dtype {labels.dtype}; need one label a sample")
     if labels.dtype.kind == "f" and not (np.isfinite(labels).all() and (labels % 1 == 0).all()):

@@ -57,19 +57,12 @@ def save(
     best_round: int | None = None,
     for_rewind: bool = False,
 ) -> tuple[Path, str]:
-    """Write a checkpoint next to the others, delete older ones, and return its folder and the sha256 of its content.
+    """Write a checkpoint next to the others in `folder`, delete all but the newest `keep` and that of `best_round`, and
+    return its folder and the sha256 of its content.
 
-    Args:
-        folder: the run folder.
-        checkpoint: the federation between two rounds.
-        fingerprint: fingerprint of the run's config.
-        keep: number of the newest checkpoints that stay.
-        previous: the checkpoint of this run that was saved or loaded before.
-        changed: clients whose state changed since; the states of others are shared with `previous`.
-        best_round: a round whose checkpoint stays.
-        for_rewind: also keep some older ones (`is_kept_for_rewind`), for `rewind`.
-
-    Raises `OSError` (e.g. a full disk), leaving the older checkpoints usable.
+    `changed` are the clients whose state changed since the checkpoint `previous`, with which the other states are
+    shared. `for_rewind` also keeps some older ones (`is_kept_for_rewind`). Raises `OSError` (e.g. a full disk), leaving
+    the older checkpoints usable.
     """
     target = round_folder(folder, checkpoint.round)
     with written_whole(target) as partial:
@@ -149,10 +142,8 @@ def load_latest(
 
 
 def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
-    """Return the checkpoint that the checkpoint folder `folder` has of round `round_`, or None if there is none.
-
-    Raises `CheckpointError` if it is damaged, or of another config, format or version.
-    """
+    """Return the checkpoint of round `round_`, or None if there is none. Raises `CheckpointError` if it is damaged, or
+    of another config (`fingerprint`), format or version."""
     path = round_folder(folder, round_)
     if not path.is_dir():
         return None
@@ -275,11 +266,9 @@ def misfit_error(checkpoint: Checkpoint, cause: BaseException) -> CheckpointErro
 
 
 def find_misfit(record: Record, begun: Record) -> str | None:
-    """Describe the first entry of `record` whose type, names or shapes differ from the entry of that name in `begun`.
-
-    `begun` is a state as the method begins with it. Entries may come and go, and the first axis of tables and tensors
-    may grow. Returns None if all entries fit.
-    """
+    """Describe the first entry of `record` whose type, names or shapes differ from the entry of that name in `begun`, a
+    state as the method begins with it; None if all fit. Entries may come and go, and the first axis of tables and
+    tensors may grow."""
     for name, value in record.items():
         if name in begun and _layout(value) != _layout(begun[name]):
             return f"'{name}' is {_description(value)}, not {_description(begun[name])}"

@@ -171,12 +171,9 @@ def tuned_notes(results: Sequence[RunData]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TuningChoice:
-    """The values that tuning chose for one group of cells.
-
-    score: the validation measure of the chosen values, None if their trial diverged or has none; score_text with its
-    unit. trials: the values of every trial with
-    its score, as words.
-    """
+    """The values that tuning chose for one group of cells. The score, None if the trial diverged or has none, is the
+    validation measure, also as a text with its unit; `trials` has the values of every trial with its score, as
+    words."""
 
     group: str
     chosen: dict[str, Any]

@@ -5,13 +5,13 @@ from __future__ import annotations
 import hashlib
 import math
 import os
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from statistics import fmean
 from typing import Annotated, Any, Literal, NamedTuple, TypedDict
 
-from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text, open_to_append, parse_json, read_file, write_atomic
@@ -73,7 +73,7 @@ class MetricsLog:
     def truncate(self, position: LogPosition) -> list[Row]:
         """Delete the rows after a position, whose rounds will be run again, and return the remaining rows."""
         if self.path.exists() and self.path.lstat().st_nlink > 1:  # a copy of hard links shares the file
-            write_atomic(self.path, self._bytes())
+            write_atomic(self.path, _content(self.path))
         with open_to_append(self.path) as stream:
             stream.truncate(position.size)
         self._size, self._sha256 = position.size, self._until(position)
@@ -81,12 +81,11 @@ class MetricsLog:
 
     def rows(self) -> list[Row]:
         """All complete rows. Raises `RunFolderError` for a line that is no row."""
-        lines = self._bytes().splitlines(keepends=True)
-        return [self._row(number, line) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
+        return [self._row(number, line) for number, line in _complete_lines(_content(self.path))]
 
     def position(self) -> LogPosition:
         """Return size and sha256 of the file as it is."""
-        content = self._bytes()
+        content = _content(self.path)
         return LogPosition(len(content), hashlib.sha256(content).hexdigest())
 
     def _row(self, number: int, line: bytes) -> Row:
@@ -103,26 +102,31 @@ class MetricsLog:
         return row
 
     def _until(self, position: LogPosition) -> hashlib._Hash:
-        return hashlib.sha256(self._bytes()[: position.size])
+        return hashlib.sha256(_content(self.path)[: position.size])
 
-    def _bytes(self) -> bytes:
-        try:
-            return read_file(self.path)
-        except FileNotFoundError:
-            return b""
-        except OSError as error:
-            raise RunFolderError(f"{self.path}: cannot be read ({error.strerror})") from None
+
+def _content(path: Path) -> bytes:
+    try:
+        return read_file(path)
+    except FileNotFoundError:
+        return b""
+    except OSError as error:
+        raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
+
+
+def _complete_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
+    """Yield numbers, from 1 on, and lines; the last line is incomplete if the process ended while it wrote."""
+    lines = enumerate(content.splitlines(keepends=True), start=1)
+    return ((number, line) for number, line in lines if line.endswith(b"\n"))
 
 
 def _is_row(row: Row) -> bool:
     """Whether a run can have written the values of a row that has all keys."""
     client, value = row["client"], row["value"]
     numbers = [number for number in (row["round"], client, value) if number is not None]
-    texts = [text for text in (row["split"], row["name"], row["protocol"]) if text is not None]
     return (
         all(type(number) in (int, float) and abs(number) < LARGEST for number in numbers)
-        and all(isinstance(text, str) for text in texts)
-        and None not in (row["split"], row["name"])
+        and all(isinstance(text, str) for text in (row["split"], row["name"], row["protocol"] or ""))
         and type(row["round"]) is int
         and row["round"] >= 0
         and (client is None or type(client) is int)
@@ -161,12 +165,7 @@ def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[f
 def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY) -> dict[str, float | None]:
     """Return the test accuracy in [0, 1] by each way of selecting a round; None where there is no validation data.
 
-    If the measure that selects is NaN in every round, as in a run that diverged, the last round counts as the best.
-
-    Args:
-        rows: the rows of the log.
-        last_k: number of tested rounds that `mean_last_k` averages.
-        criterion: the measure that finds the best round.
+    `rows`, `last_k` and `criterion` are those of `selected_rounds`.
     """
     rounds, test = curve(rows, "accuracy", "test")
     by_round = dict(zip(rounds, test, strict=True))
@@ -183,23 +182,16 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
 def value_at_selected_round(
     rows: Sequence[Row], name: str, select: str, last_k: int, criterion: Criterion = ACCURACY
 ) -> float | None:
-    """Return the measure `name` of the test data at the selected rounds; None where it was not measured.
-
-    `rows`, `select`, `last_k` and `criterion` are those of `selected_rounds`.
-    """
+    """Return the measure `name` of the test data at the `selected_rounds` (rows, select, last_k, criterion); None where
+    it was not measured."""
     return mean_over(rows, name, selected_rounds(rows, select, last_k, criterion))
 
 
 def selected_rounds(rows: Sequence[Row], select: str, last_k: int, criterion: Criterion = ACCURACY) -> list[int]:
-    """Return the tested rounds that count: one, or several with `mean_last_k`.
+    """Return the tested rounds that count: one, or the last `last_k` with `mean_last_k`.
 
-    If the criterion is NaN in every round, the last round counts as the best.
-
-    Args:
-        rows: the rows of the log.
-        select: a way of selecting, as `evaluation.select` names it.
-        last_k: number of tested rounds that `mean_last_k` selects.
-        criterion: the measure that finds the best round.
+    `select` is as in `evaluation.select`, and `criterion` finds the best round; if it is NaN in every round, the last
+    one counts.
     """
     tested = curve(rows, "accuracy", "test")[0]
     if select == "mean_last_k":
@@ -232,16 +224,8 @@ FILE = "drift.jsonl"
 
 
 class DriftValue(NamedTuple):
-    """One figure of a round.
-
-    Attributes:
-        name: name of the figure.
-        value: the number; None where it is not defined, as a cosine of a client that did not move.
-        client: id of the client that it is of.
-        other: id of a second client, for figures of pairs.
-        label: number of the class that it is of.
-        entry: name of the class table or of the head that it is of.
-    """
+    """One figure of a round: its name and value (None where it is not defined, as a cosine of a client that did not
+    move), the client and, in pairs, the other one, the label of a class, and the entry (a class table or a head)."""
 
     name: str
     value: float | None
@@ -253,7 +237,7 @@ class DriftValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DriftRound:
-    """The figures of one round. notes: what could not be measured, and why, each in one line."""
+    """The figures of one round; `notes` say what could not be measured, and why, each in one line."""
 
     round: int
     values: Sequence[DriftValue]
@@ -262,24 +246,26 @@ class DriftRound:
     def rows(self) -> list[dict[str, Any]]:
         """Return the figures as dicts that a data frame takes; a value that is not defined is NaN."""
         return [
-            {
-                "round": self.round,
-                "name": value.name,
-                "client": value.client,
-                "other": value.other,
-                "class": value.label,
-                "entry": value.entry,
-                "value": math.nan if value.value is None else value.value,
-            }
-            for value in self.values
+            {"round": self.round, "name": name, "client": client, "other": other, "class": label, "entry": entry}
+            | {"value": math.nan if value is None else value}
+            for name, value, client, other, label, entry in self.values
         ]
+
+    def line(self) -> str:
+        """Return the figures as a line of drift.jsonl."""
+        return json_text({"round": self.round, "values": self.values, "notes": self.notes}) + "\n"
 
 
 _Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
 _Id = Annotated[int, Field(ge=0, le=2**53)]
 _Value = tuple[str, _Number | None, _Id | None, _Id | None, _Id | None, str | None]
-_VALUES = TypeAdapter(list[_Value], config=ConfigDict(strict=True))
-_NOTES = TypeAdapter(list[str], config=ConfigDict(strict=True))
+
+
+class _Round(BaseModel):
+    model_config = ConfigDict(strict=True, extra="forbid")
+    round: Annotated[int, Field(ge=1)]
+    values: list[_Value]
+    notes: list[str]
 
 
 class DriftLog:
@@ -290,9 +276,8 @@ class DriftLog:
 
     def append(self, drift: DriftRound) -> None:
         """Add a round at the end, and write it to the disk."""
-        line = json_text({"round": drift.round, "values": drift.values, "notes": drift.notes}) + "\n"
         with open_to_append(self.path) as stream:
-            stream.write(line.encode())
+            stream.write(drift.line().encode())
             stream.flush()
             os.fsync(stream.fileno())
 
@@ -300,34 +285,20 @@ class DriftLog:
         """Delete the rounds after `round_`, which will be run again, and return the others."""
         kept = [drift for drift in self.rounds() if drift.round <= round_]
         if self.path.exists():
-            lines = [json_text({"round": d.round, "values": d.values, "notes": d.notes}) + "\n" for d in kept]
-            write_atomic(self.path, "".join(lines))
+            write_atomic(self.path, "".join(drift.line() for drift in kept))
         return kept
 
     def rounds(self) -> list[DriftRound]:
         """All complete rounds; none where there is no file. Raises `RunFolderError` for a line that is no round."""
-        try:
-            lines = read_file(self.path).splitlines(keepends=True)
-        except FileNotFoundError:
-            return []
-        except OSError as error:
-            raise RunFolderError(f"{self.path}: cannot be read ({error.strerror})") from None
-        return [self._round(number, line) for number, line in enumerate(lines, start=1) if line.endswith(b"\n")]
+        return [self._round(number, line) for number, line in _complete_lines(_content(self.path))]
 
     def _round(self, number: int, line: bytes) -> DriftRound:
         try:
             content = parse_json(line)
-            if not isinstance(content, Mapping) or content.keys() != {"round", "values", "notes"}:
-                raise ValueError
-            round_ = content["round"]
-            if type(round_) is not int or round_ < 1:
-                raise ValueError
-            values = _VALUES.validate_python([tuple(value) for value in content["values"]])
-            return DriftRound(
-                round_, [DriftValue(*value) for value in values], _NOTES.validate_python(content["notes"])
-            )
-        except (ValueError, TypeError, ValidationError):
+            drift = _Round(**{**content, "values": [tuple(value) for value in content["values"]]})
+        except (ValueError, TypeError, LookupError):
             raise RunFolderError(f"{self.path}: line {number} is damaged; delete this file, or run again") from None
+        return DriftRound(drift.round, [DriftValue(*value) for value in drift.values], drift.notes)
 
 
 def rows_of(rounds: Iterable[DriftRound]) -> list[dict[str, Any]]:

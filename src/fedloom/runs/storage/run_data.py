@@ -55,10 +55,8 @@ def read_client_details(folder: RunFolder) -> ClientDetails:
 
 
 def confusions_of(details: ClientDetails, protocol: str, classes: int) -> dict[int, Confusion]:
-    """Return the non-zero cells of every client's confusion matrix that `details` has of `protocol`.
-
-    Raises `RunFolderError` for other numbers and for classes from `classes` on.
-    """
+    """Return the non-zero cells of every client's confusion matrix in a protocol. Raises `RunFolderError` for classes
+    from `classes` on."""
     of_clients = details.get(protocol, {})
     return {
         int(client): _pairs(of[_CONFUSION], client, classes) for client, of in of_clients.items() if _CONFUSION in of
@@ -230,16 +228,10 @@ def known_direction(numbers: Mapping[str, Any], measure: str) -> bool | None:
 
 
 def shown_criterion(rows: Sequence[Row], numbers: Mapping[str, Any], name: str, last_k: int) -> Criterion:
-    """Return the criterion by which a finished run selected its rounds.
+    """Return the criterion, by the metric `name`, with which a finished run selected its rounds.
 
     Folders of earlier versions do not say whether the lowest value of a plug-in's metric is the best. The accuracy in
-    the summary shows it: it is the one of the selected rounds.
-
-    Args:
-        rows: the rows of the log.
-        numbers: the numbers of the summary.
-        name: the metric that selected.
-        last_k: number of tested rounds that `mean_last_k` averages.
+    the summary (`numbers`) shows it: it is the one of the selected rounds.
     """
     sign = -1 if known_direction(numbers, name) is False else 1
     usual, opposite = Criterion(name, sign), Criterion(name, -sign)

@@ -52,17 +52,11 @@ def archive_name(number: int) -> str:
 def write(
     folder: Path, round_: int, states: Mapping[int, Record], changed: Collection[int], previous: Path | None
 ) -> Index:
-    """Write client states to a new checkpoint's folder, and return its index.
+    """Write client states, in the order of ids, to a new checkpoint's folder, and return its index.
 
-    A pack is rewritten if it has no more states than are to be written, or mostly outdated ones. This keeps the number
-    of packs small and copies each state only a few times. One state at a time is in memory.
-
-    Args:
-        folder: the checkpoint's folder.
-        round_: the finished round.
-        states: states by client, in the order of ids.
-        changed: clients whose state changed since the checkpoint before.
-        previous: the checkpoint before; its packs with states of clients that did not change since are linked.
+    Packs of the checkpoint `previous` with states of clients that have not `changed` since are linked. A pack is
+    rewritten if it has no more states than are to be written, or mostly outdated ones. This keeps the number of packs
+    small and copies each state only a few times. One state at a time is in memory.
     """
     clients = np.fromiter(states, np.int64, len(states))
     shared = _unchanged(previous, clients, changed)

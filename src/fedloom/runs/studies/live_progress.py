@@ -102,12 +102,10 @@ class ProgressEstimate:
 
     @property
     def done(self) -> int:
-        """Rounds done, of all runs."""
         return sum(self._done.values())
 
     @property
     def total(self) -> int:
-        """Rounds of all runs."""
         return sum(self._rounds)
 
     @property
@@ -238,7 +236,6 @@ class ProgressDisplay:
             self._notebook.show(self._picture())
 
     def _picture(self) -> list[RenderableType]:
-        """The bars, and the notes below them."""
         notes = (Text.from_markup(f"[yellow]note:[/] {escape(note)}") for note in distinct_notes(self._notes))
         return [self._progress.make_tasks_table(self._progress.tasks), *notes]
 
@@ -291,7 +288,6 @@ class _RemainingTime(ProgressColumn):
         self._pace = pace
 
     def render(self, task: Task) -> Text:
-        """The time, or dashes before the first round is done."""
         if not task.fields["whole"]:
             return Text("")
         seconds_left = self._pace.remaining()

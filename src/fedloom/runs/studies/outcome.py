@@ -28,16 +28,9 @@ from fedloom.runs.studies.tuning import Choices
 
 @dataclass(slots=True)
 class Outcome:
-    """Outcome of cells, by name.
-
-    Attributes:
-        done: run folders of those that have finished.
-        failed: first line of the error of those that failed.
-        remaining: names of the others.
-        results: results by run folder.
-        cell_results: the results of the cells that have finished, each with its names; cells with equal configs share a
-            run, and each has its result.
-    """
+    """Outcome of cells, by name: the run folders of those `done`, the first line of the error of those `failed`, and
+    the `remaining` ones. `results` are by run folder; `cell_results` those of the finished cells, each with its names:
+    cells with equal configs share a run, and each has its result."""
 
     done: dict[str, str] = field(default_factory=dict)
     failed: dict[str, str] = field(default_factory=dict)
@@ -78,10 +71,8 @@ def _gather(study_folder: StudyFolder, cell: Cell, results: dict[str, RunData]) 
 
 
 def done_of(study: StudyPlan, ended: Outcome, allow_mixed: bool = False) -> dict[tuple[str, str], list[RunData]]:
-    """Return the results of finished cells by setting and method; seeds and other listed values share an entry.
-
-    Raises `ConfigError` if the results in `ended` are of different versions of fedloom, unless `allow_mixed`.
-    """
+    """Return the results of finished cells of a `study` that `ended` has, by setting and method; seeds and other listed
+    values share an entry. Raises `ConfigError` if they are of different versions of fedloom, unless `allow_mixed`."""
     if not allow_mixed:
         refuse_mixed_results(ended.results.values())
     results_by_row: dict[tuple[str, str], list[RunData]] = {}
@@ -101,11 +92,8 @@ def failed_of(study: StudyPlan, ended: Outcome) -> dict[tuple[str, str], dict[in
 
 
 def rows_of(folder: Path) -> list[tuple[str, tuple[str, str]]] | None:
-    """Return config fingerprint, and setting and row, of a study's cells in their order, each pair once; None if the
-    folder holds no study.
-
-    Cells with equal configs share a fingerprint, and each of their rows shows its run.
-    """
+    """Return fingerprint, and setting and row, of a study's cells in their order, each pair once; None if the folder
+    holds no study. Cells with equal configs share a fingerprint, and each of their rows shows its run."""
     study = read(folder)
     if study is None:
         return None
@@ -189,10 +177,8 @@ def reusable(folder: StudyFolder, cells: Sequence[Cell], source: Path) -> list[C
 
 
 def reuse(folder: StudyFolder, cells: Sequence[Cell], source_study: Path) -> list[str]:
-    """Copy the `reusable` cells of the folder `source_study`, and return their names.
-
-    Raises as `reusable` does, and `RunFolderError` for a copy that cannot be written.
-    """
+    """Copy the `reusable` cells of the folder `source_study`, and return their names. Raises as `reusable` does, and
+    `RunFolderError` for a copy that cannot be written."""
     return [
         cell.name for cell in reusable(folder, cells, source_study) if _take(folder, cell, source_study / cell.folder)
     ]

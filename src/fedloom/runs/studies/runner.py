@@ -33,16 +33,12 @@ class Runner:
     """The jobs of one call, and how a process runs one of them. Child processes and Ray's workers have copies of it.
 
     Args:
-        folder: has the run folders; None keeps nothing on disk.
-        on_error: "raise" ends the call with the first error of any run. "record" writes errors to files and continues,
-            unless the disk is full or the data have changed, because then every run would fail. Calls that record
-            errors may share a folder: each takes runs that no other call works on.
-        callbacks: copied for every run.
-        scenario: used by all runs instead of the configs'.
-        result_type: the class of the results that callbacks see.
+        on_error: "raise" ends the call with the first error of any run; `results` then has the results of this
+            process's runs, by position. "record" writes errors to files and continues, unless the disk is full or the
+            data have changed, because then every run would fail. Calls that record errors may share a folder: each
+            takes runs that no other call works on.
+        study, folder, jobs, existing, callbacks, scenario, result_type: as in `run_study` and `compare`.
         all_cores: engine `auto` may use all cores for a run; it is serial otherwise, as other runs use them.
-
-    Where errors are raised, `results` has the results of this process's runs, by position.
     """
 
     def __init__(
@@ -140,12 +136,8 @@ class Runner:
 
 
 def on_ray(cluster: Cluster, runner: Runner, listener: Listener) -> None:
-    """Run every job of `runner` as a Ray task of `cluster`; cells wait for their trials.
-
-    `listener` hears of a job when it has ended.
-
-    Raises `RunFolderError` if a node does not see the folder.
-    """
+    """Run every job of `runner` as a Ray task of `cluster`; cells wait for their trials, and `listener` hears of a job
+    when it has ended. Raises `RunFolderError` if a node does not see the folder."""
     shared, tasks = cluster.put(runner), dict[str, Ref]()
     metrics = own_sources(runner.metrics)
 
@@ -166,7 +158,6 @@ def on_ray(cluster: Cluster, runner: Runner, listener: Listener) -> None:
 
 
 def _work(runner: Runner, metrics: Mapping[str, object], folder: Path, position: int, *trials: Any) -> list[Event]:
-    """Run one job in a Ray worker, with `folder` as the study's folder, and return its news."""
     assert runner.folder is not None
     for metric in metrics.values():
         register_metric(metric)

@@ -32,9 +32,8 @@ _WITHOUT_GUARD = 79  # exit code of a process in which the imported script start
 def spawned(setting: str, count: int, work: Work, *arguments: Any) -> Iterator[Mapping[Connection, BaseProcess]]:
     """Start `count` processes that run `work(pipe, *arguments)`, and yield them by the parent's ends of their pipes.
 
-    The processes end with the block, or with this process, however it ends.
-
-    Raises `ConfigError`, with the key `setting` that asked for processes, if this process may not start others.
+    The processes end with the block, or with this process, however it ends. Raises `ConfigError`, with the key
+    `setting` that asked for processes, if this process may not start others.
     """
     _check_may_spawn(setting)
     context = multiprocessing.get_context("spawn")
@@ -111,16 +110,11 @@ def _follow(watched: Connection) -> None:
 
 
 def run_jobs(runner: Runner, workers: int, setting: str, listener: Listener) -> None:
-    """Run all jobs of a runner in `workers` processes.
+    """Run all jobs of a runner in `workers` processes; 1 runs them in this one. `setting` is the key that asked for
+    processes.
 
     After the first error the other processes stop between two rounds, and the error is raised. A killed process counts
     as an error. If the runner records errors, its job goes to another process instead, and `listener` is told.
-
-    Args:
-        runner: the runner, which every process gets a copy of.
-        workers: number of processes; 1 runs the jobs in this one.
-        setting: the key that asked for processes, for messages.
-        listener: called with every event.
     """
     if workers < 2:
         runner.in_turn(range(len(runner.jobs)), listener)

@@ -36,7 +36,6 @@ class Trial:
 
     @property
     def name(self) -> str:
-        """The trial's name in messages and listings."""
         return f"{self.group}/trial/{assignments(self.tried)}"
 
     @property
@@ -90,11 +89,8 @@ def validation_value(result: RunData, criterion: Criterion) -> float:
 
 
 def trial_score(result: RunData, criterion: Criterion) -> float:
-    """Return the validation value by which a run is chosen; NaN if it diverged.
-
-    A model with non-finite outputs predicts the first class, and its accuracy must not win. Raises `ConfigError`
-    without validation data.
-    """
+    """Return the validation value by which a run is chosen; NaN if it diverged: a model with non-finite outputs
+    predicts the first class, and its accuracy must not win. Raises `ConfigError` without validation data."""
     value = validation_value(result, criterion)
     return math.nan if has_diverged(result.numbers) else value
 
@@ -102,11 +98,8 @@ def trial_score(result: RunData, criterion: Criterion) -> float:
 class Choices:
     """Hyperparameters picked by a study's finished trials. Once recorded, a choice never changes.
 
-    Args:
-        study: the study.
-        study_folder: the folder with its runs.
-        earlier: errors of earlier calls, by folder; they are ignored because their trials run again. A call that runs
-            the study passes them, and then new choices are recorded in the folder. None only reads.
+    A call that runs the study passes the errors of earlier calls, by folder, because their trials run again; then new
+    choices are recorded in the folder. With None they are only read.
     """
 
     def __init__(
@@ -198,7 +191,6 @@ class JobStates:
     trials: dict[str, State]
 
     def of(self, job: Job) -> State:
-        """Return the state of one job."""
         return (self.trials if isinstance(job, Trial) else self.cells)[job.name]
 
 
@@ -213,10 +205,8 @@ def job_states(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell
 
 
 def seconds_left(study_folder: StudyFolder, jobs: Sequence[Job]) -> float | None:
-    """Forecast the seconds of `jobs` from the finished runs of the folder; None before one has finished.
-
-    A job takes the mean seconds per round of its method, or of all methods as long as none of its method has finished.
-    """
+    """Forecast the seconds of `jobs` from the finished runs of the folder, by the mean seconds per round of their
+    method, or of all methods while none of it has finished; None before any run has."""
     by_method: dict[str, list[float]] = {}
     for pattern in ("*/summary.json", f"{TRIALS}/*/summary.json"):
         for path in study_folder.path.glob(pattern):

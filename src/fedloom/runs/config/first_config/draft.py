@@ -27,10 +27,8 @@ _SMALL, _LARGE = 32, 64  # pixels
 
 @dataclass(frozen=True, slots=True)
 class SourceDraft:
-    """Keys of the section `scenario` that read a user's data.
-
-    keys: with `source`. reasons: why a key was chosen, by its name. name: of the data, for the config's file.
-    """
+    """Keys of the section `scenario` that read a user's data, with `source`; the reasons for them by key; a name for
+    the config's file."""
 
     keys: Mapping[str, Any]
     name: str
@@ -40,13 +38,8 @@ class SourceDraft:
 def draft_source(data: str, label: str | None, owner: str | None, ask: Ask | None) -> SourceDraft:
     """Return the keys that read `data`: a path, the name of a built-in set, or owner/name of a set of the hub.
 
-    Args:
-        data: the name or path that the user gave.
-        label: the column of the class of a table; None chooses it.
-        owner: the column of the owner of a table's rows; None chooses it, "none" takes none.
-        ask: asks about the columns of a table; None does not ask.
-
-    Raises `ConfigError` or `DataError`, one line, for data that cannot be read.
+    `label` and `owner` are columns of a table; None chooses them, by `ask` if there is one; the owner "none" takes
+    none. Raises `ConfigError` or `DataError`, one line, for data that cannot be read.
     """
     path = expand_home(data)
     if data in SOURCES and not (path.suffix and path.exists()):
@@ -166,14 +159,10 @@ _TEXTS = ("text", "sentence", "content", "review", "document")
 
 
 def hub_keys(dataset: str, label: str | None) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the keys of the source `hf` for a data set, and the reasons for them by key.
+    """Return the keys of the source `hf` for a data set, owner/name, with the column `label`, and the reasons for them
+    by key.
 
-    Args:
-        dataset: owner/name on the hub.
-        label: the column of the class; None chooses one.
-
-    Raises `DataError` if the package is missing, the set is unknown, or has no class column for its pictures or
-    texts.
+    Raises `DataError` if the package is missing, the set is unknown, or has no class column for its pictures or texts.
     """
     try:
         import datasets

@@ -105,13 +105,8 @@ def partitions(facts: DataFacts) -> list[list[Choice]]:
 
 
 def settings(facts: DataFacts, clients: int, smallest_client: int) -> list[Choice]:
-    """Return the choices of model, training and evaluation.
-
-    Args:
-        facts: facts of the data.
-        clients: how many there are.
-        smallest_client: training samples of the smallest client that has any.
-    """
+    """Return the choices of model, training and evaluation for this number of clients, the smallest of which with data
+    has `smallest_client` training samples."""
     share = 1.0 if clients <= _ALL_TAKE_PART else max(0.01, round(_MAX_CLIENTS / clients, 2))
     model, why_model = _model(facts)
     adaptive = facts.tokens
@@ -220,13 +215,8 @@ class FirstConfig:
 def first_config(data: str, label: str | None = None, owner: str | None = None, ask: Ask | None = None) -> FirstConfig:
     """Return a config for data that a user names, which was tried up to the first step of training.
 
-    Args:
-        data: a path of a table, arrays, texts or pictures; the name of a built-in set; or owner/name on the hub.
-        label: the column of the class of a table; None chooses it.
-        owner: the column of the owner of its rows; None chooses it, "none" takes none.
-        ask: asks about the columns of a table; None does not ask.
-
-    Raises `ConfigError` or `DataError`, one line that says what to do, for data that cannot be read or dealt.
+    The arguments are those of `draft_source`: data, label, owner, ask. Raises `ConfigError` or `DataError`, one line
+    that says what to do, for data that cannot be read or dealt.
     """
     draft = draft_source(data, label, owner, ask)
     keys = {key: value for key, value in draft.keys.items() if key != "source"}

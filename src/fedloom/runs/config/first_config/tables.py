@@ -39,15 +39,9 @@ Ask = Callable[[str, Sequence[str], str], str]
 def table_keys(
     path: Path, source: str, label: str | None, owner: str | None, ask: Ask | None
 ) -> tuple[dict[str, Any], dict[str, str]]:
-    """Return the keys of the source `csv` or `parquet` for a file, and the reasons for them by key.
+    """Return the keys of the source, "csv" or "parquet", for the file `path`, and the reasons for them by key.
 
-    Args:
-        path: the file.
-        source: "csv" or "parquet".
-        label: the column of the class; None chooses one.
-        owner: the column of the rows' owner; None chooses one, "none" takes none.
-        ask: asks about label and owner; None does not ask.
-
+    The label and the owner are columns; None chooses them, by `ask` if there is one; the owner "none" takes none.
     Raises `ConfigError` or `DataError` for a file that cannot be read, or without a column of classes.
     """
     keys: dict[str, Any] = {"source": source, "path": str(path)}
