@@ -281,3 +281,18 @@ def test_records_that_nest_too_deep_are_damaged_ones():
     deep = b'{"__metadata__":{"fedloom":"' + b"[" * 100_000 + b'"}}'
     with pytest.raises(RecordError):
         from_bytes(len(deep).to_bytes(8, "little") + deep)
+
+
+def test_a_first_round_that_cannot_be_rehearsed_is_a_note(monkeypatch):
+    desk, notes = Desk("fedavg"), []
+    uploads = UploadReader(desk.uploads._federation, desk.uploads._worker, note=notes.append)
+
+    def down(server, client, ctx):
+        raise ValueError("no partner")
+
+    monkeypatch.setattr(desk.uploads._federation.method, "down", down)
+    body = to_bytes(desk.done.upload)
+    assert to_bytes(uploads.read(body, desk.job, desk.samples)) == body
+    assert [note.partition(": ")[2] for note in notes] == [
+        "fedavg: the server, for client 0, failed in round 1 (down): ValueError: no partner"
+    ]

@@ -138,13 +138,16 @@ class Federation:
         """Run a client's very first round here, on the samples of `job`, and return its result.
 
         Its state can replace that of a client that keeps its state itself and has taken part before. Payloads such as
-        bare changes of weights need a state like that.
+        bare changes of weights need a state like that. Raises `ClientError` where a hook raises: the method may never
+        meet this round, so a caller makes a note of it.
         """
-        method, ctx = self.method, replace(job.ctx, round=1)
-        server = method.server_init(self.context(0, ctx.client))
-        first_context = replace(self.context(1, ctx.client), drawn=self._drawn[1])
-        payload = method.down(server, ctx.client, first_context)
-        state = method.client_init(ctx)
+        method, ctx, client = self.method, replace(job.ctx, round=1), job.ctx.client
+        with hooked(method, "server_init", 0, client):
+            server = method.server_init(self.context(0, client))
+        with hooked(method, "down", 1, client):
+            payload = method.down(server, client, replace(self.context(1, client), drawn=self._drawn[1]))
+        with hooked(method, "client_init", 1, client):
+            state = method.client_init(ctx)
         return worker.run(replace(job, ctx=ctx, payload=payload, state=state, measured=False, stage="round"))
 
     def _job_state(self, ctx: ClientContext) -> Record:

@@ -63,7 +63,7 @@ class RemoteEngine:
     ) -> None:
         self._run, self._config, self._status, self._note = run, config, status, note
         self._federation, self._worker, self._out = federation, worker, out
-        self._uploads = UploadReader(federation, worker, config.max_norm)
+        self._uploads = UploadReader(federation, worker, config.max_norm, note)
         self._references = References.read(out)
         self._guard = StateGuard(self._references)
         self._bounds = None if config.max_ratio is None else NormBounds(config.max_ratio, self._references.items)

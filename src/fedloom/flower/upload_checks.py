@@ -15,7 +15,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import FedloomError, short_repr
+from fedloom.core.errors import ClientError, FedloomError, short_repr
 from fedloom.core.files import parse_json
 from fedloom.core.records import Record, RecordError, Value, from_bytes, json_header, map_tensors, wire_size
 from fedloom.core.tables import ClassTable
@@ -55,11 +55,18 @@ class Rehearsal:
 class UploadReader:
     """Reads and checks uploads.
 
-    worker: the server's, for rehearsals. max_norm: largest distance (L2) from the payload; None for any.
+    worker: the server's, for rehearsals. max_norm: largest distance (L2) from the payload; None for any. note: called
+    with a sentence where a method has no first round to rehearse.
     """
 
-    def __init__(self, federation: Federation, worker: Worker, max_norm: float | None = None) -> None:
-        self._federation, self._worker, self._max_norm = federation, worker, max_norm
+    def __init__(
+        self,
+        federation: Federation,
+        worker: Worker,
+        max_norm: float | None = None,
+        note: Callable[[str], None] = lambda _: None,
+    ) -> None:
+        self._federation, self._worker, self._max_norm, self._note = federation, worker, max_norm, note
         self._rehearsals: dict[tuple[int, Stage], Rehearsal] = {}
 
     def read(self, body: bytes, job: Job, samples: int) -> Record:
@@ -131,11 +138,15 @@ class UploadReader:
         counts = torch.bincount(self._worker.data.y[indices], minlength=job.ctx.task.num_classes)
         ctx = replace(job.ctx, samples=len(indices), class_counts=counts)
         rehearsal_job = replace(job, ctx=ctx, indices=indices)
-        first_result = self._federation.run_first_round(self._worker, rehearsal_job)
-        state = first_result.state if job.stage != "opening" else {}
+        terms, state = set[str](), Record()
+        try:
+            first_result = self._federation.run_first_round(self._worker, rehearsal_job)
+            terms, state = {*first_result.terms}, first_result.state if job.stage != "opening" else {}
+        except ClientError as error:  # of a state that the method may never meet, which must not end the run
+            self._note(f"uploads are checked by a rehearsal of this round alone, as that of the first fails: {error}")
         state = state or self._federation.method.client_init(ctx)
         result = self._worker.run(replace(rehearsal_job, state=state))
-        names = {*first_result.terms, *result.terms, *result.norms}
+        names = {*terms, *result.terms, *result.norms}
         passes = max(result.samples, result.steps * self._worker.local_training.batch_size) / max(1, len(indices))
         kept = {name: result.upload[name] for name in _variable_entries(self.method_of(job).spec.sends)}
         upload = map_tensors(result.upload, _without_values) | kept

@@ -167,3 +167,18 @@ def test_noise_on_uploads_is_the_server_part():
     """With full participation, and far above local drift."""
     _, _, figures = measured(configured("fedavg+dp"))
     assert figures["server_share"] > 0.9
+
+
+def test_a_method_without_a_round_for_clients_that_were_not_drawn_has_no_decomposition():
+    method = configured("fedavg")
+    plain = method.down
+
+    def down(server, client, ctx):
+        ctx.drawn.index(client)  # a ValueError for whoever was not drawn
+        return plain(server, client, ctx)
+
+    method.down = down
+    toy, observer, figures = measured(method, participation=0.5)
+    assert toy.federation.round == 1
+    assert figures["diversity"] >= 1
+    assert [note for note in observer.latest.notes if "(down)" in note and "failed in round 1" in note]

@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
@@ -13,12 +12,11 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record
 from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
 from fedloom.engine import Federation, Worker
 from fedloom.engine.round_report import ObservedRound
-from fedloom.methods.contract.contexts import Task
 from fedloom.methods.contract.method import Method
 from fedloom.nets.net import Role
+from fedloom.nets.user_model import error_line
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.drift.decomposition import Decomposition
 from fedloom.runs.drift.updates import (
@@ -34,9 +32,6 @@ from fedloom.runs.protocol_tests import system_row
 from fedloom.runs.storage.log import DriftLog, DriftRound, DriftValue, Row
 from fedloom.runs.storage.run_folder import RunFolder
 
-if TYPE_CHECKING:
-    from fedloom.runs.drift.decomposition import Decomposition
-
 
 def head_figures(
     updates: ClientUpdates, observed: ObservedRound, class_counts: Callable[[int], Tensor] | None
@@ -49,7 +44,11 @@ def head_figures(
     class_counts: returns the training samples of each class of a client [C]; None where only the client knows them.
     """
     task = observed.ctx.task
-    names = _head_rows(updates.moves[0][0], task)
+    names = [
+        name
+        for name, value in updates.moves[0][0].items()
+        if task.roles.get(name) == Role.HEAD and value.dim() == 2 and value.shape[0] == task.num_classes
+    ]
     if not names:
         return "the uploads hold no linear head with a row for each class: no figures of the head"
     values = list[DriftValue]()
@@ -133,15 +132,6 @@ def _between_rounds(name: str, last: ClassTable, now: ClassTable) -> list[DriftV
     return _by_label("table_step", torch.where(defined, moved, torch.nan), name)
 
 
-def _head_rows(tree: Tree, task: Task) -> list[str]:
-    """The entries of a tree that are matrices of the head with one row for each class."""
-    return [
-        name
-        for name, value in tree.items()
-        if task.roles.get(name) == Role.HEAD and value.dim() == 2 and value.shape[0] == task.num_classes
-    ]
-
-
 def _tree_with(server: Record, entry: str, name: str) -> Tensor | None:
     """Return the matrix `name` of the server's weights, in float64; None if there is none."""
     tree = server.get(entry)
@@ -192,24 +182,28 @@ class DriftObserver:
     def observe(self, observed: ObservedRound) -> None:
         started, values, notes = time.perf_counter(), list[DriftValue](), list[str]()
 
-        def add(figures: list[DriftValue] | str) -> None:
-            if isinstance(figures, str):
-                notes.append(figures)
+        def add(figures: Callable[[], list[DriftValue] | str]) -> None:
+            try:
+                measured = figures()
+            except Exception as error:  # hooks may raise on clients that were not drawn; no run needs figures
+                measured = f"drift is not measured: {error_line(error)}"
+            if isinstance(measured, str):
+                notes.append(measured)
             else:
-                values.extend(figures)
+                values.extend(measured)
 
         updates = client_updates(observed)
         if isinstance(updates, str):
             notes.append(updates)
         else:
             samples = dict(observed.samples)
-            add(update_figures(updates, observed.ctx.task, samples))
-            add(self._weights.figures(updates.entry, updates.clients, samples))
-            add(head_figures(updates, observed, self._class_counts))
-        add(table_figures(observed))
-        add(server_figures(observed))
-        if self._decomposition is not None and self._decomposition.is_due(observed.ctx.round):
-            add(self._decomposition.figures(observed))
+            add(lambda: update_figures(updates, observed.ctx.task, samples))
+            add(lambda: self._weights.figures(updates.entry, updates.clients, samples))
+            add(lambda: head_figures(updates, observed, self._class_counts))
+        add(lambda: table_figures(observed))
+        add(lambda: server_figures(observed))
+        if (decomposition := self._decomposition) is not None and decomposition.is_due(observed.ctx.round):
+            add(lambda: decomposition.figures(observed))
         finite = [v if v.value is None or math.isfinite(v.value) else v._replace(value=None) for v in values]
         self.latest = DriftRound(observed.ctx.round, finite, notes)
         self.seconds = time.perf_counter() - started
