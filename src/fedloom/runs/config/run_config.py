@@ -298,9 +298,8 @@ def load(path: Path | None, overrides: Sequence[str] = ()) -> dict[str, Any]:
             raise ConfigError(f"{short_repr(assignment)}: the value is not YAML: {one_line(error)}") from None
         typed.add(key)
         if value is None and is_dropped_by_null(values, key.split(".")):
-            *path, last = key.split(".")
-            section = at(values, path)
-            section.pop(last, None) if isinstance(section, dict) else None
+            section = at(values, key.split(".")[:-1])
+            section.pop(key.rpartition(".")[2], None) if isinstance(section, dict) else None
         else:
             _set_value(values, key.split("."), value, assignment)
     phrases = drop_keys_of_former_kinds(former, values, typed)
