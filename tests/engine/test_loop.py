@@ -316,8 +316,20 @@ def test_a_method_knows_who_was_drawn():
     assert sorted(asked) == [(round_, client, ids) for round_, ids in drawn.items() for client in ids]
 
 
-@pytest.mark.parametrize("hook", ["select", "down", "unpack", "aggregate", "diagnostics", "figures", "client_init"])
-def test_an_error_in_a_hook_of_the_server_names_method_hook_round_and_client(hook):
+SERVER_HOOKS = {
+    **dict.fromkeys(
+        ["extra", "opening", "closing", "examine", "server_init", "predictors"], "the server failed in round 0"
+    ),
+    **dict.fromkeys(["select", "unpack", "aggregate", "diagnostics", "figures"], "the server failed in round 1"),
+    **dict.fromkeys(["client_init", "down"], "the server, for client 0, failed in round 1"),
+}
+CLIENT_HOOKS = {hook: f"client 0 failed in round 1 ({hook})" for hook in ["begin", "phases", "end", "pack"]}
+
+
+@pytest.mark.parametrize("engine", ["serial", "threads", "processes", "batched"])
+@pytest.mark.parametrize("hook", [*SERVER_HOOKS, *CLIENT_HOOKS, "adapt"])
+def test_an_error_in_a_hook_names_method_hook_round_and_client(hook, engine, own_methods):
+    @register
     class Broken(Method):
         pass
 
@@ -325,23 +337,12 @@ def test_an_error_in_a_hook_of_the_server_names_method_hook_round_and_client(hoo
         raise ZeroDivisionError("no partner")
 
     setattr(Broken, hook, broken)
-    client = ", for client [0-4]," if hook in {"down", "client_init"} else ""
-    expected = rf"^broken: the server{client} failed in round 1 \({hook}\): ZeroDivisionError: no partner$"
-    with pytest.raises(ServerError, match=expected):
-        world(Broken(), LABELS).federation.step()
-
-
-@pytest.mark.parametrize("hook", ["begin", "phases", "end"])
-def test_an_error_in_a_hook_of_a_client_names_method_hook_round_and_client(hook):
-    class Broken(Method):
-        pass
-
-    def broken(*arguments):
-        raise ZeroDivisionError("no partner")
-
-    setattr(Broken, hook, broken)
-    with pytest.raises(ClientError, match=rf"^broken: client \d failed in round 1 \({hook}\): ZeroDivisionError"):
-        world(Broken(), LABELS).federation.step()
+    words = SERVER_HOOKS.get(hook) or CLIENT_HOOKS.get(hook) or "client 0 failed in round 1"
+    keys = {**KEYS, "engine": {"name": engine, "workers": 1}, "evaluation": {"protocol": "personal/local"}}
+    with pytest.raises(ClientError) as caught:
+        fedloom.run(method="broken", rounds=1, **(keys if hook == "adapt" else KEYS | {"engine": keys["engine"]}))
+    assert isinstance(caught.value, ServerError) == (hook in SERVER_HOOKS)
+    assert str(caught.value) == f"broken: {words.removesuffix(f' ({hook})')} ({hook}): ZeroDivisionError: no partner"
 
 
 def test_a_server_that_asks_for_a_stranger_hears_so():

@@ -27,19 +27,14 @@ def report(number: int) -> RoundReport:
     )
 
 
-@pytest.mark.parametrize("word", ["closing", "opening"])
-def test_what_such_a_round_sends_and_does_is_added(word):
-    joined = getattr(report(2), f"with_{word}")(report(3))
+@pytest.mark.parametrize("stage", ["closing", "opening"])
+def test_such_a_round_adds_its_costs_and_nothing_else(stage):
+    joined, alone = report(2).with_stages(**{"opening": None, "closing": None, stage: report(3)}), report(2)
     assert (joined.bytes_up, joined.bytes_down) == (50, 500)
     assert (joined.steps, joined.samples) == (5000, 50_000)
     assert joined.seconds == Seconds(5.0, 10.0, 20.0)
     assert [diagnostic.code for diagnostic in joined.diagnostics] == ["code2", "code3"]
-    assert getattr(joined, f"{word}_samples_by_group") == {0: 3}
-
-
-@pytest.mark.parametrize("word", ["closing", "opening"])
-def test_the_rest_stays_that_of_the_round(word):
-    joined, alone = getattr(report(2), f"with_{word}")(report(3)), report(2)
-    added = {"bytes_up", "bytes_down", "steps", "samples", "seconds", "diagnostics", f"{word}_samples_by_group"}
+    assert getattr(joined, f"{stage}_samples_by_group") == {0: 3}
+    added = {"bytes_up", "bytes_down", "steps", "samples", "seconds", "diagnostics", f"{stage}_samples_by_group"}
     unchanged = {field.name for field in fields(RoundReport)} - added
     assert all(getattr(joined, name) == getattr(alone, name) for name in unchanged)

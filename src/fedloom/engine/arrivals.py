@@ -9,7 +9,7 @@ from fedloom.data.attacks import UploadAttack
 from fedloom.data.attacks.attack import AttackRound
 from fedloom.data.scenario import Scenario
 from fedloom.engine.jobs import Job
-from fedloom.methods.contract.contexts import Diagnostic, Task
+from fedloom.methods.contract.contexts import Task
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import Role
 
@@ -102,9 +102,3 @@ def with_forged(
         shared = list(honest.values()) if attack.colludes else [upload]
         forged[client] = attack.forge_upload(upload, payloads[client], shared, known)
     return {client: forged.get(client, upload) for client, upload in uploads.items()}
-
-
-def idle_attack_diagnostics(scenario: Scenario, participants: int) -> list[Diagnostic]:
-    """Return a diagnostic if the scenario's attack has no effect in rounds of `participants` clients."""
-    reason = None if scenario.attack is None else scenario.attack.why_idle(participants)
-    return [] if reason is None else [Diagnostic("attack.idle", reason, 0.0)]

@@ -163,6 +163,7 @@ class Worker:
         job, ctx = client.job, client.job.ctx
         with staged(ctx, "end", client.method):
             upload, state = client.method.end(self._work(client, tree), job.state, ctx)
+        with staged(ctx, "pack", client.method):
             upload, state = client.method.pack(upload, state, job.payload, job.state, ctx)
         notes = [*self.stepper.notes(), *client.notes()]
         counts = client.terms, client.steps, client.samples, seconds(), client.norms

@@ -9,7 +9,7 @@ from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
 
 import numpy as np
 from pydantic import Field
-from torch import Tensor
+from torch import Tensor, nn
 
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, ServerError
 from fedloom.core.records import Record, get_number
@@ -19,6 +19,7 @@ from fedloom.evaluation.metric import MetricStates
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Start
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Choose, Consts, OptimizerSpec, Phase
+from fedloom.nets.net import Net
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,7 +36,11 @@ Stage: TypeAlias = Literal["opening", "round", "closing"]
 
 def methods_by_stage(method: Method) -> Mapping[Stage, Method]:
     """Return the method of each stage of a run; a stage that the run lacks has none."""
-    stages: dict[Stage, Method | None] = {"opening": method.opening(), "round": method, "closing": method.closing()}
+    with hooked(method, "opening", 0):
+        opening = method.opening()
+    with hooked(method, "closing", 0):
+        closing = method.closing()
+    stages: dict[Stage, Method | None] = {"opening": opening, "round": method, "closing": closing}
     return {stage: of_stage for stage, of_stage in stages.items() if of_stage is not None}
 
 
@@ -234,36 +239,37 @@ class Client:
         return [Diagnostic("data.part_of_one_sample", message, 1.0)]
 
 
-class staged:
-    """A block that raises `ClientError`, which says where an exception came from."""
-
-    __slots__ = ("_ctx", "_method", "_stage")
-
-    def __init__(self, ctx: ClientContext, stage: str, method: Method) -> None:
-        self._ctx, self._stage, self._method = ctx, stage, method
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception):
-            raise ClientError(self._ctx.client, self._ctx.round, self._stage, error, self._method.name()) from error
-
-
 class hooked:
-    """A block in which the server calls one hook: an exception becomes a `ServerError` that says which one raised it.
+    """A block that calls one hook: an exception becomes an error that names method, hook, round and client.
 
-    Errors that the method words itself pass as they are.
+    Args:
+        client: -1 where the server calls the hook for all clients.
+        error: the class of the error. Errors that a method words itself pass the server as they are (`ServerError`); a
+            `ClientError` contains them, because the client is part of the message.
     """
 
-    __slots__ = ("_client", "_hook", "_method", "_round")
+    __slots__ = ("_client", "_error", "_hook", "_method", "_round")
 
-    def __init__(self, method: Method, hook: str, round_: int, client: int = -1) -> None:
-        self._method, self._hook, self._round, self._client = method, hook, round_, client
+    def __init__(
+        self, method: Method, hook: str, round_: int, client: int = -1, error: type[ClientError] = ServerError
+    ) -> None:
+        self._method, self._hook, self._round, self._client, self._error = method, hook, round_, client, error
 
     def __enter__(self) -> None:
         pass
 
     def __exit__(self, kind: object, error: BaseException | None, trace: object) -> None:
-        if isinstance(error, Exception) and not isinstance(error, FedloomError):
-            raise ServerError(self._client, self._round, self._hook, error, self._method.name()) from error
+        worded = isinstance(error, FedloomError) and self._error is ServerError
+        if isinstance(error, Exception) and not worded:
+            raise self._error(self._client, self._round, self._hook, error, self._method.name()) from error
+
+
+def staged(ctx: ClientContext, stage: str, method: Method) -> hooked:
+    """A block of a client's work; an exception becomes a `ClientError` that names the stage."""
+    return hooked(method, stage, ctx.round, ctx.client, ClientError)
+
+
+def extra_of(method: Method, net: Net) -> nn.Module | None:
+    """Return the module that a method adds to a net. Raises `ServerError`."""
+    with hooked(method, "extra", 0):
+        return method.extra(net)

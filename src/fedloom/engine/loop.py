@@ -15,15 +15,16 @@ from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
-from fedloom.engine import round_report as term_balance
-from fedloom.engine.arrivals import PayloadBytes, SentJobs, idle_attack_diagnostics, with_forged
+from fedloom.engine import round_report
+from fedloom.engine.arrivals import PayloadBytes, SentJobs, with_forged
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, Job, JobResult, Stage, hooked, kept_since, methods_by_stage, require_public
-from fedloom.engine.round_report import ObservedRound, RoundObserver, RoundReport, Seconds, divergence, mean_terms
+from fedloom.engine.round_report import ObservedRound, RoundObserver, RoundReport, Seconds
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import ClientStates
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Task
 from fedloom.methods.contract.method import Method, Uploads
+from fedloom.methods.contract.phases import Predictor
 from fedloom.nets.loaded_net import group_of
 from fedloom.nets.net import FunctionalNet
 
@@ -38,7 +39,7 @@ _SORTED_BY_SIZE = 32  # last clients of a round, which start by size
 class Federation:
     """A running federation: the server's state, the clients' states, and the number of finished rounds.
 
-    These three are all that a checkpoint must hold; everything random is derived from them and the seed.
+    A checkpoint holds these three alone, because everything random is derived from them and the seed.
 
     Raises `ConfigError` if the method refuses the run.
 
@@ -77,8 +78,9 @@ class Federation:
         self.clients_per_round = max(1, round(participation * scenario.clients))
         require_public(method, scenario)
         with hooked(method, "examine", 0):
-            diagnostics = method.examine(tasks, self.clients_per_round)
-        self.initial_diagnostics = diagnostics + idle_attack_diagnostics(scenario, self.clients_per_round)
+            self.initial_diagnostics = list(method.examine(tasks, self.clients_per_round))
+        if scenario.attack is not None and (reason := scenario.attack.why_idle(self.clients_per_round)) is not None:
+            self.initial_diagnostics.append(Diagnostic("attack.idle", reason, 0.0))
         self._nets, self.methods = nets, methods_by_stage(method)
         self.round = 0
         self.guard: Guard | None = None
@@ -133,6 +135,14 @@ class Federation:
             return state
         with hooked(self.method, "client_init", ctx.round, ctx.client):
             return self.method.client_init(ctx)
+
+    def predictors(self, state: Record | None, client: int = -1) -> dict[str, Predictor]:
+        """Return what the method predicts with after the present round: for a client's state, or None for the server's.
+
+        Raises `ServerError`.
+        """
+        with hooked(self.method, "predictors", self.round, client):
+            return self.method.predictors(self.server, state, self.server_context(client))
 
     def run_first_round(self, worker: Worker, job: Job) -> JobResult:
         """Run a client's very first round here, on the samples of `job`, and return its result.
@@ -214,8 +224,7 @@ class Federation:
             report = self._run_round(self.method, next_round, self.participants(next_round))
             self.round = next_round
             closing = self._run_with_all("closing", next_round + 1) if next_round == self.tasks[0].rounds else None
-        report = report.with_opening(opening) if opening else report
-        return report.with_closing(closing) if closing else report
+        return report.with_stages(opening, closing)
 
     def _run_with_all(self, stage: Stage, round_: int) -> RoundReport | None:
         """Run the round of a stage over all clients with data; None if the method has no such stage."""
@@ -226,29 +235,24 @@ class Federation:
     def _run_round(self, method: Method, round_: int, drawn: Sequence[int]) -> RoundReport:
         """Run a round with the clients drawn for it: send, train, arrive, aggregate, observe, store."""
         started, self._drawn = time.perf_counter(), (round_, tuple(drawn))
-        ctx, stage = self.context(round_), self.stage_of(round_)
-        observer = self.observer if method is self.method else None
-        bad = frozenset[int]() if method.spec.pooled else frozenset(self.scenario.bad).intersection(drawn)
-        measured = term_balance.measured_clients(round_, drawn)
-        self.sample_jobs.pop(stage, None)  # frees the payloads of the last round
-
-        def make_job(client: int) -> Job:
-            return self.job(client, round_, measured=client in measured)
-
-        jobs = SentJobs(self._order_of_work(drawn), make_job, bad if observer is None else drawn)
-        # All clients train in this loop, and none while the server computes.
-        training_started, by_client, bytes_up = time.perf_counter(), dict[int, JobResult](), PayloadBytes()
+        ctx, observer = self.context(round_), self.observer if method is self.method else None
+        attackers = frozenset[int]() if method.spec.pooled else frozenset(self.scenario.bad).intersection(drawn)
+        # Send and train: the engine asks for each job when a client starts, and no client trains after this loop.
+        jobs = self._jobs(round_, drawn, attackers if observer is None else drawn)
+        by_client, bytes_up = dict[int, JobResult](), PayloadBytes()
         for result in self.engine.run(jobs):
             by_client[result.client] = result
             bytes_up.add(result.upload)
-        arrived = time.perf_counter()
-        self.sample_jobs[stage] = jobs.samples
-        uploads: Uploads = {client: by_client[client].upload for client in sorted(by_client)}  # means sum in this order
-        uploads = self._received(method, uploads, bad.intersection(uploads), jobs.payloads, ctx)
+        # Arrive: in the order of client ids, in which every mean sums.
+        arrived, self.sample_jobs[self.stage_of(round_)] = time.perf_counter(), jobs.samples
+        uploads: Uploads = {client: by_client[client].upload for client in sorted(by_client)}
+        forged = with_forged(uploads, attackers, jobs.payloads, self.scenario, method.spec, self.task_of, round_)
+        with hooked(method, "unpack", round_):
+            uploads = method.unpack(self.server, forged, functools.partial(self.context, round_))
         server, uploads = self._aggregate(method, uploads, observer, ctx)
-        aggregated, diagnostics = time.perf_counter(), list[Diagnostic]()
-        if observer is not None and uploads:
-            diagnostics += self._observe(observer, method, ctx, server, jobs.payloads, uploads)
+        aggregated = time.perf_counter()
+        diagnostics = self._observe(observer, method, ctx, server, jobs.payloads, uploads)
+        # Store: the new states, and what there is to report.
         observed, results = time.perf_counter(), [by_client[client] for client in uploads]
         if by_client:
             self.server = server
@@ -256,50 +260,20 @@ class Federation:
         self._keep_states(results)
         with hooked(method, "figures", round_):
             figures = method.figures(self.server, ctx)
-        ended = time.perf_counter()
-        # clients that train side by side take wall-clock time once
-        train = min(sum(result.seconds for result in results), arrived - training_started)
-        seconds = Seconds(train, aggregated - arrived + ended - observed)
-        seconds.move = max(0.0, ended - started - (observed - aggregated) - seconds.train - seconds.aggregate)
+        seconds = Seconds.of_round(started, arrived, aggregated, observed, time.perf_counter(), results)
         sizes = (0, 0) if method.spec.pooled else (bytes_up.total, jobs.bytes.total)
-        return self._report(round_, results, sizes, seconds, diagnostics, figures)
+        samples_by_group = self._samples_by_group([result.client for result in results])
+        return RoundReport.of(round_, results, sizes, samples_by_group, seconds, diagnostics, figures)
 
-    def _received(
-        self,
-        method: Method,
-        uploads: Uploads,
-        attackers: frozenset[int],
-        payloads: Mapping[int, Record],
-        ctx: ServerContext,
-    ) -> Uploads:
-        """The uploads as the server reads them: those of attackers forged, all decoded."""
-        received = with_forged(uploads, attackers, payloads, self.scenario, method.spec, self.task_of, ctx.round)
-        with hooked(method, "unpack", ctx.round):
-            return method.unpack(self.server, received, lambda client: self.context(ctx.round, client))
+    def _jobs(self, round_: int, drawn: Sequence[int], kept: Sequence[int] | frozenset[int]) -> SentJobs:
+        """The jobs of a round, which are made on demand. kept: clients whose payload is needed after the round."""
+        measured = round_report.measured_clients(round_, drawn)
+        self.sample_jobs.pop(self.stage_of(round_), None)  # frees the payloads of the last round
 
-    def _report(
-        self,
-        round_: int,
-        results: Sequence[JobResult],
-        bytes_up_down: tuple[int, int],
-        seconds: Seconds,
-        diagnostics: list[Diagnostic],
-        figures: Mapping[str, float],
-    ) -> RoundReport:
-        clients = tuple(result.client for result in results)
-        return RoundReport(
-            round=round_,
-            participants=clients,
-            bytes_up=bytes_up_down[0],
-            bytes_down=bytes_up_down[1],
-            terms=mean_terms(results),
-            steps=sum(result.steps for result in results),
-            samples=sum(result.samples for result in results),
-            samples_by_group=self._samples_by_group(clients),
-            seconds=seconds,
-            diagnostics=diagnostics,
-            figures=figures,
-        )
+        def make_job(client: int) -> Job:
+            return self.job(client, round_, measured=client in measured)
+
+        return SentJobs(self._order_of_work(drawn), make_job, kept)
 
     def _aggregate(
         self, method: Method, uploads: Uploads, observer: RoundObserver | None, ctx: ServerContext
@@ -320,16 +294,20 @@ class Federation:
 
     def _observe(
         self,
-        observer: RoundObserver,
+        observer: RoundObserver | None,
         method: Method,
         ctx: ServerContext,
         after: Record,
         payloads: Mapping[int, Record],
         uploads: Uploads,
     ) -> list[Diagnostic]:
-        """Let the observer look at the round. It asks for jobs of clients that were not drawn, for which a method may
-        have none: such a failure is a note, because nobody needs the observation to go on.
+        """Let the observer look at the round, if there is one.
+
+        It asks for jobs of clients that were not drawn, for which a method may have none. Such a failure is a note,
+        because the run does not need the observation.
         """
+        if observer is None or not uploads:
+            return []
         samples = {client: len(self.train[client]) for client in range(len(self.train)) if len(self.train[client])}
         job = functools.partial(self.job, round_=ctx.round)
         with ctx.task.streams.isolated("observer", ctx.round):
@@ -345,11 +323,11 @@ class Federation:
         """Diagnostics of the method, of losses that diverged, of loss terms, and notes of engine and workers."""
         with hooked(method, "diagnostics", ctx.round):
             diagnostics = method.diagnostics(self.server, uploads, ctx)
-        ratios = term_balance.gradient_ratios([result.norms for result in results])
+        ratios = round_report.gradient_ratios([result.norms for result in results])
         return [
             *diagnostics,
-            *divergence(method.name(), results, ctx.round),
-            *term_balance.balance_diagnostics(method.name(), ratios, ctx.round, ctx.task.rounds),
+            *round_report.divergence(method.name(), results, ctx.round),
+            *round_report.balance_diagnostics(method.name(), ratios, ctx.round, ctx.task.rounds),
             *self.engine.notes(),
             *(note for result in results for note in result.notes),
         ]

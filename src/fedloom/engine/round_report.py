@@ -24,6 +24,16 @@ class Seconds:
     aggregate: float = 0.0
     move: float = 0.0
 
+    @staticmethod
+    def of_round(
+        started: float, arrived: float, aggregated: float, observed: float, ended: float, results: Sequence[JobResult]
+    ) -> Seconds:
+        """Divide a round by the clock's readings after each of its parts; an observer's time counts nowhere."""
+        # clients that train side by side take wall-clock time once
+        train = min(sum(result.seconds for result in results), arrived - started)
+        aggregate = aggregated - arrived + ended - observed
+        return Seconds(train, aggregate, max(0.0, aggregated - started + ended - observed - train - aggregate))
+
     def plus(self, seconds: Seconds) -> Seconds:
         """Return the sum of both, phase by phase."""
         return Seconds(self.train + seconds.train, self.aggregate + seconds.aggregate, self.move + seconds.move)
@@ -59,24 +69,48 @@ class RoundReport:
     opening_samples_by_group: Mapping[int, int] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
 
-    def with_closing(self, closing: RoundReport) -> RoundReport:
-        """Return this report with that of the closing round added."""
-        return replace(self._with(closing), closing_samples_by_group=closing.samples_by_group)
+    @staticmethod
+    def of(
+        round_: int,
+        results: Sequence[JobResult],
+        bytes_up_down: tuple[int, int],
+        samples_by_group: Mapping[int, int],
+        seconds: Seconds,
+        diagnostics: list[Diagnostic],
+        figures: Mapping[str, float],
+    ) -> RoundReport:
+        """Sum the results of a round's participants."""
+        return RoundReport(
+            round=round_,
+            participants=tuple(result.client for result in results),
+            bytes_up=bytes_up_down[0],
+            bytes_down=bytes_up_down[1],
+            terms=mean_terms(results),
+            steps=sum(result.steps for result in results),
+            samples=sum(result.samples for result in results),
+            samples_by_group=samples_by_group,
+            seconds=seconds,
+            diagnostics=diagnostics,
+            figures=figures,
+        )
 
-    def with_opening(self, opening: RoundReport) -> RoundReport:
-        """Return this report with that of the opening round added."""
-        return replace(self._with(opening), opening_samples_by_group=opening.samples_by_group)
-
-    def _with(self, other: RoundReport) -> RoundReport:
-        """This report with the costs and diagnostics of a round that has no report of its own."""
+    def with_stages(self, opening: RoundReport | None, closing: RoundReport | None) -> RoundReport:
+        """Return this report with the costs and diagnostics of the opening and closing round, if they ran, added."""
+        report = self
+        for other in filter(None, (opening, closing)):
+            report = replace(
+                report,
+                bytes_up=report.bytes_up + other.bytes_up,
+                bytes_down=report.bytes_down + other.bytes_down,
+                steps=report.steps + other.steps,
+                samples=report.samples + other.samples,
+                seconds=report.seconds.plus(other.seconds),
+                diagnostics=[*report.diagnostics, *other.diagnostics],
+            )
         return replace(
-            self,
-            bytes_up=self.bytes_up + other.bytes_up,
-            bytes_down=self.bytes_down + other.bytes_down,
-            steps=self.steps + other.steps,
-            samples=self.samples + other.samples,
-            seconds=self.seconds.plus(other.seconds),
-            diagnostics=[*self.diagnostics, *other.diagnostics],
+            report,
+            opening_samples_by_group=opening.samples_by_group if opening else {},
+            closing_samples_by_group=closing.samples_by_group if closing else {},
         )
 
 

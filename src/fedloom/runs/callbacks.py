@@ -86,13 +86,12 @@ def copy_weights(federation: Federation, client: int | None = None) -> Tree:
     """
     clients = federation.scenario.clients
     if client is None:
-        kind, state, context = "global", None, federation.server_context()
+        kind, state = "global", None
     elif 0 <= client < clients:
-        kind, context = "personal", federation.server_context(client)
-        state = federation.state_of(federation.client_context(client, federation.round))
+        kind, state = "personal", federation.state_of(federation.client_context(client, federation.round))
     else:
         raise ConfigError(f"weights of client {client}: clients are 0 to {clients - 1}")
-    offered = federation.method.predictors(federation.server, state, context)
+    offered = federation.predictors(state, -1 if client is None else client)
     if kind not in offered:
         advice = "name a client" if client is None else "leave the client out"
         raise ConfigError(f"weights: {federation.method.name()} has no {kind} model; {advice}")

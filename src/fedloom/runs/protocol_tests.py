@@ -198,8 +198,8 @@ class ProtocolTests:
         """The server's predictors, or those of all clients one by one, sampled or not."""
         federation = self.federation
         if kind == "global":
-            yield -1, federation.method.predictors(federation.server, None, federation.server_context())
+            yield -1, federation.predictors(None)
             return
         for client in range(federation.scenario.clients):
             state = federation.state_of(federation.client_context(client, round_))
-            yield client, federation.method.predictors(federation.server, state, federation.server_context(client))
+            yield client, federation.predictors(state, client)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import copy
+import functools
 import hashlib
 import json
 import logging
@@ -18,6 +19,7 @@ from fedloom.core.safe_yaml import one_line, parse_yaml, read_yaml
 from fedloom.data import SOURCES
 from fedloom.data.augment import Augmentation
 from fedloom.engine.choose import EngineChoice
+from fedloom.engine.jobs import extra_of
 from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
 from fedloom.runs.config.keys import (
@@ -185,7 +187,8 @@ class RunConfig(Section):
         """Return a blueprint for each model of the run, for samples of `input_shape`. The `method` decides on extra
         modules, the bias of the head and the number of nets."""
         spec = method.spec
-        needs: Any = {"head_bias": spec.head_bias, "nets": spec.nets, "extra": method.extra, "share": self.share}
+        extra = functools.partial(extra_of, method)
+        needs: Any = {"head_bias": spec.head_bias, "nets": spec.nets, "extra": extra, "share": self.share}
         return [
             Blueprint(model.title, input_shape, num_classes, model.options(), factory=model.factory, **needs)
             for model in self.models()
