@@ -265,7 +265,7 @@ class hooked:
 
 
 def staged(ctx: ClientContext, stage: str, method: Method) -> hooked:
-    """A block of a client's work; an exception becomes a `ClientError` that names the stage."""
+    """A block in which `method` works on the client of `ctx`; an exception becomes a `ClientError` of that stage."""
     return hooked(method, stage, ctx.round, ctx.client, ClientError)
 
 

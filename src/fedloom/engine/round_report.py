@@ -28,7 +28,9 @@ class Seconds:
     def of_round(
         started: float, arrived: float, aggregated: float, observed: float, ended: float, results: Sequence[JobResult]
     ) -> Seconds:
-        """Divide a round by the clock's readings after each of its parts; an observer's time counts nowhere."""
+        """Divide a round by the times at which it started, all results arrived, the server had aggregated, the observer
+        had observed, and the round ended. The observer's time counts nowhere.
+        """
         # clients that train side by side take wall-clock time once
         train = min(sum(result.seconds for result in results), arrived - started)
         aggregate = aggregated - arrived + ended - observed
@@ -79,7 +81,7 @@ class RoundReport:
         diagnostics: list[Diagnostic],
         figures: Mapping[str, float],
     ) -> RoundReport:
-        """Sum the results of a round's participants."""
+        """Sum the results of round `round_`, and add its bytes_up_down, seconds, diagnostics and figures."""
         return RoundReport(
             round=round_,
             participants=tuple(result.client for result in results),
