@@ -8,7 +8,7 @@ import logging
 import os
 import socket
 from collections.abc import Callable, Iterable, Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from types import ModuleType
 from typing import Any, TypeAlias, TypeVar
 
@@ -17,10 +17,10 @@ from fedloom.core.errors import ClientError, ConfigError, FedloomError
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, Value
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.processes import WorkerLost
-from fedloom.engine.processes.shared_memory import Packed, Packer, SharedMemory
-from fedloom.engine.processes.workers import PackedMessage, Request, answer, packed, unpacked
+from fedloom.engine.processes.shared_memory import dumps, loads
+from fedloom.engine.processes.workers import Request, answer
 from fedloom.engine.serial import PATIENCE, Jobs, Serial
 from fedloom.engine.speedups import keep_freed_memory
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
@@ -158,21 +158,25 @@ def _of_this_version(version: str, function: Callable[..., Any], *arguments: Any
     return function(*arguments)
 
 
-def work(run: Sequence[Ref], message: PackedMessage, names: Sequence[str], *values: Any) -> PackedMessage | ClientError:
-    """Run the job of a message, and return its result or the error of the client.
+def work(run: Sequence[Ref], message: bytes, names: Sequence[str], *values: bytes) -> bytes | Exception:
+    """Run the job of a message, and return the message of its result or the error of the client.
 
     Args:
         run: a reference to `(worker, tasks)`, in a list so that Ray does not fetch it for each client.
-        message: the message of the job.
-        names: names of the record's values that clients of the round share.
-        values: these values.
+        message: the job, without the record that clients of the round share.
+        names: names in this record.
+        values: messages of its values.
     """
     with reproducible_settings():
         engine, tasks = _ready(run[0])
-        whole = message._replace(shared=dict(zip(names, values, strict=True)))
-        memory = SharedMemory(reserve=False)
-        results = answer([unpacked(whole, memory.view, tasks)], engine, memory)
-    return results if isinstance(results, ClientError) else results[0][0]
+        request = loads(message, tasks=tasks)
+        shared = dict(zip(names, map(loads, values), strict=True))
+        results = answer([replace(request, **{_shared_field(request): shared})], engine)
+    return results if isinstance(results, Exception) else bytes(dumps(results[0]))
+
+
+def _shared_field(request: Request) -> str:
+    return "payload" if isinstance(request, Job) else "server"
 
 
 @functools.lru_cache(maxsize=1)
@@ -210,7 +214,7 @@ class OnRay:
         self._connection = contextlib.ExitStack()
         self._cluster = self._connection.enter_context(connected("engine: ray"))
         self._run = [self._cluster.put((worker, list(tasks)))]
-        self._store = _Store(self._cluster)
+        self._stored: dict[int, tuple[Value, Ref]] = {}  # by id; the value is kept, so that no other gets its id
         self._workers, self._note = workers, note
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
@@ -222,18 +226,17 @@ class OnRay:
         return self._executed(tests)
 
     def _executed(self, requests: Iterable[Request]) -> Iterator[Any]:
-        self._store.clear()
+        self._stored.clear()
         limit = self._workers or max(1, _AHEAD * self._cluster.cores())  # the cluster may grow and shrink
         calls = ((request.ctx, self._call(request)) for request in requests)
-        view = SharedMemory(reserve=False).view
         for ctx, reply in self._cluster.ended(calls, limit, patience=PATIENCE, late=self._tell):
-            if isinstance(reply, ClientError):
+            if isinstance(reply, Exception):
                 raise reply
             if isinstance(reply, Lost):
                 lost = WorkerLost(reply.why)
                 lost.add_note(reply.detail)
                 raise ClientError(ctx.client, ctx.round, "on Ray", lost)
-            yield unpacked(reply, view)
+            yield loads(reply)
 
     def keep(self, record: Record) -> Record:
         return record
@@ -246,10 +249,17 @@ class OnRay:
         self._connection.close()
 
     def _call(self, request: Request) -> Ref:
-        """Start the task of a job and return the reference to its result."""
-        message = packed(request, self._store)
-        shared = message.shared
-        return self._cluster.call(work, self._run, message._replace(shared={}), list(shared), *shared.values())
+        """Start the task of a job and return the reference to its result.
+
+        Values that clients of a round share are put into the object store once.
+        """
+        shared: Record = getattr(request, field := _shared_field(request))
+        for value in shared.values():
+            if id(value) not in self._stored:
+                self._stored[id(value)] = value, self._cluster.put(bytes(dumps(value)))
+        refs = [self._stored[id(value)][1] for value in shared.values()]
+        message = bytes(dumps(replace(request, **{field: {}})))
+        return self._cluster.call(work, self._run, message, list(shared), *refs)
 
     def _tell(self, waiting: list[ClientContext]) -> None:
         who = "clients " + ", ".join(str(ctx.client) for ctx in waiting)
@@ -258,29 +268,3 @@ class OnRay:
         self._note(
             f"round {waiting[0].round} has waited {PATIENCE:.0f} s for {who}; `ray status` shows what the cluster does"
         )
-
-
-class _Store(Packer):
-    """Pack records for messages. Values that clients of a round share are put into the object store once."""
-
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(SharedMemory(reserve=False))
-        self._cluster = cluster
-        self._refs: dict[
-            int, tuple[Value, Ref]
-        ] = {}  # by id; the value is kept alive, so that its id is not used again
-
-    def clear(self) -> None:
-        """Forget the references of the last round."""
-        super().clear()
-        self._refs.clear()
-
-    def pack(self, record: Record, *, shared: bool = True) -> Packed:
-        """Return a record as plain values and bytes, or as references to them if other records may share its values."""
-        if not shared:
-            return super().pack(record, shared=False)
-        for value in record.values():
-            if id(value) not in self._refs:
-                (plain,) = super().pack({"": value}, shared=False).values()
-                self._refs[id(value)] = value, self._cluster.put(plain)
-        return {name: self._refs[id(value)][1] for name, value in record.items()}

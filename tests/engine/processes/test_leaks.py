@@ -97,7 +97,7 @@ def test_workers_leave_no_temporary_folder(tmp_path, monkeypatch):
 
 def test_memory_that_is_closed_gives_back_its_descriptor_and_keeps_its_views():
     before, memory = descriptors(), SharedMemory()
-    view = memory.view(memory.put(torch.arange(5)))
+    view = memory.view(*memory.put(torch.arange(5)))
     memory.close()
     assert descriptors() == before + 1  # that of the mapping, which a view still needs
     assert view.tolist() == [0, 1, 2, 3, 4]

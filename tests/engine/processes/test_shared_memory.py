@@ -1,20 +1,26 @@
-"""Memory between processes: what is put in comes out, and what must last is copied."""
+"""Memory between processes: jobs and results come out as they were sent, and what must last is copied."""
 
 import multiprocessing
+from dataclasses import dataclass, field
 
 import pytest
 import torch
 
+from fedloom.core.records import Record
 from fedloom.core.tables import ClassTable
-from fedloom.engine.processes.shared_memory import Packer, SharedMemory, lasting, unpack
+from fedloom.engine.jobs import JobResult
+from fedloom.engine.processes.shared_memory import SharedMemory, dumps, lasting, loads
 from support import same_bits
 
 TENSORS = [
-    torch.randn(3, 4),
+    torch.randn(3, 4, requires_grad=True),
     torch.arange(5),
     torch.tensor([True, False, True]),
     torch.tensor(2.5, dtype=torch.float64),
     torch.zeros(0, 7),
+    torch.zeros(0, 3).bfloat16(),
+    torch.randn(3).bfloat16(),
+    torch.eye(3).bool().T,
     torch.randn(6, 2).T,
 ]
 
@@ -24,44 +30,53 @@ def record():
     return {"model": {"w": torch.randn(4, 5), "n": torch.tensor(3)}, "table": table, "counts": torch.arange(4), "k": 7}
 
 
+@pytest.mark.parametrize("reserve", [True, False], ids=["shared", "inline"])
 @pytest.mark.parametrize("tensor", TENSORS, ids=lambda t: f"{t.dtype}-{tuple(t.shape)}")
-def test_a_tensor_comes_out_as_it_was_put_in(tensor):
-    memory = SharedMemory()
-    memory.put(torch.ones(3, dtype=torch.uint8))  # so that the next one must be aligned
-    seen = memory.view(memory.put(tensor))
-    assert seen.dtype == tensor.dtype
-    assert seen.shape == tensor.shape
-    assert torch.equal(seen, tensor)
+def test_a_tensor_comes_out_as_it_was_sent(tensor, reserve):
+    """What arrives may be written to, and the sender's tensor stays."""
+    memory = SharedMemory(reserve=reserve)
+    dumps(torch.ones(3, dtype=torch.uint8), memory)  # so that the next one must be aligned
+    received, same = loads(dumps(({"sums": tensor}, tensor), memory), memory)
+    assert received["sums"] is same
+    assert (same.dtype, same.shape) == (tensor.dtype, tensor.shape)
+    assert torch.equal(same, tensor.detach())
+    assert not tensor.numel() or memory.holds(same) == reserve
+    if same.is_contiguous() and same.numel():
+        same.zero_()
+        assert tensor.detach().any()
 
 
-def test_a_record_comes_out_as_it_was_packed():
-    memory, original = SharedMemory(), record()
-    packed = Packer(memory).pack(original)
-    assert same_bits(unpack(packed, memory.view), original)
+@dataclass(frozen=True, slots=True)
+class LongerResult(JobResult):
+    """A job's result with a field more."""
+
+    momentum: Record = field(default_factory=dict)
 
 
-def test_what_records_share_is_put_in_once():
+@pytest.mark.parametrize("reserve", [True, False], ids=["shared", "inline"])
+def test_a_result_comes_out_with_all_fields(reserve):
+    memory, sent = SharedMemory(reserve=reserve), LongerResult(1, record(), {"k": 3}, {"ce": 0.5}, 2, 3, 0.25)
+    received = loads(dumps(sent, memory), memory)
+    assert type(received) is LongerResult
+    assert same_bits(received.upload, sent.upload)
+    assert (received.state, received.terms, received.momentum) == ({"k": 3}, {"ce": 0.5}, {})
+
+
+def test_a_tensor_of_several_messages_is_written_once_until_the_memory_is_cleared():
     memory, weights = SharedMemory(), {"w": torch.randn(1000)}
-    packer = Packer(memory)
-    packer.pack({"model": weights})
+    dumps({"model": weights}, memory)
     used = memory.used
-    assert packer.pack({"model": dict(weights)})["model"] == packer.pack({"model": weights})["model"]
+    (tensor,) = loads(dumps(dict(weights), memory), memory).values()
     assert memory.used == used
-    packer.pack({"model": weights}, shared=False)
-    assert memory.used == 2 * used
-
-
-def test_memory_is_used_again_after_clear():
-    memory = SharedMemory()
-    first = memory.put(torch.ones(10))
     memory.clear()
-    assert memory.put(torch.zeros(10)) == first
-    assert not memory.view(first).any()
+    dumps(torch.zeros(1000), memory)
+    assert memory.used == used
+    assert not tensor.any()  # the view is of the memory that was used again
 
 
-def test_lasting_copies_what_lies_in_an_memory_and_nothing_else():
+def test_lasting_copies_what_lies_in_a_memory_and_nothing_else():
     memory, own = SharedMemory(), torch.ones(3)
-    inside = unpack(Packer(memory).pack(record()), memory.view)
+    inside = loads(dumps(record(), memory), memory)
     kept = lasting(inside | {"own": own}, [memory])
     assert kept["own"] is own
     tensors = [*kept["model"].values(), kept["table"].values, kept["table"].held, kept["counts"]]
@@ -70,31 +85,18 @@ def test_lasting_copies_what_lies_in_an_memory_and_nothing_else():
     assert same_bits({**kept, "own": own}, inside | {"own": own})
 
 
-def _double(memory, place, answer):
-    memory.view(place).mul_(2)
+def _double(memory, message, answer):
+    loads(message, memory).mul_(2)
     answer.send(memory.used)
 
 
 def test_another_process_sees_the_same_memory():
     context, memory = multiprocessing.get_context("fork"), SharedMemory()
-    place = memory.put(torch.arange(4))
+    message = bytes(dumps(torch.arange(4), memory))
     ours, theirs = context.Pipe()
-    process = context.Process(target=_double, args=(memory, place, theirs))
+    process = context.Process(target=_double, args=(memory, message, theirs))
     process.start()
     theirs.close()
     assert ours.recv() == memory.used
     process.join()
-    assert memory.view(place).tolist() == [0, 2, 4, 6]
-
-
-@pytest.mark.parametrize("tensor", [*TENSORS, torch.randn(3).bfloat16()], ids=lambda t: f"{t.dtype}-{tuple(t.shape)}")
-def test_where_none_can_be_reserved_a_tensor_travels_with_its_message(tensor):
-    memory = SharedMemory(reserve=False)
-    assert not memory.reserved
-    ours, theirs = multiprocessing.Pipe()
-    ours.send((memory, memory.put(tensor)))
-    there, sent = theirs.recv()
-    seen = there.view(sent)
-    assert (seen.dtype, seen.shape) == (tensor.dtype, tensor.shape)
-    assert torch.equal(seen, tensor)
-    assert not memory.holds(memory.empty_like(tensor))
+    assert loads(message, memory).tolist() == [0, 2, 4, 6]

@@ -19,8 +19,8 @@ from fedloom.core.errors import ClientError, ConfigError
 from fedloom.core.records import Record
 from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
-from fedloom.engine.processes.shared_memory import Packer, SharedMemory, lasting
-from fedloom.engine.processes.workers import Request, WorkerHandle, packed, send, start_worker, unpacked
+from fedloom.engine.processes.shared_memory import SharedMemory, dumps, lasting, loads
+from fedloom.engine.processes.workers import Request, WorkerHandle, start_worker
 from fedloom.engine.serial import PATIENCE, Jobs
 from fedloom.methods.contract.contexts import Diagnostic, Task
 
@@ -78,7 +78,6 @@ class Processes:
         self._worker, self._tasks, self._client_seconds, self._stack = worker, list(tasks), client_seconds, stack
         self._chunk, self._note = 0, note
         self._orders = SharedMemory()
-        self._packer = Packer(self._orders)
         self._workers: list[WorkerHandle] = []
         try:
             for _ in range(workers):
@@ -114,7 +113,7 @@ class Processes:
 
     def _executed(self, queue: _Queue, *, keep: bool = False) -> Iterator[Any]:
         """Yield the results of all queued jobs as workers finish them. keep: results of earlier calls stay valid."""
-        self._packer.clear()
+        self._orders.clear()
         lost: dict[int, int] = {}
         for index, worker in enumerate(self._workers):
             if worker.in_flight:  # the last round was interrupted
@@ -160,7 +159,6 @@ class Processes:
                 worker.process.join()
             worker.close()
         self._workers = []
-        self._packer.clear()
         self._orders.close()
 
     # -- the parent's side ---------------------------------------------------------------------------------------
@@ -178,7 +176,7 @@ class Processes:
         jobs = queue.next_jobs(self._chunk or min(_LARGEST_CHUNK, -(-queue.count // few)))
         if jobs or fresh:
             with contextlib.suppress(OSError):  # a dead worker is noticed by `_received`
-                send(worker.pipe, (fresh, [packed(job, self._packer) for job in jobs]))
+                worker.pipe.send_bytes(dumps((fresh, jobs), self._orders))
         if jobs:
             if not worker.in_flight:
                 worker.starts()
@@ -205,12 +203,10 @@ class Processes:
                 late = WorkerLost(f"took longer than engine.client_seconds = {seconds:g}; its process was ended")
                 raise ClientError(*_named(worker.jobs), "running", late)
             return None
-        answer = worker.pipe.recv()
-        if isinstance(answer, ClientError):
-            raise answer
-        messages, worker.results.used = answer
-        view = worker.results.view
-        return [unpacked(message, view) for message in messages]
+        results, worker.results.used = loads(worker.pipe.recv_bytes(), worker.results), worker.pipe.recv()
+        if isinstance(results, Exception):
+            raise results
+        return results  # type: ignore[no-any-return]
 
     def _replaced(self, worker: WorkerHandle, lost: dict[int, int], queue: _Queue) -> WorkerHandle:
         """Replace a worker that died, and queue its jobs one by one, to learn which of them kills it."""

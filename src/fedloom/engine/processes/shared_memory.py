@@ -1,16 +1,18 @@
-"""Memory that several processes map: one writes tensors, the others read them without a copy.
+"""Memory that several processes map, and messages whose tensors are in it: the reader gets them without a copy.
 
 Where the system allows no such memory, the message carries the tensors themselves.
 """
 
 from __future__ import annotations
 
+import io
 import math
 import mmap
 import os
+import pickle
 import tempfile
 import weakref
-from collections.abc import Callable
+from collections.abc import Sequence
 from multiprocessing.reduction import DupFd
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -19,9 +21,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from fedloom.core.records import Record, Value, map_tensors
-from fedloom.core.tables import ClassTable
-from fedloom.core.trees import Tree
+from fedloom.core.records import Record, map_tensors
+from fedloom.methods.contract.contexts import Task
 
 # Address space, not memory: the file is sparse, so a page exists only once it is written to.
 _SPACE = 1 << 40
@@ -40,37 +41,17 @@ class SharedTensor(NamedTuple):
     shape: tuple[int, ...]
 
 
-class InlineTensor(NamedTuple):
-    """A tensor whose bytes travel in the message."""
-
-    data: bytes
-    dtype: torch.dtype
-    shape: tuple[int, ...]
-
-
-def inline(tensor: Tensor) -> InlineTensor:
-    """Return a tensor as bytes."""
-    flat = tensor.detach().contiguous().reshape(-1).view(torch.uint8)
-    return InlineTensor(flat.numpy().tobytes(), tensor.dtype, tuple(tensor.shape))
-
-
-def from_inline(tensor: InlineTensor) -> Tensor:
-    """Return the tensor of the bytes."""
-    data = bytearray(tensor.data)  # a bytearray, because the tensor must be writable
-    flat = torch.frombuffer(data, dtype=tensor.dtype) if data else torch.empty(0, dtype=tensor.dtype)
-    return flat.view(tensor.shape)
-
-
 class SharedMemory:
     """An anonymous file in memory, filled from the front and cleared as a whole.
 
     One process writes, any may read. A view is valid until the writer's `clear`. The kernel frees the memory when the
     last process that maps it ends, but the descriptor must be given back by `close`. `reserved` is False where the
-    system allows no such memory (ulimit -v, ulimit -f); `put` then returns tensors to send.
+    system allows no such memory (ulimit -v, ulimit -f); messages then carry their tensors.
     """
 
     def __init__(self, handle: int | None = None, used: int = 0, *, reserve: bool = True) -> None:
         self.used, self.reserved = used, False
+        self._located: dict[int, tuple[weakref.ref[Tensor], SharedTensor]] = {}  # by id of the tensor
         if not reserve:
             return
         try:
@@ -92,34 +73,32 @@ class SharedMemory:
         """Pass the descriptor, not the contents, to a process that is being started."""
         return (_mapped, (DupFd(self._handle), self.used)) if self.reserved else (_none, ())
 
-    def put(self, tensor: Tensor) -> SharedTensor | InlineTensor:
+    def put(self, tensor: Tensor) -> SharedTensor:
         """Copy a tensor to the end of the memory, unless it is there already, and return its location."""
-        if not self.reserved:
-            return inline(tensor)
         offset = tensor.data_ptr() - self._start
         if 0 <= offset < self.used and tensor.is_contiguous():
             return SharedTensor(offset, tensor.dtype, tuple(tensor.shape))
-        location = self._reserve(tensor)
-        if tensor.numel():
-            self.view(location).copy_(tensor.detach())
+        known, location = self._located.get(id(tensor), (None, None))
+        if location is None or known is None or known() is not tensor:  # another tensor may have got the same id
+            location = self._reserve(tensor)
+            self._located[id(tensor)] = weakref.ref(tensor), location
+            if tensor.numel():
+                self.view(*location).copy_(tensor.detach())
         return location
 
     def empty_like(self, tensor: Tensor) -> Tensor:
         """Reserve a contiguous tensor of that shape and dtype in the memory. `put` does not copy it again."""
         if not self.reserved:
             return torch.empty_like(tensor, memory_format=torch.contiguous_format)
-        return self.view(self._reserve(tensor))
+        return self.view(*self._reserve(tensor))
 
     def _reserve(self, tensor: Tensor) -> SharedTensor:
         location = SharedTensor(self.used, tensor.dtype, tuple(tensor.shape))
         self.used += -(-tensor.numel() * tensor.element_size() // _ALIGN) * _ALIGN
         return location
 
-    def view(self, location: SharedTensor | InlineTensor) -> Tensor:
-        """Return the tensor at `location`, without a copy."""
-        if isinstance(location, InlineTensor):
-            return from_inline(location)
-        offset, dtype, shape = location
+    def view(self, offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+        """Return the tensor at a location (`SharedTensor`): its offset, dtype and shape, without a copy."""
         numpy_dtype = _IN_NUMPY.get(dtype)
         if numpy_dtype is not None:  # faster than torch's own function, for thousands of small tensors
             return torch.from_numpy(np.ndarray(shape, numpy_dtype, self._memory, offset))
@@ -135,12 +114,14 @@ class SharedMemory:
     def clear(self) -> None:
         """Mark the memory as unused; new tensors overwrite it."""
         self.used = 0
+        self._located.clear()
 
     def close(self) -> None:
         """Give back the descriptor; the pages follow with the last view. The object cannot be used afterwards."""
         if not self.reserved:
             return
-        self.reserved, self.used = False, 0
+        self.reserved = False
+        self.clear()
         self._close_handle()
         del self._memory  # not `mmap.close`: views do not count as users, and would point to unmapped memory
 
@@ -167,79 +148,68 @@ def _none() -> SharedMemory:
     return SharedMemory(reserve=False)
 
 
-Packed = dict[str, Any]
-
-
-class Packer:
-    """Write records to a shared memory. A tensor of several records, such as the round's weights, is written once."""
-
-    def __init__(self, memory: SharedMemory) -> None:
-        self._memory = memory
-        # By id. The tensor or tree is kept alive, so that its id is not used again.
-        self._located: dict[int, tuple[Tensor, SharedTensor | InlineTensor]] = {}
-        self._trees: dict[int, tuple[Tree, Any]] = {}
-
-    def clear(self) -> None:
-        """Clear the memory for a new round."""
-        self._located.clear()
-        self._trees.clear()
-        self._memory.clear()
-
-    def pack(self, record: Record, *, shared: bool = True) -> Packed:
-        """Return a record with locations instead of tensors.
-
-        Args:
-            record: the record.
-            shared: whether other records may share its tensors.
-        """
-        if not shared:
-            return {name: _packed(value, self._memory.put) for name, value in record.items()}
-        return {name: self._shared(value) for name, value in record.items()}
-
-    def _shared(self, value: Value) -> Any:
-        if not isinstance(value, dict):
-            return _packed(value, self.locate)
-        packed_tree = self._trees.get(id(value))
-        if packed_tree is None:
-            packed_tree = self._trees[id(value)] = (value, _packed(value, self.locate))
-        return packed_tree[1]
-
-    def locate(self, tensor: Tensor) -> SharedTensor | InlineTensor:
-        """Return the location of a tensor, which is written unless that happened earlier in this round."""
-        located = self._located.get(id(tensor))
-        if located is None:
-            located = self._located[id(tensor)] = (tensor, self._memory.put(tensor))
-        return located[1]
-
-
-def _packed(value: Value, locate: Callable[[Tensor], SharedTensor | InlineTensor]) -> Any:
-    if isinstance(value, ClassTable):
-        return (locate(value.values), locate(value.held))
-    if isinstance(value, dict):
-        return {name: locate(tensor) for name, tensor in value.items()}
-    return locate(value) if isinstance(value, Tensor) else value
-
-
-def unpack(packed: Packed, view: Callable[[SharedTensor | InlineTensor], Tensor]) -> Record:
-    """Return the packed record with views as tensors.
-
-    Args:
-        packed: the record with locations.
-        view: `SharedMemory.view`, or a cached version of it.
-    """
-    return {name: _unpacked(value, view) for name, value in packed.items()}
-
-
-def _unpacked(value: Any, view: Callable[[SharedTensor | InlineTensor], Tensor]) -> Value:
-    if isinstance(value, SharedTensor | InlineTensor):
-        return view(value)
-    if isinstance(value, dict):
-        return {name: view(location) for name, location in value.items()}
-    if isinstance(value, tuple):
-        return ClassTable(view(value[0]), view(value[1]))
-    return value  # type: ignore[no-any-return]
-
-
 def lasting(record: Record, memories: list[SharedMemory]) -> Record:
     """Return the record with copies of the tensors that are in one of the memories."""
     return map_tensors(record, lambda tensor: tensor.clone() if any(m.holds(tensor) for m in memories) else tensor)
+
+
+# -- messages ----------------------------------------------------------------------------------------------------------
+NO_MEMORY = SharedMemory(reserve=False)
+
+
+def dumps(content: Any, memory: SharedMemory = NO_MEMORY) -> memoryview:
+    """Pickle jobs, results or an error. Tensors go to the memory, and tasks stay here: every worker has them."""
+    buffer = io.BytesIO()
+    _Pickler(buffer, memory).dump(content)
+    return buffer.getbuffer()
+
+
+def loads(message: bytes | memoryview, memory: SharedMemory = NO_MEMORY, tasks: Sequence[Task] = ()) -> Any:
+    """Return the content of a message, with views of the memory as tensors.
+
+    Args:
+        message: the result of `dumps`.
+        memory: the writer's memory.
+        tasks: one for each architecture group, for contexts of clients.
+    """
+    return _Unpickler(io.BytesIO(message), memory, tasks).load()
+
+
+class _Pickler(pickle.Pickler):
+    """torch's own reduction would take a file and a socket for each tensor; the socket's folder would stay on disk."""
+
+    def __init__(self, file: io.BytesIO, memory: SharedMemory) -> None:
+        super().__init__(file, pickle.HIGHEST_PROTOCOL)
+        self._memory = memory
+
+    def reducer_override(self, value: Any) -> Any:
+        if isinstance(value, Tensor):
+            if self._memory.reserved:
+                return _view, tuple(self._memory.put(value))
+            flat = value.detach().contiguous().reshape(-1).view(torch.uint8)
+            return _from_bytes, (flat.numpy().tobytes(), value.dtype, tuple(value.shape))
+        return (_task, (value.group,)) if type(value) is Task else NotImplemented
+
+
+class _Unpickler(pickle.Unpickler):
+    def __init__(self, file: io.BytesIO, memory: SharedMemory, tasks: Sequence[Task]) -> None:
+        super().__init__(file)
+        self._found = {"_view": memory.view, "_task": tasks.__getitem__}
+
+    def find_class(self, module: str, name: str) -> Any:
+        """Bind the functions below to the reader's memory and tasks."""
+        return self._found[name] if module == __name__ and name in self._found else super().find_class(module, name)
+
+
+def _view(offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    raise NotImplementedError("only `loads` knows the memory")
+
+
+def _task(group: int) -> Task:
+    raise NotImplementedError("only `loads` knows the tasks")
+
+
+def _from_bytes(data: bytes, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
+    writable = bytearray(data)
+    flat = torch.frombuffer(writable, dtype=dtype) if data else torch.empty(0, dtype=dtype)
+    return flat.view(shape)
