@@ -171,12 +171,13 @@ def work(run: Sequence[Ref], message: bytes, names: Sequence[str], *values: byte
         engine, tasks = _ready(run[0])
         request = loads(message, tasks=tasks)
         shared = dict(zip(names, map(loads, values), strict=True))
-        results = answer([replace(request, **{_shared_field(request): shared})], engine)
+        results = answer([_with_shared(request, shared)], engine)
     return results if isinstance(results, Exception) else bytes(dumps(results[0]))
 
 
-def _shared_field(request: Request) -> str:
-    return "payload" if isinstance(request, Job) else "server"
+def _with_shared(request: Request, record: Record) -> Request:
+    """Put another record in the place of the one that clients of a round share."""
+    return replace(request, payload=record) if isinstance(request, Job) else replace(request, server=record)
 
 
 @functools.lru_cache(maxsize=1)
@@ -253,12 +254,12 @@ class OnRay:
 
         Values that clients of a round share are put into the object store once.
         """
-        shared: Record = getattr(request, field := _shared_field(request))
+        shared = request.payload if isinstance(request, Job) else request.server
         for value in shared.values():
             if id(value) not in self._stored:
                 self._stored[id(value)] = value, self._cluster.put(bytes(dumps(value)))
         refs = [self._stored[id(value)][1] for value in shared.values()]
-        message = bytes(dumps(replace(request, **{field: {}})))
+        message = bytes(dumps(_with_shared(request, {})))
         return self._cluster.call(work, self._run, message, list(shared), *refs)
 
     def _tell(self, waiting: list[ClientContext]) -> None:
