@@ -44,7 +44,7 @@ def answer(requests: Sequence[Request], engine: Engine) -> list[JobResult | Eval
 
 @dataclass(slots=True)
 class WorkerProcess:
-    """What a worker process gets when it starts.
+    """The work of a worker process, and all that it gets when it starts.
 
     Attributes:
         pipe: this worker's end of its pipe.
