@@ -208,10 +208,10 @@ def test_states_leave_a_node_as_sums_of_one_shape():
         ("ece", "sums", lambda rows: [[1.0, 0.0, 2.0], *rows[1:]]),
         ("ece", "sums", lambda rows: [None, *rows[1:]]),
         ("ece", "sums", lambda rows: [[rows[0][0], -5.0, rows[0][2]], *rows[1:]]),
-        ("brier", "squares", lambda _: -1.0),
-        ("brier", "squares", lambda _: 1000.0),
+        ("brier", "value_sum", lambda _: -1.0),
+        ("brier", "value_sum", lambda _: 1000.0),
         ("nll", "total", lambda _: 3),
-        ("nll", "nats", lambda _: -1.0),
+        ("nll", "value_sum", lambda _: -1.0),
     ],
 )
 def test_states_that_cannot_be_are_refused(state, field, change):

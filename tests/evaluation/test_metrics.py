@@ -131,7 +131,7 @@ def test_tensors_that_cannot_be_added_are_refused(counts):
         ({"accuracy": {"correct": True, "total": 4}}, "accuracy.correct: need int"),
         ({"accuracy": {"correct": 1}}, "need the fields correct, total"),
         ({"brier": {}}, "states of accuracy, brier, loss; need accuracy, loss"),
-        ({"loss": {"loss_sum": "1", "total": 4}}, "loss.loss_sum: need float"),
+        ({"loss": {"value_sum": "1", "total": 4}}, "loss.value_sum: need float"),
     ],
 )
 def test_states_that_cannot_be_are_refused(change, says):

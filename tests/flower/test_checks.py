@@ -21,7 +21,7 @@ EXAMPLE = MetricStates(1, {"accuracy": Accuracy(1, 1), "loss": Loss(0.5, 1)})
 
 
 def result_of(correct=5, total=10, loss_sum=3.0):
-    states = {"accuracy": {"correct": correct, "total": total}, "loss": {"loss_sum": loss_sum, "total": total}}
+    states = {"accuracy": {"correct": correct, "total": total}, "loss": {"value_sum": loss_sum, "total": total}}
     return PredictorResult(total=total, states=states)
 
 
@@ -92,7 +92,7 @@ def test_results_that_were_not_asked_for_are_refused(results, says):
         ({"accuracy": {"correct": 11, "total": 10}}, "11 of 10 samples cannot be correct"),
         ({"accuracy": {"correct": "5", "total": 10}}, "accuracy.correct: need int"),
         ({"accuracy": {"correct": 5, "total": 10}, "more": {}}, "states of accuracy, loss, more"),
-        ({"loss": {"loss_sum": 1.0, "total": [[1]]}}, "loss.total: need int"),
+        ({"loss": {"value_sum": 1.0, "total": [[1]]}}, "loss.total: need int"),
     ],
 )
 def test_states_that_cannot_be_are_refused(states, says):

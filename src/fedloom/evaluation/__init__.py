@@ -1,6 +1,6 @@
 """Floor 3: protocols and metrics. Knows no single method."""
 
-from fedloom.evaluation.fewshot import EpisodeShape, FewShot, FewShotEvaluator, FewShotScores
+from fedloom.evaluation.fewshot import EpisodeShape, FewShotEvaluator, FewShotScores
 from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions, Scores
 from fedloom.evaluation.protocols import PROTOCOLS, Evaluator
 
@@ -9,7 +9,6 @@ __all__ = [
     "PROTOCOLS",
     "EpisodeShape",
     "Evaluator",
-    "FewShot",
     "FewShotEvaluator",
     "FewShotScores",
     "Metric",

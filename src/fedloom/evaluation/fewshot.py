@@ -8,7 +8,7 @@ features, by squared Euclidean distance. Nothing is trained.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
@@ -44,24 +44,32 @@ class Episodes:
 
 
 @dataclass(frozen=True, slots=True)
-class FewShot:
-    """Mean accuracy over `n` episodes in [0, 1], half the width of its 95 % interval (1.96 s / sqrt(n), s the sample
-    standard deviation over episodes), and the mean cross-entropy in nats of softmax(-squared distance).
+class FewShotScores:
+    """The result of the protocol few-shot, with the methods of `Scores` that a run's rows need.
+
+    mean: accuracy over `n` episodes in [0, 1]. interval: half the width of its 95 % interval, 1.96 s / sqrt(n), with s
+    the sample standard deviation over episodes. loss: mean cross-entropy in nats of softmax(-squared distance).
     """
 
     mean: float
     interval: float
     n: int
     loss: float
+    split: str = "test"
+
+    def client_values(self) -> dict[str, dict[int, float]]:
+        """None: the server's model is tested once."""
+        return {}
+
+    def values(self) -> dict[str, float]:
+        """Measures of the whole run by name."""
+        return {"accuracy": self.mean, "loss": self.loss, "accuracy_interval": self.interval, "episodes": self.n}
 
 
 def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> Episodes:
     """Draw episodes: classes and samples without replacement within an episode.
 
-    Args:
-        labels: labels of the test set [n], int64.
-        shape: number of episodes, and ways, shots and queries of each.
-        rng: draws classes and samples.
+    labels: of the test set [n], int64. shape: sizes of the test. rng: draws classes and samples.
 
     Returns row numbers of the support [E, ways, shots] and the queries [E, ways, queries]. Raises `ConfigError` for
     sizes that make no test, `DataError` if there are fewer classes than ways or a class has fewer than shots + queries
@@ -93,7 +101,7 @@ def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> E
 
 def few_shot_accuracy(
     features: Callable[[Tensor], Tensor], data: Dataset, drawn: Episodes, *, batch: int = 256
-) -> FewShot:
+) -> FewShotScores:
     """ProtoNet on `drawn` episodes of `data`. `features` maps a batch x [B, ...] to z [B, d].
 
     Features are computed once for all samples; episodes are index arithmetic on them, in float64: the sum of squares
@@ -114,29 +122,7 @@ def few_shot_accuracy(
         losses.append(-scores.log_softmax(2)[:, torch.arange(len(truth)), truth].mean(1))
     accuracy = torch.cat(rights)
     interval = 1.96 * float(accuracy.std(correction=1)) / count**0.5
-    return FewShot(float(accuracy.mean()), interval, count, float(torch.cat(losses).mean()))
-
-
-@dataclass(frozen=True, slots=True)
-class FewShotScores:
-    """The result of the protocol few-shot, with the methods of `Scores` that a run's rows need."""
-
-    split: str
-    result: FewShot
-
-    def client_values(self) -> dict[str, dict[int, float]]:
-        """None: the server's model is tested once."""
-        return {}
-
-    def values(self) -> dict[str, float]:
-        """Measures of the whole run by name."""
-        result = self.result
-        return {
-            "accuracy": result.mean,
-            "loss": result.loss,
-            "accuracy_interval": result.interval,
-            "episodes": result.n,
-        }
+    return FewShotScores(float(accuracy.mean()), interval, count, float(torch.cat(losses).mean()))
 
 
 class FewShotEvaluator:
@@ -163,7 +149,7 @@ class FewShotEvaluator:
         self.check(offered)
         self.live.load(offered[self.model_kind].tree)
         net = self.live.net.eval()
-        return FewShotScores(split, few_shot_accuracy(net.features, self.data, self.episodes, batch=self.batch))
+        return replace(few_shot_accuracy(net.features, self.data, self.episodes, batch=self.batch), split=split)
 
     def check(self, offered: dict[str, Predictor]) -> None:
         """Raise `ConfigError` unless the server's predictor is among those offered."""

@@ -1,9 +1,8 @@
 """The contract of a metric: a state that is computed batch by batch, merges, and gives a number.
 
 A state is a frozen dataclass whose fields are sums over samples: int, float, or a tensor. So it merges over batches,
-clients, workers and the nodes of a federation, in the order of the client ids. Nothing else in fedloom names a metric:
-a registered one appears in metrics.jsonl, summary.json, tables, reports and over Flower. `docs/how-to/own-metric.md`
-has an example. `Scores` has the values of a split: of all samples together, and of each client.
+clients, workers and the nodes of a federation, in the order of the client ids. `docs/how-to/own-metric.md` has an
+example.
 """
 
 from __future__ import annotations
@@ -84,7 +83,7 @@ class Metric(ABC):
         shared: the name of a state from which several metrics compute their values; they are derived from the class
             that has it, and add no fields.
         needs_scores: whether predicted classes are not enough.
-        may_diverge: whether NaN says that the model diverged, so that it stays in a mean.
+        may_diverge: whether NaN says that the model diverged; then a mean keeps it.
         pools_models: whether the states of several models may be merged.
         higher_is_better: which of two values selects a round or a trial.
     """
@@ -117,7 +116,7 @@ class Metric(ABC):
         return {}
 
     def client_details(self) -> Mapping[str, list[int]]:
-        """Whole numbers by name, which a run keeps of a single client from its last test, beside the values."""
+        """Whole numbers by name that a run keeps of each client from its last test."""
         return {}
 
     def merge(self, further: Self) -> Self:
@@ -125,7 +124,7 @@ class Metric(ABC):
         return type(self)(*[getattr(self, name) + getattr(further, name) for name in _field_names(type(self))])
 
     def reduced(self) -> Self:
-        """Reduce the complete state of a client to what is kept of it beside the pooled state."""
+        """Reduce the complete state of a client to the part that a run keeps."""
         return self
 
     def portable(self) -> Self:
@@ -164,10 +163,7 @@ class MetricStates:
 
     @staticmethod
     def new(predictions: Predictions, kinds: MetricKinds) -> MetricStates:
-        """Return the states of one batch.
-
-        predictions: scores and labels of the batch. kinds: the metrics by name.
-        """
+        """Return the states of one batch, of metrics by name."""
         by_name = {kind.shared or name: kind.state_type() for name, kind in kinds.items()}
         return MetricStates(len(predictions.labels), {name: kind.new(predictions) for name, kind in by_name.items()})
 
@@ -183,44 +179,47 @@ class MetricStates:
 
     def value(self, name: str) -> float:
         """The value of a metric; NaN without samples."""
-        if name in self.states:
-            return self.states[name].compute()
-        kind = METRICS.get(name) if name in METRICS else None
-        return kind.compute(self.states[kind.shared]) if kind and kind.shared in self.states else math.nan
+        kind, state = self._state_of(name)
+        return math.nan if state is None else kind.compute(state)
 
     def details(self, name: str) -> Mapping[str, Any]:
         """Further values of a metric; empty without samples."""
+        kind, state = self._state_of(name)
+        return {} if state is None else kind.details(state)
+
+    def _state_of(self, name: str) -> tuple[type[Metric], Metric | None]:
+        """The class of a metric and its state, which may be one that several metrics share."""
         if name in self.states:
-            return self.states[name].details()
-        kind = METRICS.get(name) if name in METRICS else None
-        return kind.details(self.states[kind.shared]) if kind and kind.shared in self.states else {}
+            return type(self.states[name]), self.states[name]
+        kind = METRICS.get(name) if name in METRICS else Metric
+        return kind, self.states.get(kind.shared)
 
     def of_one_model(self) -> MetricStates:
         """Reduce the states whose scores may not be merged with those of other models."""
-        states = {name: state if state.pools_models else state.reduced() for name, state in self.states.items()}
-        return MetricStates(self.total, states)
+        return self._with({name: s if s.pools_models else s.reduced() for name, s in self.states.items()})
 
     def poolable(self) -> MetricStates:
         """Leave out the states that may not be merged with those of other models."""
-        states = {name: state for name, state in self.states.items() if state.pools_models}
-        return MetricStates(self.total, states)
+        return self._with({name: state for name, state in self.states.items() if state.pools_models})
 
     def reduced(self) -> MetricStates:
         """Reduce all states, as `Metric.reduced`."""
-        return MetricStates(self.total, {name: state.reduced() for name, state in self.states.items()})
+        return self._with({name: state.reduced() for name, state in self.states.items()})
 
     def portable(self) -> MetricStates:
         """Reduce all states, as `Metric.portable`."""
-        return MetricStates(self.total, {name: state.portable() for name, state in self.states.items()})
+        return self._with({name: state.portable() for name, state in self.states.items()})
+
+    def _with(self, states: Mapping[str, Metric]) -> MetricStates:
+        return MetricStates(self.total, states)
 
     @staticmethod
     def from_plain(plain: MetricStates, example: MetricStates) -> MetricStates:
-        """The states that another machine sent as plain numbers and lists (`core/text.py`).
+        """Return the states that another machine sent as the numbers and lists of `core.records.to_plain`.
 
-        plain: numbers and lists, as `core/text.py` makes them. example: states of any batch of the same run, whose
-        types, dtypes and shapes the plain ones must have.
+        example: states of any batch of the same run, whose types, dtypes and shapes the `plain` ones must have.
 
-        Raises `ValueError` for plain values that cannot be such states, and what a metric raises that cannot use them.
+        Raises `ValueError` for plain values that cannot be such states, and the errors of metrics that cannot use them.
         """
         reported, total = cast(Mapping[str, Mapping[str, Any]], plain.states), plain.total
         names = example.states.keys() if total else set[str]()
@@ -323,7 +322,8 @@ class Scores:
         detailed = [name for name in usual if self.metrics[name].detailed]
         values = self._measured({name: self.value(name) for name in usual})
         if self.clients:
-            pooled = {name: self.pooled.value(name) for name in detailed if self._is_pooled(name)}
+            in_pool = [name for name in detailed if (self.metrics[name].shared or name) in self.pooled.states]
+            pooled = {name: self.pooled.value(name) for name in in_pool}
             values |= self._measured(pooled, "_pooled")
             values["clients"] = sum(1 for states in self.clients.values() if states.total)
             defined = {name: len(self._defined(name)) for name in usual if self.metrics[name].over == "clients"}
@@ -345,9 +345,6 @@ class Scores:
         measured = [name for name, value in values.items() if without_samples or self._is_measured(name, value)]
         return {f"{name}{suffix}": values[name] for name in measured}
 
-    def _is_pooled(self, name: str) -> bool:
-        return (self.metrics[name].shared or name) in self.pooled.states
-
     def details(self) -> dict[str, dict[str, Any]]:
         """Further values of the metrics on all samples together, as JSON values: lists by class, bounds, notes."""
         by_name = {name: dict(self.pooled.details(name)) for name in METRICS.names()}
@@ -365,11 +362,7 @@ class Scores:
 
 
 def details_of_clients(states: Mapping[int, MetricStates]) -> dict[int, Mapping[str, list[int]]]:
-    """Return what a run keeps of each client's complete states; of those alone that fit into 1.5 million numbers.
-
-    Args:
-        states: metric states by client.
-    """
+    """Return what a run keeps of each client's complete states; only of the first ones that fit 1.5 million numbers."""
     by_client: dict[int, Mapping[str, list[int]]] = {}
     room = _MOST_NUMBERS
     for client, of_client in states.items():

@@ -3,12 +3,10 @@
 from __future__ import annotations
 
 import functools
-import math
 import pickle
 import sys
 from collections.abc import Callable, Iterable, Mapping
-from dataclasses import dataclass
-from typing import Any, ClassVar, get_args, get_type_hints
+from typing import Any, get_args, get_type_hints
 
 import torch
 from torch import Tensor
@@ -16,31 +14,9 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import json_text
 from fedloom.evaluation.metric import METRICS, Metric, MetricKinds, MetricStates, Predictions
+from fedloom.evaluation.metrics.basic import MeanOverSamples
 
 PerSample = Callable[[Predictions], Tensor]
-
-
-@dataclass(frozen=True, slots=True)
-class MeanOverSamples(Metric):
-    """The sum of the values of samples, and their number. function: gives the values."""
-
-    value_sum: float
-    total: int
-    function: ClassVar[PerSample]
-
-    @classmethod
-    def new(cls, predictions: Predictions) -> MeanOverSamples:
-        """The state of one batch; each function has a class of its own, which says how."""
-        raise NotImplementedError
-
-    def compute(self) -> float:
-        """The mean over samples; NaN without any."""
-        return self.value_sum / self.total if self.total else math.nan
-
-    def check(self, total: int) -> None:
-        """Raise `ValueError` unless the sum is of `total` samples."""
-        if self.total != total:
-            raise ValueError(f"a sum over {self.total} samples; there are {total}")
 
 
 def register_metric(source: object) -> str:
@@ -73,11 +49,7 @@ def register_metric(source: object) -> str:
 
 
 def own_sources(names: Iterable[str]) -> dict[str, object]:
-    """Return the functions and classes behind the metrics that are not fedloom's, by name, as `register_metric` takes
-    them. Other processes need them.
-
-    names: names of registered metrics.
-    """
+    """Return the functions and classes behind the registered metrics that are not fedloom's, for other processes."""
     kinds = {name: METRICS.get(name) for name in names}
     return {
         name: getattr(kind, "function", kind)
@@ -89,9 +61,8 @@ def own_sources(names: Iterable[str]) -> dict[str, object]:
 def pickled_sources(names: Iterable[str], setting: str) -> dict[str, bytes]:
     """Pickle `own_sources` for processes that import the caller's script.
 
-    names: names of registered metrics. setting: the setting that asks for processes, for messages ("jobs").
-
-    Raises `ConfigError` for a metric that they could not import.
+    setting: the one that asks for processes, for messages ("jobs"). Raises `ConfigError` for a metric that they could
+    not import.
     """
     in_notebook = getattr(sys.modules.get("__main__"), "__file__", None) is None
     pickled = {}
@@ -106,10 +77,7 @@ def pickled_sources(names: Iterable[str], setting: str) -> dict[str, bytes]:
 
 
 def register_pickled(pickled: Mapping[str, bytes], setting: str) -> None:
-    """Register metrics in a process of their own. Raises `ConfigError` for one that cannot be imported here.
-
-    pickled: as `pickled_sources` gives them. setting: as for `pickled_sources`.
-    """
+    """Register metrics from `pickled_sources` in another process; `ConfigError` for one that cannot be imported."""
     for name, source in pickled.items():
         try:
             register_metric(pickle.loads(source))  # noqa: S301 (bytes of the parent process)
@@ -137,7 +105,7 @@ def _metric_of(function: PerSample, name: str) -> type[Metric]:
                 raise ConfigError(f"evaluation.metrics = {name}: the function fails ({reason})") from error
             return MeanOverSamples(_checked_sum(values, name, predictions), len(predictions.labels))
 
-    FunctionMetric.function = function
+    FunctionMetric.function = function  # type: ignore[attr-defined]
     FunctionMetric.__doc__ = function.__doc__
     FunctionMetric.__module__ = function.__module__  # by which the registry knows a definition that is run again
     FunctionMetric.__qualname__ = getattr(function, "__qualname__", name)
@@ -159,14 +127,14 @@ _OVER = get_args(get_args(get_type_hints(Metric)["over"])[0])
 
 
 def check_own_metrics(names: Iterable[str], example: MetricStates) -> None:
-    """Check the metrics that are not fedloom's own on the states of one sample.
-
-    names: metrics of the run, registered. example: their states on any sample.
+    """Check the metrics that are not fedloom's own on their states of one sample, before training.
 
     Raises `ConfigError` for the name of another measure, and for a metric that cannot be merged, computed or stored.
     """
     for name in own_sources(names):
-        _refuse_taken_name(name)
+        shared = {kind.shared for _, kind in METRICS if kind.shared}
+        if name in _TAKEN | shared or name.startswith(_TAKEN_BEGINNING) or name.endswith(_TAKEN_ENDS):
+            raise ConfigError(f"metric {name}: fedloom has measures of this name; take another one, e.g. own_{name}")
         kind = METRICS.get(name)
         if kind.over not in _OVER:
             raise ConfigError(f"metric {name}: over = {short_repr(kind.over)}; need {', '.join(map(repr, _OVER))}")
@@ -176,10 +144,7 @@ def check_own_metrics(names: Iterable[str], example: MetricStates) -> None:
 
 
 def metric_of_one_process(metrics: MetricKinds) -> str | None:
-    """Return which metric has states that cannot be sent to another process, and why; None if all can.
-
-    metrics: their classes, by name.
-    """
+    """Return which of the metrics has states that cannot be sent to another process, and why; None if all can."""
     for name, kind in metrics.items():
         try:
             if not hasattr(kind, "function"):  # the states of functions are sums
@@ -189,14 +154,7 @@ def metric_of_one_process(metrics: MetricKinds) -> str | None:
     return None
 
 
-def _refuse_taken_name(name: str) -> None:
-    shared = {kind.shared for _, kind in METRICS if kind.shared}
-    if name in _TAKEN | shared or name.startswith(_TAKEN_BEGINNING) or name.endswith(_TAKEN_ENDS):
-        raise ConfigError(f"metric {name}: fedloom has measures of this name; take another one, e.g. own_{name}")
-
-
 def _check_state(name: str, state: Metric) -> None:
-    """Do once what a run does with a state. Raises `ConfigError`."""
     merged = _done(name, "merge", lambda: state.merge(state))
     value = _done(name, "compute", merged.compute)
     if not isinstance(value, int | float):

@@ -63,8 +63,7 @@ def no_model_error(method: str, protocol: str) -> ConfigError:
 
 
 class Evaluator:
-    """Tests predictors on a scenario; the attribute `splits` has those that can be tested, and `own_metrics` names the
-    metrics that the protocol adds to those of all.
+    """Tests predictors on a scenario. `splits` can be tested; `own_metrics` are those that the protocol adds.
 
     A test of the server's model on the whole test set is cut into slices of whole batches, which engines may run on
     several workers. Neither slices nor batches depend on the engine, so every engine finds the same bits.
@@ -74,7 +73,7 @@ class Evaluator:
         protocol: which model is tested on whose data, as "personal/local".
         batch: samples that are tested at a time.
         also: further predictors of the method to test in the same way, e.g. Fed-CO2's "online" and "offline".
-        metrics: names in `METRICS` beside those that are always computed.
+        metrics: names in `METRICS`, in addition to those that are always computed.
         scores_mib: memory for the scores of one model, in MiB; metrics that need more count them in bins.
 
     Raises `ConfigError` if the test set has other classes than were trained, and for tests on others' data where fewer
@@ -126,12 +125,7 @@ class Evaluator:
         self._samples_of_all: dict[str, tuple[Tensor, Tensor]] = {}
 
     def check_selects(self, metric: str, split: Literal["val", "test"]) -> None:
-        """Check that a round can be selected by a metric: an AUROC, for example, needs two classes.
-
-        metric: name in `METRICS`. split: the samples that select the round.
-
-        Raises `ConfigError` if the metric is defined on none of these samples, whatever the model is.
-        """
+        """Raise `ConfigError` if no model has a value of this metric on these samples: an AUROC needs two classes."""
         if self.scenario.remote or not self.metrics[metric].needs_scores:  # all other metrics are always defined
             return
         views, data = self._views(split), self.scenario.train_set if split == "val" else self.scenario.test_set
@@ -161,10 +155,10 @@ class Evaluator:
         return max(1, -(-len(self._all_indices(split)) // (self.batch * _BATCHES_OF_SLICE)))
 
     def states(self, live: LoadedNet, predictor: Predictor, client: int, split: str) -> MetricStates:
-        """The metric states of a predictor, whose weights `live` has, on what the protocol tests it on.
+        """The metric states of one test on the split "val" or "test".
 
         live: the net with the predictor's weights. predictor: says how the net predicts. client: whose test it is; -1,
-        -2, ... for the first, second, ... slice of a test of the server's model. split: "val" or "test".
+        -2, ... for the first, second, ... slice of a test of the server's model.
         """
         if self.data_kind == "local":
             return self._test(live, predictor, split, self._views(split).tensor(client))
@@ -189,7 +183,7 @@ class Evaluator:
         return Scores(split, main.pooled, main.clients, self.metrics, also, self.scenario.bad, main.client_details)
 
     def tests_on_clients(self, split: str) -> bool:
-        """Whether the tests are the clients' own: of personal models, or on samples that nobody else reads."""
+        """Whether clients do the tests: of personal models, or on samples that only they can read."""
         return self.model_kind == "personal" or (self.scenario.remote and (self.data_kind == "local" or split == "val"))
 
     def total(self, client: int, split: str) -> int:
@@ -245,13 +239,10 @@ class Evaluator:
         return self.scenario.test if split == "test" else self.scenario.val
 
     def _of_others(self, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """The indices [n] of the samples of all other clients, and the client that holds each [n]."""
-        indices, owners = self._of_all_clients(split)
-        foreign = owners != client
-        return indices[foreign], owners[foreign]
+        """The indices [n] of the samples of all other clients, and the client that holds each [n].
 
-    def _of_all_clients(self, split: str) -> tuple[Tensor, Tensor]:
-        """The samples of all clients and their holders, the same for all methods and seeds of a scenario."""
+        They are the same for all methods and seeds of a scenario.
+        """
         if split not in self._samples_of_all:
             views = self._views(split)
             order, holders = views.order, views.holders()
@@ -259,16 +250,18 @@ class Evaluator:
                 chosen = Streams(0).numpy("others").choice(len(order), _SAMPLED_OTHERS, replace=False)
                 order, holders = order[np.sort(chosen)], holders[np.sort(chosen)]
             self._samples_of_all[split] = torch.from_numpy(order), torch.from_numpy(holders)
-        return self._samples_of_all[split]
+        indices, owners = self._samples_of_all[split]
+        foreign = owners != client
+        return indices[foreign], owners[foreign]
 
     def _domains(self, data: Dataset, indices: Tensor) -> Groups | None:
         """The domains of samples, where a metric asks for them."""
         return Groups(data.domain[indices], len(data.domains)) if self._by_domain and data.domain is not None else None
 
     def _all_indices(self, split: str) -> Tensor:
-        return (
-            torch.arange(len(self.scenario.test_set)) if split == "test" else torch.from_numpy(self.scenario.val.order)
-        )
+        if split == "val":
+            return torch.from_numpy(self.scenario.val.order)
+        return torch.arange(len(self.scenario.test_set))
 
     def _scores(self, split: str, states: dict[int, MetricStates]) -> Scores:
         if -1 in states:
@@ -282,7 +275,6 @@ class Evaluator:
     def _test(
         self, live: LoadedNet, predictor: Predictor, split: str, indices: Tensor, owners: Tensor | None = None
     ) -> MetricStates:
-        """The metric states of the samples `indices` [n]. owners: the client that holds each [n]."""
         live.net.eval()
         data = self.scenario.test_set if split == "test" else self.scenario.train_set
         states = MetricStates(0)
@@ -301,11 +293,9 @@ class Evaluator:
 class Majority:
     """Accuracies in [0, 1] of predictions without a model, on the data that a protocol tests.
 
-    Attributes:
-        label: the most frequent class of all training data, the lowest of equal ones.
-        everywhere: its share of the tested data.
-        own: the share of each client's own most frequent class in its own test data, as a mean over clients with
-            training data; NaN where the global test set is tested.
+    label: the most frequent class of all training data, the lowest of equal ones. everywhere: its share of the tested
+    data. own: the share of each client's most frequent class in its own test data, as a mean over clients with training
+    data; NaN where the global test set is tested.
     """
 
     label: int
@@ -313,10 +303,7 @@ class Majority:
     own: float
 
     def to_beat(self, kind: str) -> float:
-        """The accuracy that a model has to exceed.
-
-        kind: "personal", or "global" for the server's model.
-        """
+        """The accuracy that a model of this kind, "personal" or "global", has to exceed."""
         return self.own if kind == "personal" and not math.isnan(self.own) else self.everywhere
 
 

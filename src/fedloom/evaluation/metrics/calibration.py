@@ -15,7 +15,8 @@ from typing import Any, ClassVar, Literal, Self
 import torch
 from torch import Tensor
 
-from fedloom.evaluation.metric import LARGEST_SUM, METRICS, Metric, Predictions
+from fedloom.evaluation.metric import METRICS, Metric, Predictions
+from fedloom.evaluation.metrics.basic import MeanOverSamples, NatsOverSamples
 
 BINS = 15
 _FINE_BINS = 4096
@@ -44,8 +45,7 @@ class CalibrationError(Metric):
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
-        """The state of one batch."""
-        return cls(confidence_sums(predictions, BINS))
+        return cls(sums_in_bins(*confidences(predictions), BINS))
 
     def compute(self) -> float:
         """sum_b |confidence_b - correct_b| / n; NaN without samples."""
@@ -60,7 +60,6 @@ class CalibrationError(Metric):
         return {"bins": [row if use else None for row, use in zip(rows.tolist(), used.tolist(), strict=True)]}
 
     def check(self, total: int) -> None:
-        """Raise `ValueError` for sums that `total` samples cannot have."""
         check_confidence_sums(self.sums, total)
 
 
@@ -74,12 +73,6 @@ class AdaptiveCalibrationError(Metric):
 
     samples: confidence and correctness of each [n, 2] float64, without rows where they are summed. sums: as for `ece`
     [B, 3], or no rows. limit: bytes that confidences may take.
-
-    Example:
-        >>> import torch
-        >>> logits, labels = torch.zeros(4, 2), torch.tensor([0, 0, 0, 1])
-        >>> round(AdaptiveCalibrationError.new(Predictions(logits, labels)).compute(), 4)
-        0.25
     """
 
     samples: Tensor
@@ -93,7 +86,6 @@ class AdaptiveCalibrationError(Metric):
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
-        """The state of one batch."""
         samples = torch.stack(confidences(predictions), 1)
         return cls(samples, torch.zeros(0, 3, dtype=torch.float64), predictions.scores_bytes)._within_limit()
 
@@ -112,7 +104,6 @@ class AdaptiveCalibrationError(Metric):
         return type(self)(self.samples[:0], self._in_bins(), self.limit)
 
     def check(self, total: int) -> None:
-        """Raise `ValueError` for sums that `total` samples cannot have."""
         check_confidence_sums(self.sums, total)
 
     def compute(self) -> float:
@@ -143,82 +134,44 @@ class AdaptiveCalibrationError(Metric):
 
 
 @METRICS.register("brier")
-@dataclass(frozen=True, slots=True)
-class Brier(Metric):
-    """The Brier score: the mean squared distance of the probabilities to the true class, from 0 to 2 (Brier 1950).
+class Brier(MeanOverSamples):
+    """The Brier score: the mean squared distance of the probabilities to the true class, from 0 to 2 (Brier 1950)."""
 
-    Example:
-        >>> import torch
-        >>> Brier.new(Predictions(torch.zeros(2, 2), torch.tensor([0, 1]))).compute()
-        0.5
-    """
-
-    squares: float
-    total: int
+    __slots__ = ()
     needs_scores: ClassVar[bool] = True
     may_diverge: ClassVar[bool] = True
     higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
-        """The state of one batch."""
         p = predictions.probabilities
         true = p.gather(1, predictions.labels.cpu()[:, None])
         # sum_c (p_c - 1[y = c])^2 without a one-hot matrix
         return cls(float((p.square().sum() - true.square().sum()) + (1 - true).square().sum()), len(p))
 
-    def compute(self) -> float:
-        """squares / total; NaN without samples."""
-        return self.squares / self.total if self.total else math.nan
-
     def check(self, total: int) -> None:
-        """Raise `ValueError` for a sum that `total` samples cannot have."""
-        if self.total != total or self.squares < -1e-9 or self.squares > 2 * total * (1 + 1e-9):
-            raise ValueError(f"Brier score: a sum of {self.squares:g} over {self.total} samples; {total} were tested")
+        super().check(total)
+        if self.value_sum < -1e-9 or self.value_sum > 2 * total * (1 + 1e-9):
+            raise ValueError(f"a Brier score with the sum {self.value_sum:g} over {total} samples")
 
 
 @METRICS.register("nll")
-@dataclass(frozen=True, slots=True)
-class NegativeLogLikelihood(Metric):
-    """The mean of -log p of the true class, in nats and float64. `loss` is the same in the model's precision.
+class NegativeLogLikelihood(NatsOverSamples):
+    """The mean of -log p of the true class, in nats and float64. `loss` is the same in the model's precision."""
 
-    Example:
-        >>> import torch
-        >>> round(NegativeLogLikelihood.new(Predictions(torch.zeros(2, 4), torch.tensor([0, 3]))).compute(), 6)
-        1.386294
-    """
-
-    nats: float
-    total: int
+    __slots__ = ()
     needs_scores: ClassVar[bool] = True
-    may_diverge: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
-        """The state of one batch."""
         labels = predictions.labels.cpu()
         return cls(-float(predictions.log_probabilities.gather(1, labels[:, None]).sum()), len(labels))
-
-    def compute(self) -> float:
-        """nats / total; NaN without samples."""
-        return self.nats / self.total if self.total else math.nan
-
-    def check(self, total: int) -> None:
-        """Raise `ValueError` for a sum that `total` samples cannot have. It may be infinite or NaN."""
-        if self.total != total or self.nats < -1e-9 or LARGEST_SUM < self.nats < math.inf:
-            raise ValueError(f"likelihood: {self.nats:g} nats over {self.total} samples; {total} were tested")
 
 
 def confidences(predictions: Predictions) -> tuple[Tensor, Tensor]:
     """The probability of the predicted class, and whether it is the true one, of each sample [B] float64."""
     correct = (predictions.predicted == predictions.labels).cpu().double()
     return predictions.probabilities.amax(1), correct
-
-
-def confidence_sums(predictions: Predictions, bins: int) -> Tensor:
-    """Samples, confidences and correct predictions by confidence [bins, 3] float64."""
-    return sums_in_bins(*confidences(predictions), bins)
 
 
 def sums_in_bins(confidence: Tensor, correct: Tensor, bins: int) -> Tensor:
