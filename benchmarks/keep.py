@@ -19,8 +19,10 @@ from benchmarks import advice
 from benchmarks.cells import keep_study
 from benchmarks.tables.reproduction import FOLDER, read_figure, with_other_images
 from fedloom.core.files import write_atomic
-from fedloom.papers.measurements import measurements_csv, merge, read_measurements
+from fedloom.papers.measurements import Measurement, measurements_csv, read_measurements
 from fedloom.papers.recipe import find_recipe
+from fedloom.runs.storage.data_record import fedloom_version_in
+from fedloom.runs.storage.finished_runs import refuse_mixed
 
 
 def keep_reproduction(name: str, study: Path, allow_mixed: bool) -> Path:
@@ -36,6 +38,28 @@ def keep_reproduction(name: str, study: Path, allow_mixed: bool) -> Path:
         content = (study / "figure.csv").read_bytes()
     write_atomic(path, gzip.compress(content, mtime=0))
     return path
+
+
+def merge(earlier: Sequence[Measurement], later: Sequence[Measurement], allow_mixed: bool = False) -> list[Measurement]:
+    """Join two sets; of what was measured in both, the later one counts.
+
+    Raises `ValueError` for different settings, and `ConfigError` for different versions of fedloom unless
+    `allow_mixed`.
+    """
+    changed_by_column: dict[str, set[str]] = {}
+    for measurement in (*earlier, *later):
+        changed_by_column.setdefault(measurement.column, set()).add(measurement.changed)
+    for settings in changed_by_column.values():
+        if len(settings) > 1:
+            names = " and ".join(setting or "the paper's own" for setting in sorted(settings))
+            raise ValueError(f"values of different settings: {names}; keep them in files of their own")
+    # An empty later value, e.g. a gain whose baseline was not run, does not replace an earlier number.
+    with_numbers = {measurement.key for measurement in earlier if measurement.ours is not None}
+    new = [measurement for measurement in later if measurement.ours is not None or measurement.key not in with_numbers]
+    merged = list({measurement.key: measurement for measurement in (*earlier, *new)}.values())
+    if not allow_mixed:
+        refuse_mixed({f"{m.column}/{m.row}/seed{m.seed}": fedloom_version_in(m.machine) for m in merged})
+    return merged
 
 
 def main(arguments: Sequence[str]) -> None:

@@ -20,12 +20,12 @@ from tabulate import tabulate
 from benchmarks.data import RESULTS, read_rows
 from benchmarks.tables.words import markdown
 from fedloom.core.text import listed
-from fedloom.papers.compared_values import compare_orders, compare_values
-from fedloom.papers.gains import Gain, count_gains, gain_lines, gains, judge_claims
-from fedloom.papers.measurements import OTHER_IMAGES, Measurement, read_measurements
-from fedloom.papers.recipe import Recipe, recipes
+from fedloom.papers.compared_values import ComparedValue, compare_orders, compare_values
+from fedloom.papers.gains import Gain, count_gains, gain_lines, gains, judged
+from fedloom.papers.measurements import ACCURACY, OTHER_IMAGES, Measurement, read_measurements
+from fedloom.papers.recipe import Claim, Recipe, printed_values, recipes
 from fedloom.papers.table_section import bullets, markdown_of, number, table_blocks
-from fedloom.papers.verdicts import STEP
+from fedloom.papers.verdicts import NOT_RUN, STEP, judge_value
 from fedloom.results.difference import Difference, compare_family
 from fedloom.results.group import mean_std
 
@@ -163,8 +163,8 @@ def count(recipe: Recipe, measurements: list[Measurement]) -> Counter[str]:
     computed = gains(recipe, compared)
     for group in ("own", "baselines"):
         total = count_gains(computed, group)
-        counts.update({f"{group} seen": total.seen, f"{group} contradicted": total.contradicted})
-        counts[f"{group} judged"] = total.judged
+        counts.update({f"{group} {word}": total[word] for word in ("seen", "contradicted")})
+        counts[f"{group} judged"] = judged(total)
     return counts
 
 
@@ -212,9 +212,30 @@ def _claims(paper: PaperResults) -> list[str]:
     if not claims:
         return []
     own = {recipe.name: compare_values(recipe, values) for recipe, values in paper.tables if not values[0].stand_in}
-    rows = [judged.texts for judged in judge_claims(claims, own)]
+    rows = [judged_claim(claim, own.get(claim.table or "", [])) for claim in claims]
     table = tabulate(rows, ("claim", "printed", "ours", "verdict", "why"), tablefmt="pipe", disable_numparse=True)
     return ["## Claims in text and figures", table]
+
+
+def judged_claim(claim: Claim, values: Sequence[ComparedValue]) -> tuple[str, str, str, str, str]:
+    """Return a claim, its printed value, ours, the verdict and its reason. values: those of the claim's table."""
+    by_name = {f"{value.column}/{value.row}": value for value in values if value.was_run and value.metric in ACCURACY}
+    names = [name for name in (claim.row, claim.minus) if name is not None]
+    cells = [by_name[name] for name in names if name in by_name]
+    ours: dict[int, float] = {}
+    if not cells or len(cells) < len(names):
+        missing = ", ".join(name for name in names if name not in by_name)
+        reasons = [f"{NOT_RUN}: {missing} of `{claim.table}`" if claim.table and missing else NOT_RUN]
+    else:
+        reasons = [value.verdict.why.partition(";")[0] for value in cells if value.verdict.word == "not comparable"]
+        ours = cells[0].by_seed
+        if len(cells) == 2:
+            ours = {seed: ours[seed] - value for seed, value in cells[1].by_seed.items() if seed in ours}
+    verdict = judge_value([*ours.values()], claim.printed, reason=claim.why or next(iter(reasons), None))
+    printed = "–" if claim.printed is None else f"{claim.printed:g} {claim.unit}"
+    if claim.values is not None:
+        printed = f"{len(printed_values(claim.values))} values"
+    return claim.claim, printed, f"{fmean(ours.values()):.2f}" if ours else "–", verdict.word, verdict.why
 
 
 def _not_run(paper: PaperResults, hours: Mapping[str, tuple[float, str]]) -> list[str]:

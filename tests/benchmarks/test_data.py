@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import math
+from dataclasses import replace
 
 import pytest
 
 import fedloom as fl
 from benchmarks import cells, data, keep
 from benchmarks.tables import reproduction
+from fedloom.core.errors import ConfigError
+from fedloom.papers.compared_values import compare_values
 from fedloom.papers.measurements import measure, measurements_csv, read_measurements
 from fedloom.papers.recipe import find_recipe
 
@@ -114,3 +117,33 @@ def test_a_figure_of_other_columns_is_refused(tmp_path):
     path.write_text("panel,row\nCIFAR-10,FedSSA\n")
     with pytest.raises(ValueError, match=r"figure\.csv: columns .*need panel, row, seed"):
         reproduction.read_figure(path, "costs")
+
+
+def test_values_of_another_day_join_those_that_are_there(make_result):
+    recipe = find_recipe("feddw/table1")
+
+    def run(*seeds, accuracy=0.99, changed=""):
+        done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [accuracy]) for seed in seeds]}
+        return measure(recipe, done, changed, not changed)
+
+    both = keep.merge(run(0, 1), run(1, 2, accuracy=0.98))
+    (line,) = [line for line in compare_values(recipe, both) if line.ours]
+    assert (line.seeds, line.ours) == ([0, 1, 2], pytest.approx([99.0, 98.0, 98.0]))
+    gone = [replace(value, ours=None) for value in run(2)]
+    assert keep.merge(run(2), gone) == run(2)  # as a gain on a day without its baseline
+    with pytest.raises(ValueError, match=r"different settings: the paper.s own and with model=mlp"):
+        keep.merge(run(0), run(1, changed="with model=mlp"))
+
+
+def test_values_of_another_version_are_not_joined_unawares(make_result):
+    done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.99]) for seed in range(2)]}
+    first, second = measure(find_recipe("feddw/table1"), done)
+    now = [replace(second, machine="AMD EPYC, 2 cores, Python 3.11.7, torch 2.13.0+cpu, fedloom 0.1.0")]
+    before = [replace(first, machine="AMD EPYC, 2 cores, Python 3.11.7, torch 2.13.0+cpu, fedloom 0.0.1")]
+    with pytest.raises(
+        ConfigError, match=r"versions of fedloom: 1 run of 0\.0\.1 and 1 run of 0\.1\.0; mnist-practical/Fe"
+    ):
+        keep.merge(before, now)
+    assert len(keep.merge(before, now, allow_mixed=True)) == 2
+    assert keep.merge(before, [replace(now[0], seed=0)]) == [replace(now[0], seed=0)]  # measured again
+    assert len(keep.merge([first], now)) == 2  # of a machine that is not known

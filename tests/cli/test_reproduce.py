@@ -128,7 +128,7 @@ def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) 
     page = Path("t/reproduced.md").read_text()
     assert "Setting: with scenario.source=digits" in page
     assert "| stand-in for cifar10-pathological | FedAvg" in page
-    assert "nothing printed stands beside them" in page
+    assert "no printed value is compared with them" in page
     assert "99.31" not in page
     assert "rank correlation" not in page
 
@@ -163,7 +163,7 @@ def test_the_page_has_the_papers_values_what_failed_and_what_was_left_open(
     title = "Fed-CO2, Table 3: label skew on CIFAR"
     (row,) = cells_of(page, title)
     assert (row[:4], row[5:]) == (["stand-in for cifar10-pathological", "FedAvg", "test_accuracy_pct", "1"], ["–"])
-    assert "No value is comparable (other data than the paper's, so nothing printed stands beside them)." in text
+    assert "No value is comparable (not the paper's data, so no printed value is compared with them)." in text
     assert "1 of 36 cells done, 1 failed, 34 not run yet" in text
     for line in told.splitlines():
         if line.startswith("- "):  # limits, and what the paper leaves open

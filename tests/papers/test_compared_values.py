@@ -9,10 +9,9 @@ from typing import Any
 
 import pytest
 
-from fedloom.core.errors import ConfigError
 from fedloom.papers.compared_values import compare_orders, compare_values, limitations
 from fedloom.papers.gains import gains
-from fedloom.papers.measurements import CellResults, Measurement, measure, measurements_csv, merge, read_measurements
+from fedloom.papers.measurements import CellResults, measure, measurements_csv, read_measurements
 from fedloom.papers.recipe import Recipe, find_recipe
 from fedloom.papers.table_section import as_markdown
 from fedloom.results.result import Result
@@ -96,36 +95,6 @@ def test_what_failed_is_told_with_its_reason_and_is_not_called_not_run(make_resu
     (rest,) = [text for text in limits if text.startswith("cifar10-practical: not run yet: ")]
     assert rest.startswith("cifar10-practical: not run yet: MOON, ")
     assert all(f"- {text}" in as_markdown(recipe, values, "", failed) for text in limits)
-
-
-def test_values_of_another_day_join_those_that_are_there(make_result: MakeResult) -> None:
-    recipe = find_recipe("feddw/table1")
-
-    def run(*seeds: int, accuracy: float = 0.99, changed: str = "") -> list[Measurement]:
-        done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [accuracy]) for seed in seeds]}
-        return measure(recipe, done, changed, not changed)
-
-    both = merge(run(0, 1), run(1, 2, accuracy=0.98))
-    (line,) = [line for line in compare_values(recipe, both) if line.ours]
-    assert (line.seeds, line.ours) == ([0, 1, 2], pytest.approx([99.0, 98.0, 98.0]))
-    gone = [replace(value, ours=None) for value in run(2)]
-    assert merge(run(2), gone) == run(2)  # as a gain on a day without its baseline
-    with pytest.raises(ValueError, match=r"different settings: the paper.s own and with model=mlp"):
-        merge(run(0), run(1, changed="with model=mlp"))
-
-
-def test_values_of_another_version_are_not_joined_unawares(make_result: MakeResult) -> None:
-    done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [0.99]) for seed in range(2)]}
-    first, second = measure(find_recipe("feddw/table1"), done)
-    now = [replace(second, machine="AMD EPYC, 2 cores, Python 3.11.7, torch 2.13.0+cpu, fedloom 0.1.0")]
-    before = [replace(first, machine="AMD EPYC, 2 cores, Python 3.11.7, torch 2.13.0+cpu, fedloom 0.0.1")]
-    with pytest.raises(
-        ConfigError, match=r"versions of fedloom: 1 run of 0\.0\.1 and 1 run of 0\.1\.0; mnist-practical/Fe"
-    ):
-        merge(before, now)
-    assert len(merge(before, now, allow_mixed=True)) == 2
-    assert merge(before, [replace(now[0], seed=0)]) == [replace(now[0], seed=0)]  # measured again
-    assert len(merge([first], now)) == 2  # of a machine that is not known
 
 
 def test_a_file_of_another_form_is_refused(tmp_path: Path) -> None:

@@ -7,14 +7,14 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.papers.verdicts import RankedRow, judge_order, judge_pairs, rank_agreement
+from fedloom.papers.verdicts import judge_order, judge_pairs, rank_agreement
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "comparisons.json").read_text())["orders"]
 
 
 def test_the_golden_order() -> None:
     theirs, ours = GOLDEN["theirs"], GOLDEN["ours"]
-    pairs = judge_pairs({name: RankedRow(theirs[name], dict(enumerate(ours[name]))) for name in theirs})
+    pairs = judge_pairs({name: (theirs[name], dict(enumerate(ours[name]))) for name in theirs})
     assert {"-".join(pair): word for pair, word in pairs.items()} == {
         name: pair["word"] for name, pair in GOLDEN["pairs"].items()
     }
@@ -62,9 +62,9 @@ def test_up_to_eight_rows_all_orders_are_counted() -> None:
 
 
 def test_pairs_that_are_printed_close_and_pairs_without_seeds_say_nothing() -> None:
-    rows = {"a": RankedRow(80.0, {0: 1, 1: 1, 2: 1}), "b": RankedRow(79.5, {}), "c": RankedRow(70.0, {0: 2, 1: 2})}
+    rows = {"a": (80.0, {0: 1, 1: 1, 2: 1}), "b": (79.5, {}), "c": (70.0, {0: 2, 1: 2})}
     assert judge_pairs(rows) == {("a", "c"): "undecided", ("b", "c"): "undecided"}
-    assert judge_pairs({"a": RankedRow(72.3, {}), "b": RankedRow(71.3, {})}) == {("a", "b"): "undecided"}
+    assert judge_pairs({"a": (72.3, {}), "b": (71.3, {})}) == {("a", "b"): "undecided"}
 
 
 def test_fewer_than_five_rows_have_counts_and_no_verdict() -> None:

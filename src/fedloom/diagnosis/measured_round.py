@@ -19,20 +19,14 @@ from fedloom.data.scenario import Scenario
 from fedloom.nets.net import Net, tree_of
 
 
-@dataclass(frozen=True, slots=True)
-class PrintedBound:
-    """A printed statement, evaluated.
-
-    statement: its name, e.g. "FedSKC, Theorem 2 (Eq. 19)". quantity: what the value bounds, in words. value: the bound;
-    NaN where the condition leaves none. condition: when the statement says anything, as a formula in words; empty where
-    it always does. is_met: whether the constants meet the condition.
-    """
-
-    statement: str
-    quantity: str
-    value: float
-    condition: str = ""
-    is_met: bool = True
+def require_numbers(record: object, *, positive: Sequence[str], others: Sequence[str]) -> None:
+    """Raise `ConfigError` unless these fields of a record are finite: above 0 if `positive`, 0 or more if `others`."""
+    for name in (*positive, *others):
+        value = getattr(record, name)
+        if not (math.isfinite(value) and (value > 0 or (value == 0 and name in others))):
+            raise ConfigError(
+                f"{name} = {value}: must be a finite number{' above 0' if name in positive else ', 0 or more'}"
+            )
 
 
 @dataclass(frozen=True, slots=True)
@@ -59,16 +53,7 @@ class Constants:
     squared_gradients: float = 0.0
 
     def __post_init__(self) -> None:
-        positive = {"smoothness": self.smoothness, "lr": self.lr, "steps": self.steps}
-        for name, value in positive.items():
-            if not (math.isfinite(value) and value > 0):
-                raise ConfigError(f"{name} = {value}: must be a finite number above 0")
-        for name, value in {
-            "gradient_variance": self.gradient_variance,
-            "squared_gradients": self.squared_gradients,
-        }.items():
-            if not (math.isfinite(value) and value >= 0):
-                raise ConfigError(f"{name} = {value}: must be a finite number, 0 or more")
+        require_numbers(self, positive=("smoothness", "lr", "steps"), others=("gradient_variance", "squared_gradients"))
         if not self.best_loss <= self.loss < math.inf:
             raise ConfigError(f"loss = {self.loss}: must be finite, and best_loss ({self.best_loss}) at most")
 
@@ -81,16 +66,6 @@ class Constants:
     def descent(self) -> float:
         """eta - L1 eta^2 / 2: what a step gains of the squared gradient, at least."""
         return self.lr - self.smoothness * self.lr**2 / 2
-
-
-def positive_or_nan(value: float, is_met: bool) -> float:
-    """Return `value` where a condition is met, else NaN.
-
-    Example:
-        >>> positive_or_nan(0.5, is_met=False)
-        nan
-    """
-    return value if is_met else math.nan
 
 
 _SAMPLED_GRADIENTS = 20  # mini-batches whose gradients are compared with that of all data
@@ -124,37 +99,19 @@ class MeasuredRound:
     tree: Tree
 
     def constants(self, best_loss: float = 0.0) -> Constants:
-        """The measured quantities as the bounds take them.
-
-        best_loss: L*, the smallest loss that can be reached; cross-entropy is at least 0.
-        """
-        return Constants(
-            self.smoothness,
-            self.gradient_variance,
-            self.lr,
-            self.steps,
-            self.losses[0],
-            best_loss,
-            self.squared_gradients,
-        )
+        """The measured quantities as the bounds take them. best_loss: L*; cross-entropy is at least 0."""
+        measured = (self.smoothness, self.gradient_variance, self.lr, self.steps, self.losses[0])
+        return Constants(*measured, best_loss, self.squared_gradients)
 
 
 def measure_round(
-    net: Net,
-    tree: Tree,
-    x: Tensor,
-    y: Tensor,
-    *,
-    lr: float,
-    steps: int,
-    batch_size: int,
-    rng: np.random.Generator,
+    net: Net, tree: Tree, x: Tensor, y: Tensor, *, lr: float, steps: int, batch_size: int, rng: np.random.Generator
 ) -> MeasuredRound:
     """Take a client's SGD steps on cross-entropy, and measure the quantities of the bounds along the way.
 
-    Every step costs a gradient on all of the client's data beside its own. Batch norm uses its running statistics, so
-    that the loss is one function of the weights. Everything is computed in float64: a difference between two nearby
-    points in float32 is mostly rounding once the steps become short, and another on every kind of processor.
+    Every step also costs a gradient on all of the client's data. Batch norm uses its running statistics, which makes
+    the loss one function of the weights. Everything is computed in float64: the difference of two nearby points in
+    float32 is mostly rounding once the steps become short, and differs between processors.
 
     net: the network; its own weights are not changed. tree: the weights at the start of the round. x: the client's
     inputs [n, ...]. y: their labels [n], int64. lr: the learning rate. steps: number of steps, at least 1. batch_size:
@@ -167,7 +124,8 @@ def measure_round(
     names = [name for name, parameter in net.named_parameters() if parameter.requires_grad]
     body = [name for name in names if name.partition(".")[0] not in net.classifier_block]
     types = {name: value.dtype for name, value in tree.items()}
-    tree, x, batches = _in_float64(tree), _double(x), _batches(rng, len(x), batch_size)
+    tree, x = {name: _double(value) for name, value in tree.items()}, _double(x)
+    batches = _batches(rng, len(x), batch_size)
     full, loss = _gradient(net, tree, names, x, y)
     sampled = [_gradient(net, tree, names, x[rows], y[rows])[0] for rows in islice(batches, _SAMPLED_GRADIENTS)]
     variance = float(np.mean([_distance(gradient, full) ** 2 for gradient in sampled]))
@@ -215,10 +173,6 @@ def measure_clients(
     if not rounds:
         raise ConfigError("no client of this scenario has training samples, so nothing can be measured")
     return rounds
-
-
-def _in_float64(tree: Tree) -> Tree:
-    return {name: _double(value) for name, value in tree.items()}
 
 
 def _double(value: Tensor) -> Tensor:

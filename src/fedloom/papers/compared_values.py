@@ -1,4 +1,4 @@
-"""The finished cells of a table beside the printed values, and the order of the methods beside the printed order."""
+"""Compare the finished cells of a table, and the order of its methods, with what the paper prints."""
 
 from __future__ import annotations
 
@@ -14,7 +14,6 @@ from fedloom.papers.verdicts import (
     NOT_RUN,
     STEP,
     RankAgreement,
-    RankedRow,
     Verdict,
     judge_order,
     judge_pairs,
@@ -26,7 +25,7 @@ FailureReasons = Mapping[tuple[str, str], Mapping[int, str]]  # by column and ro
 _OTHER_SETTING = "another setting: only order and gains are compared"
 _OTHER_PIXELS = f"{OTHER_IMAGES}, not the paper's own pixels"
 _MAXIMUM = "the paper prints the best result of a search, and this is one point of it"
-_OTHER_DATA = "other data than the paper's, so nothing printed stands beside them"
+_OTHER_DATA = "not the paper's data, so no printed value is compared with them"
 _STAND_IN = "stand-in for "
 _VARIANTS = {"authors": "released code", "sound": "our default"}
 
@@ -136,15 +135,11 @@ def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Comp
     for (column, metric, domain), group in groups.items():
         if all(value.theirs is None for value in group):
             continue  # nothing is printed for these data
-        ranks = [(value.rank_value, value.theirs) for value in group if value.was_run and value.theirs is not None]
-        agreement = rank_agreement([ours for ours, _ in ranks], [theirs for _, theirs in ranks])
-        rows = {
-            value.row: RankedRow(value.theirs, value.by_seed)
-            for value in group
-            if value.was_run and value.theirs is not None
-        }
+        printed = [(value, value.theirs) for value in group if value.was_run and value.theirs is not None]
+        agreement = rank_agreement([value.rank_value for value, _ in printed], [theirs for _, theirs in printed])
+        rows = {value.row: (theirs, value.by_seed) for value, theirs in printed}
         pairs = judge_pairs(rows, recipe.table.margin, largest_step(group))
-        verdict = judge_order(agreement, list(pairs.values()), None if ranks else NOT_RUN)
+        verdict = judge_order(agreement, list(pairs.values()), None if printed else NOT_RUN)
         compared.append(ComparedOrder(column, metric, domain, agreement, verdict))
     return compared
 

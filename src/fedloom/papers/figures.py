@@ -1,4 +1,4 @@
-"""The rows of a paper's figure, from the cells that are done. `fedloom.results.report.figures` draws them."""
+"""The rows of a paper's figure, from its finished cells."""
 
 from __future__ import annotations
 
@@ -59,7 +59,7 @@ def _model_measure(recipe: Recipe) -> Callable[[RunData], list[FigureRow]] | Non
 
 
 def _accuracies(recipe: Recipe, column: str, row: str, result: RunData) -> list[FigureRow]:
-    """Accuracies of a run, and of the predictors of it that are rows of their own."""
+    """Accuracies of a run, and of its predictors that have their own rows."""
     keys, seed = recipe.table.columns[column], result.numbers["seed"]
     names = {row: "accuracy"}
     for label, (run_row, predictor) in recipe.table.predictor_rows.items():

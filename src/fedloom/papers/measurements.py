@@ -1,4 +1,4 @@
-"""Measured values of printed ones, one for each value and seed: written as CSV, read back, and merged."""
+"""Measurements of the printed values, one for each value and seed, and their CSV files."""
 
 from __future__ import annotations
 
@@ -11,12 +11,13 @@ from dataclasses import asdict, dataclass, fields
 from pathlib import Path
 from typing import Any
 
+from pydantic import TypeAdapter
+
 from fedloom.papers.recipe import PrintedValue, Recipe
 from fedloom.results.costs import epoch_ms, reached
 from fedloom.results.formats import as_csv
 from fedloom.results.group import selected_accuracies
-from fedloom.runs.storage.data_record import environment_line, fedloom_version_in
-from fedloom.runs.storage.finished_runs import refuse_mixed
+from fedloom.runs.storage.data_record import environment_line
 from fedloom.runs.storage.log import mean_over
 from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import RunFolder
@@ -62,16 +63,13 @@ class Measurement:
         return _OTHER_SOURCE.search(self.changed) is not None
 
 
-def measure(
-    recipe: Recipe,
-    results: CellResults,
-    changed: str = "",
-    comparable: bool = True,
-) -> list[Measurement]:
-    """Take from the finished cells what they give for printed values.
+_ADAPTER = TypeAdapter(Measurement)
 
-    recipe: has the printed values. results: finished runs by column and row. changed: what differs from the recipe, in
-    words. comparable: whether the setting is within what the paper itself ran.
+
+def measure(recipe: Recipe, results: CellResults, changed: str = "", comparable: bool = True) -> list[Measurement]:
+    """Measure the printed values of a recipe in the finished runs, `results` by column and row.
+
+    changed: what differs from the recipe, in words. comparable: whether the setting is within what the paper ran.
     """
     measurements = []
     for value, column, row in printed_rows(recipe):
@@ -127,53 +125,16 @@ def read_measurements(path: Path) -> list[Measurement]:
     columns = [name for name in reader.fieldnames or () if name != "estimated"]  # a forecast of version 0.1
     if columns not in (_columns(), _columns()[:-1]):
         raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_columns())}")
-    return [
-        Measurement(
-            row["column"],
-            row["row"],
-            row["metric"],
-            row["domain"] or None,
-            int(row["seed"]),
-            _number(row["ours"]),
-            _number(row["seconds"]),
-            row["machine"],
-            row["changed"],
-            row["comparable"] == "True",
-            int(row["test_samples"]) if row.get("test_samples") else None,
-        )
-        for row in reader
-    ]
-
-
-def merge(earlier: Sequence[Measurement], later: Sequence[Measurement], allow_mixed: bool = False) -> list[Measurement]:
-    """Join two sets; of what was measured in both, the later one counts.
-
-    Raises `ValueError` for different settings, and `ConfigError` for different versions of fedloom unless
-    `allow_mixed`.
-    """
-    changed_by_column: dict[str, set[str]] = {}
-    for measurement in (*earlier, *later):
-        changed_by_column.setdefault(measurement.column, set()).add(measurement.changed)
-    for settings in changed_by_column.values():
-        if len(settings) > 1:
-            names = " and ".join(setting or "the paper's own" for setting in sorted(settings))
-            raise ValueError(f"values of different settings: {names}; keep them in files of their own")
-    # An empty later value, e.g. a gain whose baseline was not run, does not replace an earlier number.
-    with_numbers = {measurement.key for measurement in earlier if measurement.ours is not None}
-    new = [measurement for measurement in later if measurement.ours is not None or measurement.key not in with_numbers]
-    merged = list({measurement.key: measurement for measurement in (*earlier, *new)}.values())
-    if not allow_mixed:
-        refuse_mixed({f"{m.column}/{m.row}/seed{m.seed}": fedloom_version_in(m.machine) for m in merged})
-    return merged
+    optional = ("domain", "ours", "seconds", "test_samples")
+    plain = ({name: row.get(name) for name in _columns()} for row in reader)
+    return [_ADAPTER.validate_python(row | {name: row[name] or None for name in optional}) for row in plain]
 
 
 def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | None:
-    """Test accuracy of a run as its table counts it, in percent, in the round that the run's rule selects.
+    """Return the test accuracy of a finished run in percent, as its table counts it; None where it was not measured.
 
-    recipe: says whether its table pools test samples of all clients. result: a finished run. predictor: another
-    predictor of the run, e.g. "online".
-
-    Returns None where it was not measured.
+    recipe: says whether its table pools the test samples of all clients. result: the run, whose rule selects the round.
+    predictor: another predictor of the run, e.g. "online".
     """
     name = f"accuracy/{predictor}" if predictor else "accuracy_pooled" if recipe.table.pooled else "accuracy"
     if name == "accuracy":
@@ -183,12 +144,9 @@ def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | No
 
 
 def client_accuracy(client: int, result: RunData, name: str = "accuracy") -> float | None:
-    """Return the test accuracy of one client in percent; None where the client has none.
+    """Return one client's test accuracy in percent, in the selected round or as a mean over several; None without one.
 
-    It is that of the selected round, or the mean over several.
-
-    client: id of the client. result: a finished run. name: the measure; that of another predictor is e.g.
-    "accuracy/online".
+    name: the measure; that of another predictor is e.g. "accuracy/online".
     """
     share = selected_accuracies(result, name).get(client)
     return None if share is None else 100 * share
@@ -196,10 +154,6 @@ def client_accuracy(client: int, result: RunData, name: str = "accuracy") -> flo
 
 def _columns() -> list[str]:
     return [field.name for field in fields(Measurement)]
-
-
-def _number(text: str) -> float | None:
-    return float(text) if text else None
 
 
 def _core_seconds(result: RunData) -> float | None:

@@ -1,8 +1,8 @@
 """Measure what the trained models of a finished run show, as rows: features, class relations, norms, loss surfaces.
 
 The model is the server's, or each client's where the run's protocol tests personal models. Data are those of the run,
-without augmentation. Every function takes a `Result` of `fl.run`, or one with its folder, and raises what
-`Result.model` raises. `fedloom.results.report.figures` draws the rows.
+without augmentation. Every function takes a `Result` of `fl.run`, or one with its folder, and raises the errors of
+`Result.model`.
 """
 
 from __future__ import annotations
@@ -83,8 +83,8 @@ def relations(result: RunData) -> Rows:
     - SL: mean softmax output over the training samples of each class i (its Eq. 4-7, here of the final model).
     - CR: softmax of the rows of w w^T, w being the head's weights.
 
-    Returns rows of client, matrix, i, j, value. Those of CR also have the distance |SL - CR|^2 / C^2 over classes that
-    somebody holds (Eq. 11), and Pearson's correlation of the values off the diagonal (None where one side is constant).
+    Returns rows of client, matrix, i, j, value. Those of CR also have the distance |SL - CR|^2 / C^2 over classes with
+    samples (Eq. 11), and Pearson's correlation of the values off the diagonal (None where one side is constant).
     """
     scenario, rows = scenario_of(result), Rows()
     for client, model in _models(result, scenario):
@@ -101,7 +101,7 @@ def relations(result: RunData) -> Rows:
 
 
 def norms(result: RunData) -> Rows:
-    """Compute the class weight norms of a model beside the shares of the classes (FedDW, Fig. 4).
+    """Compute the class weight norms of a model and the shares of the classes (FedDW, Fig. 4).
 
     Returns rows of client, class, name, share (of the client's training samples), norm (|w_c| / sum |w_i| of the head's
     weights) and rank_correlation (Spearman's, of share and norm over the classes; None where one of them is constant).
@@ -116,18 +116,10 @@ def norms(result: RunData) -> Rows:
         lengths = single_net(result, model).head.weight.detach().double().norm(dim=1)
         relative = (lengths / lengths.sum()).numpy()
         constant = bool(np.ptp(shares) == 0 or np.ptp(relative) == 0)
-        rank_correlation = None if constant else float(spearmanr(shares, relative).statistic)
-        rows += [
-            {
-                "client": client,
-                "class": label,
-                "name": name,
-                "share": float(shares[label]),
-                "norm": float(relative[label]),
-                "rank_correlation": rank_correlation,
-            }
-            for label, name in enumerate(scenario.class_names)
-        ]
+        correlation = None if constant else float(spearmanr(shares, relative).statistic)
+        for label, name in enumerate(scenario.class_names):
+            measured = {"share": float(shares[label]), "norm": float(relative[label]), "rank_correlation": correlation}
+            rows.append({"client": client, "class": label, "name": name, **measured})
     return rows
 
 
@@ -136,12 +128,9 @@ def surface(
 ) -> Rows:
     """Compute the training loss on a plane through the weights.
 
-    Args:
-        result: a finished run.
-        client: whose personal model; None is the server's.
-        reach: x and y go from -reach to reach; 0, 0 is the trained model.
-        steps: steps from -reach to reach.
-        samples: at most so many, evenly spread over the training data.
+    result: a finished run. client: whose personal model; None is the server's. reach: x and y go from -reach to reach;
+    0, 0 is the trained model. steps: steps from -reach to reach. samples: at most so many, evenly spread over the
+    training data.
 
     Returns rows of x, y, loss (cross-entropy in nats). The two directions are filter-normalised (Li et al. 2018, arXiv
     1712.09913): random normal numbers, each filter scaled to the length of the net's. Biases and batch norm stay.
@@ -155,17 +144,12 @@ def surface(
 def loss_surface(
     model: nn.Module, data: tuple[Tensor, Tensor], seed: int, *, reach: float = 1.0, steps: int = 17
 ) -> Rows:
-    """Compute the loss of a model on a plane through its weights, as `surface` does.
+    """Compute the loss of a model, in evaluation mode, on a plane through its weights, as `surface` does.
 
     The two directions come from the same random numbers for every model of one architecture and seed, so surfaces of
-    several models differ by the models and the data alone.
+    several models differ by the models and the data alone. The weights are moved, and put back.
 
-    Args:
-        model: a module in evaluation mode. Its weights are moved, and put back.
-        data: x [n, ...] as the module takes it, and labels [n].
-        seed: of the two directions.
-        reach: x and y go from -reach to reach; 0, 0 is the model.
-        steps: steps from -reach to reach.
+    data: x [n, ...] as the module takes it, and labels [n]. reach, steps: as in `surface`.
     """
     x, labels = data
     weights = {name: value.detach().clone() for name, value in model.named_parameters()}
@@ -195,16 +179,9 @@ def class_accuracies(result: RunData) -> Rows:
         correct = outputs_of(model, scenario.test_set, indices).argmax(1) == labels
         for label in sorted(set(labels.tolist())):
             in_class = labels == label
-            share = float(correct[in_class].double().mean())
-            rows.append(
-                {
-                    "client": client,
-                    "class": label,
-                    "name": scenario.class_names[label],
-                    "samples": int(in_class.sum()),
-                    "accuracy": 100 * share,
-                }
-            )
+            accuracy = 100 * float(correct[in_class].double().mean())
+            row = {"client": client, "class": label, "name": scenario.class_names[label]}
+            rows.append(row | {"samples": int(in_class.sum()), "accuracy": accuracy})
     return rows
 
 
@@ -227,7 +204,7 @@ def filter_normalised(weights: Tree) -> Tree:
 
 # -- the run's model and data ------------------------------------------------------------------------------------------
 def scenario_of(result: RunData) -> Scenario:
-    """Return the data of a run, built anew where they are not in memory."""
+    """Return the data of a run, built again if they are not in memory."""
     memory = result.memory or Memory(config_of(result.config, None))
     return memory.scenario or memory.config.scenario.build(memory.config.seed)
 
@@ -257,20 +234,14 @@ def _indices(views: Views, client: int | None, whole: int) -> Tensor:
 
 
 def evenly(indices: Tensor, limit: int) -> Tensor:
-    """At most `limit` of the indices, evenly spaced, so that all clients and, in sorted data, all classes have some."""
+    """At most `limit` of the indices, evenly spaced: all clients and, in sorted data, all classes have some."""
     if len(indices) <= limit:
         return indices
     return indices[torch.linspace(0, len(indices) - 1, max(limit, 1)).long()]
 
 
 def outputs_of(function: Callable[[Tensor], Tensor], data: Dataset, indices: Tensor) -> Tensor:
-    """Return the function's outputs [n, d] for samples, computed batch by batch.
-
-    Args:
-        function: maps x [B, ...] to outputs [B, d].
-        data: has the samples.
-        indices: numbers of the n samples.
-    """
+    """Return the outputs [n, d] of a function of x [B, ...] for the samples `indices` of `data`, batch by batch."""
     with torch.no_grad():
         return torch.cat([function(data.gather(batch)) for batch in torch.split(indices, PASS_BATCH)])
 

@@ -41,20 +41,12 @@ class PrintedValue:
 def printed_values(name: str) -> tuple[PrintedValue, ...]:
     """Read the values of one table, in the order of its file. Raises `FileNotFoundError` for an unknown name."""
     text = (files("fedloom.papers") / "values" / f"{name}.csv").read_text(encoding="utf-8")
-    return tuple(_printed_value(row) for row in csv.DictReader(text.splitlines()))
-
-
-def _printed_value(row: dict[str, str]) -> PrintedValue:
-    domain = _DOMAIN.search(row["setting"])
-    setting = _DOMAIN.sub("", row["setting"])
-    return PrintedValue(
-        row["method"],
-        f"{row['dataset']} | {setting}",
-        domain[1] if domain else None,
-        row["metric"],
-        _number(row["value"]),
-        _number(row["std"]),
-    )
+    values = []
+    for row in csv.DictReader(text.splitlines()):
+        domain, setting = _DOMAIN.search(row["setting"]), _DOMAIN.sub("", row["setting"])
+        place = (row["method"], f"{row['dataset']} | {setting}", domain[1] if domain else None)
+        values.append(PrintedValue(*place, row["metric"], _number(row["value"]), _number(row["std"])))
+    return tuple(values)
 
 
 def _number(text: str) -> float | None:
@@ -77,9 +69,8 @@ _NOT_DRAWN = "Not drawn:"
 class Small(Section):
     """The reduction of a paper's tables to small scale.
 
-    - reduction: what it is, in words. row_notes: what it does to single rows, by row.
-    - keys: the config keys that make it. seeds: how many seeds are run.
-    - left_out: rows that are not run at this scale, each with patterns of columns.
+    reduction: what it is, in words. row_notes: what it does to single rows, by row. keys: the config keys that make it.
+    left_out: rows that are not run at this scale, each with patterns of columns. seeds: how many seeds are run.
     """
 
     reduction: str
@@ -90,7 +81,7 @@ class Small(Section):
 
 
 class Points(Section):
-    """How vectors are embedded: the keyword arguments of `papers.probes.points`, which explains them."""
+    """How vectors are embedded: the keyword arguments of `papers.probes.points`."""
 
     space: Literal["features", "scores"] = "features"
     unit: bool = False
@@ -106,22 +97,20 @@ class Table(Section):
       (points), FedDW's SL and CR matrices (relations) or class weight norms (norms). Of client models of single rounds,
       which the columns name by `checkpoint.keep_clients`: loss landscapes, class counts of cohorts, t-SNE
       (local_points) or class knowledge.
-    - values: the file of printed values. seeds: how many seeds are run.
-    - columns: settings of the study by name, as config keys. Besides these a column may have `without` (rows that are
-      not run there) and `small` (its part of the reduction). In a table `printed` is the data set and setting as
-      printed. In a figure `panel`, `x`, `client` (whose accuracy is drawn) and `domains` (clients in order that have
-      bars of their own) say where it is drawn.
-    - rows: which of the paper's rows the table has (None: all). own_rows: rows of its own, in place of these.
-      row_overrides: config keys on top of a row. predictor_rows: rows that are another predictor of a row's run.
+    - values: the file of printed values. seeds: how many seeds are run. pooled: accuracy is over all clients' test
+      samples together, and not the mean over clients.
+    - columns: settings of the study by name, as config keys, with `without` (rows that are not run there), `small` (its
+      part of the reduction), and `printed` (data set and setting as printed). In a figure `panel`, `x`, `client` (whose
+      accuracy is drawn) and `domains` (clients in order that have their own bars) say where it is drawn.
+    - rows: which of the paper's rows the table has (None: all). own_rows: rows that replace them. row_overrides: config
+      keys on top of a row. predictor_rows: rows that are another predictor of a row's run.
     - client_panels: panels of a sweep that show one client alone, by name.
     - baseline: the row that gains are over, where this is neither FedAvg nor local training.
     - margin: the largest difference from a printed value that counts as none, in the unit of its measure (points,
-      rounds). It is fixed before anything runs.
-    - printed_runs: the number of runs over which the table prints standard deviations; None if it does not say.
-    - pooled: accuracy is over all clients' test samples together, and not the mean over clients.
+      rounds), fixed before anything runs. printed_runs: the number of runs behind printed standard deviations, if the
+      paper says it.
     - small: the table's part of the reduction. reduction: that in words, where it is not the paper's.
-    - why_not_run: why nothing is run.
-    - choices: what the paper leaves open, and what was chosen.
+    - why_not_run: why nothing is run. choices: what the paper leaves open, and what was chosen.
     """
 
     title: str
@@ -149,11 +138,9 @@ class Table(Section):
 class Claim(Section):
     """A value that the paper states in its text, or draws in a figure.
 
-    - claim: what it says. printed: the value, in `unit`.
-    - table, row, minus: the cells of a table, "column/row", whose mean or difference of means it is; none if no table
-      has them.
-    - values: a file of printed values that is listed whole.
-    - why: why it cannot be compared with what was run.
+    claim: what it says. printed: the value, in `unit`. table, row, minus: the cells of a table, "column/row", whose
+    mean or difference of means it is; none if no table has them. values: a file of printed values that is listed whole.
+    why: why it cannot be compared with our runs.
     """
 
     claim: str
@@ -169,11 +156,9 @@ class Claim(Section):
 class Paper(Section):
     """A paper: its tables and figures, and what holds for all of them.
 
-    - rows: config keys by the name of a printed row.
-    - searched: config keys of which the paper tried several values and prints the best result. A run has one value, so
-      it is not compared with the printed maximum.
-    - claims: values that the paper states outside its tables.
-    - choices: what the paper leaves open, and what was chosen.
+    rows: config keys by the name of a printed row. searched: config keys of which the paper tried several values and
+    prints the best result; a single run is not compared with such a maximum. claims: values that the paper states
+    outside its tables. choices: what the paper leaves open, and what was chosen.
     """
 
     title: str
@@ -247,9 +232,7 @@ class Recipe:
         Returns None where the column has no such rows.
         """
         key = printed.column, printed.domain, printed.metric
-        by_row = {
-            value.method: value.value for value in self.values if (value.column, value.domain, value.metric) == key
-        }
+        by_row = {v.method: v.value for v in self.values if (v.column, v.domain, v.metric) == key}
         for row in reversed(by_row):
             baseline = self.baseline_of(row) if self.is_own(row) else None
             ours, plain = by_row[row], by_row.get(baseline or "")
@@ -258,7 +241,7 @@ class Recipe:
         return None
 
     def column(self, printed: str) -> str | None:
-        """Name the setting of the study that stands for a printed column."""
+        """Name the setting of the study for a printed column."""
         return next((name for name, keys in self.table.columns.items() if keys.get("printed") == printed), None)
 
     def scale_text(self, scale: Scale) -> str:
@@ -293,10 +276,8 @@ class Recipe:
     ) -> StudyPlan:
         """Make the study of the table.
 
-        Args:
-            scale: "full" or "small".
-            seeds: how many seeds, from 0 on; None takes the recipe's number.
-            keys: config keys on top of all cells.
+        scale: "full" or "small". seeds: how many seeds, from 0 on; None takes the recipe's number. keys: config keys on
+        top of all cells.
 
         Raises `ConfigError` for a table in which nothing is run, for keys that are none of a cell's, and for more than
         10,000 seeds.

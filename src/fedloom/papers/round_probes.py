@@ -1,7 +1,6 @@
 """Measure the models of the rounds that a run kept (`checkpoint.keep_clients`): landscapes, cohorts, class knowledge.
 
 Every function takes a `Result` with a run folder, and raises `ConfigError` if it kept no rounds.
-`fedloom.results.report.figures` draws the rows.
 """
 
 from __future__ import annotations

@@ -29,11 +29,7 @@ Block: TypeAlias = str | SectionTable | list[str]
 def as_markdown(
     recipe: Recipe, measurements: Sequence[Measurement], setting: str, failures: FailureReasons | None = None
 ) -> str:
-    """Return the section of a table as Markdown.
-
-    recipe: has the printed values. measurements: ours, by cell and seed. setting: the setting in which the cells ran,
-    in words. failures: why cells failed, by column and row, then by seed.
-    """
+    """Return the section of a table as Markdown. Args are those of `table_blocks`."""
     blocks = table_blocks(recipe, measurements, setting, failures, recipe.choices)
     return f"## {recipe.paper.title}, {recipe.table.title}\n\n{markdown_of(blocks)}\n"
 
@@ -41,11 +37,7 @@ def as_markdown(
 def as_part(
     recipe: Recipe, measurements: Sequence[Measurement], setting: str, failures: FailureReasons | None = None
 ) -> PageSection:
-    """Return the section of a table: `table_blocks` under the names of the paper and the table.
-
-    recipe: has the printed values. measurements: ours, by cell and seed. setting: the setting in which the cells ran,
-    in words. failures: why cells failed, by column and row, then by seed.
-    """
+    """Return the section of a table for a report. Args are those of `table_blocks`."""
     blocks = table_blocks(recipe, measurements, setting, failures, recipe.choices)
     return PageSection("paper", f"{recipe.paper.title}, {recipe.table.title}", blocks)
 
@@ -57,7 +49,7 @@ def table_blocks(
     failures: FailureReasons | None,
     choices: Sequence[str],
 ) -> list[Block]:
-    """Compose ours beside theirs with verdicts, the order of the methods, gains, core minutes, and limitations.
+    """Compose our values and theirs with verdicts, the order of the methods, gains, core minutes, and limitations.
 
     A figure has no verdicts, so only its setting and its choices are shown.
 
@@ -120,7 +112,7 @@ def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> Secti
         [
             value.column,
             value.row,
-            _metric_text(value.metric, value.domain),
+            _with_domain(value.metric, value.domain),
             (str(len(value.seeds)), len(value.seeds)),
             (_ours_text(value), fmean(value.ours) if value.ours else None),
             ("–" if value.theirs is None else number(value.theirs, value.theirs_std), value.theirs),
@@ -129,13 +121,13 @@ def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> Secti
         for value in values
     ]
     names = ("column", "row", "measure", "seeds", "ours", "theirs", *(("verdict", "why") if with_verdicts else ()))
-    caption = "Ours beside the printed values: mean ± sample standard deviation over seeds."
+    caption = "Our values and the printed ones: mean ± sample standard deviation over seeds."
     return SectionTable("values", caption, names, rows, heads=2)
 
 
 def _orders_sheet(orders: Sequence[ComparedOrder]) -> SectionTable:
     rows: list[list[Cell]] = [
-        [order.column, _metric_text(order.metric, order.domain), order.verdict.word, order.verdict.why]
+        [order.column, _with_domain(order.metric, order.domain), order.verdict.word, order.verdict.why]
         for order in orders
     ]
     caption = "Whether the order of the rows is the printed one: pairs printed apart, and Spearman's rank correlation."
@@ -146,7 +138,6 @@ def _gains_sheet(table_gains: Sequence[Gain]) -> SectionTable:
     rows: list[list[Cell]] = []
     for gain in table_gains:
         outcome, theirs = gain.ours, "–" if gain.theirs is None else f"{gain.theirs:+.2f}"
-        column = gain.column if gain.domain is None else f"{gain.column}, {gain.domain}"
         numbers: list[Cell] = [
             (str(outcome.n), outcome.n),
             (f"{outcome.mean:+.2f}", outcome.mean),
@@ -155,7 +146,7 @@ def _gains_sheet(table_gains: Sequence[Gain]) -> SectionTable:
             {True: "yes", False: "no", None: "–"}[gain.holds_theirs],
             ("–" if outcome.holm is None else f"{outcome.holm:.2g}", outcome.holm),
         ]
-        rows.append([column, gain.row, gain.baseline, *numbers, outcome.verdict])
+        rows.append([_with_domain(gain.column, gain.domain), gain.row, gain.baseline, *numbers, outcome.verdict])
     names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "theirs inside", "Holm p", "word")
     caption = "Gains in points: the mean over equal seeds, its uncorrected t interval, and p after Holm's correction."
     return SectionTable("gains", caption, names, rows, heads=2)
@@ -171,8 +162,8 @@ def _minutes_sheet(values: Sequence[ComparedValue]) -> SectionTable:
     return SectionTable("minutes", "Minutes of one core for a run.", ("column", "row", "core minutes"), rows, heads=2)
 
 
-def _metric_text(metric: str, domain: str | None) -> str:
-    return metric if domain is None else f"{metric}, {domain}"
+def _with_domain(name: str, domain: str | None) -> str:
+    return name if domain is None else f"{name}, {domain}"
 
 
 def _ours_text(value: ComparedValue) -> str:

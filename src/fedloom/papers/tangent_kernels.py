@@ -14,7 +14,6 @@ from typing import Any, Literal, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 
 Matrix: TypeAlias = NDArray[np.float64]
@@ -35,7 +34,7 @@ CAVEATS = (
 
 @dataclass(frozen=True, slots=True)
 class TwoLayerNet:
-    """The weights of the network at one time, and the clients' covariances.
+    """The weights of the network, and the clients' covariances.
 
     directions: v [m, d], the first layer. signs: c [m], the second layer, -1 or 1. scales: gamma [m, N], batch norm's
     scale of each unit at each client. covariances: S [N, d, d], symmetric and positive definite. spread: alpha, the
@@ -50,10 +49,7 @@ class TwoLayerNet:
 
     @staticmethod
     def initial(directions: Matrix, signs: Matrix, covariances: Matrix, spread: float = 1.0) -> TwoLayerNet:
-        """The network with the paper's first scales, gamma = |v| / alpha (Eq. 11), which give all clients the same.
-
-        directions: v [m, d]. signs: c [m]. covariances: S [N, d, d]. spread: alpha.
-        """
+        """The network with the paper's first scales, gamma = |v| / alpha (Eq. 11), the same at all clients."""
         lengths = np.linalg.norm(directions, axis=1, keepdims=True)
         return TwoLayerNet(directions, signs, lengths.repeat(len(covariances), 1) / spread, covariances, spread)
 
@@ -66,29 +62,6 @@ class TwoLayerNet:
         """F [n] of the samples [n, d], each at its client [n]."""
         unit = self.scales[:, clients] / self.norms()[:, clients] * (self.directions @ inputs.T)
         return np.asarray(self.signs @ np.maximum(unit, 0) / np.sqrt(len(self.signs)))
-
-
-@dataclass(frozen=True, slots=True)
-class Kernels:
-    """The parts of the evolution matrices Lambda = V / alpha^2 + G of n samples, each [n, n].
-
-    direction_online: V of the online model. direction_offline: V of the offline model: the online one's blocks within
-    clients. magnitude: G, which both models share at the start.
-    """
-
-    direction_online: Matrix
-    direction_offline: Matrix
-    magnitude: Matrix
-
-    @property
-    def direction_joint(self) -> Matrix:
-        """(V_on + V_off) / 2, as the paper prints it (Eq. 19)."""
-        return (self.direction_online + self.direction_offline) / 2
-
-    @property
-    def direction_quarter(self) -> Matrix:
-        """(V_on + V_off) / 4, as the chain rule gives it for the mean of both models."""
-        return (self.direction_online + self.direction_offline) / 4
 
 
 def jacobians(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
@@ -110,25 +83,27 @@ def jacobians(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> t
     return by_direction, by_scale
 
 
-def kernels(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> Kernels:
-    """Return V and G of the online and the offline model (Eq. 16 to 18, with the exact projection).
+def kernels(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> dict[str, Matrix]:
+    """Return the parts of the evolution matrices Lambda = V / alpha^2 + G (Eq. 16 to 19, with the exact projection).
 
-    net: the network, the same for both models, as at the start of training. inputs: samples [n, d]. clients: the client
-    of each sample [n], from 0 to N - 1.
+    net: the network at the start of training, which both models share. inputs: samples [n, d]. clients: the client of
+    each sample [n], from 0 to N - 1.
 
-    Raises `ConfigError` for shapes that do not fit.
+    Returns matrices [n, n]: V of the "online" and "offline" model, of both together as the paper prints it ("joint",
+    (V_on + V_off) / 2) and by the chain rule ("quarter"); G ("magnitude"); Lambda ("full_online", "full_joint").
     """
-    units, width = net.directions.shape
-    if net.covariances.shape[1:] != (width, width) or inputs.shape[1:] != (width,) or len(net.signs) != units:
-        raise ConfigError(
-            f"directions {net.directions.shape}, covariances {net.covariances.shape}, inputs {inputs.shape}: they "
-            "must be [m, d], [N, d, d] and [n, d]"
-        )
-    if len(clients) != len(inputs) or clients.min() < 0 or clients.max() >= len(net.covariances):
-        raise ConfigError(f"clients {clients.tolist()}: one id from 0 to {len(net.covariances) - 1} for each sample")
     by_direction, by_scale = (values.reshape(len(inputs), -1) for values in jacobians(net, inputs, clients))
-    online, same_client = by_direction @ by_direction.T, clients[:, None] == clients[None, :]
-    return Kernels(online, np.where(same_client, online, 0.0), by_scale @ by_scale.T)
+    online, magnitude = by_direction @ by_direction.T, by_scale @ by_scale.T
+    # the offline models share no direction, so samples of two clients do not move each other
+    offline = np.where(clients[:, None] == clients[None, :], online, 0.0)
+    directions = {
+        "online": online,
+        "offline": offline,
+        "joint": (online + offline) / 2,
+        "quarter": (online + offline) / 4,
+    }
+    full = {f"full_{name}": directions[name] / net.spread**2 + magnitude for name in ("online", "joint")}
+    return directions | full | {"magnitude": magnitude}
 
 
 def smallest_eigenvalue(kernel: Matrix) -> float:
@@ -161,41 +136,6 @@ def random_problem(
     return TwoLayerNet.initial(directions, signs, covariances), inputs, owners
 
 
-def kernel_figures(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> Mapping[str, float]:
-    """Return smallest eigenvalues and condition numbers of the kernels of one problem.
-
-    net: the network at its start. inputs: samples [n, d]. clients: the client of each sample [n].
-
-    Returns "lmin_" and "condition_" of "online", "offline", "joint" and "quarter" (of V), and of "full_online" and
-    "full_joint" (of Lambda).
-    """
-    parts = kernels(net, inputs, clients)
-    squared = net.spread**2
-    by_name = {
-        "online": parts.direction_online,
-        "offline": parts.direction_offline,
-        "joint": parts.direction_joint,
-        "quarter": parts.direction_quarter,
-        "full_online": parts.direction_online / squared + parts.magnitude,
-        "full_joint": parts.direction_joint / squared + parts.magnitude,
-    }
-    smallest = {f"lmin_{name}": smallest_eigenvalue(kernel) for name, kernel in by_name.items()}
-    return smallest | {f"condition_{name}": condition_number(kernel) for name, kernel in by_name.items()}
-
-
-@dataclass(frozen=True, slots=True)
-class Descent:
-    """Gradient descent on the squared loss, for one of the models.
-
-    model: which one. lr: the step size. squared_residuals: |F - y|^2 before each step and after the last one [steps +
-    1].
-    """
-
-    model: Model
-    lr: float
-    squared_residuals: Matrix
-
-
 def descend(
     net: TwoLayerNet,
     inputs: Matrix,
@@ -205,7 +145,7 @@ def descend(
     model: Model,
     lr: float,
     steps: int,
-) -> Descent:
+) -> Matrix:
     """Train directions and scales by gradient descent on |F - y|^2 / 2, all samples in each step.
 
     Args:
@@ -217,6 +157,8 @@ def descend(
             both models on losses of their own, as the algorithm does, and reports the residual of their mean.
         lr: the step size.
         steps: how many.
+
+    Returns |F - y|^2 before each step and after the last one [steps + 1].
     """
     online = net
     offline = [net for _ in net.covariances]
@@ -241,7 +183,7 @@ def descend(
                 _stepped(offline[client], inputs[rows], clients[rows], errors[1][rows], lr)
                 for client, rows in enumerate(own)
             ]
-    return Descent(model, lr, np.array(squared))
+    return np.array(squared)
 
 
 def _stepped(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64], errors: Matrix, lr: float) -> TwoLayerNet:
@@ -274,6 +216,7 @@ _TRAINED: tuple[tuple[str, Model, str], ...] = (
     ("joint, its own step size", "joint", "joint"),
     ("online and offline apart", "apart", "online"),
 )
+_REPORTED = ("online", "offline", "joint", "quarter", "full_online", "full_joint")
 _TOLERANCE = 1e-12
 
 
@@ -287,33 +230,26 @@ def eigenvalue_rows(draws: int, seed: int = 0) -> tuple[list[dict[str, Any]], Ma
     violated: of the smallest eigenvalue, as printed and with the factor 1/4, and of the condition number.
     """
     streams = Streams(seed)
-    figures = [kernel_figures(*random_problem(streams.numpy("tangent kernel", draw))) for draw in range(draws)]
-    rows = []
-    for kernel in ("online", "offline", "joint", "quarter", "full_online", "full_joint"):
-        smallest = np.array([figure[f"lmin_{kernel}"] for figure in figures])
-        conditions = np.array([figure[f"condition_{kernel}"] for figure in figures])
-        error = float(smallest.std(ddof=1) / np.sqrt(draws)) if draws > 1 else None
-        rows.append(
-            {
-                "kernel": kernel,
-                "smallest_eigenvalue": float(smallest.mean()),
-                "standard_error": error,
-                "condition_number_median": float(np.median(conditions)),
-                "draws": draws,
-            }
-        )
+    drawn = [kernels(*random_problem(streams.numpy("tangent kernel", draw))) for draw in range(draws)]
+    smallest = {name: np.array([smallest_eigenvalue(parts[name]) for parts in drawn]) for name in _REPORTED}
+    conditions = {name: np.array([condition_number(parts[name]) for parts in drawn]) for name in _REPORTED}
+    rows = [
+        {
+            "kernel": name,
+            "smallest_eigenvalue": float(smallest[name].mean()),
+            "standard_error": float(smallest[name].std(ddof=1) / np.sqrt(draws)) if draws > 1 else None,
+            "condition_number_median": float(np.median(conditions[name])),
+            "draws": draws,
+        }
+        for name in _REPORTED
+    ]
+    lowest = smallest["online"] - _TOLERANCE
     violations = {
-        "smallest eigenvalue of (V_on + V_off) / 2 below that of V_on": sum(
-            figure["lmin_joint"] < figure["lmin_online"] - _TOLERANCE for figure in figures
-        ),
-        "smallest eigenvalue of (V_on + V_off) / 4 below that of V_on": sum(
-            figure["lmin_quarter"] < figure["lmin_online"] - _TOLERANCE for figure in figures
-        ),
-        "condition number of V_on + V_off above that of V_on": sum(
-            figure["condition_joint"] > figure["condition_online"] * (1 + 1e-9) for figure in figures
-        ),
+        "smallest eigenvalue of (V_on + V_off) / 2 below that of V_on": smallest["joint"] < lowest,
+        "smallest eigenvalue of (V_on + V_off) / 4 below that of V_on": smallest["quarter"] < lowest,
+        "condition number of V_on + V_off above that of V_on": conditions["joint"] > conditions["online"] * (1 + 1e-9),
     }
-    return rows, violations
+    return rows, {statement: int(violated.sum()) for statement, violated in violations.items()}
 
 
 def residual_rows(
@@ -333,20 +269,12 @@ def residual_rows(
         net, inputs, clients = random_problem(rng)
         targets = rng.choice([-1.0, 1.0], len(inputs))
         parts = kernels(net, inputs, clients)
-        joint = parts.direction_quarter + parts.magnitude / 2
-        rates = {
-            "online": largest_stable_lr(parts.direction_online + parts.magnitude),
-            "joint": largest_stable_lr(joint),
-        }
-        floors = {
-            "online": smallest_eigenvalue(parts.direction_online),
-            "joint": smallest_eigenvalue(parts.direction_quarter),
-            "apart": smallest_eigenvalue(parts.direction_online),
-        }
+        matrices = {"online": parts["full_online"], "joint": parts["quarter"] + parts["magnitude"] / 2}
+        rates = {name: largest_stable_lr(matrix) for name, matrix in matrices.items()}
         progress(f"training four networks on problem {draw + 1} of {draws}")
         for label, model, rate in _TRAINED:
-            descent = descend(net, inputs, clients, targets, model=model, lr=rates[rate], steps=_STEPS)
-            relative = descent.squared_residuals / descent.squared_residuals[0]
+            squared = descend(net, inputs, clients, targets, model=model, lr=rates[rate], steps=_STEPS)
+            floor = smallest_eigenvalue(parts["quarter" if model == "joint" else "online"])
             rows += [
                 {
                     "panel": "residual by step",
@@ -354,8 +282,8 @@ def residual_rows(
                     "seed": draw,
                     "x": step,
                     "residual": float(value),
-                    "bound": squared_residual_bound(floors[model], rates[rate], step, 1.0, net.spread),
+                    "bound": squared_residual_bound(floor, rates[rate], step, 1.0, net.spread),
                 }
-                for step, value in enumerate(relative)
+                for step, value in enumerate(squared / squared[0])
             ]
     return rows

@@ -34,7 +34,7 @@ class Verdict:
 
 @dataclass(frozen=True, slots=True)
 class Equivalence:
-    """The difference of our mean from the printed value, in the unit of the measure, beside the margin.
+    """The difference of our mean from the printed value, in the unit of the measure, and the margin.
 
     - narrow, wide: its 90 and 95 % intervals, with `degrees` degrees of freedom.
     - needed, needed_to_differ: seeds with which this mean and spread would be reproduced, or differ; None if twenty do
@@ -192,12 +192,7 @@ class RankAgreement:
     chance: float | None
 
 
-@dataclass(frozen=True, slots=True)
-class RankedRow:
-    """A row's printed value, and ours by seed."""
-
-    theirs: float
-    ours: Mapping[int, float]
+RankedRow = tuple[float, Mapping[int, float]]  # a row's printed value, and ours by seed
 
 
 def rank_agreement(ours: Sequence[float], theirs: Sequence[float]) -> RankAgreement | None:
@@ -210,7 +205,8 @@ def rank_agreement(ours: Sequence[float], theirs: Sequence[float]) -> RankAgreem
     n = len(ours)
     if len(set(ours)) < 2 or len(set(theirs)) < 2:
         return None
-    from scipy.stats import rankdata, spearmanr  # imports numpy
+    import numpy as np
+    from scipy.stats import rankdata, spearmanr
 
     our_ranks, their_ranks = (tuple(float(rank) for rank in rankdata(values)) for values in (ours, theirs))
     rho = correlation(our_ranks, their_ranks)
@@ -218,18 +214,9 @@ def rank_agreement(ours: Sequence[float], theirs: Sequence[float]) -> RankAgreem
         return RankAgreement(n, rho, None)
     if n > _MAX_COUNTED:
         return RankAgreement(n, rho, float(spearmanr(our_ranks, their_ranks, alternative="greater").pvalue))
-    return RankAgreement(n, rho, _chance(our_ranks, their_ranks))
-
-
-def _chance(our_ranks: Sequence[float], their_ranks: Sequence[float]) -> float:
-    """Return the share of all orders of our ranks that agree with theirs as well or better: an exact one-sided p.
-
-    The sum of products grows with the correlation, and is exact: ranks are whole or half numbers.
-    """
-    import numpy as np
-
+    # An exact one-sided p: the sum of products grows with the correlation, and ranks are whole or half numbers.
     agreement = np.array(list(permutations(our_ranks))) @ np.array(their_ranks)
-    return float(np.mean(agreement >= agreement[0]))
+    return RankAgreement(n, rho, float(np.mean(agreement >= agreement[0])))
 
 
 def judge_pairs(
@@ -242,13 +229,13 @@ def judge_pairs(
     """
     pairs = []
     for first, second in combinations(rows, 2):
-        apart = rows[first].theirs - rows[second].theirs
+        apart = rows[first][0] - rows[second][0]
         # Printed values have decimals, whose differences are not exact in binary.
         if abs(apart) >= margin - 1e-9:
             pairs.append((first, second) if apart > 0 else (second, first))
     differences = []
     for higher, lower in pairs:
-        ours, others = rows[higher].ours, rows[lower].ours
+        (_, ours), (_, others) = rows[higher], rows[lower]
         differences.append([ours[seed] - others[seed] for seed in sorted(ours.keys() & others.keys())])
     words: dict[tuple[str, str], PairWord] = dict.fromkeys(pairs, "undecided")
     compared = [(pair, values) for pair, values in zip(pairs, differences, strict=True) if values]
@@ -271,7 +258,7 @@ def judge_order(agreement: RankAgreement | None, pairs: Sequence[PairWord], reas
     if reason is not None:
         return Verdict("not comparable", reason)
     if agreement is None:
-        return Verdict("not comparable", "fewer than two rows, or all alike")
+        return Verdict("not comparable", "fewer than two rows, or all of them equal")
     agree, contradict, undecided = (pairs.count(word) for word in ("agrees", "contradicts", "undecided"))
     counts = f"{counted(len(pairs), 'pair')}: {agree} agree, {contradict} contradict, {undecided} undecided"
     why = f"{counts}; rank correlation {agreement.rho:.2f}, {counted(agreement.n, 'row')}"
