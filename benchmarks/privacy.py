@@ -20,6 +20,14 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from benchmarks.attacks import (
+    best_psnr,
+    inputs_of_linear_layer,
+    invert_features,
+    invert_gradient,
+    losses_of,
+    membership_auc,
+)
 from benchmarks.data import RESULTS, Row, read_rows, write_rows
 from benchmarks.hostile import accuracy, config_of, prepared
 from fedloom.core.errors import ConfigError
@@ -28,14 +36,6 @@ from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import total_variation
-from fedloom.diagnosis.input_inference import (
-    best_psnr,
-    inputs_of_linear_layer,
-    invert_features,
-    invert_gradient,
-    losses_of,
-    membership_auc,
-)
 from fedloom.diagnosis.label_inference import infer_labels
 from fedloom.engine.jobs import Job
 from fedloom.engine.serial import Serial

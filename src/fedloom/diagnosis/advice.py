@@ -25,11 +25,7 @@ FINE_TUNED = "fedavg+finetune"
 
 @dataclass(frozen=True, slots=True)
 class Suggestion:
-    """A method of the short list and the measured row that speaks for it.
-
-    method: name of the method. row: accuracy in percent, n, points against the baseline and the one rule's word, in the
-    evidence's setting. traits: what the method offers and costs, as `fedloom methods` says it.
-    """
+    """A method of the short list, its measured row in the evidence, and its traits as `fedloom methods` says them."""
 
     method: str
     row: Mapping[str, Any]
@@ -45,11 +41,11 @@ class Advice:
         diagnosis: the skew of the data.
         evidence: the setting of a committed study from which the list is taken.
         suggestions: at most five methods, the highest measured gain first; empty if none is above the plain method.
-        reference: the method that a gain has to be over: FedAvg, tuned at each client where each wants a model, or
-            local training where fine-tuned FedAvg does not meet the needs. None if no plain method meets them.
+        reference: the plain method that a gain has to exceed: FedAvg, for personal models fine-tuned, or local training
+            where that does not meet the needs. None if no plain method meets them.
         left_out: why methods above the baseline are not in the list, by method.
         unmeasured: methods that meet the needs and are not measured in the evidence's setting.
-        notes: what is unusual in the data and measured nowhere.
+        notes: unusual properties of the data that no study covers.
         trial: the outcome of a trial on the user's scenario, None without one.
     """
 
@@ -64,8 +60,8 @@ class Advice:
     trial: TrialOutcome | None = None
 
     def __repr__(self) -> str:
-        said = "" if self.trial is None else f"; {self.trial.sentence()}"
-        return f"Advice(try {', '.join(self.methods) or 'none'}; the reference is {self.reference}{said})"
+        outcome = "" if self.trial is None else f"; {self.trial.sentence()}"
+        return f"Advice(try {', '.join(self.methods) or 'none'}; the reference is {self.reference}{outcome})"
 
     @property
     def methods(self) -> list[str]:
@@ -81,40 +77,42 @@ class Advice:
 
     def rows(self) -> list[tuple[str, str, str, str]]:
         """The short list in words: method, its accuracy in the evidence, against the baseline there, what it costs."""
-        return [
-            (
-                suggestion.method,
-                f"{suggestion.row['accuracy']:.1f} % (n = {suggestion.row['n']})",
-                _against(suggestion.row, self.evidence.setting["baseline"]),
-                _costs(suggestion.traits),
+        baseline, rows = self.evidence.setting["baseline"], []
+        for suggestion in self.suggestions:
+            row, traits = suggestion.row, suggestion.traits
+            accuracy = f"{row['accuracy']:.1f} % (n = {row['n']})"
+            traffic = {None: "traffic not measured", 1: "FedAvg's traffic"}
+            words = traffic.get(traits["traffic"], f"{traits['traffic']} times FedAvg's traffic")
+            costs = f"{words}, {'a state at clients' if traits['state'] else 'no state'}"
+            rows.append(
+                (suggestion.method, accuracy, f"{row['points']:+.1f} points, {row['word']} ({baseline})", costs)
             )
-            for suggestion in self.suggestions
-        ]
+        return rows
 
     def sentences(self) -> list[str]:
         """The reasons, one sentence each."""
         setting = self.evidence.setting
         sources = ", ".join([*setting["files"], f"docs/{setting['page']}"])
         goal = GOALS[self.needs.goal or "global"]
-        said = [
+        texts = [
             f"for {goal}; {self.evidence.why}",
             f"nearest measured setting: {setting['title']} ({sources})",
         ]
         if not self.suggestions:
             plain = "no plain method meets them" if self.reference is None else f"take {self.reference}"
-            said.append(f"no method that meets the needs was above {setting['baseline']} there; {plain}")
+            texts.append(f"no method that meets the needs was above {setting['baseline']} there; {plain}")
         for why in dict.fromkeys(self.left_out.values()):
             names = [method for method, reason in self.left_out.items() if reason == why]
-            said.append(f"higher there, but {why}: {', '.join(names)}")
+            texts.append(f"higher there, but {why}: {', '.join(names)}")
         if lost := [row["method"] for row in setting["rows"] if row["points"] is None]:
-            said.append(f"not in the list, because a run diverged there: {', '.join(lost)}")
+            texts.append(f"not in the list, because a run diverged there: {', '.join(lost)}")
         if self.unmeasured and len(self.suggestions) < LONGEST:
-            said.append(f"meet the needs, but are not measured there: {', '.join(self.unmeasured)}")
+            texts.append(f"meet the needs, but are not measured there: {', '.join(self.unmeasured)}")
         if self.trial is not None:
-            said.append(self.trial.sentence())
+            texts.append(self.trial.sentence())
         elif self.reference is not None:
-            said.append(f"a gain has to be one over {self.reference}; a trial (--trial) measures it on your data")
-        return said
+            texts.append(f"compare with {self.reference}; a trial (--trial) measures the gain on your data")
+        return texts
 
     def facts(self) -> dict[str, Any]:
         """All of it as JSON values."""
@@ -135,17 +133,17 @@ class Advice:
 
 
 def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advice:
-    """Return advice on the methods for a config and the scenario that it describes.
-
-    config: the user's config, whose method does not matter. scenario: who holds what. needs: the constraints.
+    """Return advice on the methods for a config, whose method does not matter, and the scenario that it describes.
 
     Raises `ConfigError` for data that cannot be diagnosed or leave nothing to compare (one client, one class), and for
     needs that no method meets.
     """
     needs = needs.resolved(config)
     _refuse_contradictions(needs)
-    if not scenario.remote:  # whose data cannot be diagnosed, as the diagnosis says
-        _refuse_nothing_to_compare(scenario)
+    counts = scenario.class_counts() if not scenario.remote else None  # the diagnosis refuses data on nodes
+    for noun, axis in (("client", 1), ("class", 0)) if counts is not None else ():
+        if (held := int((counts.sum(axis) > 0).sum())) < 2:
+            raise ConfigError(f"{scenario.name}: {held} {noun} with samples; advice needs two or more of each")
     net = (
         Setup.from_config(fitted(config, "fedavg", needs), *_shape(scenario)).nets[0] if needs.nets == "equal" else None
     )
@@ -181,11 +179,8 @@ def with_trial(
 ) -> Advice:
     """Return the advice with the outcome of a trial of its short list. Args and errors are those of `run_trial`.
 
-    advice: the short list, its reference and the needs. config: the user's config. scenario: used instead of the one
-    that the config describes. out: folder of the runs; None keeps nothing on disk. jobs: processes at a time. show:
-    gives the listener of each rung.
-
-    Raises `ConfigError` where no plain method meets the needs, too.
+    advice: the short list, its reference and the needs. config: the user's config. scenario, out, jobs, show: as in
+    `run_trial`. Raises `ConfigError` also where no plain method meets the needs.
     """
     if advice.reference is None:
         raise ConfigError("a trial: no plain method meets these needs, so no gain can be told; leave out --trial")
@@ -223,15 +218,6 @@ def _examined(config: RunConfig, scenario: Scenario) -> list[Diagnostic]:
     return doubts
 
 
-def _refuse_nothing_to_compare(scenario: Scenario) -> None:
-    """Raise `ConfigError` for fewer than two clients or classes with samples."""
-    counts = scenario.class_counts()
-    for noun, axis in (("client", 1), ("class", 0)):
-        held = int((counts.sum(axis) > 0).sum())
-        if held < 2:
-            raise ConfigError(f"{scenario.name}: {held} {noun} with samples; advice needs two or more of each")
-
-
 def _refuse_contradictions(needs: Needs) -> None:
     """Raise `ConfigError` if no method meets the needs, naming the one without which most methods do."""
     traits = rules()["traits"].values()
@@ -255,18 +241,6 @@ def _refuse_contradictions(needs: Needs) -> None:
 
 def _shape(scenario: Scenario) -> tuple[tuple[int, ...], int, int]:
     return scenario.train_set.input_shape, scenario.num_classes, scenario.clients
-
-
-def _against(row: Mapping[str, Any], baseline: str) -> str:
-    return f"{row['points']:+.1f} points, {row['word']} ({baseline})"
-
-
-def _costs(traits: Mapping[str, Any]) -> str:
-    traffic = traits["traffic"]
-    times = "" if traffic == 1 else f"{traffic} times "
-    words = ["traffic not measured" if traffic is None else f"{times}FedAvg's traffic"]
-    words.append("a state at clients" if traits["state"] else "no state")
-    return ", ".join(words)
 
 
 def _notes(diagnosis: Diagnosis, needs: Needs) -> Iterator[str]:

@@ -1,10 +1,10 @@
 """A trial of methods on the user's own scenario: successive halving on validation data, and a final on fresh seeds.
 
-Every rung is a set of whole runs of some rounds, because many methods end with a step of their own (a head fitted after
-the last round), which a run that is cut off would lack. After a rung the better third goes on (Jamieson and Talwalkar,
-AISTATS 2016, arXiv 1502.07943, keep half; a third is the factor of Hyperband, arXiv 1603.06560). All runs of a rung
-end before any is dropped, so the order of methods does not matter. Optuna's pruner decides as trials come in: the first
-ones could never be dropped.
+Every rung is a set of whole runs of some rounds, because many methods end with a special step (a head fitted after the
+last round) that a truncated run would lack. The better third of a rung continues (Jamieson and Talwalkar, AISTATS 2016,
+arXiv 1502.07943, keep half; a third is the factor of Hyperband, arXiv 1603.06560). All runs of a rung end before any is
+dropped, so the order of methods does not matter. Optuna's pruner decides as trials arrive and could never drop the
+first ones.
 """
 
 from __future__ import annotations
@@ -57,16 +57,11 @@ class Rung:
 class TrialOutcome:
     """The outcome of a trial.
 
-    Attributes:
-        reference: the method that a gain has to be over.
-        rungs: the scores on the config's seed, from the shortest runs to the longest.
-        finals: validation values on the fresh seeds, by arm: the best arm of the other methods, then the best arm of
-            the reference, which is alone if the short list is empty.
-        seeds: the fresh seeds.
-        difference: of the final, above zero if the other method is better; None if the reference alone was tried,
-            or a run of the final diverged.
-        runs: number of runs.
-        criterion: the metric of all values, `evaluation.select_by` of the config.
+    reference: the method that a gain has to exceed. rungs: the scores on the config's seed, from the shortest runs to
+    the longest. finals: validation values on the fresh `seeds`, by arm: the best arm of the other methods, if there is
+    one, then the best arm of the reference. difference: of the final, above zero if the other method is better; None if
+    the reference alone was tried, or a run of the final diverged. runs: number of runs. criterion: the metric of all
+    values, `evaluation.select_by` of the config.
     """
 
     reference: str
@@ -106,7 +101,7 @@ class TrialOutcome:
         challenger = next(iter(self.finals))
         seeds = counted(self.difference.n, "fresh seed")
         gain, interval = f"{100 * self.difference.mean:+.1f} points of validation accuracy", (100, 1)
-        if self.criterion != ACCURACY:  # in its own unit, which may be nats
+        if self.criterion != ACCURACY:  # in the metric's unit, which may be nats
             gain = f"{self.difference.mean:+.3f} in validation {self.criterion.name} (above zero is better)"
             interval = 1, 3
         figures = f"{gain} over {plain}, 95 % interval {self.difference.interval_text(*interval)}, {seeds}"
@@ -127,9 +122,7 @@ class TrialOutcome:
             ],
             "final": {arm.name: list(values) for arm, values in self.finals.items()},
             "seeds": list(self.seeds),
-            "difference": None
-            if difference is None
-            else {"mean": difference.mean, "low": difference.low, "high": difference.high, "word": difference.word},
+            "difference": difference and {key: getattr(difference, key) for key in ("mean", "low", "high", "word")},
             "runs": self.runs,
             "sentence": self.sentence(),
         }
@@ -168,7 +161,7 @@ def run_trial(
     Args:
         config: rounds are those of the final; the learning rate is the middle one of three that every method tries.
         methods: names of the candidates.
-        reference: the method that a gain has to be over; it always reaches the final.
+        reference: the method that a gain has to exceed; it always reaches the final.
         needs: resolved needs, whose goal says what is tested.
         scenario: used instead of the one that the config describes.
         out: folder of the runs, which are resumed; None keeps nothing on disk.
@@ -210,18 +203,16 @@ def run_trial(
     difference = None
     if len(finalists) > 1 and all(map(math.isfinite, flat)):
         challenger, plain = finals.values()
-        difference = compare_family([[sign * (ours - theirs) for ours, theirs in zip(challenger, plain, strict=True)]])[
-            0
-        ]
+        gains = [sign * (ours - theirs) for ours, theirs in zip(challenger, plain, strict=True)]
+        (difference,) = compare_family([gains])
     return TrialOutcome(reference, tuple(rungs), finals, seeds, difference, runs + len(flat), criterion)
 
 
 def _with(config: RunConfig, rate: float, rounds: int, seed: int) -> RunConfig:
-    """The config of one run of a trial, without what the user's own run keeps and measures beside its tests."""
+    """The config of one run of a trial, which keeps no client models and measures no drift."""
     checkpoint = config.checkpoint.model_copy(update={"keep_clients": ()})
-    beside = {"checkpoint": checkpoint, "drift": None}
-    optimizer = replace(config.optimizer, lr=rate)
-    return config.model_copy(update={"optimizer": optimizer, "rounds": rounds, "seed": seed, **beside})
+    keys = {"optimizer": replace(config.optimizer, lr=rate), "rounds": rounds, "seed": seed}
+    return config.model_copy(update=keys | {"checkpoint": checkpoint, "drift": None})
 
 
 def _best_of_both(reference: str, ranked: Sequence[Arm]) -> list[Arm]:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from typing import Any
 
 import numpy as np
@@ -13,6 +13,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.data.scenario import Scenario
 from fedloom.diagnosis.feature_profile import FeatureProfile, profile_of_scenario
 from fedloom.diagnosis.label_profile import Interval, LabelProfile, label_profile
+from fedloom.evaluation.metric import finite
 from fedloom.nets.net import Net, tree_of
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.export.modules import config_of
@@ -40,8 +41,14 @@ class Diagnosis:
     trained: FeatureProfile | None = None
     notes: tuple[str, ...] = ()
 
+    @property
+    def profiles(self) -> dict[str, FeatureProfile]:
+        """The feature profiles that could be computed, by "untrained" and "trained"."""
+        both = {"untrained": self.untrained, "trained": self.trained}
+        return {when: profile for when, profile in both.items() if profile is not None}
+
     def facts(self) -> dict[str, Any]:
-        """All figures as JSON values; what is not defined is None."""
+        """All values as JSON values; undefined ones are None."""
         labels = self.labels
         return {
             "name": self.name,
@@ -62,82 +69,58 @@ class Diagnosis:
             "few_shot_clients": list(labels.few_shot),
             "places": labels.places.round(6).tolist(),
             "groups": labels.groups.tolist(),
-            "features": {
-                name: _features(profile)
-                for name, profile in (("untrained", self.untrained), ("trained", self.trained))
-                if profile is not None
-            },
+            "features": {when: _features(profile) for when, profile in self.profiles.items()},
             "rows": [list(row) for row in self.rows()],
             "sentences": self.sentences(),
             "notes": list(self.notes),
         }
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """The figures in words: what, value, its 95 % interval under random dealing, what the server needs for it."""
+        """The values in words: measure, value, its 95 % interval under random dealing, what the server needs for it."""
         labels, sizes = self.labels, self.labels.sizes
-        rows = [
-            (_DISTANCE_NAMES[kind], f"{interval.value:.3f}", _range(interval), COUNTS)
-            for kind, interval in labels.distances.items()
-        ]
         effective = f"{np.median(labels.effective_classes):.1f} of {labels.classes} (median client)"
+        groups = f"{len(set(labels.groups.tolist()))} of {len(labels.clients)} clients"
         few = f"{len(labels.few_shot)} of {len(labels.clients)}"
-        rows += [
+        rows = [
+            *((_DISTANCE_NAMES[kind], f"{i.value:.3f}", _range(i), COUNTS) for kind, i in labels.distances.items()),
             ("effective classes", effective, "", COUNTS),
-            (
-                "groups of alike clients",
-                f"{len(set(labels.groups.tolist()))} of {len(labels.clients)} clients",
-                "",
-                COUNTS,
-            ),
+            ("groups of similar clients", groups, "", COUNTS),
             ("samples of a client", f"{sizes.min():,} to {sizes.max():,}, Gini {labels.size_gini:.2f}", "", "sizes"),
             ("few-shot clients", few, "", COUNTS),
             ("long tail", f"rho {labels.tail_ratio:.1f}, Gini {labels.tail_gini:.2f}", "", "class totals"),
         ]
-        for when, profile in (("untrained", self.untrained), ("trained", self.trained)):
-            if profile is not None:
-                rows += [
-                    (
-                        f"feature skew ({when} net)",
-                        _number(profile.class_distance.value),
-                        _range(profile.class_distance),
-                        FEATURES,
-                    ),
-                    (
-                        f"client named by features ({when})",
-                        _number(profile.client_accuracy),
-                        f"chance {_number(profile.chance)}",
-                        FEATURES,
-                    ),
-                    (f"own data know the labels better by ({when})", _number(profile.mean_label_gap), "", FEATURES),
-                ]
+        for when, profile in self.profiles.items():
+            distance, chance = profile.class_distance, f"chance {_number(profile.chance)}"
+            rows += [
+                (f"feature skew ({when} net)", _number(distance.value), _range(distance), FEATURES),
+                (f"client named by features ({when})", _number(profile.client_accuracy), chance, FEATURES),
+                (f"own data know the labels better by ({when})", _number(profile.mean_label_gap), "", FEATURES),
+            ]
         return rows
 
     def sentences(self) -> list[str]:
-        """The meaning of the figures, one sentence each."""
-        hellinger = self.labels.distances["hellinger"]
-        if len(self.labels.clients) == 1:
-            said = ["one client has samples, so nothing differs between clients"]
+        """The meaning of the values, one sentence each."""
+        labels, hellinger = self.labels, self.labels.distances["hellinger"]
+        if len(labels.clients) == 1:
+            texts = ["one client has samples, so nothing differs between clients"]
         elif hellinger.looks_iid:
-            said = ["labels differ no more than random dealing explains"]
+            texts = ["labels differ no more than random dealing explains"]
         else:
-            dealt = f"{hellinger.low:.2f} to {hellinger.high:.2f} in random dealings"
-            said = [
-                f"label skew is {strength(hellinger.value)} (mean Hellinger distance {hellinger.value:.2f}, {dealt})"
-            ]
-        for when, profile in (("untrained", self.untrained), ("trained", self.trained)):
-            if profile is not None and not math.isnan(profile.class_distance.value):
+            skew = f"label skew is {strength(hellinger.value)} (mean Hellinger distance {hellinger.value:.2f}, "
+            texts = [f"{skew}{hellinger.low:.2f} to {hellinger.high:.2f} in random dealings)"]
+        for when, profile in self.profiles.items():
+            if not math.isnan(profile.class_distance.value):
                 word = "no more than" if profile.class_distance.looks_iid else "more than"
-                said.append(f"features of one class differ between clients {word} random dealing explains ({when} net)")
-        if self.labels.absent_classes:
-            names = ", ".join(self.class_names[label] for label in self.labels.absent_classes)
-            said.append(f"nobody holds: {names}")
-        if self.labels.empty_clients:
-            said.append(f"{self.labels.empty_clients} clients have no samples and are left out")
-        if self.labels.left_out:
-            said.append(
-                f"{len(self.labels.clients)} evenly spaced clients are compared, {self.labels.left_out} are not"
-            )
-        return said
+                texts.append(
+                    f"features of one class differ between clients {word} random dealing explains ({when} net)"
+                )
+        if labels.absent_classes:
+            texts.append(f"no client holds: {', '.join(self.class_names[label] for label in labels.absent_classes)}")
+        if labels.empty_clients:
+            texts.append(f"{labels.empty_clients} clients have no samples and are left out")
+        if labels.left_out:
+            texts.append(f"{len(labels.clients)} evenly spaced clients are compared, {labels.left_out} are not")
+        return texts
 
 
 _DISTANCE_NAMES = {
@@ -162,9 +145,9 @@ def diagnose_scenario(
 ) -> Diagnosis:
     """Diagnose the skew of a scenario's training data.
 
-    scenario: who holds what. net: the network with its first weights, whose features are compared; None compares labels
-    alone. trained: the network with the weights of a finished run. seed: of random dealings. notes: what the caller
-    already knows to be missing.
+    net: the network with its first weights, whose features are compared; None compares labels alone. trained: the
+    network with the weights of a finished run. seed: of random dealings. notes: already known reasons for missing
+    values.
 
     Raises `ConfigError` if no client has samples, or the data lie on nodes.
     """
@@ -172,17 +155,17 @@ def diagnose_scenario(
         raise ConfigError(
             f"{scenario.name}: its data lie on nodes; diagnose each node's data there, or pass class counts"
         )
-    profiles: dict[str, FeatureProfile | None] = {"untrained": None, "trained": None}
-    said = list(notes)
+    profiles: dict[str, FeatureProfile] = {}
+    reasons = list(notes)
     for when, weights in (("untrained", net), ("trained", trained)):
         if weights is not None:
             try:
                 profiles[when] = profile_of_scenario(scenario, weights, tree_of(weights), seed)
             except ConfigError as error:
-                said.append(f"no features of the {when} net: {error}")
+                reasons.append(f"no features of the {when} net: {error}")
     labels = label_profile(scenario.class_counts(), seed)
     names = tuple(map(str, scenario.class_names))
-    return Diagnosis(scenario.name, names, labels, profiles["untrained"], profiles["trained"], tuple(said))
+    return Diagnosis(scenario.name, names, labels, **profiles, notes=tuple(reasons))
 
 
 def diagnose_config(config: RunConfig) -> Diagnosis:
@@ -218,24 +201,19 @@ def _first_net(config: RunConfig, scenario: Scenario) -> tuple[Net | None, tuple
 
 
 def _interval(interval: Interval) -> Mapping[str, Any]:
-    value, low, high = (None if math.isnan(x) else x for x in (interval.value, interval.low, interval.high))
-    return {"value": value, "low": low, "high": high, "looks_iid": interval.looks_iid if value is not None else None}
+    values: dict[str, Any] = finite(asdict(interval))
+    return values | {"looks_iid": None if values["value"] is None else interval.looks_iid}
 
 
 def _features(profile: FeatureProfile) -> Mapping[str, Any]:
-    gaps = [None if math.isnan(gap) else gap for gap in profile.label_gaps.tolist()]
-    known = {
-        "client_accuracy": profile.client_accuracy,
-        "chance": profile.chance,
-        "mean_label_gap": profile.mean_label_gap,
-    }
+    numbers = {name: getattr(profile, name) for name in ("client_accuracy", "chance", "mean_label_gap")}
     return {
         "clients": list(profile.clients),
         "samples": profile.samples,
         "class_distance": _interval(profile.class_distance),
         "places": None if profile.places is None else profile.places.round(6).tolist(),
-        "label_gaps": gaps,
-        **{name: None if math.isnan(value) else value for name, value in known.items()},
+        "label_gaps": finite(profile.label_gaps.tolist()),
+        **finite(numbers),
     }
 
 

@@ -1,7 +1,6 @@
-"""The measured evidence of advice: rules, rows of committed studies and traits of methods, as `rules.json` holds them,
-and the needs of a federation, which leave methods out whatever their accuracy.
+"""The measured evidence of advice (rules, rows of committed studies, traits of methods), and the needs of a federation.
 
-`python -m benchmarks advice` writes the file; do not edit it.
+`python -m benchmarks advice` writes rules.json; do not edit it.
 """
 
 from __future__ import annotations
@@ -85,19 +84,11 @@ class Needs(Section):
 
 
 def read_needs(values: Mapping[str, Any]) -> Needs:
-    """Return the needs of keys. Raises `ConfigError`, in one line, for an unknown key and a value out of range.
-
-    Example:
-        >>> read_needs({"goal": "personal", "traffic": 0.5}).traffic
-        0.5
-    """
+    """Return the needs of keys. Raises `ConfigError`, in one line, for an unknown key and a value out of range."""
     try:
         return Needs.model_validate(dict(values))
     except ValidationError as error:
         raise explain_validation_error(error, "", Needs) from None
-
-
-_FILE = Path(__file__).with_name("rules.json")
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,8 +96,8 @@ class Evidence:
     """A setting of a committed study that resembles the user's data, and why.
 
     setting: name, title, files and page of the setting, its baseline, and `rows`, one for each measured method. The
-    points of a row are its mean difference from the baseline, None if a run of the method diverged; these rows come
-    last, and before them the highest gain comes first. why: the figure of the user's data that led here, in words.
+    points of a row are its mean difference from the baseline, highest first; None, and last, if a run diverged. why:
+    the property of the user's data that led here, in words.
     """
 
     setting: Mapping[str, Any]
@@ -116,15 +107,12 @@ class Evidence:
 @functools.cache
 def rules() -> Mapping[str, Any]:
     """Return the content of the rules' file."""
-    content: Mapping[str, Any] = json.loads(_FILE.read_text(encoding="utf-8"))
+    content: Mapping[str, Any] = json.loads(Path(__file__).with_name("rules.json").read_text(encoding="utf-8"))
     return content
 
 
 def evidence_for(needs: Needs, diagnosis: Diagnosis) -> Evidence:
-    """Return the evidence of the first rule that holds.
-
-    needs: resolved needs, whose goal and networks are known. diagnosis: the skew of the user's data.
-    """
+    """Return the evidence of the first rule that holds for resolved needs and the skew of the user's data."""
     for rule in rules()["rules"]:
         if rule["goal"] == needs.goal and (why := _why(rule, needs, diagnosis)) is not None:
             settings = rules()["settings"]
@@ -134,7 +122,7 @@ def evidence_for(needs: Needs, diagnosis: Diagnosis) -> Evidence:
 
 
 def _why(rule: Mapping[str, Any], needs: Needs, diagnosis: Diagnosis) -> str | None:
-    """Return the figure that meets a rule's condition, in words; None if none does."""
+    """Return the property of the data that meets a rule's condition, in words; None if none does."""
     labels, features = diagnosis.labels, diagnosis.untrained
     if "nets" in rule:
         return "the clients' networks differ" if needs.nets == rule["nets"] else None

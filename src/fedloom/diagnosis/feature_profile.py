@@ -33,7 +33,7 @@ Labels = NDArray[np.int64]
 
 @dataclass(frozen=True, slots=True)
 class FeatureProfile:
-    """How the clients' features differ. All figures are of features that are scaled to unit variance.
+    """How the clients' features, scaled to unit variance, differ.
 
     Attributes:
         clients: ids of the compared clients [K], at most 20, evenly spaced among those with samples.
@@ -77,10 +77,8 @@ class FeatureProfile:
 def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0) -> FeatureProfile:
     """Profile the features that a net with the weights `tree` has of the clients' training samples.
 
-    It pools features of people, so it is for simulation, or for data whose owner is one.
-
-    scenario: who holds what. net: the network; it must have features and a head. tree: its weights: untrained ones, or
-    those of a run. seed: of the random dealings and folds.
+    It pools features of people, so it is for simulations, or for data that belong to one owner. seed: of the random
+    dealings and folds.
 
     Raises `ConfigError` for a net without features, or whose features are not finite, or no client with samples.
     """
@@ -91,7 +89,12 @@ def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0)
     rows = [evenly_spaced(scenario.train[int(client)], SAMPLES) for client in compared]
     if not rows:
         raise ConfigError("no client has training samples, so there is nothing to compare")
-    features = features_of(net, tree, scenario, np.concatenate(rows))
+    with torch.no_grad():
+        parts = [
+            net.functional.features(tree, scenario.train_set.gather(part)).double()
+            for part in torch.from_numpy(np.concatenate(rows)).split(500)  # type: ignore[no-untyped-call]
+        ]
+    features = torch.cat(parts).flatten(1).numpy()
     if bad := int((~np.isfinite(features)).any(1).sum()):
         raise ConfigError(f"those of {bad:,} of {len(features):,} samples are not finite, as of a run that diverged")
     labels = scenario.train_set.y.numpy()[np.concatenate(rows)]
@@ -99,26 +102,12 @@ def profile_of_scenario(scenario: Scenario, net: Net, tree: Tree, seed: int = 0)
     return feature_profile(features, labels, clients, tuple(compared.tolist()), seed)
 
 
-def features_of(net: Net, tree: Tree, scenario: Scenario, rows: Labels) -> Floats:
-    """Features [n, d] of training samples by their numbers [n], in evaluation mode, in float64.
-
-    net: the network. tree: its weights. scenario: has the samples. rows: their numbers.
-    """
-    with torch.no_grad():
-        parts = [
-            net.functional.features(tree, scenario.train_set.gather(part)).double()
-            for part in torch.from_numpy(rows).split(500)  # type: ignore[no-untyped-call]
-        ]
-    return torch.cat(parts).flatten(1).numpy()
-
-
 def feature_profile(
     features: Floats, labels: Labels, clients: Labels, ids: Sequence[int], seed: int = 0
 ) -> FeatureProfile:
     """Profile features [n, d] with labels [n] of clients [n] that are numbered from 0 to K - 1.
 
-    features: one row for each sample. labels: the class of each sample. clients: the place of each sample's client in
-    `ids`. ids: ids of the clients. seed: of the random dealings and folds.
+    clients: the position of each sample's client in `ids`. seed: of the random dealings and folds.
     """
     spread = features.std(0)
     scaled = (features - features.mean(0)) / np.where(spread > 0, spread, 1)

@@ -1,4 +1,4 @@
-"""Label shares of a client, from its upload: read off where they are told, else inferred from the last layer.
+"""Label shares of a client, from its upload: read off if it has counts, else inferred from the last layer.
 
 The bias of class c moves along the share of c in the client's labels minus the mean probability that the net gives to
 c: Zhao et al. 2020 (iDLG, arXiv 2001.02610) for one sample, Wainakh et al. 2022 (LLG, PoPETs, arXiv 2105.09369) for
@@ -14,7 +14,6 @@ from typing import Literal
 import torch
 from torch import Tensor
 
-from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, Value
 from fedloom.core.tables import ClassTable
 
@@ -23,11 +22,7 @@ Source = Literal["counts", "last layer and mask", "last layer", "mask", "nothing
 
 @dataclass(frozen=True, slots=True)
 class LabelGuess:
-    """A client's label shares, as its upload tells them.
-
-    shares: share of each class [C], float64, of sum 1. source: what they come from; where it is "nothing", they are
-    uniform.
-    """
+    """A client's label shares [C], float64, and the entries that reveal them; the shares are uniform for "nothing"."""
 
     shares: Tensor
     source: Source
@@ -69,36 +64,8 @@ def shares_of_scores(scores: Tensor, held: Tensor | None = None) -> Tensor:
     return _as_shares(finite - finite.min(), known)
 
 
-def shares_after_one_step(change: Tensor, lr: float, probabilities: Tensor) -> Tensor:
-    """Return the label shares [C] of a client that took one step of plain SGD on all of its samples.
-
-    The gradient of mean cross-entropy by the bias of class c is the mean probability of c minus the share of c, so the
-    shares are exact where the probabilities are.
-
-    change: the upload's last bias minus the received one [C]. lr: the learning rate. probabilities: mean probability of
-    each class over the client's samples [C] before the step; 1 / C if the last layer was 0.
-
-    Raises `ConfigError` for a learning rate that is not positive.
-    """
-    if lr <= 0:
-        raise ConfigError(f"lr = {lr}: need a positive number")
-    return probabilities.double() + change.double() / lr
-
-
-def label_of_gradient(bias_gradient: Tensor) -> int:
-    """Return the label of the only sample behind a gradient: the one entry that is negative (iDLG).
-
-    bias_gradient: gradient of cross-entropy by the last bias [C].
-
-    Example:
-        >>> label_of_gradient(torch.tensor([0.2, -0.7, 0.5]))
-        1
-    """
-    return int(bias_gradient.argmin())
-
-
 def _counts(value: Tensor) -> bool:
-    """Whether a tensor counts samples; ones alone stand for counts that are not told (`+dp`)."""
+    """Whether a tensor counts samples; `+dp` replaces counts by ones."""
     return not value.is_floating_point() and value.dtype != torch.bool and bool((value != 1).any())
 
 

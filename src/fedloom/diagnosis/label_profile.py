@@ -24,13 +24,7 @@ DISTANCES: tuple[Distance, ...] = ("total_variation", "jensen_shannon", "helling
 
 
 def shares_of(counts: Counts) -> Floats:
-    """Class shares [N, C] of counts [N, C]; a row without samples becomes zeros.
-
-    Example:
-        >>> shares_of(np.array([[3, 1], [0, 0]]))
-        array([[0.75, 0.25],
-               [0.  , 0.  ]])
-    """
+    """Class shares [N, C] of counts [N, C]; a row without samples becomes zeros."""
     totals = counts.sum(1, keepdims=True)
     return np.asarray(counts / np.maximum(totals, 1))
 
@@ -39,13 +33,7 @@ def distance(kind: Distance, first: Floats, second: Floats) -> Floats:
     """Return the distances [...] of distributions [..., C] that broadcast.
 
     total_variation: 1/2 sum |p - q|. jensen_shannon: the root of the Jensen-Shannon divergence with base 2. hellinger:
-    the root of 1 - sum sqrt(p q), as in arXiv 2503.17070.
-
-    kind: which distance. first: p. second: q.
-
-    Example:
-        >>> distance("hellinger", np.array([0.5, 0.5]), np.array([1.0, 0.0])).round(4)
-        np.float64(0.5412)
+    the root of 1 - sum sqrt(p q), as in arXiv 2503.17070. first: p. second: q.
     """
     if kind == "total_variation":
         return total_variation(first, second)
@@ -63,22 +51,14 @@ def entropy(shares: Floats) -> Floats:
 
 
 def pairwise(kind: Distance, shares: Floats) -> Floats:
-    """Return the distances [N, N] of all pairs of distributions [N, C]; 0 on the diagonal.
-
-    kind: which distance. shares: the distributions.
-    """
+    """Return the distances [N, N] of all pairs of distributions `shares` [N, C]; 0 on the diagonal."""
     matrix = np.stack([distance(kind, row, shares) for row in shares]) if len(shares) else np.zeros((0, 0))
     np.fill_diagonal(matrix, 0)
     return matrix
 
 
 def mean_of_pairs(matrix: Floats) -> float:
-    """Return the mean of a symmetric matrix [N, N] over its pairs; 0 for a single one.
-
-    Example:
-        >>> mean_of_pairs(np.array([[0.0, 0.4], [0.4, 0.0]]))
-        0.4
-    """
+    """Return the mean of a symmetric matrix [N, N] over its pairs; 0 for a single one."""
     size = len(matrix)
     return float(matrix.sum() / (size * (size - 1))) if size > 1 else 0.0
 
@@ -104,10 +84,7 @@ _FEW_SHOTS = 5  # samples of a class
 
 @dataclass(frozen=True, slots=True)
 class Interval:
-    """The 95 % interval of a figure if samples were dealt to clients of these sizes at random, and the figure.
-
-    value: the figure. low: the 2.5 % quantile of the permutations. high: the 97.5 % quantile.
-    """
+    """A value, and the 2.5 and 97.5 % quantiles of it if samples are dealt to clients of these sizes at random."""
 
     value: float
     low: float
@@ -115,7 +92,7 @@ class Interval:
 
     @property
     def looks_iid(self) -> bool:
-        """Whether the figure lies in the interval, or below it."""
+        """Whether the value lies in the interval, or below it."""
         return self.value <= self.high
 
 
@@ -131,13 +108,13 @@ class LabelProfile:
         hellinger: Hellinger distances of all pairs [K, K].
         to_pool: Hellinger distance of each client to all samples together [K].
         effective_classes: exp of the entropy of each client's labels [K]: 1 for one class, C for equal shares.
-        classes: classes that somebody holds.
+        classes: number of classes with samples.
         sizes: samples of each client [K].
         size_gini: Gini's coefficient of the sizes of all clients with samples.
         size_ratio: the largest over the smallest of them.
-        tail_ratio: rho, the largest class over the smallest that somebody holds.
+        tail_ratio: rho, the largest class over the smallest one with samples.
         tail_gini: Gini's coefficient of the class totals, absent classes included.
-        absent_classes: classes that nobody holds.
+        absent_classes: classes without samples.
         few_shot: clients that hold fewer than 5 samples for each class that they have, on average.
         places: the compared clients in two dimensions [K, 2], by classical scaling of the Hellinger distances.
         groups: number of the group of each compared client [K], from 1 on: clients that are as near to each other, on
@@ -164,7 +141,7 @@ class LabelProfile:
 
 
 def label_profile(counts: Counts, seed: int = 0) -> LabelProfile:
-    """Profile clients by their class counts, which is all that this needs of them.
+    """Profile clients by their class counts, the only thing that they have to reveal.
 
     A client that sends its counts tells the server its label mix. The interval comes from 200 random dealings of the
     same class totals to clients of the same sizes.
@@ -236,9 +213,7 @@ def _intervals(counts: Counts, seed: int) -> tuple[dict[str, Interval], float]:
 def scaled_to_plane(matrix: Floats) -> Floats:
     """Return places [K, 2] whose distances are near those of a matrix [K, K], by classical multidimensional scaling.
 
-    The sign of each axis is chosen so that its largest entry is positive.
-
-    matrix: symmetric distances, 0 on the diagonal.
+    The largest entry of each axis is positive. matrix: symmetric distances, 0 on the diagonal.
     """
     size = len(matrix)
     centring = np.eye(size) - 1 / max(size, 1)

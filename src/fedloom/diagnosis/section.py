@@ -12,7 +12,10 @@ from fedloom.core.files import json_text, parse_json, read_file
 from fedloom.results.page_sections import Block, Cell, PageSection, SectionPicture, SectionTable
 
 FILE = "diagnosis.json"
-_COLUMNS = ("figure", "value", "random dealing (95 %)", "what the server needs")
+_COLUMNS = ("measure", "value", "random dealing (95 %)", "what the server needs")
+_CLIENT_COLUMNS = (
+    *("client", "samples", "effective classes", "Hellinger distance to all samples", "group of similar clients"),
+)
 _ENTRIES = (
     *("name", "rows", "sentences", "notes", "clients", "groups", "hellinger_to_pool", "sizes", "effective_classes"),
     *("places", "features"),
@@ -47,20 +50,13 @@ def _section(path: Path, facts: Mapping[str, Any], number: int) -> PageSection:
     try:
         figures: list[list[Cell]] = [list(map(str, row)) for row in facts["rows"]]
         sizes_of_groups = Counter(facts["groups"])
-        clients: list[list[Cell]] = [
+        by_client: list[list[Cell]] = [
             [
-                str(client),
-                (f"{size}", float(size)),
-                (f"{classes:.1f}", float(classes)),
-                (f"{distance:.3f}", float(distance)),
-                str(group) if sizes_of_groups[group] > 1 else "alone",
+                *(str(client), (f"{size}", float(size)), (f"{classes:.1f}", float(classes))),
+                *((f"{distance:.3f}", float(distance)), str(group) if sizes_of_groups[group] > 1 else "alone"),
             ]
             for client, size, classes, distance, group in zip(
-                facts["clients"],
-                facts["sizes"],
-                facts["effective_classes"],
-                facts["hellinger_to_pool"],
-                facts["groups"],
+                *(facts[name] for name in ("clients", "sizes", "effective_classes", "hellinger_to_pool", "groups")),
                 strict=True,
             )
         ]
@@ -70,9 +66,8 @@ def _section(path: Path, facts: Mapping[str, Any], number: int) -> PageSection:
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise RunFolderError(f"{path}: damaged ({error}); delete it, or run `fedloom diagnose` again") from None
     table = SectionTable("skew", "How clients differ", _COLUMNS, figures)
-    columns = ("client", "samples", "effective classes", "Hellinger distance to all samples", "group of alike clients")
-    by_client = SectionTable("clients", "Each client", columns, clients, folds=True)
-    blocks: list[Block] = [sentences, *maps, table, by_client, *([notes] if notes else [])]
+    clients = SectionTable("clients", "Each client", _CLIENT_COLUMNS, by_client, folds=True)
+    blocks: list[Block] = [sentences, *maps, table, clients, *([notes] if notes else [])]
     name = "diagnosis" if number == 1 else f"diagnosis-{number}"
     return PageSection(name, f"How heterogeneous the data are: {facts['name']}", blocks)
 
@@ -91,8 +86,8 @@ def _maps(facts: Mapping[str, Any]) -> list[Block]:
         "client map",
         _map_values(by_client, facts["clients"], facts["places"], "Hellinger distance"),
         "Clients by their labels",
-        "Near to each other where their label mixes are alike. Area: samples. Colour: groups of alike clients.",
-        f"{len(by_client)} clients in the plane, in {len(groups) - alone} groups, and {alone} like no other.",
+        "Clients with similar label mixes are close together. Area: samples. Colour: groups of similar clients.",
+        f"{len(by_client)} clients in the plane, in {len(groups) - alone} groups, and {alone} outside any group.",
     )
     maps: list[Block] = [labels] if len(by_client) > 1 else []
     for when, features in facts["features"].items():
@@ -105,8 +100,8 @@ def _maps(facts: Mapping[str, Any]) -> list[Block]:
                 "client map",
                 _map_values(by_client, clients, features["places"], "distance of class means"),
                 f"Clients by their features ({when} net)",
-                "Near to each other where features of the same class are alike, in standard deviations within a class. "
-                "Area and colour as above.",
+                "Clients with similar features of the same class, in standard deviations within a class, are close "
+                "together. Area and colour as above.",
                 f"{len(clients)} clients in the plane.",
             )
         )

@@ -1,4 +1,4 @@
-"""Inputs from uploads: exact from a linear layer, and what a search finds on problems with a known answer."""
+"""Inputs from uploads: exact from a linear layer, and by search where the answer is known; membership from losses."""
 
 import math
 
@@ -7,15 +7,17 @@ import pytest
 import torch
 from torch.nn.functional import cross_entropy, mse_loss
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.streams import Streams
-from fedloom.diagnosis.input_inference import (
+from benchmarks.attacks import (
     best_psnr,
     inputs_of_linear_layer,
     invert_features,
     invert_gradient,
+    losses_of,
+    membership_auc,
     psnr,
 )
+from fedloom.core.errors import ConfigError
+from fedloom.core.streams import Streams
 from fedloom.nets.net import tree_of
 from support import Through, Tiny
 
@@ -111,3 +113,29 @@ def test_a_guess_that_is_no_number_is_the_worst_and_not_a_perfect_one(wrong):
     assert psnr(guess, torch.zeros(2), 1.0) == -math.inf
     candidates = torch.stack([guess, torch.full((2,), 0.1)])
     assert best_psnr(candidates, torch.zeros(1, 2), 1.0) == pytest.approx(20)
+
+
+@pytest.mark.parametrize(
+    ("members", "others", "area"),
+    [
+        ([0.1, 0.2], [0.3, 0.4], 1.0),
+        ([0.3, 0.4], [0.1, 0.2], 0.0),
+        ([0.1, 0.3], [0.2, 0.4], 3 / 4),
+        ([1.0, 1.0], [1.0], 0.5),
+        ([0.0, 1.0], [0.0, float("nan")], (1.5 + 1) / 4),
+    ],
+)
+def test_the_area_by_hand(members, others, area):
+    assert membership_auc(torch.tensor(members), torch.tensor(others)) == pytest.approx(area)
+
+
+def test_losses_are_those_of_each_sample():
+    net = Through(torch.zeros(2, 3))
+    tree = {name: torch.tensor([[1.0, 0, 0], [0, 0, 0]]) for name in tree_of(net)}
+    found = losses_of(net, tree, torch.tensor([[2.0, 0, 0], [2.0, 0, 0]]), torch.tensor([0, 1]))
+    assert found.tolist() == pytest.approx([0.1269280, 2.1269280], abs=1e-6)  # log(1 + e^-2), and 2 more
+
+
+def test_without_samples_there_is_no_area():
+    with pytest.raises(ConfigError, match="0 members and 1 others"):
+        membership_auc(torch.zeros(0), torch.zeros(1))
