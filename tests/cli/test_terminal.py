@@ -85,7 +85,7 @@ def test_the_picture_shrinks_and_keeps_its_numbers(width: int) -> None:
     text = printed(width, print_holdings, PICTURE)
     assert "…" not in text
     assert "150" in text
-    assert "no client holds: 2" in " ".join(text.split())
+    assert "nobody holds: 2" in " ".join(text.split())
     if width < 40:  # a line for each cell
         return
     (first,) = (line for line in text.splitlines() if "150" in line and "█" in line)

@@ -140,10 +140,11 @@ def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advi
     """
     needs = needs.resolved(config)
     _refuse_contradictions(needs)
-    counts = scenario.class_counts() if not scenario.remote else None  # the diagnosis refuses data on nodes
-    for noun, axis in (("client", 1), ("class", 0)) if counts is not None else ():
-        if (held := int((counts.sum(axis) > 0).sum())) < 2:
-            raise ConfigError(f"{scenario.name}: {held} {noun} with samples; advice needs two or more of each")
+    if not scenario.remote:  # data on nodes are refused by the diagnosis
+        counts = scenario.class_counts()
+        for noun, axis in (("client", 1), ("class", 0)):
+            if (held := int((counts.sum(axis) > 0).sum())) < 2:
+                raise ConfigError(f"{scenario.name}: {held} {noun} with samples; advice needs two or more of each")
     net = (
         Setup.from_config(fitted(config, "fedavg", needs), *_shape(scenario)).nets[0] if needs.nets == "equal" else None
     )
