@@ -29,7 +29,7 @@ Block: TypeAlias = str | SectionTable | list[str]
 def as_markdown(
     recipe: Recipe, measurements: Sequence[Measurement], setting: str, failures: FailureReasons | None = None
 ) -> str:
-    """Return the section of a table as Markdown. Args are those of `table_blocks`."""
+    """Return the section of a table as Markdown. recipe, measurements, setting, failures: as for `table_blocks`."""
     blocks = table_blocks(recipe, measurements, setting, failures, recipe.choices)
     return f"## {recipe.paper.title}, {recipe.table.title}\n\n{markdown_of(blocks)}\n"
 
@@ -37,7 +37,7 @@ def as_markdown(
 def as_part(
     recipe: Recipe, measurements: Sequence[Measurement], setting: str, failures: FailureReasons | None = None
 ) -> PageSection:
-    """Return the section of a table for a report. Args are those of `table_blocks`."""
+    """Return the section of a table for a report. recipe, measurements, setting, failures: as for `table_blocks`."""
     blocks = table_blocks(recipe, measurements, setting, failures, recipe.choices)
     return PageSection("paper", f"{recipe.paper.title}, {recipe.table.title}", blocks)
 

@@ -49,7 +49,10 @@ class TwoLayerNet:
 
     @staticmethod
     def initial(directions: Matrix, signs: Matrix, covariances: Matrix, spread: float = 1.0) -> TwoLayerNet:
-        """The network with the paper's first scales, gamma = |v| / alpha (Eq. 11), the same at all clients."""
+        """The network with the paper's first scales, gamma = |v| / alpha (Eq. 11), equal at all clients.
+
+        directions, signs, covariances, spread: v, c, S and alpha.
+        """
         lengths = np.linalg.norm(directions, axis=1, keepdims=True)
         return TwoLayerNet(directions, signs, lengths.repeat(len(covariances), 1) / spread, covariances, spread)
 
