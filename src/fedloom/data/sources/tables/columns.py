@@ -25,13 +25,7 @@ _SPACES = {"\u00a0": " ", "\u202f": " ", "\u2009": " ", "\u2212": "-", "\u2019":
 
 
 class ReadingError(DataError):
-    """A file that a key of its source reads, or leaves out.
-
-    Args:
-        problem: the error, with the file.
-        advice: the keys that help.
-        without_keys: advice where the keys are fixed by a finished run.
-    """
+    """A file that some key of its source would read. without_keys: the advice where a finished run fixes the keys."""
 
     def __init__(self, problem: str, advice: str, without_keys: str = "write it as the run's own files are") -> None:
         self.problem, self.advice, self.without_keys = problem, advice, without_keys
@@ -43,27 +37,22 @@ class ReadingError(DataError):
 
 @dataclass(frozen=True, slots=True)
 class CellFormat:
-    """How a file writes its cells: the keys of `TableSource` with the same names. `typed`: the file states the kinds of
-    its columns, and texts become numbers only where `decimal` or `thousands` says so."""
+    """How a file writes its cells; keys as in `TableSource`. A `typed` file states the kinds of its columns: its texts
+    become numbers only where `decimal` or `thousands` asks for it."""
 
     decimal: str = "."
     thousands: str | None = None
     missing: tuple[str, ...] | None = None
     typed: bool = False
 
-    def number(self, word: str) -> float | None:
-        """The value of a word that is a number in this cell_format, else None."""
-        plain = self._plain(word)
-        return None if plain is None else float(plain)
-
-    def exact(self, word: str) -> int | float | None:
-        """As `number`, but an integer of all digits where the word is one."""
+    def number(self, word: str) -> int | float | None:
+        """Return the value of a word that is a number in this format (an int keeps all its digits), else None."""
         plain = self._plain(word)
         return None if plain is None else int(plain) if _INTEGER.fullmatch(plain) else float(plain)
 
     def spelling(self, word: str) -> str:
-        """A number without the marks of this format, without a plus sign, and without zeros that only a program for
-        fractions writes: 1.0 becomes 1, 01 stays. Another word is returned unchanged."""
+        """Return a number without marks, plus sign and trailing zeros: 1.0 becomes 1, 01 stays; other words as they
+        are."""
         plain = self._plain(word)
         if plain is None:
             return word
@@ -72,10 +61,10 @@ class CellFormat:
         return "0" if short in ("-0", "-", "") else short
 
     def stands_for_missing(self, numbers: np.ndarray) -> np.ndarray:
-        """Which of the numbers [n] are a mark of a missing value, however the mark is written; bool [n]."""
+        """Return which of the numbers [n] equal a mark of a missing value, in whatever spelling; bool [n]."""
         absent = np.zeros(len(numbers), bool)
         for mark in self.missing or ():
-            value = self.exact(mark)
+            value = self.number(mark)
             if value is None or not np.isfinite(float(value)):
                 continue
             if numbers.dtype.kind == "f":
@@ -85,7 +74,7 @@ class CellFormat:
         return absent
 
     def _plain(self, word: str) -> str | None:
-        """A number as Python writes it, or None for a word that is no number in this format."""
+        """Return a number as Python writes it, or None for a word that is no number in this format."""
         plain = to_ascii(word)
         if self.thousands is not None:
             groups = rf"[-+]?[1-9]\d{{0,2}}(?:{re.escape(self.thousands)}\d{{3}})+(?:{re.escape(self.decimal)}\d*)?"
@@ -98,30 +87,25 @@ class CellFormat:
 
 @dataclass(frozen=True, slots=True)
 class Column:
-    """One column [n]. `values`: numbers as stored; or of words the index into `words`, the different ones that occur.
-
-    missing: bool [n], the cells without a value, or None if there are none; their `values` mean nothing.
-    """
+    """One column [n]. `values`: numbers as stored, or for words the index into `words`, the different ones that occur.
+    missing: bool [n], cells without a value, or None; their `values` mean nothing."""
 
     name: str
     values: np.ndarray
     words: tuple[str, ...] | None = None
     missing: np.ndarray | None = None
-    absence: Literal["null", "blank", "nan"] = "null"
-    """How cells lack their value: as a null (or a mark that stands for one), as an empty text, as a NaN."""
+    absence: Literal["null", "blank", "nan"] = "null"  # how a cell lacks its value: null or mark, empty text, NaN
 
     @property
     def is_missing(self) -> np.ndarray:
-        """Which cells lack a value, bool [n]."""
         return np.zeros(len(self.values), bool) if self.missing is None else self.missing
 
     @property
     def present_values(self) -> np.ndarray:
-        """The values of the cells that have one [m]."""
         return self.values if self.missing is None else self.values[~self.missing]
 
     def rows(self, rows: np.ndarray) -> Column:
-        """The column of some complete rows, without the words that do not occur there."""
+        """Return some complete rows, without the words that do not occur there."""
         values = self.values[rows]
         if self.words is None:
             return Column(self.name, values)
@@ -129,7 +113,7 @@ class Column:
         return Column(self.name, codes, tuple(self.words[code] for code in present.tolist()))
 
     def counts(self) -> dict[str, int]:
-        """How many cells hold each word; empty for numbers."""
+        """Return how many cells hold each word; empty for numbers."""
         words = self.words
         if words is None:
             return {}
@@ -137,12 +121,12 @@ class Column:
         return {word: count for word, count in zip(words, counts, strict=True) if count}
 
     def first(self, words: Collection[str]) -> int:
-        """The first row, from 1 on, that holds one of these words."""
+        """Return the first row, from 1 on, that holds one of these words."""
         codes = [code for code, word in enumerate(self.words or ()) if word in words]
         return int(np.argmax(np.isin(self.values, codes) & ~self.is_missing)) + 1
 
     def labels(self) -> np.ndarray:
-        """Class or owner of each row: words, or numbers; floats that are whole numbers become integers."""
+        """Return the class or owner of each row: words, or numbers; whole floats become integers."""
         if self.words is not None:
             return np.array(self.words, np.str_)[self.values] if self.words else np.zeros(0, np.str_)
         if self.values.dtype.kind == "b":
@@ -150,18 +134,18 @@ class Column:
         return self.values.astype(np.int64) if self.is_whole() else self.values
 
     def is_numeric(self) -> bool:
-        """Whether these are numbers, neither words nor booleans."""
+        """Tell whether these are numbers, neither words nor booleans."""
         return self.words is None and self.values.dtype.kind in "iuf"
 
     def is_whole(self) -> bool:
-        """Whether these are whole numbers, also where a program has written them as floats."""
+        """Tell whether these are whole numbers, even if a program wrote them as floats."""
         if self.words is not None or self.values.dtype.kind in "iu":
             return self.words is None
         small = self.values.dtype.kind == "f" and bool((np.abs(self.values.astype(np.float64)) < 2**53).all())
         return small and bool((self.values == np.floor(self.values)).all())
 
     def as_words(self) -> Column:
-        """The same column, whose numbers are names."""
+        """Return the same column with its numbers as names."""
         if self.words is not None:
             return self
         numbers, codes = np.unique(self.values * 1, return_inverse=True)
@@ -171,7 +155,7 @@ class Column:
         return replace(self, values=codes, words=tuple(names))
 
     def as_numbers(self, path: Path) -> np.ndarray:
-        """Measurements float64 [n]. Raises `DataError` for one that is infinite or too large for float32."""
+        """Return measurements float64 [n]. Raises `DataError` if one is infinite or too large for float32."""
         numbers = self.values.astype(np.float64)
         wrong = np.flatnonzero(~(np.abs(numbers) < _LARGEST))
         if len(wrong):
@@ -181,23 +165,11 @@ class Column:
 
 
 def read_column(values: pa.ChunkedArray, name: str, path: Path, cell_format: CellFormat) -> Column:
-    """Read a column as numbers or words.
-
-    Args:
-        values: the cells.
-        name: name of the column.
-        path: the file, for messages.
-        cell_format: how the file writes numbers and missing cells.
-
-    Raises `DataError` for lists, dates, bytes, long texts and the like.
-    """
+    """Read the column `name` of a file as numbers or words. Raises `DataError` for lists, dates, bytes, long texts."""
     import pyarrow as pa
 
     try:
-        if pa.types.is_dictionary(values.type):
-            values = values.cast(values.type.value_type)
-        if pa.types.is_decimal(values.type):
-            values = values.cast(pa.float64())
+        values = without_types(values)
         kind = values.type
         if pa.types.is_null(kind):
             return Column(name, np.zeros(len(values)), None, np.ones(len(values), bool))
@@ -214,13 +186,7 @@ def read_column(values: pa.ChunkedArray, name: str, path: Path, cell_format: Cel
 
 
 def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
-    """Raise `DataError` for a column that lacks values: how many, and where the first is.
-
-    Args:
-        column: the column.
-        path: the file, for messages.
-        is_needed: the column cannot be left out.
-    """
+    """Raise `DataError` if a column of a file lacks values; the advice to drop a column that is_needed is left out."""
     if column.missing is None:
         return
     count, row = int(column.missing.sum()), int(np.argmax(column.missing)) + 1
@@ -238,13 +204,7 @@ def refuse_missing(column: Column, path: Path, is_needed: bool) -> None:
 
 
 def read_texts(values: pa.ChunkedArray, name: str, path: Path, cell_format: CellFormat) -> Column:
-    """Read a column of texts as words without spaces around them, also where all of them are numbers.
-
-    Args:
-        values: the cells.
-        name: name of the column.
-        path: the file, for messages.
-        cell_format: how the file writes missing cells.
+    """Read the column `name` as words without spaces around them, even if all are numbers in the file's cell_format.
 
     Raises `DataError` for long texts, line breaks and control characters.
     """
@@ -276,20 +236,23 @@ def read_texts(values: pa.ChunkedArray, name: str, path: Path, cell_format: Cell
     return Column(name, codes, tuple(words_present), missing, absence)
 
 
+def without_types(values: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Return the cells of a dictionary or of exact decimals as plain texts or numbers."""
+    import pyarrow as pa
+
+    values = values.cast(values.type.value_type) if pa.types.is_dictionary(values.type) else values
+    return values.cast(pa.float64()) if pa.types.is_decimal(values.type) else values
+
+
 def is_text(kind: pa.DataType) -> bool:
-    """Whether a column of this type holds texts."""
+    """Tell whether a column of this type holds texts."""
     import pyarrow as pa
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or str(kind) == "string_view")
 
 
 def incomplete_rows(columns: Iterable[Column], rows: int) -> np.ndarray:
-    """Which of the rows lack a value in a column, bool [rows].
-
-    Args:
-        columns: the columns.
-        rows: how many rows they have.
-    """
+    """Return which of the rows lack a value in one of the columns, bool [rows]."""
     incomplete = np.zeros(rows, bool)
     for column in columns:
         incomplete |= column.is_missing
@@ -311,7 +274,7 @@ def _numbers(values: pa.ChunkedArray, name: str, cell_format: CellFormat) -> Col
 
 
 def _words(values: Any, name: str, path: Path, cell_format: CellFormat) -> Column:
-    """Words without spaces around them; numbers where all cells are numbers in the file's cell_format."""
+    """Read words, or numbers if all cells are numbers in the file's format."""
     column = read_texts(values, name, path, cell_format)
     if cell_format.typed and cell_format.decimal == "." and cell_format.thousands is None:
         return column
@@ -330,10 +293,10 @@ def _without_marks(column: Column, cell_format: CellFormat) -> Column:
 
 
 def _all_numbers(words: Iterable[str], cell_format: CellFormat) -> np.ndarray | None:
-    """The values of words that are all numbers, integers if all are; else None."""
-    values = []
+    """Return the values of words that are all numbers, as integers if all are whole; else None."""
+    values: list[int | float] = []
     for word in words:
-        value = cell_format.exact(word)
+        value = cell_format.number(word)
         if value is None:
             return None
         values.append(value)
@@ -345,12 +308,12 @@ def _all_numbers(words: Iterable[str], cell_format: CellFormat) -> np.ndarray | 
 
 
 def number_name(value: float) -> str:
-    """A number as the name of a category."""
+    """Return a number as the name of a category."""
     return str(value) if isinstance(value, int) else f"{value:.15g}"
 
 
 def to_ascii(word: str) -> str:
-    """A word whose spaces, minus signs and full-width letters are those of ASCII."""
+    """Replace typographic spaces, minus signs and full-width letters by those of ASCII."""
     if word.isascii():
         return word
     wide = {letter: chr(ord(letter) - 0xFEE0) for letter in word if "\uff01" <= letter <= "\uff5e"}

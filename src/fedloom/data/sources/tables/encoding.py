@@ -2,43 +2,32 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
 
 from fedloom.core.errors import DataError
+from fedloom.data import labels as label_rules
 from fedloom.data.dataset import require_memory
-from fedloom.data.labels import (
-    MISSING_MARKS,
-    PARTS,
-    class_ids,
-    named_ids,
-    refuse_other_spelling,
-    sorted_words,
-    unknown_cells,
-)
 from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, number_name
 from fedloom.data.sources.tables.words import CATEGORIES
 
 Vocabulary = Mapping[str, Sequence[str]]
 """The words of each column in the order of their features; none for measurements."""
 
-_LISTED = 5
+_LISTED = 5  # columns in a note
+_MOST_NUMBERS = 1000
+_EXACT = 2**53  # a float holds all whole numbers below
 
 
 def vocabulary(columns: Mapping[str, Column], rows: np.ndarray, origin: str) -> dict[str, list[str]]:
-    """Return the different words that the training rows of each column hold, in order; [] for a column of numbers.
-
-    Args:
-        columns: the columns by name.
-        rows: numbers of the training rows, int64.
-        origin: name of the file in messages. Raises `DataError` for a column with too many different words.
-    """
+    """Return the different words that the training rows (numbers [n]) of each column hold, in order; [] for a column of
+    numbers. Raises `DataError`, with the file as origin, for a column with too many words."""
     words: dict[str, list[str]] = {}
     for name, column in columns.items():
-        words[name] = [] if column.words is None else sorted_words(column.rows(rows).words or ())
+        words[name] = [] if column.words is None else label_rules.sorted_words(column.rows(rows).words or ())
         if len(words[name]) > CATEGORIES:
             raise DataError(
                 f"{origin}: column '{name}' holds {len(words[name])} different words, more than {CATEGORIES}; an id or "
@@ -49,15 +38,15 @@ def vocabulary(columns: Mapping[str, Column], rows: np.ndarray, origin: str) -> 
 
 def encoded(
     columns: Mapping[str, Column], rows: np.ndarray, words: Vocabulary, path: Path, origin: str, other_file: bool
-) -> tuple[np.ndarray, list[str]]:
-    """Return features [n, d], float32, and notes on words that are not in the vocabulary.
+) -> tuple[np.ndarray, list[str], int]:
+    """Return features [n, d], float32, a note on cells with words outside the vocabulary, and how many these are.
 
     Args:
         columns: the columns by name.
         rows: numbers of the rows [n], int64.
-        words: the vocabulary: words of each column, in the order of its features; [] for a column of numbers.
+        words: the vocabulary.
         path: the file, for messages.
-        origin: name of the file in notes.
+        origin: name of the training file.
         other_file: whether the rows are of another file than the vocabulary.
 
     Raises `DataError` for a column of another kind than `words` says, and for one that another file spells otherwise.
@@ -77,35 +66,26 @@ def encoded(
             x[:, offset] = column.as_numbers(path)
         else:
             if other_file:
-                refuse_other_spelling(column.counts(), column_words, f"{path}: column '{name}'")
-            unknown[name] = unknown_cells(column.counts(), column_words)
+                label_rules.refuse_other_spelling(column.counts(), column_words, f"{path}: column '{name}'")
+            unknown[name] = label_rules.unknown_cells(column.counts(), column_words)
             rank = {word: position for position, word in enumerate(column_words)}
             positions = np.array([rank.get(word, -1) for word in column.words], np.int64)[column.values]
             x[np.flatnonzero(positions >= 0), offset + positions[positions >= 0]] = 1
         offset += max(1, len(column_words))
-    return x, _unknown_note(unknown, len(rows), path)
-
-
-def _unknown_note(unknown: Mapping[str, int], rows: int, path: Path) -> list[str]:
-    """One sentence on all columns with unknown words, or nothing."""
     counts = [f"'{name}' ({count:,})" for name, count in unknown.items() if count]
-    if not counts:
-        return []
     rest = f" and {len(counts) - _LISTED} more columns" if len(counts) > _LISTED else ""
-    return [
-        f"{path}: words that no training row holds are 0 in all features of their column; rows of {rows:,} with such "
-        f"words: {', '.join(counts[:_LISTED])}{rest}"
-    ]
-
-
-_MOST_NUMBERS = 1000
+    note = (
+        f"{path}: words that no training row holds are 0 in all features of their column; rows of {len(rows):,} with "
+        f"such words: {', '.join(counts[:_LISTED])}{rest}"
+    )
+    return x, [note] if counts else [], sum(unknown.values())
 
 
 def label_ids(columns: Sequence[Column], paths: Sequence[Path]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Class ids [n] of each file (training first), and the names of the classes. `columns` lack no values.
+    """Return class ids [n] of each file (training first), and the names of the classes. `columns` lack no values.
 
     Classes are matched by name: 1 in one file, 1.0 or the text "1" in the other are one class. Raises `DataError` for
-    measurements.
+    measurements. paths: the files.
     """
     for column, path in zip(columns, paths, strict=True):
         if column.words is None and column.values.dtype.kind == "f" and not column.is_whole():
@@ -114,9 +94,10 @@ def label_ids(columns: Sequence[Column], paths: Sequence[Path]) -> tuple[list[np
     if len({part.dtype.kind in "iu" for part in labels}) > 1:
         labels = [part.astype(np.str_) for part in labels]
     if labels[0].dtype.kind == "U":
-        ids, classes = named_ids(labels, [f"{path} ({part})" for path, part in zip(paths, PARTS, strict=False)])
+        origins = [f"{path} ({part})" for path, part in zip(paths, label_rules.PARTS, strict=False)]
+        ids, classes = label_rules.named_ids(labels, origins)
     else:
-        ids, classes = class_ids(labels, str(paths[0]))
+        ids, classes = label_rules.class_ids(labels, str(paths[0]))
     for column, path in zip(columns, paths, strict=True):
         if column.words is None and len(np.unique(column.values)) > _MOST_NUMBERS:
             _refuse_measurement(column, path, "")
@@ -131,32 +112,20 @@ def _refuse_measurement(column: Column, path: Path, also: str) -> None:
     )
 
 
-_EXACT = 2**53  # a float holds all whole numbers below
-
-
 def merge_names(numbers: Column, texts: Column, cell_format: CellFormat) -> bool:
-    """Return whether names that a file writes in several ways, as 01 and 1, would be one number.
+    """Tell whether names that a file writes in several ways, as 01 and 1, become one number.
 
-    Args:
-        numbers: a column that was read as numbers.
-        texts: the same cells as they are written.
-        cell_format: how the file writes numbers.
+    numbers, texts: the same cells, read as numbers and as they are written in the cell_format.
     """
+    rows = np.flatnonzero(~(numbers.is_missing | texts.is_missing))
+    codes, first = np.unique(texts.values[rows], return_index=True)
     values: dict[str, int | float] = {}
-    for word, value in _value_by_word(numbers, texts):
-        spelling = cell_format.spelling(word)
+    for code, value in zip(codes.tolist(), numbers.values[rows[first]].tolist(), strict=True):
+        spelling = cell_format.spelling((texts.words or ())[code])
         if isinstance(value, float) and abs(value) >= _EXACT and spelling.removeprefix("-").isdecimal():
             return True  # its last digits are lost
         values[spelling] = value
     return len(set(values.values())) < len(values)
-
-
-def _value_by_word(numbers: Column, texts: Column) -> Iterator[tuple[str, int | float]]:
-    """Yield each different text of a column with its number; missing values are skipped."""
-    rows = np.flatnonzero(~(numbers.is_missing | texts.is_missing))
-    codes, first = np.unique(texts.values[rows], return_index=True)
-    for code, value in zip(codes.tolist(), numbers.values[rows[first]].tolist(), strict=True):
-        yield (texts.words or ())[code], value
 
 
 def as_texts(column: Column) -> Column:
@@ -167,20 +136,15 @@ def as_texts(column: Column) -> Column:
 
 
 def as_known(texts: Column, vocabulary: Collection[str], cell_format: CellFormat) -> Column:
-    """Return a column whose words are spelled as the known ones are; other words stay as they are.
+    """Return a column whose words are spelled as in the vocabulary, if they are known; other words stay.
 
-    Where all known words are numbers, as of a column that was read as numbers, words are matched by value: 01 is 1.
-    Else they are matched by how they are written, since 01 and 1 may be two names.
-
-    Args:
-        texts: the cells as they are written.
-        vocabulary: the known words.
-        cell_format: how the file writes numbers.
+    If all known words are numbers, words are matched by value (01 is 1), else by their spelling, since 01 and 1 may be
+    two names. texts: the cells as they are written in the cell_format.
     """
     are_numbers = not cell_format.typed and all(_number_name(word, CellFormat()) == word for word in vocabulary)
     words = texts.words or ()
     names = [_known_name(word, vocabulary, are_numbers, cell_format) for word in words]
-    missing_marks = MISSING_MARKS if cell_format.missing is None else cell_format.missing
+    missing_marks = label_rules.MISSING_MARKS if cell_format.missing is None else cell_format.missing
     marks = {_number_name(mark, cell_format) or mark for mark in missing_marks} if are_numbers else set[str]()
     absent = [name not in vocabulary and (_number_name(name, cell_format) or name) in marks for name in names]
     present = sorted({name for name, is_absent in zip(names, absent, strict=True) if not is_absent})
@@ -191,7 +155,7 @@ def as_known(texts: Column, vocabulary: Collection[str], cell_format: CellFormat
 
 
 def _known_name(word: str, vocabulary: Collection[str], are_numbers: bool, cell_format: CellFormat) -> str:
-    """The known word that a text stands for; the text itself if there is none."""
+    """Return the known word that a text stands for; the text itself if there is none."""
     if word in vocabulary or cell_format.typed:
         return word
     names = [cell_format.spelling(word)]
@@ -201,5 +165,5 @@ def _known_name(word: str, vocabulary: Collection[str], are_numbers: bool, cell_
 
 
 def _number_name(word: str, cell_format: CellFormat) -> str | None:
-    value = cell_format.exact(word)
+    value = cell_format.number(word)
     return None if value is None else number_name(value)

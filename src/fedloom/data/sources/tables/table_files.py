@@ -48,25 +48,27 @@ _WRITTEN_INDEX = re.compile(r"Unnamed: 0(\.\d+)*")  # pandas names a nameless co
 
 @dataclass(frozen=True, slots=True)
 class TableFile:
-    """The columns of a file by name [n rows each], and which of them are the row index that was written too."""
+    """The columns of a file by name [n rows each], and the names of the row index that was written too.
+
+    has_empty: a column without a name and a value was left out. reread: reads columns again, as texts; None for files
+    that state the kinds of their columns.
+    """
 
     path: Path
     columns: dict[str, pa.ChunkedArray]
     rows: int
     index: tuple[str, ...] = ()
-    empty: tuple[str, ...] = ()
-    """Columns without a name and without a value, as separators at the end of each line make them."""
+    has_empty: bool = False
     reread: Callable[[Sequence[str]], Mapping[str, pa.ChunkedArray]] | None = None
-    """Read columns once more, as texts; None for files whose columns have one kind."""
 
     def texts(self, names: Sequence[str]) -> dict[str, pa.ChunkedArray]:
-        """The cells of some columns as they are written; those of a file with kinds as they are stored."""
+        """Return the cells of some columns as they are written; those of a file with kinds as they are stored."""
         guessed = [] if self.reread is None else [name for name in names if not is_text(self.columns[name].type)]
         read = self.reread(guessed) if self.reread is not None and guessed else {}
         return {name: read.get(name, self.columns[name]) for name in names}
 
     def notes(self, dropped: Collection[str]) -> list[str]:
-        """Sentences about columns that were left out: row indices, those of them in `dropped`, and empty ones."""
+        """Return sentences on columns that were left out: empty ones, and row indices among those dropped."""
         names = [f"'{name}'" if name else "the first, which has no name" for name in self.index if name in dropped]
         notes = [f"{self.path}: row index left out, it is no feature: {', '.join(names)}"] if names else []
         if self.reread is not None and looks_like_a_row(self.columns) and not _counts_on(self.columns):
@@ -76,22 +78,15 @@ class TableFile:
                 "line with the columns' names there"
             )
         empty = f"{self.path}: a column without a name and without a value was left out; lines end with a separator"
-        return [*notes, empty] if self.empty else notes
+        return [*notes, empty] if self.has_empty else notes
 
 
 def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: Collection[str] | None) -> TableFile:
-    """A CSV file with a header.
+    """Read a CSV file with a header.
 
-    Args:
-        path: the file.
-        separator: character between cells.
-        encoding: encoding of the text, such as "utf-8".
-        decimal: character before the decimals of a number.
-        missing: the cells that stand for missing numbers, next to empty ones; None takes pyarrow's (NA, NaN, null,
-            ...).
-
-    Raises `DataError`, one line, for a file that is compressed, in another encoding, without a header, with rows of
-    different lengths, or with a quote that is never closed.
+    separator, encoding, decimal: as in the source `csv`. missing: cells that stand for missing numbers, next to empty
+    ones; None takes pyarrow's (NA, NaN, null, ...). Raises `DataError`, one line, for a file that is compressed, in
+    another encoding, without a header, with rows of different lengths, or with a quote that is never closed.
     """
     import pyarrow as pa
     from pyarrow import csv
@@ -117,8 +112,7 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
 
     def texts(names: Sequence[str]) -> Mapping[str, pa.ChunkedArray]:
         kinds = dict.fromkeys(names, pa.string())
-        table = parsed(csv.ConvertOptions(column_types=kinds, include_columns=list(names)))
-        return dict(zip(table.column_names, table.columns, strict=True))
+        return dict(_named(parsed(csv.ConvertOptions(column_types=kinds, include_columns=list(names)))))
 
     options = csv.ConvertOptions(decimal_point=decimal)
     if missing is not None:
@@ -126,21 +120,20 @@ def read_csv(path: Path, separator: str, encoding: str, decimal: str, missing: C
     table = parsed(options)
     if uneven:
         _refuse_uneven(uneven, raw, table.num_rows, path)
-    names = table.column_names
-    is_empty = {name: values.null_count == len(values) for name, values in zip(names, table.columns, strict=True)}
-    columns = {name: values for name, values in zip(names, table.columns, strict=True) if name or not is_empty[name]}
-    _refuse_names([name for name in names if name or not is_empty[name]], path)
+    is_left_out = {name: not name and column.null_count == len(column) for name, column in _named(table)}
+    columns = {name: values for name, values in _named(table) if not is_left_out[name]}
+    _refuse_names([name for name in table.column_names if not is_left_out[name]], path)
     _refuse_first_row(columns, path)
-    if "" in columns and names[0]:
-        raise DataError(f"{path}: column {names.index('') + 1} has no name; give it one")
+    if "" in columns and table.column_names[0]:
+        raise DataError(f"{path}: column {table.column_names.index('') + 1} has no name; give it one")
     if raw.count(b'"') % 2:
         _refuse_open_quote(columns, path)
     index = tuple(name for name in columns if not name or _WRITTEN_INDEX.fullmatch(name))
-    return TableFile(path, columns, table.num_rows, index, ("",) if is_empty.get("") else (), texts)
+    return TableFile(path, columns, table.num_rows, index, is_left_out.get("", False), texts)
 
 
 def read_parquet(path: Path) -> TableFile:
-    """A Parquet file; the columns that its metadata name as the index of a pandas table are its index."""
+    """Read a Parquet file; its index are the columns that pandas' metadata call so."""
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -150,12 +143,16 @@ def read_parquet(path: Path) -> TableFile:
         table = file.read(use_threads=False)
     table.validate(full=True)  # texts that are no UTF-8, offsets outside the file
     _refuse_names(table.column_names, path)
-    columns = dict(zip(table.column_names, table.columns, strict=True))
+    columns = dict(_named(table))
     return TableFile(path, columns, table.num_rows, _pandas_index(table.schema.metadata, columns))
 
 
+def _named(table: pa.Table) -> list[tuple[str, pa.ChunkedArray]]:
+    return list(zip(table.column_names, table.columns, strict=True))
+
+
 def _raw(path: Path) -> bytes:
-    """The text of a file, unpacked if its name ends in .gz or .bz2. Raises `DataError` if it is not text."""
+    """Read a file, unpacked if its name ends in .gz or .bz2. Raises `DataError` if it is not text."""
     require_memory(path.stat().st_size, str(path))
     with path.open("rb") as stream:
         start = stream.read(16)
@@ -175,12 +172,7 @@ def _raw(path: Path) -> bytes:
 
 
 def start_of_text(path: Path, size: int) -> bytes:
-    """Return the first bytes of a file's text, unpacked if its name ends in .gz or .bz2; nothing if it is damaged.
-
-    Args:
-        path: the file.
-        size: how many bytes.
-    """
+    """Return the first bytes (up to size) of a file's text, unpacked by its suffix; nothing if it is damaged."""
     with path.open("rb") as stream:
         start = stream.read(size)
     if path.suffix not in _UNPACK or not start.startswith((b"\x1f\x8b", b"BZh")):
@@ -193,7 +185,7 @@ def start_of_text(path: Path, size: int) -> bytes:
 
 
 def _pandas_index(metadata: Any, columns: Collection[str]) -> tuple[str, ...]:
-    """The index columns that pandas states in a schema's metadata; an index that is only a range has no column."""
+    """Return the index columns that pandas states in a schema's metadata; an index that is a range has no column."""
     try:
         stated = json.loads((metadata or {}).get(b"pandas", b"{}")).get("index_columns", [])
         names = [name for name in stated if isinstance(name, str)]
@@ -203,55 +195,42 @@ def _pandas_index(metadata: Any, columns: Collection[str]) -> tuple[str, ...]:
 
 
 def _encoding(raw: bytes, encoding: str, path: Path) -> str:
-    """The encoding of a file's text: by its byte order mark, else as stated. Raises `DataError` for another one."""
+    """Return the encoding by the byte order mark, else as stated. Raises `DataError` if the bytes are in another."""
     if raw.startswith((codecs.BOM_UTF16_LE, codecs.BOM_UTF16_BE)):
         encoding = "utf-16"
     elif b"\x00" in raw:
         row = raw[: raw.index(b"\x00")].count(b"\n") + 1
-        raise DataError(
-            f"{path}: line {row} holds a NUL byte: no text, or UTF-16 without its mark; convert it to UTF-8"
-        )
+        what = f"line {row} holds a NUL byte: no text, or UTF-16 without its mark"
+        raise DataError(f"{path}: {what}; convert it to UTF-8")
     if encoding in ("utf-8", "utf8", "UTF-8"):
-        at = _not_utf8(raw)
-        if at is not None:
-            byte = f"byte {at} (0x{raw[at]:02x}, line {raw[:at].count(10) + 1})"
+        decoder, end = codecs.getincrementaldecoder("utf-8")(), 0
+        try:
+            while end < len(raw):  # in pieces, to save memory
+                start, end = end, min(end + _PIECE, len(raw))
+                decoder.decode(memoryview(raw)[start:end], final=end == len(raw))
+        except UnicodeDecodeError as error:
+            at = end - len(error.object) + error.start
             raise ReadingError(
-                f"{path}: {byte} is not UTF-8",
+                f"{path}: byte {at} (0x{raw[at]:02x}, line {raw[:at].count(10) + 1}) is not UTF-8",
                 "convert the file to UTF-8, or say which encoding it has, e.g. `encoding: latin-1`",
                 "convert the file to UTF-8",
-            )
+            ) from None
     return encoding
 
 
-def _not_utf8(raw: bytes) -> int | None:
-    """Position of the first byte that is not UTF-8, or None. Decoded in pieces, to save memory."""
-    decoder, pieces = codecs.getincrementaldecoder("utf-8")(), memoryview(raw)
-    try:
-        for start in range(0, len(raw), _PIECE):
-            decoder.decode(pieces[start : start + _PIECE])
-        decoder.decode(b"", final=True)
-    except UnicodeDecodeError:
-        # Positions of the incremental decoder count from its piece; decoding the whole gives the place in the file.
-        try:
-            raw.decode("utf-8")
-        except UnicodeDecodeError as error:
-            return error.start
-    return None
-
-
 def looks_like_a_row(names: Collection[str]) -> bool:
-    """Whether most of the names in a header are numbers."""
+    """Tell whether most of the names in a header are numbers."""
     return 2 * sum(CellFormat().number(name) is not None for name in names) > len(names)
 
 
 def _counts_on(names: Collection[str]) -> bool:
-    """Whether the numbers among the names are consecutive, as programs name the columns of an array."""
+    """Tell whether the numbers among the names are consecutive, as programs name the columns of an array."""
     numbers = sorted(number for name in names if (number := CellFormat().number(name)) is not None)
     return all(after == number + 1 for number, after in pairwise(numbers))
 
 
 def _refuse_first_row(columns: Mapping[str, pa.ChunkedArray], path: Path) -> None:
-    """Raises `DataError` if the header is a data row: most names are numbers, or also occur as cells below."""
+    """Raise `DataError` if the header is a data row: most names are numbers, or also occur as cells below."""
     numbers = {name for name in columns if CellFormat().number(name) is not None}
     counted = numbers if _counts_on(numbers) else set[str]()
     cells = [name for name, values in columns.items() if name not in counted and _holds(values, name)]
@@ -273,7 +252,7 @@ def _holds(values: pa.ChunkedArray, name: str) -> bool:
         return name.lower() in ("true", "false")
     if number is None or not (pa.types.is_integer(values.type) or pa.types.is_floating(values.type)):
         return False
-    return bool(pc.any(pc.equal(values.cast(pa.float64(), safe=False), number)).as_py())
+    return bool(pc.any(pc.equal(values.cast(pa.float64(), safe=False), float(number))).as_py())
 
 
 def _refuse_names(names: list[str], path: Path) -> None:
@@ -288,7 +267,7 @@ def _refuse_names(names: list[str], path: Path) -> None:
 
 
 def _refuse_other_separator(raw: bytes, separator: str, encoding: str, path: Path) -> None:
-    """Raises `DataError` if the header is one column that another separator would split."""
+    """Raise `DataError` if the header is one column that another separator would split."""
     header = raw[: 2**16].decode(encoding, errors="replace").removeprefix("\ufeff").split("\n")[0].split("\r")[0]
     candidate = max(_SEPARATORS, key=header.count)
     if separator not in header and candidate in header:
@@ -300,7 +279,7 @@ def _refuse_other_separator(raw: bytes, separator: str, encoding: str, path: Pat
 
 
 def _refuse_uneven(rows: list[csv.InvalidRow], raw: bytes, complete: int, path: Path) -> None:
-    """Raises `DataError` for rows with more or fewer cells than the header."""
+    """Raise `DataError` for rows with more or fewer cells than the header."""
     first = rows[0]
     expected, count = first.expected_columns, first.actual_columns
     line = raw[: max(0, raw.find(first.text.encode()))].count(b"\n") + 1
@@ -316,7 +295,7 @@ def _refuse_uneven(rows: list[csv.InvalidRow], raw: bytes, complete: int, path: 
 
 
 def _refuse_open_quote(columns: dict[str, pa.ChunkedArray], path: Path) -> None:
-    """Raises `DataError` for a cell with line breaks, where the file's number of quotes is odd."""
+    """Raise `DataError` for a cell with line breaks, where the file's number of quotes is odd."""
     import pyarrow as pa
     import pyarrow.compute as pc
 

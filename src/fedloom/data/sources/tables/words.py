@@ -14,12 +14,11 @@ import numpy as np
 
 from fedloom.core.errors import DataError, short_repr
 from fedloom.data.labels import MISSING_MARKS, missing_marks
-from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, is_text, to_ascii
+from fedloom.data.sources.tables.columns import CellFormat, Column, ReadingError, is_text, to_ascii, without_types
 from fedloom.data.sources.tables.table_files import TableFile
 
 if TYPE_CHECKING:
     import pyarrow as pa
-
 
 _MONTH = "(?:jan|feb|mar|apr|may|jun|jul|aug|sep|oct|nov|dec)[a-z]*"
 _CLOCK = r"\d{1,2}:\d{2}(?::\d{2}(?:[.,]\d+)?)?(?: ?[ap]\.?m\.?)?(?: ?(?:z|utc|[-+]\d{2}:?\d{2}))?"
@@ -36,6 +35,7 @@ _AMOUNT = re.compile(
 CATEGORIES = 1000  # different words that a column can become
 _FEW = 10  # different amounts ("5 mg", "10 mg") that can be categories
 _NAMES = 20  # different words that can be categories however few rows there are
+# How files write numbers, the most usual first.
 SPELLINGS = (
     CellFormat(),
     CellFormat(decimal=","),
@@ -46,12 +46,11 @@ SPELLINGS = (
     CellFormat(thousands="'"),
     CellFormat(thousands="_"),
 )
-"""How files write numbers, the most usual first."""
 
 
 def word_kind(word: str, cell_format: CellFormat) -> str:
-    """How a word looks: "number" (in the file's format), "spelled" (a number in another one), "amount" (a number with
-    a unit), "date", "mark" (of a missing value), or "word"."""
+    """Return "number" (in the file's format), "spelled" (a number in another format), "amount" (a number with a unit),
+    "date", "mark" (of a missing value), or "word"."""
     if word in MISSING_MARKS:
         return "mark"
     if cell_format.number(word) is not None:
@@ -64,24 +63,19 @@ def word_kind(word: str, cell_format: CellFormat) -> str:
 
 
 def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[str]:
-    """Return notes on a column of words that is read as categories.
+    """Return notes on a column of words that becomes categories.
 
-    Args:
-        column: the column.
-        path: the file, for messages.
-        cell_format: how the file writes numbers.
-
-    Raises `DataError` for one that is mostly numbers or dates, and for one with nearly as many words as rows: it would
-    become one feature for each value. The line says which cells these are, and which key reads them as meant.
+    Raises `DataError` if most cells are numbers (in the file's cell_format or another) or dates, or if there are nearly
+    as many words as rows, which would become one feature each. The line shows such a cell and the key that reads it.
     """
     counts = column.counts()
     cells = sum(counts.values())
-    kinds = {word: word_kind(word, cell_format) for word in counts}
-    by_kind: Counter[str] = Counter()
-    for word, count in counts.items():
-        by_kind[kinds[word]] += count
-    words = {kind: [word for word in counts if kinds[word] == kind] for kind in by_kind}
-    origin, otherwise = f"{path}: column '{column.name}'", _otherwise(column.name)
+    words: dict[str, list[str]] = {}
+    for word in counts:
+        words.setdefault(word_kind(word, cell_format), []).append(word)
+    by_kind = Counter({kind: sum(counts[word] for word in listed) for kind, listed in words.items()})
+    origin = f"{path}: column '{column.name}'"
+    otherwise = f"name it in `categorical` if these are names, or leave it out (`drop: {json.dumps([column.name])}`)"
     numbers = by_kind["number"] + by_kind["spelled"]
     amounts = by_kind["amount"] if len(words.get("amount", ())) > _FEW else 0
     if 2 * by_kind["date"] > cells:
@@ -91,8 +85,8 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
             f"make numbers of them, such as days or hours, or {otherwise}",
         )
     if 2 * (numbers + amounts) > cells and by_kind["number"] < cells:
-        odd = [word for word in counts if kinds[word] != "number"]
-        says = _says([word for word in counts if kinds[word] in ("number", "spelled")], words, cell_format)
+        odd = [word for word in counts if word not in words.get("number", ())]
+        says = _says([*words.get("number", ()), *words.get("spelled", ())], words, cell_format)
         how = "except in" if by_kind["number"] else "in another spelling in"
         raise ReadingError(
             f"{origin} holds numbers {how} {cells - by_kind['number']:,} of {cells:,} cells, the first in row "
@@ -112,17 +106,21 @@ def refuse_misread(column: Column, path: Path, cell_format: CellFormat) -> list[
             else f"{len(counts):,} different words in {cells:,} rows, the first '{_shown(column, list(counts))}'"
         )
         raise ReadingError(f"{origin} holds {many}", f"an id or free text teaches nothing: {otherwise}")
-    return _notes(column, origin, counts, words, cell_format)
+    notes, read = [], f"read as {len(counts)} categories"
+    if words.keys() == {"number"}:
+        notes.append(f"{origin} holds numbers that the file stores as words, {read}")
+    if len(words.get("amount", ())) > 1:
+        notes.append(f"{origin} holds numbers with units ('{_shown(column, words['amount'])}'), {read}")
+    if "mark" in words and cell_format.missing is None:
+        notes.append(
+            f"{origin} holds '{words['mark'][0]}' in {by_kind['mark']:,} rows, read as a category; say "
+            f"`missing: {json.dumps(words['mark'])}` if it stands for a missing value"
+        )
+    return notes
 
 
 def refuse_missing_marks(column: Column, path: Path, role: str) -> None:
-    """Raise `DataError` for a label or an owner that is written as missing values are.
-
-    Args:
-        column: the column.
-        path: the file, for messages.
-        role: "label" or "owner".
-    """
+    """Raise `DataError` for a label or an owner (the column's role) that is written as missing values are."""
     counts = column.counts()
     marks = missing_marks(counts)
     if marks:
@@ -134,31 +132,13 @@ def refuse_missing_marks(column: Column, path: Path, role: str) -> None:
         )
 
 
-def _notes(
-    column: Column, origin: str, counts: dict[str, int], words: dict[str, list[str]], cell_format: CellFormat
-) -> list[str]:
-    notes, read = [], f"read as {len(counts)} categories"
-    if words.keys() == {"number"}:
-        notes.append(f"{origin} holds numbers that the file stores as words, {read}")
-    if len(words.get("amount", ())) > 1:
-        notes.append(f"{origin} holds numbers with units ('{_shown(column, words['amount'])}'), {read}")
-    if "mark" in words and cell_format.missing is None:
-        marks = words["mark"]
-        count = sum(counts[mark] for mark in marks)
-        notes.append(
-            f"{origin} holds '{marks[0]}' in {count:,} rows, read as a category; say `missing: {json.dumps(marks)}` if "
-            "it stands for a missing value"
-        )
-    return notes
-
-
 def _says(numbers: Sequence[str], words: Mapping[str, Sequence[str]], cell_format: CellFormat) -> str:
-    """Which keys would read all of `numbers` and the cells that are marks; `words`: by kind."""
+    """Say which keys would read all these numbers, and the cells that are marks. words: by kind."""
     hints = []
     if "spelled" in words:
         fitting = [candidate for candidate in SPELLINGS if _fits(candidate, numbers, cell_format)]
-        of_this_decimal = [candidate for candidate in fitting if candidate.decimal == cell_format.decimal == ","]
-        says = [_keys(candidate, cell_format) for candidate in of_this_decimal or fitting]
+        same_decimal = [candidate for candidate in fitting if candidate.decimal == cell_format.decimal == ","]
+        says = [_keys(candidate, cell_format) for candidate in same_decimal or fitting]
         hints += [" or ".join(says)] if says else []
     if "mark" in words:
         hints.append(f"`missing: {json.dumps(sorted(words['mark']))}` if they stand for missing values")
@@ -166,7 +146,7 @@ def _says(numbers: Sequence[str], words: Mapping[str, Sequence[str]], cell_forma
 
 
 def _fits(candidate: CellFormat, numbers: Sequence[str], cell_format: CellFormat) -> bool:
-    """Whether this spelling reads all `numbers`, and each mark that it adds to the present one is in some of them."""
+    """Tell whether a spelling reads all numbers, and each mark that it adds to the present one occurs in them."""
     decimal = candidate.decimal if candidate.decimal == "," != cell_format.decimal else None
     marks = [mark for mark in (candidate.thousands, decimal) if mark is not None]
     is_used = all(any(mark in to_ascii(word) for word in numbers) for mark in marks)
@@ -174,7 +154,7 @@ def _fits(candidate: CellFormat, numbers: Sequence[str], cell_format: CellFormat
 
 
 def _keys(candidate: CellFormat, cell_format: CellFormat) -> str:
-    """The keys that make the present spelling to another one."""
+    """Return the keys that turn the present spelling into another one."""
     keys = [] if candidate.thousands is None else [f'`thousands: "{candidate.thousands}"`']
     if candidate.decimal != cell_format.decimal or not keys:
         keys.append(f'`decimal: "{candidate.decimal}"`')
@@ -182,13 +162,8 @@ def _keys(candidate: CellFormat, cell_format: CellFormat) -> str:
 
 
 def _shown(column: Column, words: Sequence[str]) -> str:
-    """The first of `words` that the column holds, shortened."""
-    row = column.first(words) - 1
-    return (column.words or ())[int(column.values[row])][:40]
-
-
-def _otherwise(name: str) -> str:
-    return f"name it in `categorical` if these are names, or leave it out (`drop: {json.dumps([name])}`)"
+    """Return the first of `words` that the column holds, shortened."""
+    return (column.words or ())[int(column.values[column.first(words) - 1])][:40]
 
 
 _ID_NAME = re.compile(r"(?i:(?:.*[_\s.-])?(?:ids?|uid|guid|uuid|mrn|ssn))|.*[a-z](?:ID|Id)")
@@ -203,10 +178,17 @@ _THOUSAND, _THREE_DIGITS = 1000, 100
 def suspicious_features(
     columns: Mapping[str, Column], labels: np.ndarray, owners: np.ndarray | None, origin: str
 ) -> list[str]:
-    """A sentence on each kind of suspicious feature among `columns`; `labels`, `owners`: ids [n] of the same rows."""
-    counting, ids, named, of_label, of_owner = [], [], [], [], []
+    """Return a sentence on each kind of suspicious feature among columns. labels, owners: ids [n] of the same rows."""
     if len(labels) < _ROWS:
         return []
+    suspects: dict[str, list[str]] = {
+        "count the rows: an index is no measurement": [],
+        "hold a different whole number in nearly every row, as ids do": [],
+        "have the name of an id": [],
+        "have one value for each class: they say the label itself": [],
+        "have one value for each owner: they say whose a row is": [],
+    }
+    counting, ids, named, of_label, of_owner = suspects.values()
     for name, column in columns.items():
         values = column.values
         if column.words is None and values.dtype.kind != "b" and not column.is_whole():
@@ -221,35 +203,27 @@ def suspicious_features(
             of_label.append(name)
         elif owners is not None and _determines(values, owners):
             of_owner.append(name)
-    sentences = [
-        _sentence(counting, origin, "count the rows: an index is no measurement"),
-        _sentence(ids, origin, "hold a different whole number in nearly every row, as ids do"),
-        _sentence(named, origin, "have the name of an id"),
-        _sentence(of_label, origin, "have one value for each class: they say the label itself"),
-        _sentence(of_owner, origin, "have one value for each owner: they say whose a row is"),
-    ]
-    return [sentence for sentence in sentences if sentence]
-
-
-def _sentence(names: Sequence[str], origin: str, why: str) -> str:
-    if not names:
-        return ""
-    rest = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
-    shown = ", ".join(f"'{name}'" for name in names[:_LISTED])
-    return f"{origin}: features that {why}: {shown}{rest}; leave them out with `drop` if they are not meant"
+    sentences = []
+    for why, names in suspects.items():
+        shown = ", ".join(f"'{name}'" for name in names[:_LISTED])
+        rest = f" and {len(names) - _LISTED} more" if len(names) > _LISTED else ""
+        if names:
+            sentences.append(
+                f"{origin}: features that {why}: {shown}{rest}; leave them out with `drop` if they are not meant"
+            )
+    return sentences
 
 
 def _counts_rows(values: np.ndarray) -> bool:
-    """Whether the values are first, first + 1, first + 2, ..., or the same downwards."""
-    start = values[:_SAMPLE].astype(np.float64)
-    steps = np.diff(start)
+    """Tell whether the values are first, first + 1, first + 2, ..., or the same downwards."""
+    steps = np.diff(values[:_SAMPLE].astype(np.float64))  # a sample rules out nearly all columns
     if abs(steps[0]) != 1 or not (steps == steps[0]).all():
         return False
     return bool((np.diff(values.astype(np.float64)) == steps[0]).all())
 
 
 def _is_id(name: str, values: np.ndarray) -> bool:
-    """Whether all values differ, or most do and the column is named like an id or a key."""
+    """Tell whether all values differ, or most do and the column is named like an id or a key."""
     is_named = bool(_ID_NAME.fullmatch(name) or _KEY_NAME.fullmatch(name))
     start = values[:_SAMPLE]
     if len(np.unique(start)) < (len(start) / 2 if is_named else len(start)):  # soon done for nearly all columns
@@ -259,7 +233,7 @@ def _is_id(name: str, values: np.ndarray) -> bool:
 
 
 def _determines(values: np.ndarray, groups: np.ndarray) -> bool:
-    """Whether values and groups stand for each other, one to one."""
+    """Tell whether values and groups stand for each other, one to one."""
     number = int(groups.max()) + 1
     if len(np.unique(values[:_SAMPLE])) > number:  # soon done for nearly all columns
         return False
@@ -270,13 +244,13 @@ def _determines(values: np.ndarray, groups: np.ndarray) -> bool:
 def grouped_digits(
     columns: Mapping[str, Column], texts: Callable[[Sequence[str]], Mapping[str, Column]], decimal: str, origin: str
 ) -> list[str]:
-    """A sentence on each column whose decimal mark seems to separate thousands: 2.893 next to 788.
+    """Return a sentence on each column whose decimal mark seems to separate thousands: 2.893 next to 788.
 
     Args:
         columns: the features that were read with this decimal mark.
-        texts: gives columns by name as they are written.
-        decimal: the character before decimals, "." or ",".
-        origin: name of the file in the sentence.
+        texts: returns columns by name as they are written.
+        decimal: "." or ",".
+        origin: the file.
     """
     names = [name for name, column in columns.items() if column.is_numeric() and _may_be_thousands(column)]
     mark = "," if decimal == "." else "."
@@ -297,7 +271,7 @@ def grouped_digits(
 
 
 def _may_be_thousands(column: Column) -> bool:
-    """Whether numbers are whole and below 1,000, or from 1 on with three decimals, and both occur."""
+    """Tell whether numbers are whole and below 1,000, or from 1 on with three decimals, and both occur."""
     numbers = np.abs(column.present_values).astype(np.float64)
     whole = numbers == np.floor(numbers)
     if whole.all() or not whole.any() or numbers.max() >= _THOUSAND or numbers[~whole].min() < 1:
@@ -306,7 +280,7 @@ def _may_be_thousands(column: Column) -> bool:
 
 
 def _is_below(grouped: Sequence[str], whole: Sequence[str], decimal: str) -> bool:
-    """Whether the grouped numbers, read as decimals, are below most of the whole ones, and these have three digits."""
+    """Tell whether numbers like 1.234, read as decimals, are below most whole ones, and these have three digits."""
     largest = max(abs(float(word.replace(decimal, "."))) for word in grouped)
     return max(largest, _THREE_DIGITS - 1) < float(np.median([abs(int(word)) for word in whole]))
 
@@ -314,13 +288,8 @@ def _is_below(grouped: Sequence[str], whole: Sequence[str], decimal: str) -> boo
 def unused_marks(
     files: Sequence[TableFile], tables: Sequence[Mapping[str, Column]], cell_format: CellFormat
 ) -> list[str]:
-    """A sentence on the marks of missing values that no cell of the columns in use holds, or nothing.
-
-    Args:
-        files: the files.
-        tables: the columns of each file that are used, with all rows.
-        cell_format: how cells are written, with the marks.
-    """
+    """Return a sentence on the cell_format's marks of missing values that no cell in use holds. tables: the columns in
+    use of each of the files, with all rows."""
     unused = {mark for mark in cell_format.missing or () if mark}
     for file, columns in zip(files, tables, strict=True):
         lacking = [name for name, column in columns.items() if column.missing is not None and unused]
@@ -335,15 +304,11 @@ def unused_marks(
 
 
 def _holds(cells: pa.ChunkedArray, mark: str, cell_format: CellFormat) -> bool:
-    """Whether one of the cells is a mark, as a text or as a number."""
-    import pyarrow as pa
-
-    if pa.types.is_dictionary(cells.type):
-        cells = cells.cast(cells.type.value_type)
-    if pa.types.is_decimal(cells.type):
-        cells = cells.cast(pa.float64())
+    """Tell whether one of the cells is a mark, as a text or as a number."""
+    cells = without_types(cells)
     if not is_text(cells.type):
-        numeric = pa.types.is_integer(cells.type) or pa.types.is_floating(cells.type)
-        return numeric and bool(replace(cell_format, missing=(mark,)).stands_for_missing(cells.to_numpy()).any())
-    words, value = {text.strip() for text in cells.unique().to_pylist()}, cell_format.exact(mark)
-    return mark in words or (value is not None and value in {cell_format.exact(word) for word in words})
+        numbers = cells.to_numpy()
+        is_number = numbers.dtype.kind in "iuf"
+        return is_number and bool(replace(cell_format, missing=(mark,)).stands_for_missing(numbers).any())
+    words, value = {text.strip() for text in cells.unique().to_pylist()}, cell_format.number(mark)
+    return mark in words or (value is not None and value in {cell_format.number(word) for word in words})
