@@ -9,7 +9,7 @@ from pydantic import Field, model_validator
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.partition import Dealt, Partition, Shares, deal_by_counts, partition
+from fedloom.data.partitions.partition import Dealt, Partition, Shares, deal_by_counts, partition, require_classes
 from fedloom.data.views import Indices, even_sizes
 
 
@@ -54,19 +54,9 @@ def choose_holders(name: str, per_client: int, clients: int, num_classes: int, r
 
     Client after client takes a random class among those with most places left that it has not taken yet. Every class
     is thus taken once before one is taken again: the choices are random orders of all classes, one after another.
-    Raises `ConfigError` if k = per_client N / C is not a whole number, or for more classes than there are.
-
-    Args:
-        name: name of the partition in messages.
-        per_client: classes of a client.
-        clients: N.
-        num_classes: C.
-        rng: draws the classes.
+    Raises `ConfigError`, with the partition's name, if k = per_client clients / num_classes is not a whole number.
     """
-    if per_client > num_classes:
-        raise ConfigError(
-            f"partition {name}: classes_per_client = {per_client}, but the source has {num_classes} classes"
-        )
+    require_classes(name, per_client, num_classes)
     if per_client * clients % num_classes:
         raise ConfigError(
             f"partition {name}: {clients} clients with {per_client} of {num_classes} classes make "

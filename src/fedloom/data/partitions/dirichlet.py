@@ -13,13 +13,17 @@ from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.partition import (
     Dealt,
+    MaxDraws,
+    MinSamples,
     Partition,
     Shares,
     cut,
     deal_alike,
     deal_by_counts,
     deal_by_shares,
+    no_draw,
     partition,
+    require_classes,
     require_enough,
     shuffled_classes,
 )
@@ -53,7 +57,7 @@ class Dirichlet(Partition):
         description="Smallest number of training samples of a client; the draw is repeated until every client has "
         "as many. With 0 there is one plain draw, whose shares are independent between classes, as in FedDW.",
     )
-    max_draws: int = Field(1000, ge=1, description="Largest number of draws before the partition is refused.")
+    max_draws: MaxDraws = 1000
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("dirichlet", clients, self.min_samples, len(train))
@@ -86,15 +90,12 @@ def balanced_cut(
     """
     # Candidates are drawn in batches: strict conditions may reject thousands before one is accepted.
     batch = int(np.clip(_AT_ONCE // (parts * len(counts)), 1, 512))
-    drawn = 0
-    while drawn < max_draws:
-        draws = min(batch, max_draws - drawn)
-        shares, sizes = _draw(counts, parts, alpha, draws, rng)
+    for drawn in range(0, max_draws, batch):
+        shares, sizes = _draw(counts, parts, alpha, min(batch, max_draws - drawn), rng)
         accepted = np.flatnonzero(accept(shares, sizes))
         if len(accepted):
-            first_accepted = int(accepted[0])
-            return BalancedCut(shares[first_accepted], sizes[first_accepted], drawn + first_accepted + 1)
-        drawn += draws
+            first = int(accepted[0])
+            return BalancedCut(shares[first], sizes[first], drawn + first + 1)
     return None
 
 
@@ -163,20 +164,19 @@ class DirichletEqual(Partition):
     def _lists(
         self, group: Indices, labels: Indices, num_classes: int, clients: int, rng: np.random.Generator
     ) -> tuple[Indices, int]:
-        """The lists of a group's clients end to end, and the number of draws."""
+        """Return the lists of a group's clients end to end, and the number of draws."""
         minimum = len(group) // (2 * clients)
-
-        def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
-            is_accepted: NDArray[np.bool_] = sizes.sum(2).min(1) >= minimum
-            return is_accepted
-
         class_rows = shuffled_classes(labels[group], num_classes, rng)
         counts = np.array([len(rows) for rows in class_rows])
-        cut = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
+        cut = balanced_cut(
+            counts, clients, self.alpha, lambda _, sizes: sizes.sum(2).min(1) >= minimum, self.max_draws, rng
+        )
         if cut is None:
-            raise ConfigError(
-                f"partition dirichlet-equal: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
-                f"{clients} clients of a group {minimum} samples, half the mean; raise alpha or max_draws"
+            raise no_draw(
+                "dirichlet-equal",
+                self.max_draws,
+                self.alpha,
+                f"{clients} clients of a group {minimum} samples, half the mean; raise alpha or max_draws",
             )
         owner = np.repeat(np.tile(np.arange(clients), num_classes), cut.sizes.T.reshape(-1))
         return group[np.concatenate(class_rows)[np.argsort(owner, kind="stable")]], cut.draws
@@ -202,18 +202,13 @@ class DirichletFedMA(Partition):
         description="Concentration of the Dirichlet distribution; small values mean strong label skew.",
         examples=[0.5],
     )
-    min_samples: int = Field(
-        10,
-        ge=0,
-        description="Smallest number of training samples of a client; the draw is repeated until every client has "
-        "as many.",
-    )
+    min_samples: MinSamples = 10
     min_test: int = Field(
         0,
         ge=0,
         description="Smallest number of test samples of a client; the draw is repeated until every client has as many.",
     )
-    max_draws: int = Field(1000, ge=1, description="Largest number of draws before the partition is refused.")
+    max_draws: MaxDraws = 1000
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("dirichlet-fedma", clients, self.min_samples, len(train))
@@ -232,10 +227,12 @@ class DirichletFedMA(Partition):
         counts = np.bincount(labels, minlength=classes)
         cut = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
         if cut is None:
-            raise ConfigError(
-                f"partition dirichlet-fedma: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
+            raise no_draw(
+                "dirichlet-fedma",
+                self.max_draws,
+                self.alpha,
                 f"{clients} clients {self.min_samples} samples and {self.min_test} test samples; raise alpha, or lower "
-                "clients, min_samples or min_test"
+                "clients, min_samples or min_test",
             )
         return Dealt(deal_by_counts(labels, cut.sizes, rng), deal_by_shares(test_labels, cut.shares, rng), cut.draws)
 
@@ -295,11 +292,7 @@ class ExtendedDirichlet(Partition):
 
     def _holders(self, clients: int, num_classes: int, rng: np.random.Generator) -> list[Indices]:
         per_client = self.classes_per_client
-        if per_client > num_classes:
-            raise ConfigError(
-                f"partition extended-dirichlet: classes_per_client = {per_client}, but the source has {num_classes} "
-                "classes"
-            )
+        require_classes("extended-dirichlet", per_client, num_classes)
         if per_client * clients < num_classes:
             raise ConfigError(
                 f"partition extended-dirichlet: {clients} clients with {per_client} classes each cannot hold all "
@@ -348,7 +341,5 @@ def _deal_to_holders(
         if held_counts.min() >= options.min_samples:
             return Dealt(Views.from_owners(owner, clients), Views.from_owners(test_owner, clients), draw)
     advice = "raise alpha or classes_per_client" if isinstance(options, ExtendedDirichlet) else "raise alpha"
-    raise ConfigError(
-        f"partition {name}: none of {options.max_draws} draws with alpha {options.alpha} gave each of {clients} "
-        f"clients {options.min_samples} samples; {advice}, or lower clients or min_samples"
-    )
+    outcome = f"{clients} clients {options.min_samples} samples; {advice}, or lower clients or min_samples"
+    raise no_draw(name, options.max_draws, options.alpha, outcome)

@@ -3,13 +3,12 @@
 from __future__ import annotations
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.dirichlet import balanced_cut
-from fedloom.data.partitions.partition import Dealt, Partition, Shares, partition, require_clients, shuffled_classes
+from fedloom.data.partitions.partition import Dealt, Partition, no_draw, partition, require_clients, shuffled_classes
 from fedloom.data.views import Indices, Views, even_sizes, matched_counts
 
 
@@ -56,12 +55,7 @@ def _deal(domain_ids: Indices, per_domain: int, clients: int, rng: np.random.Gen
 
 
 def domains_of(name: str, data: Dataset) -> Indices:
-    """Return the domain of each sample [n], int64. Raises `ConfigError` if the source knows none.
-
-    Args:
-        name: name of the partition, for the message.
-        data: the training set.
-    """
+    """Return the domain of each sample [n], int64. Raises `ConfigError`, for partition `name`, if data have none."""
     if data.domain is None or not data.domains:
         instead = "use one that does, such as office-caltech10, or deal by label"
         if data.features:
@@ -140,20 +134,17 @@ class DirichletDomains(Partition):
             rows, test_rows = np.flatnonzero(domain_ids == domain), np.flatnonzero(test_domain_ids == domain)
             class_rows = shuffled_classes(train.y.numpy()[rows], train.num_classes, rng)
             test_class_rows = shuffled_classes(test.y.numpy()[test_rows], train.num_classes, rng)
-            sizes, domain_draws = self._cut(
-                np.array([len(rows_of_class) for rows_of_class in class_rows]), name, train.classes, rng
-            )
+            test_sizes = [len(rows_of_class) for rows_of_class in test_class_rows]
+            sizes, domain_draws = self._cut(np.array([*map(len, class_rows)]), name, train.classes, rng)
             draws += domain_draws
             for number in range(per_domain):
                 part = (first_parts[domain] + number) % self.domain_parts
                 first_samples, train_counts = sizes[:part].sum(0), np.maximum(1, sizes[part] // one_in[domain])
                 lists.append(rows[_take(class_rows, first_samples, train_counts)])
                 shuffled_test_rows = [rng.permutation(rows_of_class) for rows_of_class in test_class_rows]
-                test_counts = matched_counts(
-                    train_counts, np.array([len(rows_of_class) for rows_of_class in shuffled_test_rows])
-                )
+                test_counts = matched_counts(train_counts, np.array(test_sizes))
                 if not test_counts.any():
-                    missing = train.classes[[len(rows_of_class) for rows_of_class in shuffled_test_rows].index(0)]
+                    missing = train.classes[test_sizes.index(0)]
                     raise ConfigError(
                         f"partition dirichlet-domains: domain {name} has no test sample of class {missing}; no test "
                         f"view can match client {len(lists) - 1}'s mix"
@@ -172,17 +163,18 @@ class DirichletDomains(Partition):
                 f"{classes[int(counts.argmin())]}; {self.domain_parts} parts of {self.min_per_class} need {needed}"
             )
 
-        def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
-            is_accepted: NDArray[np.bool_] = sizes.min((1, 2)) >= self.min_per_class
-            return is_accepted
-
-        cut = balanced_cut(counts, self.domain_parts, self.alpha, enough, self.max_draws, rng)
+        cut = balanced_cut(
+            counts,
+            self.domain_parts,
+            self.alpha,
+            lambda _, sizes: sizes.min((1, 2)) >= self.min_per_class,
+            self.max_draws,
+            rng,
+        )
         if cut is None:
-            raise ConfigError(
-                f"partition dirichlet-domains: none of {self.max_draws} draws with alpha {self.alpha} gave each of "
-                f"{self.domain_parts} parts of domain {domain} {self.min_per_class} samples of every class; raise "
-                "alpha or max_draws, or lower domain_parts or min_per_class"
-            )
+            outcome = f"{self.domain_parts} parts of domain {domain} {self.min_per_class} samples of every class"
+            advice = "raise alpha or max_draws, or lower domain_parts or min_per_class"
+            raise no_draw("dirichlet-domains", self.max_draws, self.alpha, f"{outcome}; {advice}")
         return cut.sizes, cut.draws
 
     def _per_domain(self, key: str, value: int | tuple[int, ...], domains: int, low: int, high: int) -> list[int]:
@@ -196,7 +188,7 @@ class DirichletDomains(Partition):
 
 
 def _take(class_rows: list[Indices], first_samples: Indices, counts: Indices) -> Indices:
-    """`counts` [C] samples of each class, from position `first_samples` [C] on."""
+    """Return `counts` [C] samples of each class, from position `first_samples` [C] on."""
     return np.concatenate(
         [rows[first : first + count] for rows, first, count in zip(class_rows, first_samples, counts, strict=True)]
     )

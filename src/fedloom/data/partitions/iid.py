@@ -5,9 +5,17 @@ from __future__ import annotations
 import numpy as np
 from pydantic import Field
 
-from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.partition import Dealt, Partition, cut, partition, require_enough
+from fedloom.data.partitions.partition import (
+    Dealt,
+    MaxDraws,
+    MinSamples,
+    Partition,
+    cut,
+    no_draw,
+    partition,
+    require_enough,
+)
 from fedloom.data.views import Views, starts
 
 
@@ -47,13 +55,8 @@ class Quantity(Partition):
         description="Concentration of the Dirichlet distribution over clients; small values mean very unequal sizes.",
         examples=[0.5],
     )
-    min_samples: int = Field(
-        10,
-        ge=0,
-        description="Smallest number of training samples of a client; the draw is repeated until every client has "
-        "as many.",
-    )
-    max_draws: int = Field(1000, ge=1, description="Largest number of draws before the partition is refused.")
+    min_samples: MinSamples = 10
+    max_draws: MaxDraws = 1000
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         require_enough("quantity", clients, self.min_samples, len(train))
@@ -66,7 +69,5 @@ class Quantity(Partition):
                     Views(rng.permutation(len(test)), starts(cut(shares, len(test)))),
                     draw,
                 )
-        raise ConfigError(
-            f"partition quantity: none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} "
-            f"clients {self.min_samples} samples; raise alpha, or lower clients or min_samples"
-        )
+        outcome = f"{clients} clients {self.min_samples} samples; raise alpha, or lower clients or min_samples"
+        raise no_draw("quantity", self.max_draws, self.alpha, outcome)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from typing import ClassVar
+from typing import Annotated, ClassVar
 
 import numpy as np
 import torch
 from numpy.typing import ArrayLike, NDArray
-from pydantic import BaseModel, ConfigDict, field_validator
+from pydantic import BaseModel, ConfigDict, Field, field_validator
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_if_path
@@ -19,6 +19,16 @@ from fedloom.data.scenario import TestRows
 from fedloom.data.views import Indices, Views, starts
 
 PARTITIONS: Registry[type[Partition]] = Registry("partition", home="fedloom.data.partitions")
+
+MinSamples = Annotated[
+    int,
+    Field(
+        ge=0,
+        description="Smallest number of training samples of a client; the draw is repeated until every client has "
+        "as many.",
+    ),
+]
+MaxDraws = Annotated[int, Field(ge=1, description="Largest number of draws before the partition is refused.")]
 
 
 @dataclass(frozen=True, slots=True)
@@ -55,20 +65,11 @@ class Partition(BaseModel):
     _home = field_validator("*")(expand_if_path)
 
     def count_clients(self, load: Callable[[], Dataset]) -> int | None:
-        """Return the number of clients that the data decide; None if the config does.
-
-        Args:
-            load: reads the training set.
-        """
+        """Return the number of clients if the data decide it (`load` reads the training set), else None."""
         return None
 
     def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
-        """Return the partition of the other domains, and its number of clients.
-
-        Args:
-            domain: index of the domain that is left out.
-            clients: number of clients with all domains.
-        """
+        """Return the partition without one domain (by its index), and its number of clients out of `clients`."""
         return self, clients
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
@@ -106,13 +107,9 @@ def labels_only(
         domains: names of the origins.
     """
     y = torch.from_numpy(np.array(labels, dtype=np.int64))
-    names = (
-        tuple(classes)
-        if classes is not None
-        else tuple(str(label) for label in range(int(y.max()) + 1 if len(y) else 0))
-    )
+    names = map(str, range(int(y.max()) + 1 if len(y) else 0)) if classes is None else classes
     domain_ids = None if domain is None else torch.from_numpy(np.array(domain, dtype=np.int64))
-    return Dataset(torch.empty(len(y), 0), y, names, domain=domain_ids, domains=tuple(domains))
+    return Dataset(torch.empty(len(y), 0), y, tuple(names), domain=domain_ids, domains=tuple(domains))
 
 
 def require_clients(name: str, clients: int, needed: int, reason: str) -> None:
@@ -128,6 +125,18 @@ def require_enough(name: str, clients: int, minimum: int, samples: int, noun: st
             f"partition {name}: {clients} clients with at least {minimum} {noun} each need {clients * minimum} {noun}, "
             f"there are {samples}; lower clients or the minimum"
         )
+
+
+def require_classes(name: str, per_client: int, num_classes: int) -> None:
+    """Raise `ConfigError` if a client is to hold more classes (per_client) than there are."""
+    if per_client > num_classes:
+        message = f"classes_per_client = {per_client}, but the source has {num_classes} classes"
+        raise ConfigError(f"partition {name}: {message}")
+
+
+def no_draw(name: str, max_draws: int, alpha: float, outcome: str) -> ConfigError:
+    """Return the error of a partition whose draws all failed. outcome: who should have got what, and advice."""
+    return ConfigError(f"partition {name}: none of {max_draws} draws with alpha {alpha} gave each of {outcome}")
 
 
 Shares = NDArray[np.float64]

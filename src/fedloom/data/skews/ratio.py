@@ -59,13 +59,8 @@ class Ratio(Skew):
 
 
 def per_client(key: str, value: float | tuple[float, ...], clients: int) -> np.ndarray:
-    """Return one number per client [N].
-
-    Args:
-        key: key of the skew, for the message.
-        value: a number for all clients, or one for each. Raises `ConfigError` for a list of another length.
-        clients: N.
-    """
+    """Return one number per client [clients] from a value for all or a list of values. Raises `ConfigError`, with the
+    key, for a list of another length."""
     values = np.full(clients, value) if isinstance(value, float) else np.array(value)
     if len(values) != clients:
         raise ConfigError(f"skew: {key} lists {len(values)} numbers for {clients} clients; need one, or one per client")

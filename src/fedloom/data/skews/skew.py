@@ -78,14 +78,14 @@ Change = Callable[[Dataset, Indices], Tensor]
 def change_samples(name: str, scenario: Scenario, change: Change, part: Literal["x", "y"] = "x") -> Scenario:
     """Return the scenario with training, validation and test samples changed by their client.
 
-    Samples without an owner stay unchanged. Raises `ConfigError` if a test sample has two clients.
+    Samples without an owner should stay unchanged. Raises `ConfigError`, with the skew's name, if a test sample has two
+    clients.
 
     Args:
-        name: name of the skew in messages.
+        name: name of the skew.
         scenario: the scenario before the skew.
-        change: returns the changed pixels or labels of a set, given the set and the owner of each sample [n] (-1 for
-            none).
-        part: whether `change` returns samples x or labels y.
+        change: returns the new samples x, or the new labels y if `part` says so.
+        part: what `change` returns.
     """
     owner = np.full(len(scenario.train_set), -1, np.int64)
     for views in (scenario.train, scenario.val):
@@ -105,12 +105,7 @@ def _with(data: Dataset, part: Literal["x", "y"], changed: Tensor) -> Dataset:
 
 
 def require_images(name: str, data: Dataset) -> None:
-    """Raise `ConfigError` unless samples are images [c, h, w] of uint8 or float32.
-
-    Args:
-        name: name of the skew, for the message.
-        data: the set.
-    """
+    """Raise `ConfigError`, with the skew's name, unless data are images [c, h, w] of uint8 or float32."""
     if data.x.dim() != 4 or data.x.dtype not in (torch.uint8, torch.float32):
         kind = str(data.x.dtype).removeprefix("torch.")
         raise ConfigError(
@@ -120,12 +115,8 @@ def require_images(name: str, data: Dataset) -> None:
 
 
 def full_range(name: str, data: Dataset) -> float:
-    """Return the largest stored value, taken for white; black is 0. Raises `ConfigError` for negative values.
-
-    Args:
-        name: name of the skew, for the message.
-        data: the set.
-    """
+    """Return the largest stored value of data, taken for white; black is 0. Raises `ConfigError`, with the skew's name,
+    for negative values."""
     if float(data.x.min()) < 0:
         raise ConfigError(f"skew {name}: needs pixels from 0 up; the smallest here is {float(data.x.min()):g}")
     return float(data.x.max()) or 1.0

@@ -56,13 +56,16 @@ def _seen(data: Dataset, owner: Indices, changes: Sequence[Callable[[Tensor], Te
     """Return the samples x as client k sees them, through change k mod their number; None leaves them as they are."""
     result = data.x.clone()
     for number, change in enumerate(changes):
-        rows = torch.from_numpy(np.flatnonzero((owner >= 0) & (owner % len(changes) == number)))
-        if change is None:
-            continue
-        for chunk in torch.split(rows, _AT_ONCE):  # limits how many images are held as floats at a time
+        for chunk in _rows(owner, number, len(changes)) if change is not None else ():
             images = change(data.x[chunk].to(torch.float32))
             result[chunk] = (images if result.is_floating_point() else images.round_()).to(result.dtype)
     return result
+
+
+def _rows(owner: Indices, number: int, groups: int) -> list[Tensor]:
+    """Return the samples of the clients k with k mod groups = number, in pieces: only one piece is held as floats."""
+    rows = torch.from_numpy(np.flatnonzero((owner >= 0) & (owner % groups == number)))
+    return [chunk for chunk in torch.split(rows, _AT_ONCE) if len(chunk)]  # clients may hold no samples at all
 
 
 def _blur(x: Tensor, white: float) -> Tensor:
@@ -159,8 +162,7 @@ def _renamed(data: Dataset, owner: Indices, orders: Tensor) -> Tensor:
 def _reordered(data: Dataset, owner: Indices, orders: Tensor) -> Tensor:
     result = data.x.clone()
     for number, order in enumerate(orders):
-        rows = torch.from_numpy(np.flatnonzero((owner >= 0) & (owner % len(orders) == number)))
-        for chunk in torch.split(rows, _AT_ONCE):
+        for chunk in _rows(owner, number, len(orders)):
             samples = data.x[chunk]
             flat = samples.reshape(len(chunk), -1, len(order))
             result[chunk] = flat[:, :, order].reshape(samples.shape)
