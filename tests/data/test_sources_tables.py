@@ -209,12 +209,7 @@ GAP = [None if row == 3 else float(value) for row, value in enumerate(AGE)]
         ("csv", {}, {"features": ("age", "ill")}, "features name 'ill' twice, or as the label or owner"),
         ("csv", {}, {"features": ("age", "age")}, "features name 'age' twice"),
         ("csv", {}, {"features": ()}, "no column to learn from except ill"),
-        (
-            "csv",
-            {"age": None, "job": None},
-            {"owner": "hospital"},
-            "no column to learn from except ill and hospital",
-        ),
+        ("csv", {"age": None, "job": None}, {"owner": "hospital"}, "no column to learn from except ill and hospital"),
         ("csv", {}, {"owner": "ill"}, "label and owner are both 'ill'"),
         ("csv", {"hospital": np.arange(ROWS)}, {"owner": "hospital"}, "no owner has samples enough to hold out 0.2"),
         ("csv", {"hospital": AGE}, {"owner": "hospital"}, "owners have shape .* need .* whole numbers or words"),

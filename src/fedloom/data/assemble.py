@@ -30,14 +30,8 @@ _OF_LABELS = 0x9E3779B97F4A7C15  # odd: labels differ in all of its multiples
 
 
 def repeated_samples_notes(train: Dataset, train_rows: Indices, test: Dataset) -> tuple[str, ...]:
-    """Return notes on test samples that repeat a training sample: how many there are, and how many training samples
-    repeat each other (a high number suggests coincidence). Empty if no test sample is repeated.
-
-    Args:
-        train: the set that holds the training samples.
-        train_rows: numbers of those that are dealt to clients.
-        test: the test set.
-    """
+    """Return notes on test samples that repeat one of the training samples `train_rows` of `train`: how many there are,
+    and how many training samples repeat each other (a high number suggests coincidence)."""
     if (train.classes, train.x.dtype, train.input_shape) != (test.classes, test.x.dtype, test.input_shape):
         return ()
     rows = [train_rows, np.arange(len(test), dtype=np.int64)]
@@ -47,10 +41,8 @@ def repeated_samples_notes(train: Dataset, train_rows: Indices, test: Dataset) -
     for compared in sorted({min(_START, width), width} - {0}):
         size = compared * sum(map(len, rows))
         if size > _MOST_BYTES:
-            return (
-                f"test samples were not compared with training samples, which would show those in both: {size:,} bytes "
-                f"are more than {_MOST_BYTES:,}",
-            )
+            why = f"{size:,} bytes are more than {_MOST_BYTES:,}"
+            return (f"test samples were not compared with training samples, which would show those in both: {why}",)
         hashes = [_hashes(data, part, compared) for data, part in zip((train, test), rows, strict=True)]
         values, counts = np.unique(np.concatenate(hashes), return_counts=True)
         repeated = [np.isin(part, values[counts > 1]) for part in hashes]
@@ -67,7 +59,7 @@ def repeated_samples_notes(train: Dataset, train_rows: Indices, test: Dataset) -
 
 
 def _hashes(data: Dataset, rows: Indices, compared: int) -> np.ndarray:
-    """A hash of the label and the first bytes of each of the samples `rows` [n]."""
+    """Return a hash of the label and the first bytes of each of the samples `rows` [n]."""
     samples = data.x.contiguous().numpy().reshape(len(data), math.prod(data.input_shape)).view(np.uint8)
     starts = samples[:, :compared]
     hashes = np.fromiter((hash(starts[row].tobytes()) for row in rows.tolist()), np.int64, len(rows)).view(np.uint64)
@@ -165,9 +157,9 @@ def make_scenario(
     for skew, stream in zip(skews, skew_streams, strict=True):
         rows = skew.thin(train, rows, stream.numpy("thin"))
     public_share = public if isinstance(public, float) else 0.0
-    public_rows = (
-        streams.numpy("public").permutation(rows)[: math.ceil(public_share * len(rows))] if public_share else rows[:0]
-    )
+    public_rows = rows[:0]
+    if public_share:
+        public_rows = streams.numpy("public").permutation(rows)[: math.ceil(public_share * len(rows))]
     rows = np.setdiff1d(rows, public_rows, assume_unique=True)
     if not 1 <= clients <= len(rows):
         raise ConfigError(
@@ -186,7 +178,9 @@ def make_scenario(
         whole = dealt if left_out is None else replace(dealt, test=dealt.test.renumber(left_out.other_test))
         scenario = _pooled(name, splits, whole, split, rng)
     else:
-        of_others = splits if left_out is None else replace(splits, test=left_out.test_set_of_others(test))
+        of_others = (
+            splits if left_out is None else replace(splits, test=test.take(torch.from_numpy(left_out.other_test)))
+        )
         scenario = _official(name, of_others, dealt, val, rng)
     dealt_rows = np.concatenate([scenario.train.order, scenario.val.order])
     repeated = repeated_samples_notes(scenario.train_set, dealt_rows, scenario.test_set)
@@ -199,9 +193,9 @@ def make_scenario(
     if left_out is not None:
         alone = Dealt(Views.from_lists([left_out.train]), Views.from_lists([left_out.test]))
         rng = streams.numpy("held_out")
-        newcomer = (
-            _official(name, splits, alone, val, rng) if split is None else _pooled(name, splits, alone, split, rng)
-        )
+        newcomer = _official(name, splits, alone, val, rng)
+        if split is not None:
+            newcomer = _pooled(name, splits, alone, split, rng)
         scenario = left_out.add_to(scenario, newcomer)
     elif held_out is not None:
         scenario = without_newcomers(scenario, held_out.draw(scenario, streams.numpy("held_out")))
@@ -232,10 +226,8 @@ def _deal(
     rng: np.random.Generator,
     left_out: LeftOutDomain | None = None,
 ) -> Dealt:
-    """Deal the training samples `rows`; return views in indices of the whole set.
-
-    With a domain left out, test views are in indices of the test samples of the others.
-    """
+    """Deal the training samples `rows`; return views in indices of the whole set. With a domain left out, test views
+    are in indices of the test samples of the others."""
     dealt_set = train
     if left_out is not None:
         dealt_set, test = left_out.labels_of_others(train, rows), left_out.labels_of_others(test, left_out.other_test)
@@ -281,18 +273,9 @@ def _pooled(name: str, splits: Splits, dealt: Dealt, split: OwnSplit, rng: np.ra
         split_views = split_three(views, data.y.numpy(), data.num_classes, *shares, rng)
     test_rows = split_views[2].order
     tests = Views(np.arange(len(test_rows), dtype=np.int64), split_views[2].offsets)
-    return Scenario(
-        name,
-        data,
-        data.take(torch.from_numpy(test_rows)),
-        split_views[0],
-        split_views[1],
-        tests,
-        dealt.draws,
-        dealt.accepted,
-        split.rows,
-        test_rows,
-    )
+    test_set = data.take(torch.from_numpy(test_rows))
+    draws = dealt.draws, dealt.accepted
+    return Scenario(name, data, test_set, split_views[0], split_views[1], tests, *draws, split.rows, test_rows)
 
 
 def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
@@ -307,21 +290,19 @@ def _matched(scenario: Scenario, rng: np.random.Generator) -> Scenario:
 
 
 def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
-    """Mean 0 and deviation 1 over the training views for the features `measured`; a constant one is only centred."""
+    """Give the features `measured` mean 0 and deviation 1 over the training views; a constant one is only centred."""
     data, rows = scenario.train_set, torch.from_numpy(scenario.train.order)
     mean, std = torch.zeros(data.input_shape[0]), torch.ones(data.input_shape[0])
     for feature in measured:
         values = data.x[rows, feature].numpy().astype(np.float64)
         varies = values.size > 0 and values.min() < values.max()  # not the rounding error of the mean
-        mean[feature], std[feature] = (
-            float(values.mean()) if values.size else 0.0,
-            float(values.std()) if varies else 1.0,
-        )
+        mean[feature] = float(values.mean()) if values.size else 0.0
+        std[feature] = float(values.std()) if varies else 1.0
     return _with_moments(scenario, mean, std)
 
 
 def _moments_of_clients(scenario: Scenario) -> tuple[Tensor, Tensor]:
-    """Mean and deviation of each channel [c] over the samples that clients train on, in stored units."""
+    """Return mean and deviation of each channel [c] over the samples that clients train on, in stored units."""
     rows = torch.from_numpy(np.sort(scenario.train.order))
     mean, std = channel_moments(scenario.train_set.x[rows].numpy())
     return torch.tensor(mean), torch.tensor(std)
@@ -330,9 +311,8 @@ def _moments_of_clients(scenario: Scenario) -> tuple[Tensor, Tensor]:
 def _with_moments(scenario: Scenario, mean: Tensor, std: Tensor) -> Scenario:
     """Normalise all samples of a scenario, those of newcomers included, by the same mean and deviation [c]."""
     sets = {"train_set": scenario.train_set, "test_set": scenario.test_set, "public": scenario.public}
-    scaled: dict[str, Any] = {
-        name: replace(samples, mean=mean, std=std) for name, samples in sets.items() if samples is not None
-    }
+    present = {name: samples for name, samples in sets.items() if samples is not None}
+    scaled: dict[str, Any] = {name: replace(samples, mean=mean, std=std) for name, samples in present.items()}
     if (newcomers := scenario.newcomers) is not None:
         test_set = replace(newcomers.test_set, mean=mean, std=std)
         scaled["newcomers"] = replace(newcomers, train_set=scaled["train_set"], test_set=test_set)

@@ -66,10 +66,9 @@ class Augmentation(BaseModel):
         shape = data.input_shape
         if len(shape) != 3 or data.x.dtype not in (torch.uint8, torch.float32):
             operations = ", ".join(name for name in ("crop", "flip", "rotate") if getattr(self, name))
-            raise ConfigError(
-                f"augment ({operations}): needs images [channels, height, width]; samples here have shape {shape} and "
-                f"dtype {str(data.x.dtype).removeprefix('torch.')}; leave augment out"
-            )
+            samples = f"samples here have shape {shape} and dtype {str(data.x.dtype).removeprefix('torch.')}"
+            need = f"augment ({operations}): needs images [channels, height, width]"
+            raise ConfigError(f"{need}; {samples}; leave augment out")
         if self.crop >= min(shape[1:]):
             raise ConfigError(
                 f"augment.crop = {self.crop}: images are {shape[1]} x {shape[2]} pixels; a crop this far off would "
@@ -77,10 +76,8 @@ class Augmentation(BaseModel):
             )
 
     def gather(self, data: Dataset, indices: Tensor, rng: np.random.Generator) -> Tensor:
-        """`data.gather(indices)`, augmented: indices [B] int64 -> normalised float32 [B, c, h, w].
-
-        Only active operations draw from `rng`, in the order crop, flip, rotate.
-        """
+        """Return `data.gather(indices)`, augmented: indices [B] int64 -> normalised float32 [B, c, h, w]. Only active
+        operations draw from `rng`, in the order crop, flip, rotate."""
         draw = self._draw(len(indices), rng)
         if self.fill == "mean":
             x = data.gather(indices)
@@ -95,14 +92,8 @@ class Augmentation(BaseModel):
         return x
 
     def views(self, data: Dataset, indices: Tensor, rng: np.random.Generator, n: int) -> list[Tensor]:
-        """Return independently augmented versions of the same samples, float32 [B, ...] each, as from `gather`.
-
-        Args:
-            data: pictures.
-            indices: rows of the samples [B], int64.
-            rng: draws all versions, one after another.
-            n: number of versions.
-        """
+        """Return n independently augmented versions of the samples `indices` [B] of data, float32 [B, ...] each, as
+        from `gather`."""
         return [self.gather(data, indices, rng) for _ in range(n)]
 
     def _draw(self, count: int, rng: np.random.Generator) -> _Draw:
@@ -122,12 +113,12 @@ class _Draw(NamedTuple):
 
 
 def crop_and_flip(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool_]) -> Tensor:
-    """Images `x[indices]`, each seen through a window shifted by `shifts` (down, right), then mirrored where `flips`.
+    """Return images `x[indices]`, each seen through a window shifted by `shifts` (down, right), then mirrored where
+    `flips`.
 
     x [n, c, h, w], indices [B] int64 -> [B, c, h, w], of the dtype and on the device of x; zeros where the window
-    leaves the image. On a CPU each image is copied once, straight from the store to its place: 0.2 to 0.3 ms beyond
-    a plain gather for 64 images of 3 x 32 x 32, at most half of what one gather of single pixels costs.
-    Elsewhere it is that gather, one kernel instead of 64.
+    leaves the image. On a CPU each image is copied once, straight from the store to its place, at half the cost of one
+    gather of single pixels. Elsewhere it is that gather, one kernel instead of 64.
     """
     return _one_by_one(x, indices, shifts, flips) if x.device.type == "cpu" else _at_once(x, indices, shifts, flips)
 
@@ -164,10 +155,8 @@ def _at_once(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool
 
 
 def rotate(x: Tensor, degrees: NDArray[np.float64]) -> Tensor:
-    """Images x [B, c, h, w] float32, each turned counter-clockwise by its angle [B] about its centre; new tensor.
-
-    Bilinear; zeros outside. Height and width may differ: the rotation is one of pixels, not of the unit square.
-    """
+    """Turn images x [B, c, h, w] float32 counter-clockwise by degrees [B] about their centres; bilinear, zeros outside.
+    Height and width may differ: the rotation is one of pixels, not of the unit square."""
     height, width = x.shape[2:]
     angle = np.radians(degrees)
     cos, sin, zero = np.cos(angle), np.sin(angle), np.zeros(len(angle))

@@ -44,14 +44,10 @@ class CacheWriter:
         self._open: dict[str, np.ndarray] = {}
 
     def new(self, name: str, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
-        """Return an array on disk for data that does not fit into memory; fill it, then pass it to `add`.
+        """Return an array on disk for data that do not fit into memory; fill it, then pass it to `add`.
 
-        A second array of the same name replaces the first on disk; the first stays readable.
-
-        Args:
-            name: name of the file, without its suffix.
-            shape: shape of the array.
-            dtype: type of its entries. Raises `DataError` where the disk is full or cannot be written.
+        A second array of the same `name`, shape and dtype replaces the first on disk; the first stays readable. Raises
+        `DataError` where the disk is full or cannot be written.
         """
         path = self.folder / f"{name}.npy"
         try:
@@ -87,11 +83,10 @@ def cached(
     Args:
         label: first part of the entry's name.
         keys: JSON values that name the entry.
-        files: the sources; the entry is made again when one of them has another size or modification time, when another
-            version of fedloom made it, or when a checksum differs.
+        files: the sources; another size or time of one makes the entry again, as do a new fedloom and a wrong checksum.
         build: gets a `CacheWriter` and returns JSON values for `CacheEntry.meta`.
 
-    Raises `DataError` for a missing file, a cache folder that cannot be written, and passes on errors of `build`.
+    Raises `DataError` for a missing file and a cache folder that cannot be written, and passes on errors of `build`.
     """
     text = json.dumps(keys, sort_keys=True, default=str)
     folder = cache_dir() / "arrays" / f"{label}-{hashlib.sha256(text.encode()).hexdigest()[:16]}"
@@ -104,9 +99,8 @@ def cached(
         lock = FileLock(f"{folder}.lock", timeout=_WAIT_SECONDS)
         lock.acquire()
     except Timeout:
-        raise DataError(
-            f"cache {folder}: another process has been making it for {_WAIT_SECONDS:.0f} s; end that process first"
-        ) from None
+        waited = f"another process has been making it for {_WAIT_SECONDS:.0f} s"
+        raise DataError(f"cache {folder}: {waited}; end that process first") from None
     except OSError as error:
         raise _unwritable(folder.parent, error) from None
     try:

@@ -86,21 +86,18 @@ class Dataset:
         """Return the set with its arrays on `device`, or itself if they are there already."""
         if self.x.device == device:
             return self
-        tensors = {
-            field.name: tensor for field in fields(self) if isinstance(tensor := getattr(self, field.name), Tensor)
-        }
-        tensors_on_device: dict[str, Any] = {name: tensor.to(device) for name, tensor in tensors.items()}
-        return replace(self, **tensors_on_device)
+        stored = {field.name: getattr(self, field.name) for field in fields(self)}
+        moved: dict[str, Any] = {name: value.to(device) for name, value in stored.items() if isinstance(value, Tensor)}
+        return replace(self, **moved)
 
-    def take(self, rows: Tensor) -> Dataset:
-        """Return a copy of the samples `rows` [m] int64."""
+    def take(self, rows: Tensor | slice) -> Dataset:
+        """Return the samples `rows`: a copy for indices [m] int64, shared memory for a slice."""
         domain = None if self.domain is None else self.domain[rows]
         return replace(self, x=self.x[rows], y=self.y[rows], domain=domain)
 
     def head(self, count: int) -> Dataset:
         """Return the first `count` samples, or all if there are fewer; memory is shared."""
-        domain = None if self.domain is None else self.domain[:count]
-        return replace(self, x=self.x[:count], y=self.y[:count], domain=domain)
+        return self.take(slice(count))
 
 
 def checked(
@@ -122,8 +119,7 @@ def checked(
         y: integer labels [n] or [n, 1], from 0 to C - 1.
         origin: name of the file or array in messages.
         classes: names of the C classes; None takes those that the labels have (`class_ids`).
-        mean: mean of each channel [c], in the units of `x`; None leaves batches as they are.
-        std: standard deviation of each channel [c].
+        mean, std: moments of each channel [c], in the units of `x`; None leaves batches as they are.
         domain: origin of each sample [n], an index into `domains`.
         domains: names of the origins.
         tokens: keep `x` as token ids [n, L], int64.
@@ -135,10 +131,8 @@ def checked(
     if y.ndim == 2 and y.shape[1] == 1:  # the Keras convention keeps a trailing axis in some sets
         y = y[:, 0]
     if x.ndim == 0 or y.ndim != 1 or len(x) != len(y):
-        raise DataError(
-            f"{origin}: samples of shape {x.shape} but labels of shape {y.shape}; need one label per sample"
-            f"{one_hot_hint(x, y)}"
-        )
+        shapes = f"samples of shape {x.shape} but labels of shape {y.shape}"
+        raise DataError(f"{origin}: {shapes}; need one label per sample{one_hot_hint(x, y)}")
     if len(y) == 0:
         raise DataError(f"{origin}: holds no samples")
     if x.size == 0:
@@ -221,11 +215,8 @@ def channel_moments(x: np.ndarray) -> tuple[list[float], list[float]]:
 
 
 def constant_inputs(train: Dataset) -> tuple[str, ...]:
-    """Return notes on samples that are almost constant or all the same, from which nothing can be learned.
-
-    An image or volume counts as constant if its values span at most a hundredth of what those of the whole training set
-    span. Token ids have no notes.
-    """
+    """Return notes on samples that are almost constant (values span at most a hundredth of the training set's) or all
+    the same, from which nothing can be learned. Token ids have no notes."""
     if train.x.dtype == torch.int64:
         return ()
     x = train.x.numpy()
@@ -239,11 +230,9 @@ def constant_inputs(train: Dataset) -> tuple[str, ...]:
         notes.append(f"all {len(x):,} training samples are the same")
     if x.ndim < 4:
         return tuple(notes)
-    constant = int((high.astype(np.float64) - low <= span / 100).sum())
-    if constant:
-        notes.append(
-            f"training samples that are constant or nearly so (blank pictures, say): {constant:,} of {len(x):,}"
-        )
+    if constant := int((high.astype(np.float64) - low <= span / 100).sum()):
+        blank = f"{constant:,} of {len(x):,}"
+        notes.append(f"training samples that are constant or nearly so (blank pictures, say): {blank}")
     flat = [str(channel) for channel in range(x.shape[1]) if x[:, channel].min() == x[:, channel].max()]
     if flat:
         notes.append(f"channels that are constant in all training samples: {', '.join(flat[:5])} of {x.shape[1]}")
@@ -306,7 +295,5 @@ def require_memory(needed: int, origin: str) -> None:
         return
     total = os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     if needed > total:
-        raise DataError(
-            f"{origin}: needs {needed / 2**30:,.1f} GiB of memory, this machine has {total / 2**30:,.1f}; "
-            "take fewer samples"
-        )
+        sizes = f"needs {needed / 2**30:,.1f} GiB of memory, this machine has {total / 2**30:,.1f}"
+        raise DataError(f"{origin}: {sizes}; take fewer samples")

@@ -25,8 +25,7 @@ MIN_TRAINING_CLIENTS = 2  # that must remain for training
 
 
 class HeldOut(BaseModel):
-    """Clients that take no part in the training: a share of all clients, drawn at random, a list of their ids, or all
-    data of one domain."""
+    """Clients that never train: a share of all clients, a list of their ids, or all data of one domain."""
 
     model_config = ConfigDict(extra="forbid", frozen=True, allow_inf_nan=False)
 
@@ -59,14 +58,10 @@ class HeldOut(BaseModel):
         return self
 
     def draw(self, scenario: Scenario, rng: np.random.Generator) -> list[int]:
-        """Return the ids of the clients to hold out, in ascending order.
+        """Return the ids of the clients to hold out, ascending.
 
-        Raises `ConfigError` for ids that do not exist, occur twice or have no data to test, and if fewer than two
-        clients with training data would remain.
-
-        Args:
-            scenario: the scenario of all clients.
-            rng: draws the clients where their number is given.
+        Raises `ConfigError` for ids that the scenario does not have, that occur twice or have no data to test, and if
+        fewer than two clients with training data would remain. rng: draws them where only their number is given.
         """
         eligible = np.flatnonzero((scenario.train.sizes > 0) & (scenario.test.sizes > 0))
         if self.clients is not None:
@@ -94,23 +89,16 @@ def _check_ids(newcomers: Sequence[int], scenario: Scenario, eligible: Indices) 
         raise ConfigError(f"scenario.held_out.clients = {list(newcomers)}: need different ids, and at least one")
     for client in newcomers:
         if not 0 <= client < scenario.clients:
-            raise ConfigError(
-                f"scenario.held_out.clients: there is no client {client}; ids go from 0 to {scenario.clients - 1}"
-            )
+            ids = f"ids go from 0 to {scenario.clients - 1}"
+            raise ConfigError(f"scenario.held_out.clients: there is no client {client}; {ids}")
         if client not in eligible:
             raise ConfigError(f"scenario.held_out.clients: client {client} has no training or no test data")
 
 
 def without_newcomers(scenario: Scenario, newcomers: Sequence[int]) -> Scenario:
-    """Return a scenario of the other clients, renumbered from 0, with the newcomers as `Scenario.newcomers`.
-
-    A global test set that is the union of clients' own samples is split with them; the source's official one stays
-    whole.
-
-    Args:
-        scenario: the scenario of all clients.
-        newcomers: ids in ascending order.
-    """
+    """Return a scenario of the other clients, renumbered from 0, with the newcomers (ascending ids) as
+    `Scenario.newcomers`. A global test set that is the union of clients' own samples is split with them; the
+    source's official one stays whole."""
     rest = np.setdiff1d(np.arange(scenario.clients), newcomers)
     held = np.asarray(newcomers, np.int64)
     training, others = _of_clients(scenario, rest), _of_clients(scenario, held)
@@ -156,17 +144,14 @@ class LeftOutDomain:
 
     @staticmethod
     def of(name: str, source: str, splits: Splits) -> LeftOutDomain:
-        """Find a domain of a source by name.
-
-        Raises `ConfigError` if the source has no such domain, or no other one, or no training or test samples of it.
-        """
+        """Find a domain of a source by name, in its splits. Raises `ConfigError` if the source has no such domain, or
+        no other one, or no training or test samples of it."""
         train, test = splits.train, splits.test
         if train.domain is None or test.domain is None:
             raise ConfigError(f"{_KEY} = {name!r}: {source} has no domains; hold out clients: {{share: 0.2}}")
         if name not in train.domains:
-            raise ConfigError(
-                f"{_KEY} = {name!r}: {suggest_name(name, train.domains)}; {source} has {', '.join(train.domains)}"
-            )
+            domains = ", ".join(train.domains)
+            raise ConfigError(f"{_KEY} = {name!r}: {suggest_name(name, train.domains)}; {source} has {domains}")
         index = train.domains.index(name)
         is_left_out = train.domain.numpy() == index, test.domain.numpy() == index
         rows = [np.flatnonzero(of) for of in (*is_left_out, ~is_left_out[0], ~is_left_out[1])]
@@ -177,28 +162,14 @@ class LeftOutDomain:
         return LeftOutDomain(name, index, *rows)
 
     def labels_of_others(self, data: Dataset, rows: Indices) -> Dataset:
-        """Return the labels of samples of the other domains, whose numbers close the gap.
-
-        Args:
-            data: the set.
-            rows: row numbers of the samples [n], all of them from other domains.
-        """
+        """Return the labels of the rows of `data` from other domains, whose numbers close the gap."""
         assert data.domain is not None, "a source with domains"
         domain = data.domain.numpy()[rows]
         names = tuple(name for name in data.domains if name != self.name)
         return labels_only(data.y.numpy()[rows], data.classes, domain - (domain > self.index), names)
 
-    def test_set_of_others(self, test: Dataset) -> Dataset:
-        """Return the test samples of the other domains."""
-        return test.take(torch.from_numpy(self.other_test))
-
     def add_to(self, scenario: Scenario, newcomer: Scenario) -> Scenario:
-        """Return a scenario with the domain as its only newcomer.
-
-        Args:
-            scenario: the scenario of the other domains.
-            newcomer: a scenario of one client that holds the domain.
-        """
+        """Return a scenario with the domain as its only newcomer (a scenario of one client)."""
         note = (
             f"domain {self.name} never trains ({len(self.train):,} training samples); the {scenario.clients} clients "
             "hold the other domains"

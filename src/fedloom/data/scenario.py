@@ -133,8 +133,8 @@ class Scenario:
         return digest.hexdigest()[:DIGITS]
 
     def dealt_digest(self) -> str:
-        """Hash (16 hex digits) of what was dealt, by which a run folder knows its data again: as `digest`, with all
-        names, domains and tested rows.
+        """Hash (16 hex digits) of the dealt data with all names, domains and tested rows, by which a run folder knows
+        its data.
 
         Samples of a known source (`source_digest`) are not hashed again after skews: the config determines how skews
         change them, but processors may round differently.
@@ -180,7 +180,7 @@ _SAMPLES = 500  # of each domain, for its figures of feature shift
 
 @dataclass(frozen=True, slots=True)
 class LabelSkew:
-    """Figures over the clients that hold samples.
+    """Measures over the clients that hold samples.
 
     total_variation: mean over pairs of clients of 1/2 sum_c |p_k(c) - p_q(c)|, in [0, 1]. classes_per_client: mean
     number of classes held. imbalance: largest class / smallest class over all clients (inf if one is empty).
@@ -196,26 +196,23 @@ class LabelSkew:
 
 
 def label_skew(views: Views, labels: Indices, num_classes: int, max_pairs: int = 500) -> LabelSkew:
-    """Measure the label skew of views into samples with `labels` [n].
+    """Measure the label skew of views into samples with `labels` [n] of num_classes classes.
 
-    The total variation is taken over all pairs among at most `max_pairs`, evenly spaced clients; all other figures
-    over all clients. Time and memory grow with samples and clients, not with clients x classes.
+    The total variation is taken over all pairs among at most `max_pairs` evenly spaced clients. Time and memory grow
+    with samples and clients, not with clients x classes.
     """
     sizes, held_labels = views.sizes, labels[views.order]
     totals, clients_with_samples = np.bincount(held_labels, minlength=num_classes), np.flatnonzero(sizes)
-    class_client_pairs = len(
-        np.unique(views.holders() * num_classes + held_labels)
-    )  # (client, class) with at least one sample
+    class_client_pairs = len(np.unique(views.holders() * num_classes + held_labels))  # with at least one sample
     chosen: list[int] = evenly_spaced(clients_with_samples, max_pairs).tolist()
     shares = [np.bincount(labels[views[k]], minlength=num_classes) / sizes[k] for k in chosen]
     distances = [total_variation(shares[k + 1 :], shares[k]) for k in range(len(shares) - 1)]
+    held = len(clients_with_samples)
     return LabelSkew(
         total_variation=float(np.concatenate(distances).mean()) if distances else 0.0,
-        classes_per_client=class_client_pairs / len(clients_with_samples) if len(clients_with_samples) else 0.0,
+        classes_per_client=class_client_pairs / held if held else 0.0,
         imbalance=float(totals.max() / totals.min()) if totals.min() > 0 else float("inf"),
-        size_ratio=float(sizes.max() / sizes[clients_with_samples].min())
-        if len(clients_with_samples)
-        else float("inf"),
+        size_ratio=float(sizes.max() / sizes[clients_with_samples].min()) if held else float("inf"),
         empty_clients=tuple(np.flatnonzero(sizes == 0).tolist()),
         empty_classes=tuple(np.flatnonzero(totals == 0).tolist()),
     )

@@ -84,13 +84,8 @@ class Views:
         return Views(self.order, np.array([0, len(self.order)], np.int64))
 
     def class_counts(self, labels: Indices, num_classes: int, first: int | None = None) -> Indices:
-        """Count samples per client and class [N, C], int64.
-
-        Args:
-            labels: labels of the set that the views refer to [n], int64.
-            num_classes: C.
-            first: count only the first clients, at their cost alone; None counts all.
-        """
+        """Count samples per client and class [N, C], int64, of the first clients (None: all). labels: [n] of the whole
+        set."""
         clients = len(self) if first is None else min(first, len(self))
         owner = np.repeat(np.arange(clients), self.sizes[:clients])
         held = labels[self.order[: self.offsets[clients]]]
@@ -119,13 +114,8 @@ def even_sizes(total: int, parts: int) -> Indices:
 
 
 def hold_out(views: Views, share: ArrayLike, rng: np.random.Generator) -> tuple[Views, Views]:
-    """Shuffle each view and hold out floor(share * n_k) samples; return (remaining, held out).
-
-    Args:
-        views: rows of each client k, n_k of them.
-        share: one number in [0, 1], or one per client [N].
-        rng: shuffles.
-    """
+    """Shuffle each view and hold out floor(share * n_k) samples; return (remaining, held out). share: one number in [0,
+    1], or one per client [N]."""
     shuffled = _sorted(views, rng.random(len(views.order)))
     held_counts = np.floor(np.asarray(share) * views.sizes).astype(np.int64)
     is_held_out = _positions(views) < np.repeat(held_counts, views.sizes)
@@ -137,23 +127,14 @@ def split_three(
 ) -> tuple[Views, Views, Views]:
     """Split each client's samples by class into (train, val, test).
 
-    In each split, a class has its share of the client's samples up to one sample.
-
-    Args:
-        views: rows of each client k, n_k of them.
-        labels: labels of all samples [n], int64.
-        num_classes: C.
-        val: share of validation samples; a client gives floor(val * n_k).
-        test: share of test samples; a client gives floor(test * n_k).
-        rng: shuffles.
+    In each split, a class has its share of the client's samples up to one sample. A client gives floor(val * n_k) and
+    floor(test * n_k) samples to the last two. labels: of all samples [n], of num_classes classes.
     """
     groups = views.holders() * num_classes + labels[views.order]  # (client, class) of each sample
     shuffled = np.lexsort((rng.random(len(groups)), groups))
     present_groups, first, sizes = np.unique(groups[shuffled], return_index=True, return_counts=True)
     rank = np.arange(len(groups)) - np.repeat(first, sizes)
-    offset = np.repeat(
-        rng.random(len(present_groups)), sizes
-    )  # one per (client, class): no class comes first as a rule
+    offset = np.repeat(rng.random(len(present_groups)), sizes)  # random, or else one class would always come first
     # Spread every class evenly over [0, 1); any interval of positions then holds each class in its share.
     position = np.empty(len(groups))
     position[shuffled] = (rank + offset) / np.repeat(sizes, sizes)
@@ -169,26 +150,17 @@ def matched_tests(
     """Draw for each client as many test samples in its own label mix as there are, see `matched_counts`.
 
     Views may overlap. Returns the id of the first client that holds a class without test samples, if there is one.
-
-    Args:
-        views: training rows of each client.
-        labels: labels of the training set [n], int64.
-        test_labels: labels of the test set [m], int64.
-        num_classes: C.
-        rng: draws the test samples.
+    labels, test_labels: of the whole training set [n] and test set [m], of num_classes classes.
     """
     members = [np.flatnonzero(test_labels == label) for label in range(num_classes)]
-    available, test_rows = np.array([len(class_rows) for class_rows in members]), []
+    available, test_rows = np.array([*map(len, members)]), []
     for client in range(len(views)):
         class_counts = np.bincount(labels[views[client]], minlength=num_classes)
         test_counts = matched_counts(class_counts, available)
         if class_counts.any() and not test_counts.any():
             return client
-        test_rows.append(
-            np.concatenate(
-                [rng.permutation(class_rows)[:count] for class_rows, count in zip(members, test_counts, strict=True)]
-            )
-        )
+        drawn = [rng.permutation(rows)[:count] for rows, count in zip(members, test_counts, strict=True)]
+        test_rows.append(np.concatenate(drawn))
     return Views.from_lists(test_rows)
 
 

@@ -19,8 +19,8 @@ _PART = re.compile(
 )
 _FILLER_WORD = re.compile(rf"(?:{_AFFIX})s?|the|of|for|files?")
 
+# What `part_of` returns for names that consist of a part alone, such as "Train" or "test_images".
 BARE_PARTS = {(part, "") for part in ("train", "val", "test")}
-"""Results of `part_of` for names that consist of a part alone, such as "Train" or "test_images"."""
 
 
 def part_of(folder: str) -> tuple[str, str] | None:
@@ -43,19 +43,13 @@ def part_of(folder: str) -> tuple[str, str] | None:
 def find_parts(folders: Sequence[str], top: str, origin: str) -> dict[str, str]:
     """Return the folder of each part if there are matching training and test (or validation) folders; else {}.
 
-    Numbers must agree ("train_1", "test_1"), unless no pair of folders agrees ("train2017", "val2014").
-    Raises `DataError` for two training folders, or two test folders.
-
-    Args:
-        folders: names of the folders side by side.
-        top: prefix of the folder around them, for messages.
-        origin: name of the set in messages.
+    Numbers must agree ("train_1", "test_1"), unless no pair of folders agrees ("train2017", "val2014"). folders: names
+    below the folder `top`. Raises `DataError`, with the set as origin, for two folders of one part.
     """
     for ignored in ("", r"\d"):
         folders_by_words: dict[str, dict[str, list[str]]] = {}
         for folder in folders:
-            match = part_of(folder)
-            if match is not None:
+            if (match := part_of(folder)) is not None:
                 other_words = re.sub(ignored, "", match[1]).strip() if ignored else match[1]
                 folders_by_words.setdefault(other_words, {}).setdefault(match[0], []).append(folder)
         complete = [parts for parts in folders_by_words.values() if "train" in parts and len(parts) > 1]
@@ -76,25 +70,19 @@ def find_parts(folders: Sequence[str], top: str, origin: str) -> dict[str, str]:
 def refuse_unclear_parts(folders: Sequence[str], below: Sequence[str], top: str, origin: str) -> None:
     """Raise `DataError` if all folders are parts, but one part is missing or their names belong to different sets.
 
-    A class may be called "train" if it holds pictures, as the other classes do.
-
-    Args:
-        folders: names of the folders side by side.
-        below: names of the pictures, relative to `top`.
-        top: prefix of the folder around them, for messages.
-        origin: name of the set in messages.
+    A class may be called "train" if it holds pictures, as the other classes do. below: pictures relative to `top`, the
+    folder around `folders`.
     """
     matches = [part_of(folder) for folder in folders]
     parts = {match[0] for match in matches if match is not None}
     if all(matches) and "train" in parts and len(parts) > 1:
         examples = ", ".join(f"{top}{folder}/" for folder in folders[:3])
         raise DataError(f"{origin}: {examples} look like parts of different sets; call them train and test")
-    part_folders = {
-        folder: match[0] for folder, match in zip(folders, matches, strict=True) if match in BARE_PARTS and match
-    }
-    folders_with_pictures = {name.partition("/")[0] for name in below if name.count("/") == 1}
-    class_folders = folders_with_pictures - set(part_folders)
-    if not part_folders or class_folders or (len(folders) > 1 and folders_with_pictures & set(part_folders)):
+    pairs = zip(folders, matches, strict=True)
+    part_folders = {folder: match[0] for folder, match in pairs if match is not None and match in BARE_PARTS}
+    with_pictures = {name.partition("/")[0] for name in below if name.count("/") == 1}
+    has_classes = with_pictures - {*part_folders} or (len(folders) > 1 and with_pictures & {*part_folders})
+    if not part_folders or has_classes:
         return
     folder, part = next(iter(part_folders.items()))
     missing = f"{top}val/ or {top}test/" if part == "train" else f"{top}train/"
@@ -104,12 +92,8 @@ def refuse_unclear_parts(folders: Sequence[str], below: Sequence[str], top: str,
 def find_parts_below_classes(below: Sequence[str], top: str, origin: str) -> dict[str, str]:
     """Return the part of each folder name if every class folder holds training and test folders; else {}.
 
-    Raises `DataError` if only some pictures lie in such folders, and if these hold class folders themselves.
-
-    Args:
-        below: names of the pictures, relative to `top`.
-        top: prefix of the folder around the class folders, for messages.
-        origin: name of the set in messages.
+    below: pictures relative to `top`, the folder around the class folders. Raises `DataError`, with the set as origin,
+    if only some pictures lie in such folders, and if these hold class folders themselves.
     """
     parts: dict[str, str] = {}
     subfolders: dict[str, set[str]] = {}
@@ -148,7 +132,7 @@ _SHOWN_NAMES = 5  # folders and classes in a note
 
 @dataclass(frozen=True, slots=True)
 class ClassFolders:
-    """The pictures of each part, with notes on files that are not read. test: None without test pictures."""
+    """The pictures of each part (test: None without test pictures), with notes on files that are not read."""
 
     train: LabelledFiles
     test: LabelledFiles | None
@@ -200,15 +184,14 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
                 [(name, label) for name, label in train if part_by_name[name] == part] for part in ("train", test_part)
             )
     if len(class_names) == 1:
-        raise DataError(
-            f"{origin}: all pictures are of one class, '{class_names[0]}'; need folders of two classes or more"
-        )
+        only = f"all pictures are of one class, '{class_names[0]}'"
+        raise DataError(f"{origin}: {only}; need folders of two classes or more")
     used = {name for name, _ in (*train, *(test or ()))}
     return ClassFolders(train, test, tuple(class_names), _unread_notes(names, used, top, roots))
 
 
 def _choose_test_folder(part_folders: dict[str, str], below: Sequence[str]) -> str:
-    """The test folder, or the validation folder where test pictures are missing or lie in no class folders."""
+    """Return the test folder, or the validation folder where test pictures are missing or lie in no class folders."""
     candidates = [part_folders[part] for part in ("test", "val") if part in part_folders]
     with_classes = [folder for folder in candidates if any(_has_subfolder(name, f"{folder}/") for name in below)]
     return (with_classes or candidates)[0]
@@ -217,14 +200,8 @@ def _choose_test_folder(part_folders: dict[str, str], below: Sequence[str]) -> s
 def list_classes(
     names: Iterable[str], below: str, classes: Sequence[str] | None, origin: str
 ) -> tuple[LabelledFiles, list[str]]:
-    """List the pictures in class folders at any depth, and the class names.
-
-    Args:
-        names: names of all files, with / between folders.
-        below: the folder around the class folders; "" for the top.
-        classes: as for `find_class_folders`.
-        origin: name of the set in messages.
-    """
+    """List the pictures in class folders at any depth of the folder `below` ("" for the top), and the class names;
+    `classes` and `origin` as in `find_class_folders`."""
     labelled, class_names, _ = _classes_below(names, below, classes, origin, wrapped=False)
     return labelled, class_names
 
@@ -232,10 +209,8 @@ def list_classes(
 def _classes_below(
     names: Iterable[str], below: str, classes: Sequence[str] | None, origin: str, *, wrapped: bool
 ) -> tuple[LabelledFiles, list[str], str]:
-    """`list_classes`, and the folder around the class folders as a prefix.
-
-    wrapped: a single folder around all class folders is no class, unless `classes` has its name.
-    """
+    """Return what `list_classes` does, and the folder around the class folders as a prefix. wrapped: a single folder
+    around all class folders is no class, unless `classes` has its name."""
     prefix = f"{below}/" if below else ""
     pictures = [name for name in names if _has_subfolder(name, prefix) and is_image(name)]
     if wrapped:
@@ -260,14 +235,8 @@ def _classes_below(
 def missing_classes(
     train: LabelledFiles, test: LabelledFiles, classes: Sequence[str], suffix: str = ""
 ) -> tuple[str, ...]:
-    """Return one note for each part that lacks pictures of some classes.
-
-    Args:
-        train: names and labels of the training pictures.
-        test: names and labels of the test pictures.
-        classes: names of the C classes.
-        suffix: words after the part's name.
-    """
+    """Return a note for each part, `train` and `test`, that lacks pictures of some `classes`. suffix: words after the
+    part's name."""
     notes = []
     for part, labelled in (("training", train), ("test", test)):
         present = {label for _, label in labelled}
@@ -278,14 +247,8 @@ def missing_classes(
 
 
 def class_name_notes(train: LabelledFiles, test: LabelledFiles, classes: Sequence[str], origin: str) -> tuple[str, ...]:
-    """Return notes on class folders that look alike, or whose names usually stand for a missing value.
-
-    Args:
-        train: names and labels of the training pictures.
-        test: names and labels of the test pictures.
-        classes: names of the C classes.
-        origin: name of the set in messages.
-    """
+    """Return notes on `classes` that look alike, or whose names usually stand for a missing value. train, test: the
+    labelled pictures of the set `origin`."""
     of_label = Counter(label for _, label in (*train, *test))
     counts = {name: of_label[label] for label, name in enumerate(classes)}
     marks = missing_marks(counts)
@@ -300,10 +263,8 @@ def class_name_notes(train: LabelledFiles, test: LabelledFiles, classes: Sequenc
 
 
 def _refuse_nested_classes(pictures: Sequence[str], root: str, classes: Sequence[str] | None, origin: str) -> None:
-    """Raise `DataError` if the folders below `root` hold no pictures themselves, but folders of the same names.
-
-    These may be hospitals that hold the classes, or classes that hold hospitals. `classes` says which ones they are.
-    """
+    """Raise `DataError` if the folders below `root` hold no pictures themselves, but folders of the same names:
+    hospitals with classes, or classes with hospitals. `classes` tells which."""
     paths = [name[len(root) :].split("/") for name in pictures]
     if classes is not None or any(len(path) < 3 for path in paths):
         return
@@ -324,7 +285,7 @@ def _has_subfolder(name: str, prefix: str) -> bool:
 
 
 def _common_folders(pictures: Sequence[str], except_for: Sequence[str] = ()) -> str:
-    """The folders around all class folders, as a prefix ("data/images/"), up to one of the names `except_for`."""
+    """Return the folders around all class folders as a prefix ("data/images/"), up to one of the names `except_for`."""
     prefix = ""
     while True:
         paths = [name[len(prefix) :].split("/") for name in pictures if name.startswith(prefix)]
@@ -338,14 +299,11 @@ def _common_folders(pictures: Sequence[str], except_for: Sequence[str] = ()) -> 
 
 
 def _unread_notes(names: Sequence[str], used: set[str], top: str, roots: Sequence[str]) -> tuple[str, ...]:
-    """Notes on files that are not read: pictures by folder, other files by suffix, and folders without a picture
-    that are siblings of class folders (below one of `roots`).
-    """
+    """Return notes on files that are not read, and on siblings of class folders (below `roots`) without a picture."""
     unread = [name for name in names if name not in used and name.rpartition("/")[2].lower() not in _SYSTEM_FILES]
     pictures = [name for name in unread if is_image(name)]
-    suffixes = Counter(
-        PurePosixPath(name).suffix.lower() or "without a suffix" for name in unread if not is_image(name)
-    )
+    others = (PurePosixPath(name) for name in unread if not is_image(name))
+    suffixes = Counter(path.suffix.lower() or "without a suffix" for path in others)
     notes = []
     if pictures:
         by_folder = Counter(f"{name.removeprefix(top).rpartition('/')[0].partition('/')[0]}/" for name in pictures)
@@ -363,10 +321,9 @@ def _unread_notes(names: Sequence[str], used: set[str], top: str, roots: Sequenc
 
 
 def _subfolders(names: Iterable[str], roots: Sequence[str]) -> set[str]:
-    """The folders directly below `roots` that hold one of the files."""
-    return {
-        root + name[len(root) :].partition("/")[0] for root in roots for name in names if _has_subfolder(name, root)
-    }
+    """Return the folders directly below `roots` that hold one of the files."""
+    below = ((root, name[len(root) :]) for root in roots for name in names if _has_subfolder(name, root))
+    return {root + path.partition("/")[0] for root, path in below}
 
 
 def _shortened(names: Sequence[str]) -> str:

@@ -75,7 +75,7 @@ class JoinedSources(ImageSource):
         return self
 
     def domain_sources(self) -> dict[str, Source]:
-        """The sources of the parts by domain name, in order."""
+        """Return the sources of the parts by domain name, in order."""
         sources: dict[str, Source] = {}
         for part in self.parts:
             keys = {"source": part} if isinstance(part, str) else dict(part)
@@ -91,7 +91,7 @@ class JoinedSources(ImageSource):
         return tuple(self.domain_sources())
 
     def files(self) -> Sequence[Path]:
-        """The files of all parts. Raises one `DataError` that lists the missing files of every part."""
+        """List the files of all parts. Raises one `DataError` with the missing files of every part."""
         paths: list[Path] = []
         absent: list[str] = []
         for part in self.domain_sources().values():
@@ -139,7 +139,8 @@ class JoinedSources(ImageSource):
         return reference.train.classes
 
     def _choose(self, name: str, splits: Splits) -> Rows:
-        """Row numbers of a domain's training and test samples; with `pool_splits` counted over train, then test."""
+        """Return row numbers of a domain's training and test samples; with `pool_splits` counted over train,
+        then test."""
         rng = np.random.default_rng([0, zlib.crc32(name.encode())])  # a domain's rows do not depend on the others
         if self.pool_splits:
             labels = np.concatenate([splits.train.y.numpy(), splits.test.y.numpy()])
@@ -149,7 +150,7 @@ class JoinedSources(ImageSource):
         return first_rows(train, self.per_domain, name), test
 
     def _samples(self, splits: Splits, rows: np.ndarray, side: int) -> Rows:
-        """Pixels [n, c, h, w] and labels [n] of row numbers from `_choose`."""
+        """Return pixels [n, c, h, w] and labels [n] of row numbers from `_choose`."""
         parts = [(splits.train, splits.test)[side]] if not self.pool_splits else [splits.train, splits.test]
         x = np.empty((len(rows), *parts[0].input_shape), parts[0].x.numpy().dtype)
         y = np.empty(len(rows), np.int64)

@@ -146,16 +146,13 @@ class HuggingFace(ImageSource):
         return data[name]
 
     def _labels(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
-        """Class ids of each part and the class names: those that the training set states, else its training labels.
-
-        Where parts state names, labels are matched by name: the ids of a test set may have another order.
-        """
+        """Return class ids of each part and the class names: those that the training set states, else its training
+        labels. Where parts state names, labels are matched by name: the ids of a test set may have another order."""
         columns = [list(self._column(part, self.label)) for part in data]
         wrong = next((v for values in columns for v in values if not isinstance(v, int | str)), 0)
         if not isinstance(wrong, int | str):
-            raise DataError(
-                f"source hf: {self.dataset} ({self.label}): {wrong!r:.60} is no label; need integers or words"
-            )
+            problem = f"{wrong!r:.60} is no label; need integers or words"
+            raise DataError(f"source hf: {self.dataset} ({self.label}): {problem}")
         origins = [f"source hf: {self.dataset} ({part}: {self.label})" for part in ("train", "test")]
         stated = [getattr(part.features[self.label], "names", None) for part in data]
         if all(names is None for names in stated):
@@ -169,7 +166,8 @@ class HuggingFace(ImageSource):
         return ids, tuple(map(str, classes))
 
     def _pixels(self, data: list[Any], notes: list[str]) -> list[np.ndarray]:
-        """Pixels [n, channels, size, size] of each part: uint8, or float32 where one has more than 256 levels."""
+        """Return pixels [n, channels, size, size] of each part: uint8, or float32 where one has more than 256
+        levels."""
         pictures, arrays = PictureNotes(), {}
         for part, rows in enumerate(data):
             key = str(part)
@@ -209,9 +207,8 @@ class HuggingFace(ImageSource):
 
 
 def as_stored(data: Any) -> tuple[Any, str]:
-    """A `datasets.Dataset` without its output format (torch, numpy, ...), which would hand out other kinds of values;
-    and a note where that was a function of the user's.
-    """
+    """Return a `datasets.Dataset` without its output format (torch, numpy, ...), which would hand out other kinds of
+    values, and a note where that was a function of the user's."""
     kind = (getattr(data, "format", None) or {}).get("type")
     if kind is None or not hasattr(data, "with_format"):
         return data, ""
@@ -240,7 +237,7 @@ def encoded_pictures(data: Any, name: str) -> Iterator[Any]:
 def _ids_by_name(
     labels: Sequence[int | str], stated: Sequence[str] | None, origin: str, classes: Sequence[str], same: bool
 ) -> np.ndarray:
-    """Class ids of labels that are words, or indices into the names `stated`; `same`: these are the classes."""
+    """Return class ids of labels that are words, or indices into the names `stated`; `same`: these are the classes."""
     if same:
         return np.array(labels, np.int64)  # ids outside the names are refused later, with those of other sources
     if stated is None and not all(isinstance(label, str) for label in labels):

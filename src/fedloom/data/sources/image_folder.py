@@ -35,19 +35,9 @@ def decode_parts(
     channels: int,
     allocate: Allocator,
 ) -> ParsedSplits:
-    """Decode both parts, in the order of the lists; see `fedloom.data.sources.pixels.decode_into`.
-
-    Args:
-        files: the folder or archive.
-        train: names and labels of the training pictures.
-        test: names and labels of the test pictures.
-        classes: names of the C classes.
-        size: height and width of the pixels, to which pictures are fitted.
-        channels: 1 for grey, 3 for colour.
-        allocate: makes the arrays [n, channels, size, size], uint8.
-
-    Raises `DataError` for a picture that is listed twice, or that cannot be decoded.
-    """
+    """Decode the pictures of both parts from a folder or archive, in the order of the lists, into uint8 [n, channels,
+    size, size] made by `allocate`; see `fedloom.data.sources.pixels.decode_into`. train, test: names and labels, of
+    `classes`. Raises `DataError` for a picture that is listed twice, or that cannot be decoded."""
     arrays = {"train.x": train, "test.x": test}
     pixels = {key: allocate(key, (len(listed), channels, size, size), np.uint8) for key, listed in arrays.items()}
     rows = {name: (key, row) for key, listed in arrays.items() for row, (name, _) in enumerate(listed)}
@@ -69,17 +59,10 @@ def parse_class_folders(
     classes: Sequence[str] | None = None,
     test_share: float = 0.2,
 ) -> ParsedSplits:
-    """Make a set from class folders, see `find_class_folders`.
+    """Make a set from class folders, see `find_class_folders` (also for `classes`) and `decode_parts`.
 
-    The training set is shuffled: its first samples are a fair sample of the whole.
-
-    Args:
-        files: the folder or archive.
-        size: height and width of the pixels, to which pictures are fitted.
-        channels: 1 for grey, 3 for colour.
-        allocate: makes the arrays of pixels.
-        classes: allowed names of class folders, in the order of their labels; None takes all folders, sorted.
-        test_share: share of each class, in (0, 1), that becomes the test set (seed 0) where there is no test part.
+    The training set is shuffled: its first samples are a fair sample of the whole. Where there is no test part, it is
+    `test_share` of each class (seed 0).
     """
     origin = str(files.path)
     listed = find_class_folders(files.names(), classes, origin)

@@ -27,10 +27,8 @@ _LONGEST_HEADER = 10_000  # bytes, as numpy itself allows
 
 
 def read_npz(path: Path, keys: Sequence[str] = _KEYS) -> dict[str, np.ndarray]:
-    """All arrays of an .npz that must hold `keys`. Object arrays are refused, never unpickled.
-
-    What headers and the archive's directory state is compared before anything is read: memory and time are bounded.
-    """
+    """Return all arrays of an .npz that must hold `keys`. Object arrays are refused, never unpickled. Headers are
+    compared with the archive's directory (`path`) before anything is read: memory and time are bounded."""
     require_regular(path)
     try:
         if not zipfile.is_zipfile(path) and path.exists():
@@ -57,7 +55,7 @@ def read_npz(path: Path, keys: Sequence[str] = _KEYS) -> dict[str, np.ndarray]:
 
 
 def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
-    """Raises `ValueError` for an array whose header is not the size of its data."""
+    """Raise `ValueError` for an array whose header does not fit the size of its data."""
     with archive.open(member) as stream:
         start = stream.read(12)
     is_version_one = start[6:7] == b"\x01"
@@ -77,13 +75,8 @@ def _check_header(archive: zipfile.ZipFile, member: zipfile.ZipInfo) -> None:
 
 
 def channels_first(x: np.ndarray, allocate: Allocator | None = None, name: str = "") -> np.ndarray:
-    """Return channels-last images and volumes (see `channels_last`) as [n, c, ...]; anything else unchanged.
-
-    Args:
-        x: samples.
-        allocate: makes the array of the result, from its name, shape and dtype; None takes memory.
-        name: the array's name.
-    """
+    """Return channels-last images and volumes (see `channels_last`) as [n, c, ...], in an array `name` made by
+    `allocate` or in memory; other `x` unchanged."""
     if x.ndim < 4 or not x.size or not channels_last(x.shape[1:]):
         return x
     n, *size, c = x.shape
@@ -93,7 +86,7 @@ def channels_first(x: np.ndarray, allocate: Allocator | None = None, name: str =
 
 
 def channels_last(shape: tuple[int, ...]) -> bool:
-    """Whether samples of this shape are [h, w, c] (or [d, h, w, c]) rather than [c, h, w].
+    """Tell whether samples of this shape are [h, w, c] (or [d, h, w, c]) rather than [c, h, w].
 
     The channel axis is the one end of length 1 or 3; failing that, an end whose other two sides are equal (32 x 32 x 8)
     or at least twice as long. Unclear shapes are taken as [c, h, w]; see `layout_notes`.
@@ -102,7 +95,7 @@ def channels_last(shape: tuple[int, ...]) -> bool:
 
 
 def layout_notes(shape: tuple[int, ...]) -> tuple[str, ...]:
-    """A note on samples of this shape if it does not say where their channels are."""
+    """Return a note on samples of this shape if it does not say where their channels are."""
     first, last = _ends(shape) if len(shape) > 2 else (True, False)
     if first != last:
         return ()
@@ -110,7 +103,7 @@ def layout_notes(shape: tuple[int, ...]) -> tuple[str, ...]:
 
 
 def _ends(shape: tuple[int, ...]) -> tuple[bool, bool]:
-    """Whether the first axis may be that of channels, and whether the last one may be."""
+    """Tell whether the first axis may be that of channels, and whether the last one may be."""
     tests: tuple[Callable[[int, tuple[int, ...]], bool], ...] = (
         lambda c, _: c in (1, 3),
         lambda _, sides: len(set(sides)) == 1,
@@ -125,14 +118,9 @@ def _ends(shape: tuple[int, ...]) -> tuple[bool, bool]:
 
 
 def parse_npz(path: Path, allocate: Allocator, classes: Sequence[str] | None = None) -> ParsedSplits:
-    """Make a set from `x_train, y_train, x_test, y_test` and, if there, `classes`.
-
-    Args:
-        path: the .npz file.
-        allocate: makes the arrays whose axes change.
-        classes: names of the classes, unless the file has them; None takes those that the labels have
-            (`fedloom.data.labels.class_ids`).
-    """
+    """Make a set from `x_train, y_train, x_test, y_test` of the file `path` and, if there, `classes`, which come before
+    the argument `classes`; without any, classes are those of the labels. Arrays whose axes change are made by
+    `allocate`."""
     arrays = read_npz(path)
     named = arrays.get("classes")
     if named is not None:
@@ -173,24 +161,16 @@ ArrayLike = Any
 
 
 def as_array(value: ArrayLike, origin: str, pictures: PictureNotes | None = None) -> np.ndarray:
-    """Convert to an array; Pillow pictures and tensors with gradients are accepted.
-
-    Args:
-        value: an array, a picture, a tensor, or a list of such.
-        origin: name of the values in messages.
-        pictures: counts the pictures that are read.
-
-    Raises `DataError` for masked values, whose mask would be lost, for sparse arrays, and for values of other types.
-    """
+    """Convert a value or a list to an array; Pillow pictures (counted in `pictures`) and tensors with gradients are
+    accepted. Raises `DataError`, with the origin, for masked values, whose mask would be lost, for sparse arrays,
+    and for values of other types."""
     try:
         if isinstance(value, list | tuple) and any(map(_needs_conversion, value)):
             return np.asarray([as_array(element, origin, pictures) for element in value])
         if isinstance(value, np.ma.MaskedArray):
-            count = int(np.ma.getmaskarray(value).sum())
-            if count:
-                raise DataError(
-                    f"{origin}: {count:,} of {value.size:,} values are masked; fill them, or leave their samples out"
-                )
+            if count := int(np.ma.getmaskarray(value).sum()):
+                masked = f"{count:,} of {value.size:,} values are masked"
+                raise DataError(f"{origin}: {masked}; fill them, or leave their samples out")
             return np.asarray(value.data)
         if _is_picture(value):
             return image_pixels(value, origin, None, PictureNotes() if pictures is None else pictures)

@@ -48,30 +48,28 @@ class PictureNotes:
         self._first.setdefault(kind, name)
 
     def sentences(self, *, with_depth: bool = True) -> tuple[str, ...]:
-        """One sentence for each kind that occurred among the pictures that were read.
-
-        Args:
-            with_depth: also how many levels they have, which decides how the pixels of a set are kept.
-        """
+        """Return a sentence for each kind of oddity that occurred. with_depth: also on the number of levels."""
         return tuple(sentence for _, _, sentence in self.by_kind(with_depth=with_depth))
 
     def by_kind(self, *, with_depth: bool = True) -> list[tuple[str, int, str]]:
-        """Kind, number of pictures and sentence of each kind that occurred; `with_depth` as for `sentences`."""
+        """Return kind, number of pictures and sentence of each kind that occurred; `with_depth` as for `sentences`."""
         counts = dict(self._counts)
         if not with_depth:
             counts.pop("deep", None)
         if counts.get("dark") != counts.get("deep"):  # some use the whole range: no sign of 12 bits
             counts.pop("dark", None)
+        shown = {
+            kind: (f"{counts[kind]:,} of {self.total:,}", self._first[kind]) for kind in _SENTENCES if kind in counts
+        }
         return [
-            (kind, counts[kind], text.format(count=f"{counts[kind]:,} of {self.total:,}", first=self._first[kind]))
-            for kind, text in _SENTENCES.items()
-            if kind in counts
+            (kind, counts[kind], _SENTENCES[kind].format(count=count, first=first))
+            for kind, (count, first) in shown.items()
         ]
 
 
-WHITE = 255.0
-"""Pixels reach from 0 to this: as bytes, or as real numbers where a picture has more than 256 levels."""
+WHITE = 255.0  # pixels reach from 0 to this, as bytes or (with more than 256 levels) as real numbers
 
+# Pillow is asked for these formats alone: its reader of EPS would start Ghostscript.
 SUFFIXES = {
     "PNG": (".png",),
     "JPEG": (".jpg", ".jpeg", ".jpe", ".jfif"),
@@ -81,17 +79,14 @@ SUFFIXES = {
     "TIFF": (".tif", ".tiff"),
     "PPM": (".ppm", ".pgm", ".pbm", ".pnm"),
 }
-"""The formats that are read. Pillow is asked for no other: its reader of EPS would start Ghostscript."""
-
 _MOST_PIXELS = 64_000_000
 _LUMA = np.array((0.299, 0.587, 0.114), np.float32)
 _OTHER_BYTE = {";16L": ";16B", ";16B": ";16L", ";16N": ";16B" if sys.byteorder == "little" else ";16L"}
 _BITS_PER_SAMPLE, _PHOTOMETRIC, _WHITE_IS_ZERO = 258, 262, 0  # of TIFF
 _ORIENTATION = 0x0112  # of EXIF; 1 is upright
 _FLAT = 8  # of 255: a picture whose colours differ by no more shows nothing in them
-
+# The mode to which each mode of Pillow is converted first (others: RGB). Palettes may be transparent.
 _MODES = {"1": "L", "L": "L", "LA": "LA", "La": "LA", "RGBA": "RGBA", "P": "RGBA", "PA": "RGBA", "RGBa": "RGBA"}
-"""Modes of Pillow by the mode that they are converted to first; all others become RGB. Palettes may be transparent."""
 
 
 def read_pixels(
@@ -99,15 +94,8 @@ def read_pixels(
 ) -> np.ndarray:
     """Return the pixels in the bytes of a picture file, as `image_pixels` does.
 
-    Args:
-        raw: contents of the file.
-        label: name of the file in messages.
-        channels: 1 for grey, 3 for colour; None keeps those of the picture.
-        notes: counts oddities of pictures.
-        size: height and width of the pixels, to which the picture is fitted; None keeps its own.
-
-    Raises `DataError` naming `label` for bytes that are no picture of a format in `SUFFIXES`, that are damaged, and
-    that hold more than 64 million pixels.
+    Raises `DataError` naming `label` for `raw` bytes that are no picture of a format in `SUFFIXES`, that are damaged,
+    or that hold more than 64 million pixels. channels, notes, size: as there.
     """
     from PIL import Image, UnidentifiedImageError
 
@@ -152,9 +140,9 @@ def image_pixels(
 
     Args:
         image: the opened picture.
-        label: name of the picture in messages.
+        label: its name in messages.
         channels: 1 for grey [h, w], 3 for colour; None keeps grey pictures grey and makes all others colour.
-        notes: counts oddities of pictures.
+        notes: counts oddities.
         size: resized bilinearly to size x size; None keeps its size.
         lower_bytes: the lower bytes of colours with 16 bits, where `image` has the upper ones.
 
@@ -188,7 +176,7 @@ def _deep_pixels(
     size: int | None,
     lower_bytes: Image.Image | None,
 ) -> np.ndarray:
-    """`image_pixels` of pictures with more than 8 bits per channel: float32."""
+    """Return float32 pixels of pictures with more than 8 bits per channel."""
     from PIL import Image
 
     if lower_bytes is None:
@@ -222,7 +210,7 @@ def _resized(image: Image.Image, size: int) -> Image.Image:
 
 
 def _upright(image: Image.Image, label: str, notes: PictureNotes) -> Image.Image:
-    """The picture as its EXIF orientation says; as it is stored where that block is damaged (counted)."""
+    """Return the picture as its EXIF orientation says; as it is stored (and counted) if that block is damaged."""
     from PIL import ImageOps
 
     try:
@@ -234,13 +222,11 @@ def _upright(image: Image.Image, label: str, notes: PictureNotes) -> Image.Image
 
 
 def _deep_grey(image: Image.Image, label: str, notes: PictureNotes) -> np.ndarray:
-    """Grey of 12 or 16 bits as float32 [h, w] from 0 to 255."""
+    """Return grey of 12 or 16 bits as float32 [h, w] from 0 to 255."""
     tags = getattr(image, "tag_v2", {})
     if image.mode == "F" or (image.mode == "I" and image.format not in ("PNG", "PPM")):  # theirs have 16 bits
-        raise DataError(
-            f"{label}: cannot be decoded as an image (mode {image.mode} has no fixed range; save 16 bits, or arrays in "
-            "an .npz)"
-        )
+        why = f"mode {image.mode} has no fixed range; save 16 bits, or arrays in an .npz"
+        raise DataError(f"{label}: cannot be decoded as an image ({why})")
     levels = np.asarray(_upright(image, label, notes)).astype(np.float32)
     white = 4095 if tags.get(_BITS_PER_SAMPLE) == (12,) else 65535
     if tags.get(_PHOTOMETRIC) == _WHITE_IS_ZERO:
@@ -251,10 +237,8 @@ def _deep_grey(image: Image.Image, label: str, notes: PictureNotes) -> np.ndarra
 
 
 def _with_lower_bytes(raw: bytes, image: Image.Image, label: str, notes: PictureNotes) -> Image.Image | None:
-    """The same picture with the lower bytes of its colours, where they have 16 bits: Pillow reads the upper ones only.
-
-    Read in the other byte order, the file gives the lower bytes. None where colours have 8 bits.
-    """
+    """Return the picture with the lower bytes of 16-bit colours, of which Pillow reads the upper ones;
+    None for 8 bits."""
     from PIL import Image
 
     tiles: list[Any] = list(getattr(image, "tile", []))  # (codec, extents, offset, raw mode or (raw mode, ...))
@@ -282,12 +266,12 @@ def _with_lower_bytes(raw: bytes, image: Image.Image, label: str, notes: Picture
 
 
 def _is_drawn_in_alpha(colours: Sequence[tuple[float, float]], alpha: tuple[float, float]) -> bool:
-    """Whether colours, as (lowest, highest) per channel, show nothing, and transparency does."""
+    """Tell whether colours, as (lowest, highest) per channel, show nothing, and transparency does."""
     return max(high - low for low, high in colours) <= _FLAT < alpha[1] - alpha[0]
 
 
 def _opaque(pixels: np.ndarray, label: str, notes: PictureNotes) -> np.ndarray:
-    """A drawing in its transparency [h, w, c + 1], laid over white or black: float32 [h, w, c], or [h, w] of grey."""
+    """Lay a drawing in its transparency [h, w, c + 1] over white or black: float32 [h, w, c], or [h, w] of grey."""
     notes.add("drawn", label)
     colour, alpha = pixels[..., :-1].astype(np.float32), pixels[..., -1:].astype(np.float32)
     paper = np.float32(0 if colour.mean() >= WHITE / 2 else WHITE)
@@ -300,16 +284,13 @@ _RESIZED_AT_ONCE = 1024
 
 
 def is_image(name: str) -> bool:
-    """Whether a file's suffix says that it is a picture of a format that is read."""
+    """Tell by its suffix whether a file is a picture of a format that is read."""
     return name.lower().endswith(_SUFFIXES)
 
 
 def decode(raw: bytes, label: str, size: int, channels: int, notes: PictureNotes | None = None) -> np.ndarray:
-    """One picture as [channels, size, size], resized bilinearly; `channels` is 1 (grey) or 3.
-
-    uint8, or float32 from 0 to 255 where the picture has more than 256 levels. Raises `DataError` naming `label` for
-    what does not decode, see `fedloom.data.sources.pixels.read_pixels`.
-    """
+    """Return one picture as [channels, size, size], resized bilinearly; `channels` is 1 (grey) or 3. Otherwise as
+    `read_pixels` of the bytes `raw`, named `label`."""
     pixels = read_pixels(raw, label, channels, notes or PictureNotes(), size)
     return pixels[None] if channels == 1 else pixels.transpose(2, 0, 1)
 
@@ -325,11 +306,9 @@ def picture_size(raw: bytes) -> tuple[int, int]:
 def decode_into(
     files: Files, rows: Mapping[str, tuple[str, int]], arrays: dict[str, np.ndarray], allocate: Allocator
 ) -> tuple[str, ...]:
-    """Decode every named picture into its row of an array [n, channels, size, size]: `rows` gives (key, row) by name.
-
-    The first picture with more than 256 levels turns all arrays of bytes into real numbers (`widen`). Returns notes.
-    Raises `DataError` for pictures that cannot be decoded: the first one, and how many.
-    """
+    """Decode every named picture into its row of an array [n, channels, size, size]; `rows` gives (key, row) by name.
+    Return notes. The first picture with more than 256 levels turns all arrays of bytes into real numbers (`widen`).
+    Raises `DataError` for pictures that cannot be decoded: the first one, and how many."""
     notes = PictureNotes()
     damaged: list[str] = []
     channels, size = next(iter(arrays.values())).shape[1::2]
@@ -358,9 +337,8 @@ def widen(arrays: dict[str, np.ndarray], allocate: Allocator) -> None:
 
 
 def resized(x: np.ndarray, size: int, channels: int) -> np.ndarray:
-    """Pixels [n, c, h, w] -> [n, channels, size, size]: bilinear with antialiasing, grey replicated, colour to grey by
-    luma weights. uint8 is rounded to uint8; float32 stays float32.
-    """
+    """Resize pixels [n, c, h, w] to [n, channels, size, size]: bilinear with antialiasing, grey replicated, colour to
+    grey by luma weights. uint8 is rounded to uint8; float32 stays float32."""
     whole = x.dtype == np.uint8
     if x.shape[1] != channels:
         grey = x if x.shape[1] == 1 else np.tensordot(x, (0.299, 0.587, 0.114), (1, 0))[:, None]

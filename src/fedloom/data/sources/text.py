@@ -20,7 +20,6 @@ from fedloom.data.sources.source import source
 
 PADDING, UNKNOWN = 0, 1
 Tokens = Literal["words", "characters"]
-"""How a text is split."""
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
@@ -42,9 +41,8 @@ class Texts:
 
 
 def utf8(raw: bytes, label: str) -> str:
-    """The text in `raw`, without a byte order mark. Raises `DataError` for packed files and NUL bytes, and with the
-    place of the first byte that is not UTF-8.
-    """
+    """Return the text in `raw`, without a byte order mark. Raises `DataError` for packed files and NUL bytes, and with
+    the place of the first byte that is not UTF-8."""
     packed = next((kind for magic, kind in _PACKED.items() if raw.startswith(magic)), None)
     if packed is not None:
         raise DataError(f"{label}: is {packed}; unpack it first")
@@ -59,34 +57,30 @@ def utf8(raw: bytes, label: str) -> str:
 
 
 def words(text: str) -> list[str]:
-    """Lower-case words: letters and digits of any script, with inner apostrophes; HTML line breaks are spaces."""
+    """Return lower-case words: letters and digits of any script, with inner apostrophes; HTML line breaks
+    are spaces."""
     tokens: list[str] = _WORD.findall(_BREAK.sub(" ", text).lower())
     return tokens
 
 
 def characters(text: str) -> list[str]:
-    """Lower-case characters of any script but spaces; HTML line breaks are spaces."""
+    """Return lower-case characters of any script but spaces; HTML line breaks are spaces."""
     return [letter for letter in _BREAK.sub(" ", text).lower() if not letter.isspace()]
 
 
 def splitter(tokens: Tokens | None) -> Callable[[str], list[str]]:
-    """The function that splits a text."""
+    """Return the function that splits a text into tokens."""
     return characters if tokens == "characters" else words
 
 
 def infer_tokens(vocabulary: Sequence[str]) -> Tokens:
-    """How texts were split whose vocabulary is this: all of its tokens are single characters, or some are words."""
+    """Return how texts with this vocabulary were split: all of its tokens are single characters, or some are words."""
     return "characters" if vocabulary and all(len(token) == 1 for token in vocabulary) else "words"
 
 
 def vocabulary(texts: Sequence[str], size: int, tokens: Tokens | None = None) -> dict[str, int]:
-    """Return token -> id for the most frequent tokens, ids from 2; equally frequent ones in alphabetical order.
-
-    Args:
-        texts: the training texts.
-        size: ids in all: 0 and 1, and `size - 2` tokens.
-        tokens: how texts are split into tokens; None takes the default.
-    """
+    """Return token -> id of the most frequent tokens of the training texts, split into `tokens`; equally frequent ones
+    in alphabetical order. Ids start at 2, so there are `size - 2` of them."""
     split, counts = splitter(tokens), Counter[str]()
     for text in texts:
         counts.update(split(text))
@@ -95,7 +89,7 @@ def vocabulary(texts: Sequence[str], size: int, tokens: Tokens | None = None) ->
 
 
 def encode(texts: Sequence[str], vocabulary: dict[str, int], length: int, tokens: Tokens | None = None) -> np.ndarray:
-    """Token ids [n, length] int64: the first `length` tokens, unknown ones as 1, padded behind with 0."""
+    """Return token ids [n, length] int64: the first `length` tokens, unknown ones as 1, padded behind with 0."""
     ids, split = np.full((len(texts), length), PADDING, np.int64), splitter(tokens)
     for row, text in enumerate(texts):
         held = [vocabulary.get(token, UNKNOWN) for token in split(text)[:length]]
@@ -104,7 +98,7 @@ def encode(texts: Sequence[str], vocabulary: dict[str, int], length: int, tokens
 
 
 def refuse_unspaced(texts: Sequence[str], origin: str) -> None:
-    """Raises `DataError` for texts without spaces between words, where a token would be a whole sentence."""
+    """Raise `DataError` for texts without spaces between words, where a token would be a whole sentence."""
     step = max(1, len(texts) // _LOOKED_AT)
     sample = texts[::step]
     held = [token for text in sample for token in words(text)]
@@ -122,12 +116,8 @@ def refuse_unspaced(texts: Sequence[str], origin: str) -> None:
 
 
 def token_notes(ids: np.ndarray, origin: str) -> list[str]:
-    """Return sentences on texts that hold no token, and on many unknown tokens; nothing if all is well.
-
-    Args:
-        ids: token ids [n, length]; 0 pads, 1 is unknown.
-        origin: name of the texts in messages.
-    """
+    """Return sentences on texts that hold no token, and on many unknown tokens; ids [n, length] of the
+    texts `origin`."""
     notes, empty = [], int((ids == PADDING).all(1).sum())
     total, unknown = int((ids != PADDING).sum()), int((ids == UNKNOWN).sum())
     if empty:
@@ -163,7 +153,7 @@ class TextSource(CachedSource):
     )
 
     def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
-        """Origin for messages, training texts, test texts, classes."""
+        """Return the origin for messages, training texts, test texts, classes."""
         raise TypeError(f"{type(self).__name__} defines no read_texts()")
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
@@ -186,24 +176,18 @@ def read_tsv(
 ) -> tuple[Texts, Texts, tuple[str, ...]]:
     """Read both parts of a set, and the names of its classes.
 
-    Args:
-        files: the folder or archive.
-        train: name of the training file.
-        test: name of the test file.
-        separator: character between label and text in a line.
-        classes: names of the classes in the order of their ids; None takes the training labels, in numerical order if
-            all are integers.
+    files, train, test: the folder or archive, and names of files in it. separator: between label and text of a line.
+    classes: names in the order of their ids; None takes the training labels, in numerical order if all are integers.
     """
     rows = [_rows(files, name, separator) for name in (train, test)]
-    ids, class_names = named_ids(
-        [[label for label, _ in part] for part in rows], [files.display_name(name) for name in (train, test)], classes
-    )
+    words_of = [[label for label, _ in part] for part in rows]
+    ids, class_names = named_ids(words_of, [files.display_name(name) for name in (train, test)], classes)
     parts = [Texts([text for _, text in part], labels) for part, labels in zip(rows, ids, strict=True)]
     return parts[0], parts[1], class_names
 
 
 def _rows(files: Files, name: str, separator: str) -> Rows:
-    """(label, text) of each line; three columns are label, file, text, and their number is that of the first line."""
+    """Return (label, text) of each line; a first line of three columns makes them label, file, text."""
     text = utf8(files.read(name), files.display_name(name))
     ends = "\n" if "\n" in text else "\r"
     lines = [line for line in text.split(ends) if line.strip()]
@@ -215,9 +199,8 @@ def _rows(files: Files, name: str, separator: str) -> Rows:
     for number, line in enumerate(lines, 1):
         cells = line.rstrip("\r").split(separator, columns - 1)
         if len(cells) < columns:
-            raise DataError(
-                f"{files.display_name(name)}: line {number} has {len(cells)} columns, the first has {columns}"
-            )
+            counts = f"has {len(cells)} columns, the first has {columns}"
+            raise DataError(f"{files.display_name(name)}: line {number} {counts}")
         rows.append((cells[0].strip(), cells[-1]))
     if len(rows) > 1 and rows[0][0].casefold() in _HEADER and rows[0][0] not in {label for label, _ in rows[1:]}:
         raise DataError(
@@ -286,8 +269,7 @@ class IMDB(TextSource):
         return files.stamped_paths(_wanted(files) if folder.is_dir() else None)
 
     def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
-        folder = self._data_path()
-        files = open_files(folder)
+        folder, files = self._data_path(), open_files(self._data_path())
         if self.verify:
             verify_md5([folder] if folder.is_file() else [], self.checksums)
         if folder.is_dir() and files.has("imdb_train.tsv"):
