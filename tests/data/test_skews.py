@@ -17,6 +17,7 @@ from fedloom.core.streams import Streams
 from fedloom.data import make_scenario
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions import labels_only
+from fedloom.data.partitions.dirichlet import Dirichlet
 from fedloom.data.partitions.domains import DirichletDomains
 from fedloom.data.partitions.iid import IID
 from fedloom.data.skews.ratio import LabelNoise, LongTail, Noise, Ratio, client_sigmas, tail_counts
@@ -246,6 +247,12 @@ def test_a_rotation_by_an_eighth_moves_a_point_by_hand():
     sideways = Dataset(torch.rand(4, 1, 3, 5), torch.arange(4) % 2, ("a", "b"))
     turned = scenario(Rotations(angles=(180.0,)), data=Splits(sideways, sideways), clients=1, val=0).train_set.x
     assert torch.equal(turned, sideways.x.flip(2, 3))
+
+
+def test_a_client_without_samples_is_no_obstacle():
+    made = scenario(Rotations(), partition=Dirichlet(alpha=0.01, min_samples=0), clients=20, val=0)
+    assert made.train.sizes.min() == 0
+    assert made.train_set.x.shape == SPLITS.train.x.shape
 
 
 def test_blur_of_a_point_by_hand():

@@ -114,8 +114,8 @@ def even_sizes(total: int, parts: int) -> Indices:
 
 
 def hold_out(views: Views, share: ArrayLike, rng: np.random.Generator) -> tuple[Views, Views]:
-    """Shuffle each view and hold out floor(share * n_k) samples; return (remaining, held out). share: one number in [0,
-    1], or one per client [N]."""
+    """Shuffle each of the views (by rng) and hold out floor(share * n_k) samples; return (remaining, held out). share:
+    one number in [0, 1], or one per client [N]."""
     shuffled = _sorted(views, rng.random(len(views.order)))
     held_counts = np.floor(np.asarray(share) * views.sizes).astype(np.int64)
     is_held_out = _positions(views) < np.repeat(held_counts, views.sizes)

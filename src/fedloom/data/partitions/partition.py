@@ -128,14 +128,16 @@ def require_enough(name: str, clients: int, minimum: int, samples: int, noun: st
 
 
 def require_classes(name: str, per_client: int, num_classes: int) -> None:
-    """Raise `ConfigError` if a client is to hold more classes (per_client) than there are."""
+    """Raise `ConfigError`, for partition `name`, if a client is to hold more classes (per_client) than there are
+    (num_classes)."""
     if per_client > num_classes:
         message = f"classes_per_client = {per_client}, but the source has {num_classes} classes"
         raise ConfigError(f"partition {name}: {message}")
 
 
 def no_draw(name: str, max_draws: int, alpha: float, outcome: str) -> ConfigError:
-    """Return the error of a partition whose draws all failed. outcome: who should have got what, and advice."""
+    """Return the error of partition `name`, none of whose max_draws draws was accepted. outcome: who should have got
+    what."""
     return ConfigError(f"partition {name}: none of {max_draws} draws with alpha {alpha} gave each of {outcome}")
 
 

@@ -165,7 +165,8 @@ class Column:
 
 
 def read_column(values: pa.ChunkedArray, name: str, path: Path, cell_format: CellFormat) -> Column:
-    """Read the column `name` of a file as numbers or words. Raises `DataError` for lists, dates, bytes, long texts."""
+    """Read the values of the column `name` of a file as numbers or words. Raises `DataError`, with the path, for lists,
+    dates, bytes and long texts."""
     import pyarrow as pa
 
     try:
