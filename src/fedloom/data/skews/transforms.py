@@ -56,7 +56,9 @@ def _seen(data: Dataset, owner: Indices, changes: Sequence[Callable[[Tensor], Te
     """Return the samples x as client k sees them, through change k mod their number; None leaves them as they are."""
     result = data.x.clone()
     for number, change in enumerate(changes):
-        for chunk in _rows(owner, number, len(changes)) if change is not None else ():
+        if change is None:
+            continue
+        for chunk in _rows(owner, number, len(changes)):
             images = change(data.x[chunk].to(torch.float32))
             result[chunk] = (images if result.is_floating_point() else images.round_()).to(result.dtype)
     return result

@@ -119,7 +119,9 @@ class TableSource(Source):
             notes += unknown
         part_origins = str(paths[0]), str(paths[-1])
         splits = checked_splits(
-            ParsedSplits(origin, *parts, classes, tuple(owners), notes=tuple(notes), part_origins=part_origins)
+            ParsedSplits(
+                origin, parts[0], parts[1], classes, tuple(owners), notes=tuple(notes), part_origins=part_origins
+            )
         )
         pairs = [(name, word) for name in names for word in vocabulary[name] or [""]]
         titles = tuple(f"{name}={word}" if word else name for name, word in pairs)
