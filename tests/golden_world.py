@@ -72,6 +72,9 @@ GOLDEN = golden_file("baselines")
 CLASS_KNOWLEDGE = golden_file("class-knowledge")
 SHARED_BASELINES = golden_file("shared-baselines")
 WORLD = GOLDEN["world"]
+CLIENTS, CLASSES = len(WORLD["n"]), WORLD["classes"]
+WIDTH, INPUTS = np.shape(WORLD["init"]["fc.weight"])
+EVERYBODY = list(range(CLIENTS))
 SIZES = np.cumsum([0, *WORLD["n"]])
 
 
@@ -80,7 +83,7 @@ class GoldenNet(Net):
 
     def __init__(self) -> None:
         super().__init__()
-        self.fc, self.head = nn.Linear(3, 5), nn.Linear(5, 4)
+        self.fc, self.head = nn.Linear(INPUTS, WIDTH), nn.Linear(WIDTH, CLASSES)
         self.double()
         with torch.no_grad():
             for name, value in self.named_parameters():
@@ -96,7 +99,7 @@ class GoldenNorm(GoldenNet):
 
     def __init__(self) -> None:
         super().__init__()
-        self.norm = nn.BatchNorm1d(5, **GOLDEN["fedbn"]["options"]).double()
+        self.norm = nn.BatchNorm1d(WIDTH, **GOLDEN["fedbn"]["options"]).double()
         with torch.no_grad():
             for name, value in GOLDEN["fedbn"]["norm_init"].items():
                 self.get_parameter(name).copy_(torch.tensor(value, dtype=torch.float64))
@@ -112,12 +115,12 @@ def golden_scenario() -> Scenario:
     data = Dataset(
         torch.cat([torch.tensor(x, dtype=torch.float64) for x in WORLD["x"]]),
         torch.cat([torch.tensor(y) for y in WORLD["y"]]),
-        tuple("abcd"),
+        tuple("abcdefgh"[:CLASSES]),
     )
     shared = torch.tensor(WORLD["public"], dtype=torch.float64)
     public = Dataset(shared, torch.zeros(len(shared), dtype=torch.int64), data.classes)
     views = Views.from_lists([np.arange(a, b) for a, b in itertools.pairwise(SIZES)])
-    return Scenario("golden", data, data, views, Views.from_lists([np.arange(0)] * 3), views, public=public)
+    return Scenario("golden", data, data, views, Views.from_lists([np.arange(0)] * CLIENTS), views, public=public)
 
 
 def golden_run(
@@ -149,10 +152,10 @@ def golden_run(
     net = prepare_net(net or GoldenNet(), nets=method.spec.nets, extra=method.extra, head_bias=method.spec.head_bias)
     net.double()
     optimizer = OptimizerSpec(lr=WORLD["lr"] if lr is None else lr, momentum=momentum)
-    facts = {"clients": 3, "num_classes": 4, "rounds": rounds, "local_epochs": epochs or WORLD["epochs"]}
+    facts = {"clients": CLIENTS, "num_classes": CLASSES, "rounds": rounds, "local_epochs": epochs or WORLD["epochs"]}
     task = Task.of(net, **facts, streams=Streams(0), optimizer=optimizer, batch_size=batch_size)
     worker = Worker(method, [net], scenario.train_set, LocalTraining(batch_size, optimizer))
-    federation = Federation(method, Serial(worker), [task], scenario, participation=2 / 3, nets=[net.functional])
+    federation = Federation(method, Serial(worker), [task], scenario, participation=2 / CLIENTS, nets=[net.functional])
     servers = []
     for _ in range(rounds):
         federation.step()
@@ -211,11 +214,45 @@ def probe(tree: Tree, names: Iterable[str] = tuple(WORLD["init"])) -> float:
     return float((flat * torch.cos(torch.arange(1, len(flat) + 1, dtype=torch.float64))).sum())
 
 
-def refuted(tree: Tree, golden: Mapping[str, Any], names: Iterable[str] = tuple(WORLD["init"])) -> bool:
-    """Whether a tree has the fingerprint of none of an entry's known mistakes, of which there is one at least."""
-    mistakes = [value for name, value in golden.items() if name.startswith("WRONG") and isinstance(value, float)]
-    assert mistakes, "no fingerprint is a number: compare this entry by hand"
-    return all(abs(probe(tree, names) - value) > 1e-6 for value in mistakes)
+def mistakes(golden: Mapping[str, Any], *others: str) -> list[float]:
+    """The fingerprints of an entry's known mistakes and of what other code computes instead; one at least."""
+    names = [name for name in golden if name.startswith("WRONG") or name in others]
+    values = [golden[name] for name in names]
+    numbers = [value for value in values if isinstance(value, float)]
+    assert numbers, "no fingerprint is a number: compare this entry by hand"
+    return numbers
+
+
+def refuted(
+    tree: Tree, golden: Mapping[str, Any], names: Iterable[str] = tuple(WORLD["init"]), *, others: Iterable[str] = ()
+) -> bool:
+    """Whether a tree has the fingerprint of none of an entry's known mistakes, and of no other code's results."""
+    return all(abs(probe(tree, names) - value) > 1e-6 for value in mistakes(golden, *others))
+
+
+def rounds_match(
+    servers: list[Record],
+    golden: Mapping[str, Any],
+    *,
+    names: Iterable[str] = tuple(WORLD["init"]),
+    tolerance: float = 1e-7,
+) -> bool:
+    """Whether the server's model has the golden numbers, and their fingerprint, after each round."""
+    for number, server in enumerate(servers, 1):
+        wanted, model = golden[f"round{number}"], server["model"]
+        if not matches(model, wanted["server"], tolerance=tolerance):
+            return False
+        if abs(probe(model, names) - wanted["probe"]) > tolerance:
+            return False
+    return bool(servers)
+
+
+def nearest_rows(rows: Tensor, golden: Any) -> Tensor:
+    """The rows [n, d] in the golden file's order, which numbers clusters as it likes; each golden row has its own."""
+    wanted = torch.tensor(golden, dtype=torch.float64)
+    order = torch.cdist(wanted, rows.double()).argmin(1)
+    assert sorted(order.tolist()) == list(range(len(rows))), "the rows are not those of the file"
+    return rows[order]
 
 
 def personal(federation: Federation, client: int) -> Tree:

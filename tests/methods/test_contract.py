@@ -103,32 +103,6 @@ def test_unknown_methods_are_errors_that_suggest_the_nearest():
         METHODS.get("fedpro")
 
 
-@pytest.mark.parametrize(
-    ("name", "key", "value"),
-    [
-        ("fedprox", "mu", -0.1),
-        ("fedprox", "mu", float("nan")),
-        ("fedprox", "mu", "strong"),
-        ("fedsc", "tau", 0.0),
-        ("fedsc", "tau", -1.0),
-        ("fedsc", "tau", float("nan")),
-        ("fedsc", "neighbours", -1),
-        ("fedsc", "neighbours", 1.5),
-        ("fedsc", "neighbour", "angel"),
-        ("fedsc", "cpdr", "l3"),
-        ("fedsc", "scale", None),
-        ("fedsc", "lambda_rpcl", -1.0),
-        ("fedsc", "lambda_cpdr", -1.0),
-    ],
-)
-def test_values_out_of_range_are_errors_that_name_key_and_value(name, key, value):
-    with pytest.raises(ConfigError) as caught:
-        configured(name, **{key: value})
-    assert f"{name}.{key}" in str(caught.value)
-    assert str(value) in str(caught.value)
-    assert "\n" not in str(caught.value)
-
-
 # -- padding -----------------------------------------------------------------------------------------------------------
 def doubled(record):
     """A record in float64."""

@@ -3,13 +3,12 @@
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.core.records import to_bytes, wire_size
 from fedloom.core.trees import weighted_mean
 from fedloom.methods import METHODS
 from fedloom.methods.contract.phases import Batch
 from golden_world import GOLDEN, WORLD, golden_run, golden_scenario, matches, probe, refuted
-from support import TinyBN, after, alike, configured, furthest, same_tree, world
+from support import TinyBN, after, configured, furthest, same_tree, world
 
 GOLD = GOLDEN["copa"]
 COPA = METHODS.get("copa")
@@ -91,14 +90,3 @@ def test_heads_of_clients_that_were_not_drawn_stay_and_everything_travels():
         down = toy.method.down(before, 0, toy.federation.server_context())
         assert report.bytes_down == wire_size(down) * len(report.participants) == len(to_bytes(down)) * 2
     assert not list(toy.federation.states.items())
-
-
-@pytest.mark.parametrize("engine", ["processes", "stacked"])
-def test_engines_agree(engine):
-    toys = [world(configured("copa"), LABELS, net=TinyBN, participation=0.8) for _ in range(2)]
-    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
-
-
-def test_refusals():
-    with pytest.raises(ConfigError, match=r"copa\.weight = -1"):
-        configured("copa", weight=-1)

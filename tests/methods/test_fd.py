@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
 from fedloom.methods import METHODS
 from golden_world import GOLDEN, golden_run, matches, probe
-from support import Recording, TinyBN, after, alike, configured, same_bits, world
+from support import Recording, configured, world
 
 GOLD = GOLDEN["fd"]
 LABELS = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]
@@ -64,14 +63,6 @@ def test_two_holders_receive_each_others_rows_and_a_sole_one_nothing():
     assert received[2].held.tolist() == [True, True, True, False]
 
 
-def test_without_its_term_it_is_local_training():
-    local, fd = (world(configured(name, **o), LABELS, net=TinyBN) for name, o in (("local", {}), ("fd", {"gamma": 0})))
-    for _ in range(3):
-        local.federation.step()
-        fd.federation.step()
-    assert all(same_bits(state, fd.federation.states[client]) for client, state in local.federation.states.items())
-
-
 @pytest.mark.parametrize("outputs_from", ["training", "last_epoch"])
 def test_outputs_of_an_epoch_are_those_before_each_step(outputs_from):
     toy = world(configured("fd", outputs_from=outputs_from), LABELS, batch_size=9)
@@ -81,14 +72,3 @@ def test_outputs_of_an_epoch_are_those_before_each_step(outputs_from):
     labels = torch.tensor(LABELS[0])
     for label in (0, 1):
         assert torch.allclose(mine[label], first[labels == label].mean(0), atol=1e-6)
-
-
-@pytest.mark.parametrize("engine", ["processes", "stacked"])
-def test_engines_agree_on_the_outputs_of_all_epochs(engine):
-    toys = [world(configured("fd", "paper"), LABELS, epochs=3, batch_size=2) for _ in range(2)]
-    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
-
-
-def test_a_negative_weight_is_refused():
-    with pytest.raises(ConfigError, match=r"fd\.gamma = -1"):
-        configured("fd", gamma=-1)

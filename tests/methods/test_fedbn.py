@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.nets.net import BN_ROLES, Role
@@ -139,9 +138,3 @@ def test_a_client_with_one_sample_or_one_class_does_no_harm():
     assert same_tree(
         toy.federation.states[1]["model"], {n: v for n, v in toy.task.init.items() if n in AFFINE | STATISTICS}
     )
-
-
-@pytest.mark.parametrize(("key", "value"), [("weights", "sample"), ("bn_stats", "global")])
-def test_other_values_of_options_are_errors(key, value):
-    with pytest.raises(ConfigError, match=rf"fedbn\.{key}"):
-        configured("fedbn", **{key: value})

@@ -5,11 +5,10 @@ import itertools
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.core.trees import weighted_mean
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.fedcda import COMBINATIONS, FedCDA, closest
-from golden_world import GOLDEN, golden_run, matches, probe, refuted
+from golden_world import GOLDEN, golden_run, refuted, rounds_match
 from support import Recording, TinyBN, after, alike, configured, furthest, same_bits, world
 
 GOLD = GOLDEN["fedcda"]
@@ -19,10 +18,9 @@ LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 
 def test_golden():
     options = dict(GOLD["options"])
     _, servers = golden_run(FedCDA, drawn=options.pop("rounds"), batches=1, **options)
+    assert rounds_match(servers, GOLD["out"])
     for number, server in enumerate(servers, 1):
         wanted = GOLD["out"][f"round{number}"]
-        assert matches(server["model"], wanted["server"])
-        assert abs(probe(server["model"]) - wanted["probe"]) < 1e-7
         chosen = {str(client): pick for client, pick in enumerate(server["choice"].tolist()) if pick >= 0}
         assert chosen == wanted["choice"]
     assert refuted(servers[3]["model"], GOLD)
@@ -82,11 +80,6 @@ def test_the_last_models_are_kept_the_newest_first():
         assert toy.federation.server[f"loss.{client}.{slot}"] == wanted["loss"] > 0
 
 
-def test_the_warm_up_is_fedavg_bit_for_bit():
-    toys = [after(world(configured(n), LABELS, net=TinyBN, participation=0.6), 3) for n in ("fedavg", "fedcda")]
-    assert same_bits(*({"model": toy.federation.server["model"]} for toy in toys))
-
-
 @pytest.mark.parametrize(("warmup", "codes"), [(4, ["fedcda.only_warmup"]), (3, [])])
 def test_a_run_that_is_all_warm_up_says_so(warmup, codes):
     toy = world(configured("fedcda", warmup=warmup), LABELS, rounds=4)
@@ -120,9 +113,3 @@ def test_engines_agree(engine):
         assert alike(*toys, engine)
     assert furthest(*(toy.federation.server["model"] for toy in toys)) < 1e-5
     assert torch.equal(*(toy.federation.server["choice"] for toy in toys))
-
-
-@pytest.mark.parametrize(("key", "value"), [("kept", 0), ("batches", 0), ("warmup", -1), ("smoothness", -1.0)])
-def test_values_out_of_range(key, value):
-    with pytest.raises(ConfigError, match=rf"fedcda\.{key} = {value}"):
-        configured("fedcda", **{key: value})

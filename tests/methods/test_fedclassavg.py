@@ -29,13 +29,13 @@ class Twin(FEDCLASSAVG):
 
 
 class Golden(FEDCLASSAVG):
-    """Pretrains at 0.1, as the golden run does, and takes the given second view."""
+    """Pretrains at the rate of the world, as the golden run does, and takes the given second view."""
 
     spec = Twin.spec
 
     def phases(self, start, ctx):
         *first, main = super().phases(start, ctx)
-        return [*(replace(phase, optimizer=OptimizerSpec(lr=0.1)) for phase in first), main]
+        return [*(replace(phase, optimizer=OptimizerSpec(lr=WORLD["lr"])) for phase in first), main]
 
     def loss(self, net, batch, consts):
         which = (batch.x.unsqueeze(1) - X).abs().sum(2).argmin(1)

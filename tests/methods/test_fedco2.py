@@ -451,15 +451,6 @@ def test_going_on_from_stored_bytes_gives_the_same_bits():
     assert all(same_bits(state, stored.states[k]) for k, state in whole.states.items())
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [("mu", -0.1), ("mutual_epochs", -1), ("algorithm", "both"), ("personal", "body"), ("bank", "all")],
-)
-def test_values_out_of_range_are_errors(key, value):
-    with pytest.raises(ConfigError, match=rf"fedco2\.{key}"):
-        configured("fedco2", **{key: value})
-
-
 def test_a_net_without_batch_norm_is_reported_before_the_run():
     assert [f.code for f in fedco2(net=Tiny).federation.initial_diagnostics] == ["fedco2.no_batch_norm"]
     assert fedco2().federation.initial_diagnostics == []

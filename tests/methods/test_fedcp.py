@@ -5,7 +5,7 @@ import torch
 
 from fedloom.methods import METHODS, Batch
 from fedloom.methods.fedcp import Gate, context_of, discrepancy, gated_logits
-from golden_world import SHARED_BASELINES, WORLD, golden_run, matches, probe
+from golden_world import SHARED_BASELINES, WORLD, GoldenNet, golden_run, matches, mistakes, probe
 from support import Tiny, TinyBN, configured, same_tree, world
 
 GOLD = SHARED_BASELINES["fedcp"]
@@ -45,15 +45,20 @@ def test_golden_rounds():
             assert matches(federation.states[int(client)]["model"], head)
         found = fingerprint(federation, server, WORLD["rounds"][rounds - 1])
         assert abs(found - wanted["probe"]) < 1e-7
-    mistakes = [value for name, value in GOLD.items() if name.startswith("WRONG")]
-    assert len(mistakes) == 4
-    assert all(abs(found - value) > 1e-6 for value in mistakes)
+    assert all(abs(found - value) > 1e-6 for value in mistakes(GOLD))
     ctx = federation.client_context(0, 2)
     offered = federation.method.predictors(server, federation.state_of(ctx), federation.server_context(0))["personal"]
     live = federation.engine.worker.net_of_client(0)
     live.load(offered.tree)
     logits = offered.logits(live.net.eval(), torch.tensor(WORLD["x"][0], dtype=torch.float64))
     assert matches({"": logits}, {"": GOLD["out"]["logits_of_client_0"]})
+
+
+def test_golden_discrepancy_of_two_views():
+    net, x = GoldenNet(), torch.tensor(WORLD["x"][0], dtype=torch.float64)
+    z, second = (net.features(view) for view in (x, torch.tensor(WORLD["second_view"][0], dtype=torch.float64)))
+    found = discrepancy(z, second, Batch(x, torch.tensor(WORLD["y"][0])))
+    assert float(found.detach()) == pytest.approx(GOLD["first_mmd"], abs=1e-7)
 
 
 def test_golden_share_under_given_noise(monkeypatch):

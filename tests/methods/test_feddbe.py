@@ -6,7 +6,7 @@ import torch
 from fedloom.core.records import get_tensor, get_tree
 from fedloom.methods import METHODS, OptimizerSpec
 from fedloom.methods.feddbe import BIAS
-from golden_world import SHARED_BASELINES, golden_run, matches, probe, refuted
+from golden_world import SHARED_BASELINES, WORLD, golden_run, matches, mistakes, probe, refuted
 from support import TinyBN, after, configured, same_bits, same_tree, world
 
 GOLD = SHARED_BASELINES["feddbe"]
@@ -21,23 +21,22 @@ def both(federation, clients):
 
 
 def test_golden_rounds():
-    for rounds, drawn in ((1, ["0", "2"]), (2, ["1", "2"])):
+    for rounds, drawn in enumerate(WORLD["rounds"][:2], 1):
         federation, servers = golden_run(FEDDBE, rounds, **GOLD["options"])
         wanted = GOLD["out"][f"round{rounds}"]
         assert matches(servers[-1]["model"], wanted["server"])
         assert matches({"": servers[-1]["goal"]}, {"": GOLD["out"]["goal"]})
         for client, bias in wanted["bias"].items():
             assert matches({"": get_tensor(federation.states[int(client)], "bias")}, {"": bias})
-        assert [*wanted["bias"]] == drawn
-        assert abs(both(federation, map(int, drawn)) - wanted["probe"]) < 1e-6
-    mistakes = [value for name, value in GOLD.items() if name.startswith("WRONG")]
-    assert all(abs(both(federation, (1, 2)) - value) > 1e-3 for value in mistakes)
+        assert [*wanted["bias"]] == [str(client) for client in drawn]
+        assert abs(both(federation, drawn) - wanted["probe"]) < 1e-6
+    assert all(abs(both(federation, drawn) - value) > 1e-5 for value in mistakes(GOLD))
     assert refuted(servers[-1]["model"], GOLD)
 
 
 def test_golden_without_the_consensus():
-    federation, _ = golden_run(FEDDBE, 2, kappa=0.0, mu=0.3)
-    assert abs(both(federation, (1, 2)) - GOLD["kappa_0_probe"]) < 1e-6
+    federation, _ = golden_run(FEDDBE, 2, **GOLD["options"] | {"kappa": 0.0})
+    assert abs(both(federation, WORLD["rounds"][1]) - GOLD["kappa_0_probe"]) < 1e-6
     assert "goal" not in federation.server
 
 

@@ -28,14 +28,6 @@ def test_golden_rounds():
     assert refuted(servers[-1]["model"], GOLD)
 
 
-def test_without_steps_it_is_fedavg():
-    ours, plain = (
-        after(world(method, LABELS, net=TinyBN, participation=0.5), 3)
-        for method in (configured("feddf", steps=0), configured("fedavg"))
-    )
-    assert same_bits(ours.federation.server, plain.federation.server)
-
-
 def test_a_single_teacher_leaves_its_model_as_it_is():
     ours, plain = (
         after(world(method, LABELS[:1], net=TinyBN), 2)

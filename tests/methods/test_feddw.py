@@ -552,24 +552,6 @@ def test_more_that_dw_refuses():
         configured("feddw").examine([toy.task], 1)
 
 
-@pytest.mark.parametrize(
-    ("key", "value"),
-    [
-        ("mu", -1),
-        ("mu_decay", (0, 10)),
-        ("mu_decay", (9, 0)),
-        ("mu_decay", (9, 0.5)),
-        ("sl_ema", 0),
-        ("sl_ema", 1.5),
-        ("relin_every", -1),
-        ("absent_row", "drop"),
-    ],
-)
-def test_values_out_of_range(key, value):
-    with pytest.raises(ConfigError, match=rf"feddw\.{key}"):
-        configured("feddw", **{key: value})
-
-
 def test_presets():
     paper, authors, sound = (configured("feddw", preset).options for preset in PRESETS)
     assert (paper.mu, paper.mu_decay, paper.sl_init, paper.sl_ema) == (0.1, None, "eye", 1.0)

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.fedexp import FedExP
-from golden_world import SHARED_BASELINES, golden_run, matches, probe, refuted
-from support import TinyBN, after, alike, configured, furthest, world
+from golden_world import SHARED_BASELINES, golden_run, matches, probe, refuted, rounds_match
+from support import TinyBN, after, configured, furthest, world
 
 GOLD = SHARED_BASELINES["fedexp"]
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
@@ -18,9 +17,8 @@ EPS, EPOCHS = GOLD["options"]["eps"], GOLD["options"]["steps"]
 def test_golden(way, weights):
     gold = GOLD["out"] if way == "out" else GOLD["uniform"]
     federation, servers = golden_run(FedExP, rounds=2, epochs=EPOCHS, eps=EPS, weights=weights)
+    assert rounds_match(servers, gold)
     for number, server in enumerate(servers, 1):
-        assert matches(server["model"], gold[f"round{number}"]["server"])
-        assert abs(probe(server["model"]) - gold[f"round{number}"]["probe"]) < 1e-7
         assert server["rate"] == pytest.approx(gold["rates"][number - 1], abs=1e-7)
     offered = federation.method.predictors(servers[-1], None, federation.server_context())
     assert matches(offered["global"].tree, gold["average_of_last_two"])
@@ -90,13 +88,3 @@ def test_momentum_at_the_clients_is_reported():
     (found,) = world(configured("fedexp"), LABELS, optimizer=OptimizerSpec(momentum=0.9)).federation.initial_diagnostics
     assert found.code == "fedexp.not_plain_sgd"
     assert "momentum 0.9" in found.message
-
-
-def test_engines_agree():
-    toys = [world(configured("fedexp"), LABELS, net=TinyBN) for _ in range(2)]
-    assert alike(after(toys[0], 2), after(toys[1], 2, "processes"), "processes")
-
-
-def test_values_out_of_range():
-    with pytest.raises(ConfigError, match=r"fedexp\.eps = -1"):
-        configured("fedexp", eps=-1.0)

@@ -71,13 +71,6 @@ def test_golden_rounds_of_two_exchanges(entry, distance):
     assert refuted(joined(federation), GOLD, NAMES)
 
 
-def test_without_digest_clients_train_alone():
-    mine = after(world(handmade("fedmd", digest_epochs=0), LABELS, net=TinyBN), 3)
-    local = after(world(configured("local"), LABELS, net=TinyBN), 3)
-    for client in range(3):
-        assert same_tree(mine.federation.states[client]["model"], local.federation.states[client]["model"])
-
-
 def test_the_digest_of_one_client_has_nothing_to_learn_at_its_first_step():
     toy = after(world(handmade("fedmd", distance="squared"), [LABELS[0]], net=Tiny), 1)
     job = toy.job(0, round_=2)

@@ -12,7 +12,7 @@ from fedloom.methods import METHODS, Batch, Start
 from fedloom.methods.fedmrl import own_logits
 from fedloom.nets.blueprint import prepare_net
 from golden_world import CLASS_KNOWLEDGE, WORLD, GoldenNet, golden_run, matches, personal, probe, refuted
-from support import Tiny, TinyBN, absent_clients_keep_their_models, configured, world
+from support import Tiny, TinyBN, configured, world
 
 GOLD = CLASS_KNOWLEDGE["fedmrl"]
 WIDTH = GOLD["options"]["small_width"]
@@ -88,11 +88,6 @@ def test_the_small_loss_does_not_reach_the_own_head():
     moved = {name for name, value in toy.net.named_parameters() if value.grad is not None and value.grad.any()}
     assert {"small.head.weight", "own.fc.weight", "small.fc.weight", "extra.weight"} <= moved
     assert not any(name.startswith("own.head") for name in moved)
-
-
-def test_absent_clients_keep_their_nets_to_the_bit():
-    toy = world(configured("fedmrl"), LABELS, net=TinyBN, participation=0.34)
-    assert absent_clients_keep_their_models(toy, 3)
 
 
 def test_each_net_is_clipped_alone():

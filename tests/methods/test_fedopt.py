@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
-from golden_world import GOLDEN, golden_run, matches, probe, refuted
-from support import TinyBN, after, alike, configured, furthest, world
+from golden_world import GOLDEN, golden_run, matches, probe, refuted, rounds_match
+from support import TinyBN, configured, furthest, world
 
 GOLD = GOLDEN["fedopt"]
 NAMES = ("fedadagrad", "fedadam", "fedyogi")
@@ -22,9 +21,7 @@ def options_of(name):
 def test_golden(name):
     _, servers = golden_run(METHODS.get(name), rounds=2, **options_of(name))
     wanted = GOLD[name.removeprefix("fed")]
-    for number, server in enumerate(servers, 1):
-        assert matches(server["model"], wanted[f"round{number}"]["server"])
-        assert abs(probe(server["model"]) - wanted[f"round{number}"]["probe"]) < 1e-7
+    assert rounds_match(servers, wanted)
     assert matches(servers[1]["m"], wanted["final_m"])
     assert matches(servers[1]["v"], wanted["final_v"])
     if name != "fedadam":  # Yogi's rule in Adam's place is the fingerprint of Adam itself
@@ -88,24 +85,9 @@ def test_buffers_are_averaged_and_stay_possible(name):
         assert entry not in toy.federation.server["v"]
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_engines_agree(name):
-    toys = [world(configured(name), LABELS, net=TinyBN) for _ in range(2)]
-    assert alike(after(toys[0], 2), after(toys[1], 2, "processes"), "processes")
-
-
 def test_presets():
     assert configured("fedadagrad").options.beta1 == 0
     authors = configured("fedadam", "authors").options
     assert (authors.beta2, authors.v0, authors.bias_correction) == (0.999, 0.0, True)
     assert [configured(name, "authors").options.v0 for name in NAMES] == [0.0] * 3
     assert [configured(name, "paper").options.v0 for name in NAMES] == [None] * 3
-
-
-@pytest.mark.parametrize(
-    ("key", "value"), [("tau", 0.0), ("tau", 2e6), ("server_lr", -0.1), ("beta1", 1.0), ("v0", -1.0)]
-)
-@pytest.mark.parametrize("name", NAMES)
-def test_values_out_of_range(name, key, value):
-    with pytest.raises(ConfigError, match=rf"{name}\.{key} = {value}"):
-        configured(name, **{key: value})

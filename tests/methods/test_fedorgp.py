@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table, get_tree
 from fedloom.methods import METHODS, ClassTable
 from fedloom.methods.contract.sample_statistics import LabelledRows
@@ -11,7 +10,7 @@ from fedloom.methods.fedorgp import angle_terms, kept, means_of_kept
 from fedloom.methods.parts.contrast import unit
 from fedloom.methods.parts.measures import generated
 from golden_world import CLASS_KNOWLEDGE, WORLD, golden_run, matches, probe, refuted
-from support import TinyBN, configured, same_bits, world
+from support import TinyBN, configured, world
 
 GOLD = CLASS_KNOWLEDGE["fedorgp"]
 FEDORGP = METHODS.get("fedorgp")
@@ -96,18 +95,6 @@ def test_features_without_length_have_no_gradient():
     assert gradient.tolist() == [[0.0, 0.0, 0.0]]
 
 
-def test_without_its_term_it_is_local_training():
-    local, mine = (
-        world(configured(name, **o), LABELS, net=TinyBN)
-        for name, o in (("local", {}), ("fedorgp", {"weight": 0, "server_epochs": 2}))
-    )
-    for _ in range(2):
-        local.federation.step()
-        mine.federation.step()
-    assert all(same_bits(state, mine.federation.states[k]) for k, state in local.federation.states.items())
-    assert get_table(mine.federation.server, "prototypes").held.all()
-
-
 def test_more_classes_than_features_are_reported():
     toy = world(configured("fedorgp"), LABELS)
     assert toy.method.examine([toy.task], 2) == []
@@ -145,8 +132,3 @@ def test_a_filtered_round_sends_means_of_the_features_that_are_kept():
     toy.net.load_state_dict(done.state["model"])
     z = toy.net.eval().features(x).detach().double()
     assert torch.allclose(done.upload["prototypes"].values[0], z[kept(z, 0.5)].mean(0).float(), atol=1e-6)
-
-
-def test_refusals():
-    with pytest.raises(ConfigError, match=r"fedorgp\.apart = -1"):
-        configured("fedorgp", apart=-1)

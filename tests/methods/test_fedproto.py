@@ -50,25 +50,6 @@ def test_golden_of_uniform_weights():
     assert abs(probe(rows(servers[-1]), [""]) - GOLD["uniform_probe"]) < 2e-6
 
 
-def test_without_its_term_it_is_local_training_or_fedavg():
-    local, proto, average, fedavg = (
-        world(configured(name, **options), LABELS, net=TinyBN, epochs=2, participation=0.5)
-        for name, options in (
-            ("local", {}),
-            ("fedproto", {"weight": 0}),
-            ("fedproto", {"weight": 0, "average_model": True}),
-            ("fedavg", {}),
-        )
-    )
-    for toy in (local, proto, average, fedavg):
-        for _ in range(3):
-            toy.federation.step()
-    assert local.federation.states.keys() == proto.federation.states.keys()
-    for client, state in local.federation.states.items():
-        assert same_bits({"model": state["model"]}, {"model": proto.federation.states[client]["model"]})
-    assert same_bits({"model": fedavg.federation.server["model"]}, {"model": average.federation.server["model"]})
-
-
 def test_average_model_offers_a_global_predictor():
     for average, kinds in ((True, {"global", "nearest"}), (False, set())):
         toy = world(configured("fedproto", average_model=average), LABELS)

@@ -3,11 +3,10 @@
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.methods.contract.phases import Batch
 from fedloom.methods.fedrs import FedRS
-from golden_world import SHARED_BASELINES, golden_run, matches, probe, refuted
-from support import TinyBN, after, alike, configured, same_bits, world
+from golden_world import SHARED_BASELINES, golden_run, refuted, rounds_match
+from support import after, configured, same_bits, world
 
 GOLD = SHARED_BASELINES["fedrs"]
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
@@ -15,13 +14,13 @@ LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 
 
 def test_golden():
     federation, servers = golden_run(FedRS, rounds=2, **GOLD["options"])
-    for number, server in enumerate(servers, 1):
-        assert matches(server["model"], GOLD["out"][f"round{number}"]["server"])
-        assert abs(probe(server["model"]) - GOLD["out"][f"round{number}"]["probe"]) < 1e-7
+    assert rounds_match(servers, GOLD["out"])
     for client, scale in GOLD["scales"].items():
         ctx = federation.client_context(int(client), 1)
         assert federation.method.begin(servers[0], {}, ctx).consts["scale"].tolist() == scale
-    assert refuted(servers[1]["model"], GOLD)
+    assert refuted(
+        servers[1]["model"], GOLD, others=["fluke_two_samples_are_missing_probe", "marsfl_soft_without_bias_probe"]
+    )
 
 
 def head_gradient(toy, client):
@@ -46,14 +45,3 @@ def test_the_row_of_a_missing_class_gets_alpha_times_the_gradient():
 def test_it_is_fedavg_bit_for_bit_without_restriction_or_missing_classes(options, labels):
     toys = [after(world(m, labels, epochs=2), 2) for m in (configured("fedavg"), configured("fedrs", **options))]
     assert same_bits(*(toy.federation.server for toy in toys))
-
-
-@pytest.mark.parametrize("engine", ["processes", "stacked"])
-def test_engines_agree(engine):
-    toys = [world(configured("fedrs"), LABELS, net=TinyBN) for _ in range(2)]
-    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
-
-
-def test_values_out_of_range():
-    with pytest.raises(ConfigError, match=r"fedrs\.alpha = -1"):
-        configured("fedrs", alpha=-1.0)

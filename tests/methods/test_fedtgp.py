@@ -5,13 +5,12 @@ import math
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
 from fedloom.methods import METHODS, ClassTable
 from fedloom.methods.fedtgp import margin_of
 from fedloom.methods.parts.measures import generated
 from golden_world import GOLDEN, golden_run, matches, probe, refuted
-from support import TinyBN, configured, same_bits, world
+from support import configured, world
 
 GOLD = GOLDEN["fedtgp"]
 FEDTGP = METHODS.get("fedtgp")
@@ -58,19 +57,3 @@ def test_a_prototype_that_lies_on_a_row_has_a_finite_gradient():
     uploads = {0: {"prototypes": ClassTable(rows, torch.ones(4, dtype=torch.bool))}}
     new = toy.method.aggregate(server, uploads, toy.federation.server_context())
     assert all(math.isfinite(float(value.sum())) for value in new["generator"].values())
-
-
-def test_without_its_term_it_is_local_training():
-    local, mine = (
-        world(configured(name, **o), LABELS, net=TinyBN) for name, o in (("local", {}), ("fedtgp", {"weight": 0}))
-    )
-    for _ in range(2):
-        local.federation.step()
-        mine.federation.step()
-    assert all(same_bits(state, mine.federation.states[k]) for k, state in local.federation.states.items())
-    assert get_table(mine.federation.server, "prototypes").held.all()
-
-
-def test_refusals():
-    with pytest.raises(ConfigError, match=r"fedtgp\.margin = -1"):
-        configured("fedtgp", margin=-1)

@@ -18,9 +18,9 @@ def same_partition(one, other):
 
 
 def test_golden_labels():
-    assert finch(POINTS).tolist() == GOLD["labels"]
-    assert finch(POINTS.float()).tolist() == GOLD["labels"]
-    assert components(nearest_by_cosine(POINTS).tolist()).tolist() == GOLD["first_partition"]
+    assert same_partition(finch(POINTS), GOLD["labels"])
+    assert same_partition(finch(POINTS.float()), GOLD["labels"])
+    assert same_partition(components(nearest_by_cosine(POINTS).tolist()), GOLD["first_partition"])
 
 
 def test_the_order_and_the_scale_of_points_do_not_matter():
@@ -44,7 +44,7 @@ def test_equal_points_and_points_without_length():
 
 def test_blocks_do_not_matter(monkeypatch):
     monkeypatch.setattr("fedloom.methods.parts.prototypes._BLOCK", 4)
-    assert finch(POINTS).tolist() == GOLD["labels"]
+    assert same_partition(finch(POINTS), GOLD["labels"])
 
 
 def test_means_are_of_the_original_points():

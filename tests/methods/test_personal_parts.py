@@ -6,7 +6,7 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS
 from golden_world import GOLDEN, WORLD, golden_run, matches, personal, probe, refuted
-from support import CLASSES, TinyBN, same_bits, world
+from support import CLASSES, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1], [2, 2]]
 OPTIONS = {"fedper": {}, "lgfedavg": {}, "fedrep": GOLDEN["fedrep"]["options"]}
@@ -36,21 +36,6 @@ def test_fedrep_trains_the_head_first():
     federation, servers = golden_run(METHODS.get("fedrep"), rounds=2, **OPTIONS["fedrep"])
     assert refuted(servers[-1]["model"], GOLDEN["fedrep"], ("fc.weight", "fc.bias"))
     assert federation.states.keys() == {0, 1, 2}
-
-
-@pytest.mark.parametrize("name", OPTIONS)
-def test_what_is_private_is_untouched_by_others(name):
-    toy = world(METHODS.get(name).configured("sound", {}), LABELS, net=TinyBN, rounds=3, participation=0.5)
-    before = {}
-    for _ in range(3):
-        report = toy.federation.step()
-        for client, state in before.items():
-            if client not in report.participants:
-                assert same_bits(state, toy.federation.states[client])
-        before = dict(toy.federation.states.items())
-    private = toy.method.private_names(toy.task)
-    assert private
-    assert not private & toy.federation.server["model"].keys()
 
 
 def test_lgfedavg_refuses_heads_of_other_shapes():

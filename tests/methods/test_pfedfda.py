@@ -13,7 +13,7 @@ from fedloom.methods.pfedfda import (
     least_in_unit_box,
     smoothed_shares,
 )
-from golden_world import CLASS_KNOWLEDGE, WORLD, GoldenNet, golden_run, matches, probe, refuted
+from golden_world import CLASS_KNOWLEDGE, CLASSES, WIDTH, WORLD, GoldenNet, golden_run, matches, probe, refuted
 from support import Tiny, TinyBN, after, configured, world
 
 GOLD = CLASS_KNOWLEDGE["pfedfda"]
@@ -21,7 +21,7 @@ PFEDFDA = METHODS.get("pfedfda")
 LABELS = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]
 NAMES = ["fc.weight", "fc.bias", "means", "covariance"]
 FIRST = torch.tensor(GOLD["first_means"], dtype=torch.float64)
-EYE = torch.eye(5, dtype=torch.float64)
+EYE = torch.eye(WIDTH, dtype=torch.float64)
 RIDGES = {"identity": 1e-4 + EYE, "small": 1e-4 * EYE}
 
 
@@ -70,11 +70,11 @@ def test_golden_of_features_after_training():
     assert abs(probe(covered(servers[-1]), NAMES) - GOLD["after_training_probe"]) < 1e-6
 
 
-@pytest.mark.parametrize("client", [0, 2])
+@pytest.mark.parametrize("client", [int(client) for client in GOLD["validation"]["values"]])
 def test_golden_choice_of_beta(client):
     x, y = torch.tensor(WORLD["x"][client], dtype=torch.float64), torch.tensor(WORLD["y"][client])
-    z, priors = GoldenNet().features(x).detach(), smoothed_shares(y.bincount(minlength=4), 1e-4)
-    held = torch.ones(4, dtype=torch.bool)
+    z, priors = GoldenNet().features(x).detach(), smoothed_shares(y.bincount(minlength=CLASSES), 1e-4)
+    held = torch.ones(CLASSES, dtype=torch.bool)
     loss = held_out_loss(z, y, Gaussians(FIRST, EYE), RIDGES["identity"], lambda found: found.head(priors, 1e-4, held))
     values = [float(loss(torch.tensor(tried, dtype=torch.float64))) for tried in GOLD["validation"]["tried"]]
     assert values == pytest.approx(GOLD["validation"]["values"][str(client)], abs=1e-7)

@@ -1,14 +1,12 @@
 """ProtoNorm against golden numbers of three rounds; points that spread on the sphere; what has no direction."""
 
-import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
 from fedloom.methods import METHODS, ClassTable
 from fedloom.methods.protonorm import forces, spread_rows
 from golden_world import CLASS_KNOWLEDGE, SIZES, golden_run, matches, noting_uploads, probe, refuted
-from support import TinyBN, configured, same_bits, world
+from support import configured, world
 
 GOLD = CLASS_KNOWLEDGE["protonorm"]
 OPTIONS = GOLD["options"]
@@ -91,16 +89,6 @@ def test_without_steps_rows_are_directions_and_a_mean_without_length_has_none():
     assert not bool(spread.values[1:].any())
 
 
-def test_without_its_term_it_is_local_training():
-    local, mine = (
-        world(configured(name, **o), LABELS, net=TinyBN) for name, o in (("local", {}), ("protonorm", {"weight": 0}))
-    )
-    for _ in range(2):
-        local.federation.step()
-        mine.federation.step()
-    assert all(same_bits(state, mine.federation.states[k]) for k, state in local.federation.states.items())
-
-
 def test_what_cannot_be_spread_is_reported():
     toy = world(configured("protonorm"), LABELS)
     context = toy.federation.server_context()
@@ -118,8 +106,3 @@ def test_unspread_and_at_length_1_the_pull_is_that_of_fedproto():
     methods = configured("protonorm", scale=1.0, server_steps=0), configured("fedproto")
     z, rows = torch.randn(2, 3, 6, generator=torch.Generator().manual_seed(0))
     assert torch.equal(*(method.distance(z, rows) for method in methods))
-
-
-def test_refusals():
-    with pytest.raises(ConfigError, match=r"protonorm\.scale = 0"):
-        configured("protonorm", scale=0)

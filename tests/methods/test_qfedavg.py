@@ -6,8 +6,8 @@ import torch
 from fedloom.core.errors import ConfigError
 from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.methods.qfedavg import QFedAvg
-from golden_world import SHARED_BASELINES, golden_run, matches, probe, refuted
-from support import Recording, TinyBN, after, alike, configured, furthest, world
+from golden_world import SHARED_BASELINES, golden_run, probe, refuted, rounds_match
+from support import Recording, TinyBN, after, configured, furthest, world
 
 GOLD = SHARED_BASELINES["qfedavg"]
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
@@ -28,15 +28,14 @@ class Noting(QFedAvg):
 def test_golden():
     Noting.seen.clear()
     _, servers = golden_run(Noting, rounds=2, **GOLD["options"])
-    for number, server in enumerate(servers, 1):
-        assert matches(server["model"], GOLD["out"][f"round{number}"]["server"])
-        assert abs(probe(server["model"]) - GOLD["out"][f"round{number}"]["probe"]) < 1e-7
+    assert rounds_match(servers, GOLD["out"])
     assert len(Noting.seen) == 4
     for round_, client, loss, h in Noting.seen:
         gold = GOLD["out"][f"round{round_}"]["clients"][str(client)]
         assert loss == pytest.approx(gold["loss"], abs=1e-7)
         assert h == pytest.approx(gold["h"], abs=1e-6)
-    assert refuted(servers[1]["model"], GOLD)
+    others = ["fedlab_training_loss_of_last_epoch_probe", "flower_one_loss_for_all_probe"]
+    assert refuted(servers[1]["model"], GOLD, others=others)
 
 
 def test_another_q():
@@ -92,12 +91,6 @@ def test_the_rate_of_the_round_counts():
     assert furthest(*(toy.federation.server["model"] for toy in toys)) < 1e-5
 
 
-@pytest.mark.parametrize("engine", ["processes", "stacked"])
-def test_engines_agree(engine):
-    toys = [world(configured("qfedavg"), LABELS, net=TinyBN) for _ in range(2)]
-    assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
-
-
 @pytest.mark.parametrize(
     ("optimizer", "found"),
     [(OptimizerSpec(momentum=0.9), "momentum = 0.9"), (OptimizerSpec(name="adam"), "name = adam")],
@@ -117,12 +110,6 @@ def test_a_rate_whose_inverse_overflows_is_refused():
 def test_a_large_q_stays_finite():
     toy = after(world(configured("qfedavg", q=60.0), LABELS, net=TinyBN), 2)
     assert all(value.isfinite().all() for value in toy.federation.server["model"].values())
-
-
-@pytest.mark.parametrize("q", [-1.0, 60.5])
-def test_values_out_of_range(q):
-    with pytest.raises(ConfigError, match=rf"qfedavg\.q = {q}"):
-        configured("qfedavg", q=q)
 
 
 @pytest.mark.parametrize(("q", "spread"), [(0.0, 1), (0.5, 2), (1.0, 4), (3.0, 64)])

@@ -83,7 +83,7 @@ class FedGen(fm.Method):
         )
         counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
         held = counts.sum(0)
-        shares = (counts / held.clamp(min=1)).to(weights.dtype).T  # [C, m]
+        shares = (counts.double() / held.clamp(min=1)).to(weights.dtype).T  # [C, m]
 
         def loss(tree: fm.Tree) -> Tensor:
             noise, labels = self.drawn(held, rng)

@@ -364,9 +364,3 @@ def test_refusals(word):
         configured(f"fedavg+{other}+{word}")
     with pytest.raises(ConfigError, match=f"has {word} already"):
         configured(f"fedavg+{word}+{word}")
-
-
-@pytest.mark.parametrize("share", [0, -0.1, 1.5, float("nan")])
-def test_a_share_is_above_0_and_1_at_most(share):
-    with pytest.raises(ConfigError, match=r"topk_share ="):
-        configured("fedavg+topk", topk_share=share)

@@ -13,7 +13,7 @@ from fedloom.methods.contract.phases import Train
 from fedloom.methods.contract.spec import Spec
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from golden_world import SHARED_BASELINES, WORLD, golden_run, matches, probe
+from golden_world import EVERYBODY, SHARED_BASELINES, WORLD, golden_run, matches, probe
 from support import Tiny, TinyBN, configured, mixed, same_bits, same_tree, world
 
 GOLD = SHARED_BASELINES["finetuned"]
@@ -34,17 +34,17 @@ def tuned(federation, client):
 
 def golden(name, kind="fedavg", **options):
     """The golden world after two rounds of FedAvg in a wrapper."""
-    federation, _ = golden_run(METHODS.get(f"{kind}+{name}"), drawn=[[0, 2], [1, 2]], **options)
+    federation, _ = golden_run(METHODS.get(f"{kind}+{name}"), drawn=WORLD["rounds"][:2], **options)
     assert matches(federation.server["model"], GOLD["server"])
     return federation
 
 
-@pytest.mark.parametrize("client", range(3))
+@pytest.mark.parametrize("client", EVERYBODY)
 def test_all_weights(client):
     assert matches(tuned(golden("finetune", finetune_epochs=GIVEN["steps"]), client), GOLD["all"][str(client)])
 
 
-@pytest.mark.parametrize("client", range(3))
+@pytest.mark.parametrize("client", EVERYBODY)
 def test_the_head_and_then_all_weights_at_a_tenth_of_the_rate(client):
     tree = tuned(golden("lpft", lpft_probe_epochs=GIVEN["steps"], lpft_epochs=GIVEN["then"]), client)
     assert GIVEN["then_lr"] == pytest.approx(WORLD["lr"] / 10)
@@ -54,7 +54,7 @@ def test_the_head_and_then_all_weights_at_a_tenth_of_the_rate(client):
         assert abs(probe(tree) - GOLD[wrong][str(client)]) > 1e-5
 
 
-@pytest.mark.parametrize("client", range(3))
+@pytest.mark.parametrize("client", EVERYBODY)
 def test_the_head_alone(client):
     tree = tuned(golden("lpft", lpft_probe_epochs=GIVEN["steps"], lpft_epochs=0), client)
     assert matches(tree, GOLD["head"][str(client)])

@@ -17,11 +17,12 @@ from support import TinyBN, near, same_bits, world
 REDUCERS = GOLDEN["reducers"]
 ROWS = torch.tensor(REDUCERS["options"]["updates"], dtype=torch.float64)
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
+FAULTY, KEPT = REDUCERS["options"]["faulty"], REDUCERS["options"]["keep"]
 OPTIONS = {
     "median": {},
-    "trimmed": {"trimmed_share": 2 / 7},
-    "krum": {"krum_faulty": 2},
-    "multikrum": {"multikrum_faulty": 2, "multikrum_kept": 3},
+    "trimmed": {"trimmed_share": REDUCERS["options"]["trim"] / len(ROWS)},
+    "krum": {"krum_faulty": FAULTY},
+    "multikrum": {"multikrum_faulty": FAULTY, "multikrum_kept": KEPT},
     "geomedian": {"geomedian_steps": 2000},
 }
 WORDS = [*OPTIONS, "bulyan", "normbound"]
@@ -49,8 +50,9 @@ def test_golden(word):
 
 
 def test_krum_scores():
-    scores = robust_rules.krum_scores(ROWS, REDUCERS["options"]["faulty"])
+    scores = robust_rules.krum_scores(ROWS, FAULTY)
     assert torch.allclose(scores, torch.tensor(REDUCERS["krum_scores"], dtype=torch.float64), rtol=0, atol=1e-7)
+    assert scores.argsort(stable=True)[:KEPT].tolist() == REDUCERS["krum_chosen"]
 
 
 @pytest.mark.parametrize("word", OPTIONS)
