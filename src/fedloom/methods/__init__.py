@@ -9,8 +9,28 @@ from fedloom.core.records import Record, get_number, get_table, get_tensor, get_
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
 from fedloom.methods.contract.citation import Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Received, ServerContext, Start, Task, Work
-from fedloom.methods.contract.method import METHODS, PRESETS, WRAPPERS, Method, Options, Uploads, Weights, register
+from fedloom.methods.contract.contexts import (
+    ClientContext,
+    Diagnostic,
+    Received,
+    ServerContext,
+    Start,
+    Task,
+    Tasks,
+    Work,
+)
+from fedloom.methods.contract.method import (
+    METHODS,
+    PRESETS,
+    WRAPPERS,
+    Method,
+    Options,
+    Uploads,
+    Weights,
+    option,
+    register,
+    training,
+)
 from fedloom.methods.contract.phases import (
     ABSENT,
     TRAINABLE,
@@ -83,6 +103,7 @@ __all__ = [
     "Start",
     "Statistic",
     "Task",
+    "Tasks",
     "Train",
     "Tree",
     "Uploads",
@@ -98,8 +119,10 @@ __all__ = [
     "get_tree",
     "kl_divergence",
     "names_of",
+    "option",
     "register",
     "select",
+    "training",
     "weighted_mean",
     "wrapped",
 ]

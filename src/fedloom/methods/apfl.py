@@ -1,7 +1,6 @@
 from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -24,12 +23,12 @@ class APFL(fm.Method):
     )
 
     class Options(fm.Options):
-        alpha: float = Field(0.5, ge=0, le=1, description="First share of the own model in the mixture.")
-        alpha_lr: float | None = Field(
+        alpha: float = fm.option(0.5, "First share of the own model in the mixture.", ge=0, le=1)
+        alpha_lr: float | None = fm.option(
             None,
+            "Rate at which a client learns its share; 0 keeps the share. Null takes the run's learning rate (our "
+            "choice: the paper's rule has one rate for all).",
             ge=0,
-            description="Rate at which a client learns its share; 0 keeps the share. Null takes the run's learning "
-            "rate (our choice: the paper's rule has one rate for all).",
         )
 
     citation = fm.Citation("Deng et al., preprint 2020, arXiv 2003.13461", state={"P": 1, "Q": 1})

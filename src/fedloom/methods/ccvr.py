@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -10,16 +9,12 @@ from fedloom.methods.parts.measures import batches, descended, features
 class Options(fm.Options):
     """Options of CCVR."""
 
-    features: int = Field(
-        200, ge=1, description="Virtual features drawn for each class (our choice: no source states a number)."
+    features: int = fm.option(
+        200, "Virtual features drawn for each class (our choice: no source states a number).", ge=1
     )
-    server_epochs: int = Field(
-        10, ge=0, description="Passes over the virtual features that train the head (our choice)."
-    )
-    server_lr: float | None = Field(
-        None, gt=0, description="Learning rate of these passes. Null takes the run's (our choice)."
-    )
-    server_batch_size: int = Field(64, ge=1, description="Virtual features in a batch of these passes (our choice).")
+    server_epochs: int = fm.option(10, "Passes over the virtual features that train the head (our choice).", ge=0)
+    server_lr: float | None = fm.option(None, "Learning rate of these passes. Null takes the run's (our choice).", gt=0)
+    server_batch_size: int = fm.option(64, "Virtual features in a batch of these passes (our choice).", ge=1)
 
 
 @fm.register

@@ -2,7 +2,6 @@ from collections.abc import Mapping, Sequence
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -24,22 +23,21 @@ class CFL(fm.Method):
     spec = fm.Spec(sends={"model": fm.Sent(per_client=True)})
 
     class Options(fm.Options):
-        eps1: float = Field(0.4, ge=0, description="A cluster splits if its mean change is shorter; 0 never splits.")
-        eps2: float = Field(1.6, ge=0, description="A cluster splits if the longest change of a member is longer.")
-        first_split: int = Field(21, ge=1, description="First round in which clusters may split.")
-        min_size: int = Field(2, ge=2, description="Clusters with no more members than this do not split.")
-        linkage: Literal["complete", "single"] = Field(
+        eps1: float = fm.option(0.4, "A cluster splits if its mean change is shorter; 0 never splits.", ge=0)
+        eps2: float = fm.option(1.6, "A cluster splits if the longest change of a member is longer.", ge=0)
+        first_split: int = fm.option(21, "First round in which clusters may split.", ge=1)
+        min_size: int = fm.option(2, "Clusters with no more members than this do not split.", ge=2)
+        linkage: Literal["complete", "single"] = fm.option(
             "complete",
-            description="What the similarity of two groups is: that of their least similar pair (released code), or "
-            "that of their most similar pair, which makes the greatest similarity across the split as small as "
-            "possible (the paper).",
+            "What the similarity of two groups is: that of their least similar pair (released code), or that of their "
+            "most similar pair, which makes the greatest similarity across the split as small as possible (the paper).",
         )
-        weights: Literal["uniform", "samples"] = Field(
-            "uniform", description="Weights of the members of a cluster: all alike, or by their samples."
+        weights: Literal["uniform", "samples"] = fm.option(
+            "uniform", "Weights of the members of a cluster: all alike, or by their samples."
         )
 
     presets = {"paper": {"weights": "samples", "linkage": "single"}, "authors": {}, "sound": {}}
-    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.9, "decay": 0.99}}}
+    settings = {"authors": fm.training(lr=0.1, momentum=0.9, decay=0.99)}
     citation = fm.Citation(
         "Sattler et al., TNNLS 2020, arXiv 1910.01991",
         code="felisat/clustered-federated-learning at 23a1c38",
@@ -51,7 +49,7 @@ class CFL(fm.Method):
         "least. Its call of scikit-learn names an argument that later versions lack.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         if "servermomentum" in self.wrappers:
             raise fm.ConfigError(
                 f"{self.name()}: servermomentum moves one model, and every cluster has its own; take cfl alone, or "

@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 from torch.nn import functional
 
 import fedloom.methods as fm
@@ -27,11 +26,10 @@ class COPA(fm.Method):
     spec = fm.Spec(requires=("linear_head",), features=True, sends={"model": fm.Sent(), OWN: fm.Sent(per_client=True)})
 
     class Options(fm.Options):
-        weight: float = Field(
+        weight: float = fm.option(
             1.0,
+            "Weight of the summed losses of the other clients' heads. 1 is Fed-CO2's; the paper's is not known.",
             ge=0,
-            description="Weight of the summed losses of the other clients' heads. 1 is Fed-CO2's; the paper's is not "
-            "known.",
         )
 
     citation = fm.Citation(

@@ -1,6 +1,5 @@
 from typing import cast
 
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -19,10 +18,10 @@ class Ditto(fm.Method):
     spec = fm.Spec(nets={"shared": None, "own": None}, private_nets=frozenset({"own"}))
 
     class Options(fm.Options):
-        weight: float = Field(
-            0.1, ge=0, description="lambda, the strength of the pull of a client's own model towards the received one."
+        weight: float = fm.option(
+            0.1, "lambda, the strength of the pull of a client's own model towards the received one.", ge=0
         )
-        personal_epochs: int = Field(1, ge=0, description="Passes that train the own model; 1, as in released code.")
+        personal_epochs: int = fm.option(1, "Passes that train the own model; 1, as in released code.", ge=0)
 
     citation = fm.Citation("Li et al., ICML 2021, arXiv 2012.04221", state={"P": 1})
 

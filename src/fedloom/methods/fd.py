@@ -1,7 +1,6 @@
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch.nn.functional import log_softmax
 
 import fedloom.methods as fm
@@ -22,16 +21,15 @@ class FD(fm.Method):
     spec = fm.Spec(private=fm.ALL_ROLES, architectures="any", sends={"outputs": fm.Sent(per_client=True, labels=True)})
 
     class Options(fm.Options):
-        gamma: float = Field(
+        gamma: float = fm.option(
             1.0,
+            "Weight of the distillation term; 0 is local training (no source states a value: 1 is our choice).",
             ge=0,
-            description="Weight of the distillation term; 0 is local training (no source states a value: 1 is our "
-            "choice).",
         )
-        outputs_from: Literal["after_training", "training", "last_epoch"] = Field(
+        outputs_from: Literal["after_training", "training", "last_epoch"] = fm.option(
             "after_training",
-            description="Where class means of outputs come from: a pass after training, or the training's own forward "
-            "passes before each step, of all epochs (training) or of the last one (last_epoch).",
+            "Where class means of outputs come from: a pass after training, or the training's own forward passes "
+            "before each step, of all epochs (training) or of the last one (last_epoch).",
         )
 
     presets = {"paper": {"outputs_from": "training"}, "authors": {"outputs_from": "training"}, "sound": {}}

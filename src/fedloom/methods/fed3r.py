@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -10,7 +9,7 @@ from fedloom.methods.parts.one_shot import OneShotHead, OneShotOptions, SumsRoun
 class Options(OneShotOptions):
     """Options of Fed3R."""
 
-    ridge: float = Field(0.01, gt=0, description="lambda, the ridge penalty of the regression on labels.")
+    ridge: float = fm.option(0.01, "lambda, the ridge penalty of the regression on labels.", gt=0)
 
 
 class RidgeHead(SumsRound):

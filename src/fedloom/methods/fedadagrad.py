@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -17,8 +16,8 @@ class FedAdagrad(adaptive.FedOpt):
     """
 
     class Options(adaptive.Options):
-        server_lr: float = Field(0.1, gt=0, description="eta, the server's step.")
-        beta1: float = Field(0.0, ge=0, lt=1, description="Share of the last direction in m; 0 in the paper.")
+        server_lr: float = fm.option(0.1, "eta, the server's step.", gt=0)
+        beta1: float = fm.option(0.0, "Share of the last direction in m; 0 in the paper.", ge=0, lt=1)
 
     citation = replace(
         adaptive.CITATION,

@@ -1,7 +1,6 @@
 from dataclasses import replace
 from math import sqrt
 
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -18,9 +17,9 @@ class FedAdam(adaptive.FedOpt):
     """
 
     class Options(adaptive.Options):
-        beta2: float = Field(0.99, ge=0, lt=1, description="Share of the last v in the next one.")
-        bias_correction: bool = Field(
-            False, description="Multiply eta by sqrt(1 - beta2^t) / (1 - beta1^t) in round t, as Keras does."
+        beta2: float = fm.option(0.99, "Share of the last v in the next one.", ge=0, lt=1)
+        bias_correction: bool = fm.option(
+            False, "Multiply eta by sqrt(1 - beta2^t) / (1 - beta1^t) in round t, as Keras does."
         )
 
     citation = replace(

@@ -3,7 +3,6 @@ from math import isfinite
 from statistics import pstdev
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -29,15 +28,13 @@ class FedALA(fm.Method):
     )
 
     class Options(fm.Options):
-        eta: float = Field(1.0, gt=0, description="Rate at which a client learns how to mix.")
-        share: float = Field(
-            0.8, gt=0, le=1, description="Share of its data, drawn at random, that a mixing pass uses."
-        )
-        first: int = Field(
+        eta: float = fm.option(1.0, "Rate at which a client learns how to mix.", gt=0)
+        share: float = fm.option(0.8, "Share of its data, drawn at random, that a mixing pass uses.", gt=0, le=1)
+        first: int = fm.option(
             20,
+            "Largest number of passes of a client's first mixing, which ends when its losses settle (our choice: "
+            "released code has no bound). Later mixings take one pass.",
             ge=1,
-            description="Largest number of passes of a client's first mixing, which ends when its losses settle (our "
-            "choice: released code has no bound). Later mixings take one pass.",
         )
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"share": 1.0, "first": 1}}

@@ -2,7 +2,6 @@ import math
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -29,28 +28,25 @@ class FedAMP(fm.Method):
     spec = fm.Spec(private=fm.ALL_ROLES, sends={"weights": fm.Sent(per_client=True, no_feedback=fm.ALL_ROLES)})
 
     class Options(fm.Options):
-        weight: float = Field(0.1, ge=0, description="lambda, the strength of the pull to the cloud model; 0 is Local.")
-        alpha: float = Field(
+        weight: float = fm.option(0.1, "lambda, the strength of the pull to the cloud model; 0 is Local.", ge=0)
+        alpha: float = fm.option(
             1.0,
+            "alpha, the server's step: it multiplies the others' weights (kernel exponential), and divides lambda.",
             gt=0,
-            description="alpha, the server's step: it multiplies the others' weights (kernel exponential), and divides "
-            "lambda.",
         )
-        kernel: Literal["exponential", "cosine"] = Field(
+        kernel: Literal["exponential", "cosine"] = fm.option(
             "cosine",
-            description="Weights of the other models: by their squared distance, as in FedAMP, or by their cosine, "
-            "which sum to 1, as in HeurFedAMP, the paper's version for deep networks.",
+            "Weights of the other models: by their squared distance, as in FedAMP, or by their cosine, which sum to 1,"
+            " as in HeurFedAMP, the paper's version for deep networks.",
         )
-        sigma: float = Field(
-            10.0, gt=0, description="sigma, the width of the exponential kernel, or the factor of cosines."
+        sigma: float = fm.option(10.0, "sigma, the width of the exponential kernel, or the factor of cosines.", gt=0)
+        own_share: float = fm.option(
+            0.5, "Weight of a client's own model under the cosine kernel (our choice).", ge=0, le=1
         )
-        own_share: float = Field(
-            0.5, ge=0, le=1, description="Weight of a client's own model under the cosine kernel (our choice)."
-        )
-        among: Literal["everybody", "participants"] = Field(
+        among: Literal["everybody", "participants"] = fm.option(
             "everybody",
-            description="Models that are mixed: the latest of all clients that ever took part, or, as in PFLlib and "
-            "fluke, of the last round's participants.",
+            "Models that are mixed: the latest of all clients that ever took part, or, as in PFLlib and fluke, of the "
+            "last round's participants.",
         )
 
     presets = {

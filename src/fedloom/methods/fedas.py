@@ -3,7 +3,6 @@ from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -35,12 +34,12 @@ class FedAS(fm.Method):
     )
 
     class Options(fm.Options):
-        align_lr: float = Field(0.01, gt=0, description="Learning rate of the alignment, plain SGD.")
-        align_epochs: int = Field(1, ge=0, description="Passes that align the received body.")
-        trace: Literal["batches", "samples"] = Field(
+        align_lr: float = fm.option(0.01, "Learning rate of the alignment, plain SGD.", gt=0)
+        align_epochs: int = fm.option(1, "Passes that align the received body.", ge=0)
+        trace: Literal["batches", "samples"] = fm.option(
             "batches",
-            description="The weight of a client: squared gradients of batch means, summed over batches, as released, "
-            "or of single samples, averaged, as the Fisher information has them.",
+            "The weight of a client: squared gradients of batch means, summed over batches, as released, or of single "
+            "samples, averaged, as the Fisher information has them.",
         )
 
     citation = fm.Citation(

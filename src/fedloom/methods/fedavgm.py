@@ -2,7 +2,7 @@
 
 from typing import ClassVar
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 import fedloom.methods as fm
 from fedloom.methods.parts.parameters import FedOpt, parameters
@@ -13,11 +13,9 @@ _WORD = "servermomentum"
 class Options(fm.Options):
     """Options of FedAvgM."""
 
-    beta: float = Field(0.9, ge=0, lt=1, description="Share of the last direction that the velocity keeps.")
-    server_lr: float = Field(
-        1.0, gt=0, description="The server's step. With beta 0 and a step of 1 the method is FedAvg."
-    )
-    nesterov: bool = Field(False, description="Step from where the momentum alone would lead.")
+    beta: float = fm.option(0.9, "Share of the last direction that the velocity keeps.", ge=0, lt=1)
+    server_lr: float = fm.option(1.0, "The server's step. With beta 0 and a step of 1 the method is FedAvg.", gt=0)
+    nesterov: bool = fm.option(False, "Step from where the momentum alone would lead.")
 
 
 class ServerMomentum(fm.Method):

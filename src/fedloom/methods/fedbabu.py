@@ -1,7 +1,5 @@
 from typing import Literal
 
-from pydantic import Field
-
 import fedloom.methods as fm
 
 
@@ -17,14 +15,11 @@ class FedBABU(fm.Method):
     spec = fm.Spec(requires=("trained_body",), private=frozenset({fm.Role.HEAD}))
 
     class Options(fm.Options):
-        tuned: Literal["all", "head", "body"] = Field(
-            "all", description="Entries that a client tunes before its personal model is tested."
+        tuned: Literal["all", "head", "body"] = fm.option(
+            "all", "Entries that a client tunes before its personal model is tested."
         )
-        tuning_epochs: int = Field(
-            5,
-            ge=0,
-            description="Passes over the client's training data that tune them; 5 is our choice, the paper tries 1 to "
-            "20.",
+        tuning_epochs: int = fm.option(
+            5, "Passes over the client's training data that tune them; 5 is our choice, the paper tries 1 to 20.", ge=0
         )
 
     citation = fm.Citation("Oh et al., ICLR 2022, arXiv 2106.06042", down={"B": 1}, up={"B": 1}, compared_in=("feddw",))

@@ -1,7 +1,7 @@
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 import fedloom.methods as fm
 
@@ -18,13 +18,13 @@ class FedBN(fm.Method):
     spec = fm.Spec(private=fm.BN_ROLES)
 
     class Options(fm.Options):
-        weights: Literal["uniform", "samples"] = Field(
-            "uniform", description="Weights of clients in the mean: all alike, or by samples."
+        weights: Literal["uniform", "samples"] = fm.option(
+            "uniform", "Weights of clients in the mean: all alike, or by samples."
         )
-        bn_stats: Literal["personal", "shared"] = Field(
+        bn_stats: Literal["personal", "shared"] = fm.option(
             "personal",
-            description="Personal: running means and variances stay with the client. Shared: they are averaged and "
-            "only scale and shift stay (the label-skew code of Fed-CO2).",
+            "Personal: running means and variances stay with the client. Shared: they are averaged and only scale and "
+            "shift stay (the label-skew code of Fed-CO2).",
         )
 
     citation = fm.Citation(

@@ -3,7 +3,6 @@ import math
 from collections.abc import Iterable, Sequence
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -29,12 +28,10 @@ class FedCDA(fm.Method):
     spec = fm.Spec(sends={"model": fm.Sent(per_client=True), "loss": fm.Sent(per_client=True)})
 
     class Options(fm.Options):
-        kept: int = Field(3, ge=1, description="K, models that the server keeps of each client.")
-        batches: int = Field(3, ge=1, description="B, groups of participants that choose one after another.")
-        warmup: int = Field(50, ge=0, description="Number of first rounds that are FedAvg.")
-        smoothness: float = Field(
-            1.0, ge=0, description="L, weight of the distance between the models against their losses."
-        )
+        kept: int = fm.option(3, "K, models that the server keeps of each client.", ge=1)
+        batches: int = fm.option(3, "B, groups of participants that choose one after another.", ge=1)
+        warmup: int = fm.option(50, "Number of first rounds that are FedAvg.", ge=0)
+        smoothness: float = fm.option(1.0, "L, weight of the distance between the models against their losses.", ge=0)
 
     citation = fm.Citation(
         "Wang et al., ICLR 2024, OpenReview nbPGqeH3lt",
@@ -43,7 +40,7 @@ class FedCDA(fm.Method):
         "that made no step.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, rounds = super().examine(tasks, participants), tasks[0].rounds
         if self.options.warmup >= rounds:
             message = f"warmup = {self.options.warmup} covers all {rounds} rounds: this run is FedAvg"

@@ -1,7 +1,6 @@
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -13,11 +12,11 @@ LARGEST_CONDITION = 1e8
 class Options(OneShotOptions):
     """Options of FedCGS."""
 
-    gamma: float = Field(
-        0.1, ge=0, description="gamma, added to the variance of every feature; the released code adds nothing."
+    gamma: float = fm.option(
+        0.1, "gamma, added to the variance of every feature; the released code adds nothing.", ge=0
     )
-    covariance: Literal["all", "within"] = Field(
-        "all", description="Covariance of all features, as in released code, or within classes, as in LDA."
+    covariance: Literal["all", "within"] = fm.option(
+        "all", "Covariance of all features, as in released code, or within classes, as in LDA."
     )
 
 

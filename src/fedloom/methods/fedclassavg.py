@@ -2,7 +2,6 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -27,15 +26,13 @@ class FedClassAvg(fm.Method):
     spec = fm.Spec(requires=("same_heads",), private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any", views=2)
 
     class Options(fm.Options):
-        tau: float = Field(0.07, gt=0, description="Temperature of the contrast.")
-        base_tau: float | None = Field(
-            None, gt=0, description="The contrast is multiplied by tau / base_tau, as in released code. Null: by 1."
+        tau: float = fm.option(0.07, "Temperature of the contrast.", gt=0)
+        base_tau: float | None = fm.option(
+            None, "The contrast is multiplied by tau / base_tau, as in released code. Null: by 1.", gt=0
         )
-        rho: float = Field(
-            0.1, ge=0, description="Strength of the pull of the head to the received one (0.1 is our choice)."
-        )
-        pretraining: int = Field(
-            1, ge=0, description="Epochs of cross-entropy alone when a client takes part for the first time."
+        rho: float = fm.option(0.1, "Strength of the pull of the head to the received one (0.1 is our choice).", ge=0)
+        pretraining: int = fm.option(
+            1, "Epochs of cross-entropy alone when a client takes part for the first time.", ge=0
         )
 
     presets = {"paper": {}, "authors": {"tau": 100.0, "base_tau": 0.07, "rho": 0.0}, "sound": {}}

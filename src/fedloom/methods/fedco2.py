@@ -3,7 +3,7 @@ from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -39,50 +39,47 @@ class FedCO2(fm.Method):
     spec = fm.Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}), features=True)
 
     class Options(fm.Options):
-        algorithm: Literal["feature_skew", "label_skew"] = Field(
+        algorithm: Literal["feature_skew", "label_skew"] = fm.option(
             "feature_skew",
-            description="Algorithm 1, for feature skew, with a mutual phase and foreign heads, or Algorithm 2, for "
-            "label skew alone, with neither.",
+            "Algorithm 1, for feature skew, with a mutual phase and foreign heads, or Algorithm 2, for label skew "
+            "alone, with neither.",
         )
-        mu: float = Field(1.0, ge=0, description="Weight of the foreign heads' losses.")
-        inter_reduce: Literal["sum", "mean"] = Field(
+        mu: float = fm.option(1.0, "Weight of the foreign heads' losses.", ge=0)
+        inter_reduce: Literal["sum", "mean"] = fm.option(
             "sum",
-            description="Sum of the foreign heads' losses, as printed, or their mean, which does not grow with the "
-            "number of clients.",
+            "Sum of the foreign heads' losses, as printed, or their mean, which does not grow with the number of "
+            "clients.",
         )
-        intra_to_online: bool = Field(
-            True, description="Whether the online net learns from the offline net in the mutual phase."
+        intra_to_online: bool = fm.option(
+            True, "Whether the online net learns from the offline net in the mutual phase."
         )
-        intra_to_offline: bool = Field(
-            True, description="Whether the offline net learns from the online net in the mutual phase."
+        intra_to_offline: bool = fm.option(
+            True, "Whether the offline net learns from the online net in the mutual phase."
         )
-        inter_online: bool = Field(True, description="Whether the online net's features pass through foreign heads.")
-        inter_offline: bool = Field(True, description="Whether the offline net's features pass through foreign heads.")
-        replace_intra: bool = Field(
+        inter_online: bool = fm.option(True, "Whether the online net's features pass through foreign heads.")
+        inter_offline: bool = fm.option(True, "Whether the offline net's features pass through foreign heads.")
+        replace_intra: bool = fm.option(
             False,
-            description="A net whose mutual phase is off trains on cross-entropy meanwhile, so that both nets make as "
-            "many steps.",
+            "A net whose mutual phase is off trains on cross-entropy meanwhile, so that both nets make as many steps.",
         )
-        mutual_epochs: int = Field(1, ge=0, description="Passes of the mutual phase.")
-        personal: Literal["bn", "head", "bn+head"] = Field(
-            "bn", description="Entries of the online net that stay with the client."
+        mutual_epochs: int = fm.option(1, "Passes of the mutual phase.", ge=0)
+        personal: Literal["bn", "head", "bn+head"] = fm.option(
+            "bn", "Entries of the online net that stay with the client."
         )
-        bn_stats: Literal["personal", "shared"] = Field(
-            "personal", description="Whether running statistics stay with the client, too, or are averaged."
+        bn_stats: Literal["personal", "shared"] = fm.option(
+            "personal", "Whether running statistics stay with the client, too, or are averaged."
         )
-        weights: Literal["uniform", "samples"] = Field(
-            "uniform", description="Weights of clients in the mean: all alike, or by samples."
+        weights: Literal["uniform", "samples"] = fm.option(
+            "uniform", "Weights of clients in the mean: all alike, or by samples."
         )
-        offline_init: Literal["same", "independent"] = Field(
-            "same", description="First weights of the offline net: those of the online net, or drawn by each client."
+        offline_init: Literal["same", "independent"] = fm.option(
+            "same", "First weights of the offline net: those of the online net, or drawn by each client."
         )
-        bank: Literal["cache", "last_round"] = Field(
-            "cache",
-            description="Foreign heads that the server keeps: the latest of every client, or those of the last round.",
+        bank: Literal["cache", "last_round"] = fm.option(
+            "cache", "Foreign heads that the server keeps: the latest of every client, or those of the last round."
         )
-        initial_heads: bool = Field(
-            True,
-            description="Until the first uploads the bank holds every client's first head (if offline_init is same).",
+        initial_heads: bool = fm.option(
+            True, "Until the first uploads the bank holds every client's first head (if offline_init is same)."
         )
 
     presets = {
@@ -95,13 +92,7 @@ class FedCO2(fm.Method):
         },
         "sound": {},
     }
-    settings = {
-        "authors": {
-            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
-            "local_epochs": 5,
-            "batch_size": 64,
-        }
-    }
+    settings = {"authors": fm.training(local_epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
     citation = fm.Citation(
         "Cai et al., NeurIPS 2023, arXiv 2312.13923",
         down={"P": 1, "BN": -1, "foreign": 1},

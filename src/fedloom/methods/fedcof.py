@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize
 
@@ -10,7 +9,7 @@ from fedloom.methods.parts.one_shot import MeansRound, OneShotHead, OneShotOptio
 class Options(OneShotOptions):
     """Options of FedCOF."""
 
-    gamma: float = Field(0.1, ge=0, description="gamma, added to the variance of every feature within a class.")
+    gamma: float = fm.option(0.1, "gamma, added to the variance of every feature within a class.", ge=0)
 
 
 class CovarianceHead(MeansRound):

@@ -1,7 +1,6 @@
 import functools
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import linear, normalize
 
@@ -34,13 +33,13 @@ class FedCP(fm.Method):
     )
 
     class Options(fm.Options):
-        weight: float = Field(
-            1.0, ge=0, description="lambda, the strength of the pull of features to those of the received body (MMD)."
+        weight: float = fm.option(
+            1.0, "lambda, the strength of the pull of features to those of the received body (MMD).", ge=0
         )
-        noise: bool = Field(True, description="Gumbel noise in the gate while training; tests have none.")
+        noise: bool = fm.option(True, "Gumbel noise in the gate while training; tests have none.")
 
     presets = {"paper": {"weight": 5.0}, "authors": {"weight": 5.0}, "sound": {}}
-    settings = {"authors": {"optimizer": {"lr": 0.005, "momentum": 0.0}, "local_epochs": 1, "batch_size": 10}}
+    settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
     citation = fm.Citation(
         "Zhang et al., KDD 2023, arXiv 2307.01217",
         down={"P": 1, "Q": 1},

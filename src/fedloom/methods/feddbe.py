@@ -1,8 +1,6 @@
-from collections.abc import Sequence
 from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 import fedloom.methods as fm
@@ -15,15 +13,13 @@ class Debiased(fm.Method):
     mu (m - mean z), so that a step of rate 1 makes m <- (1 - mu) m + mu mean z on every engine."""
 
     class Options(fm.Options):
-        kappa: float = Field(
-            50.0,
-            ge=0,
-            description="Strength of the pull of the features' running mean to the consensus; 0 has no opening.",
+        kappa: float = fm.option(
+            50.0, "Strength of the pull of the features' running mean to the consensus; 0 has no opening.", ge=0
         )
-        mu: float = Field(1.0, gt=0, le=1, description="Share of the present batch in the running mean.")
-        bias: bool = Field(True, description="Whether clients have a private vector; without it, it stays 0.")
-        bias_lr: float | None = Field(
-            None, gt=0, description="Rate of the private vector's plain gradient steps. Null takes the run's."
+        mu: float = fm.option(1.0, "Share of the present batch in the running mean.", gt=0, le=1)
+        bias: bool = fm.option(True, "Whether clients have a private vector; without it, it stays 0.")
+        bias_lr: float | None = fm.option(
+            None, "Rate of the private vector's plain gradient steps. Null takes the run's.", gt=0
         )
 
     @classmethod
@@ -65,7 +61,7 @@ class FedDBE(Debiased):
     """
 
     spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True)
-    settings = {"authors": {"optimizer": {"lr": 0.005, "momentum": 0.0}, "local_epochs": 1, "batch_size": 10}}
+    settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
     citation = fm.Citation(
         "Zhang et al., NeurIPS 2023, arXiv 2311.14975",
         down={"P": 1, "d": 1},
@@ -76,7 +72,7 @@ class FedDBE(Debiased):
         released_code="The command line's default is kappa = 0, without the pull to the consensus.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         if self.options.kappa == 0:
             message = "kappa = 0: there is no consensus, and features are pulled nowhere"

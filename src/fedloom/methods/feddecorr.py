@@ -6,7 +6,7 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -18,11 +18,11 @@ _WORD = "decorr"
 class Options(fm.Options):
     """Options of FedDecorr."""
 
-    beta: float = Field(0.1, ge=0, description="Weight of the term. With 0 it is the method without it.")
-    form: Literal["code", "paper"] = Field(
+    beta: float = fm.option(0.1, "Weight of the term. With 0 it is the method without it.", ge=0)
+    form: Literal["code", "paper"] = fm.option(
         "code",
-        description="code: mean of the squared correlations off the diagonal, times the batch size. paper: squared "
-        "Frobenius norm of the correlations over d^2, with the diagonal.",
+        "code: mean of the squared correlations off the diagonal, times the batch size. paper: squared Frobenius norm "
+        "of the correlations over d^2, with the diagonal.",
     )
 
 
@@ -67,13 +67,7 @@ class FedDecorr(Decorr, FedAvg):
 
     Options = Options
     presets = {"paper": {"form": "paper"}, "authors": {}, "sound": {}}
-    settings = {
-        "authors": {
-            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
-            "local_epochs": 10,
-            "batch_size": 64,
-        }
-    }
+    settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
     citation = fm.Citation(
         "Shi et al., ICLR 2023, arXiv 2210.00226",
         code="bytedance/FedDecorr at 973e4af",

@@ -1,9 +1,7 @@
-from collections.abc import Sequence
 from typing import Literal
 
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -33,13 +31,13 @@ class FedDF(fm.Method):
     spec = fm.Spec(architectures="any", sends={"model": fm.Sent(per_client=True)}, public="inputs")
 
     class Options(fm.Options):
-        steps: int = Field(100, ge=0, description="Distillation steps of the server in a round.")
-        server_lr: float = Field(1e-3, gt=0, description="Learning rate of these steps.")
-        server_optimizer: Literal["adam", "sgd"] = Field(
-            "adam", description="Optimiser of these steps; its moments start afresh in each round."
+        steps: int = fm.option(100, "Distillation steps of the server in a round.", ge=0)
+        server_lr: float = fm.option(1e-3, "Learning rate of these steps.", gt=0)
+        server_optimizer: Literal["adam", "sgd"] = fm.option(
+            "adam", "Optimiser of these steps; its moments start afresh in each round."
         )
-        cosine: bool = Field(True, description="Whether the rate falls to 0 along half a cosine during a round.")
-        server_batch_size: int | None = Field(128, ge=1, description="Public samples in each step. Null takes all.")
+        cosine: bool = fm.option(True, "Whether the rate falls to 0 along half a cosine during a round.")
+        server_batch_size: int | None = fm.option(128, "Public samples in each step. Null takes all.", ge=1)
 
     presets = {"paper": {"steps": 10_000}, "authors": {"steps": 10_000}, "sound": {}}
     citation = fm.Citation(
@@ -48,7 +46,7 @@ class FedDF(fm.Method):
         our_choice="The student's batch norm uses the averaged statistics, which do not move.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         if len(tasks) > 1 and self.wrappers:
             raise fm.ConfigError(
                 f"{self.name()}: a wrapper works on one architecture, the clients have {len(tasks)}; use one model, or "

@@ -1,7 +1,6 @@
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -19,15 +18,13 @@ class FedDisco(fm.Method):
     spec = fm.Spec(sends={"model": fm.Sent(), "discrepancy": fm.Sent(per_client=True, labels=True)})
 
     class Options(fm.Options):
-        a: float = Field(
-            0.5, ge=0, description="Factor of a client's discrepancy, which is subtracted from its share of samples."
+        a: float = fm.option(
+            0.5, "Factor of a client's discrepancy, which is subtracted from its share of samples.", ge=0
         )
-        b: float = Field(0.1, ge=0, description="Number added to every client's weight.")
-        distance: Literal["l2", "kl"] = Field("l2", description="Distance of the client's label shares from 1 / C.")
-        normalised: bool = Field(
-            False,
-            description="Divide the distance by its sum over the participants, so that a means the same for both "
-            "distances.",
+        b: float = fm.option(0.1, "Number added to every client's weight.", ge=0)
+        distance: Literal["l2", "kl"] = fm.option("l2", "Distance of the client's label shares from 1 / C.")
+        normalised: bool = fm.option(
+            False, "Divide the distance by its sum over the participants, so that a means the same for both distances."
         )
 
     presets = {"paper": {}, "authors": {"distance": "kl", "normalised": True}, "sound": {}}

@@ -1,7 +1,6 @@
 from typing import Literal
 
 import torch
-from pydantic import Field
 
 import fedloom.methods as fm
 from fedloom.methods.parts.consistency import identity_labels, next_soft_labels
@@ -28,12 +27,11 @@ class FedDistill(fm.Method):
     )
 
     class Options(fm.Options):
-        weight: float = Field(1.0, ge=0, description="Weight of the distillation term; 0 is FedAvg.")
-        ema: float = Field(0.5, gt=0, le=1, description="Share of the round's rows in the next ones.")
-        compares: Literal["log_probabilities", "probabilities"] = Field(
+        weight: float = fm.option(1.0, "Weight of the distillation term; 0 is FedAvg.", ge=0)
+        ema: float = fm.option(0.5, "Share of the round's rows in the next ones.", gt=0, le=1)
+        compares: Literal["log_probabilities", "probabilities"] = fm.option(
             "log_probabilities",
-            description="KL against the log of the outputs, or against the outputs themselves, as FedDW's code does by "
-            "mistake.",
+            "KL against the log of the outputs, or against the outputs themselves, as FedDW's code does by mistake.",
         )
 
     presets = {

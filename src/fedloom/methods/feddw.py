@@ -19,31 +19,26 @@ _OWN = ("soft_labels", "classes_seen", "soft_label_sums", "soft_label_counts")  
 class Options(fm.Options):
     """Options of FedDW."""
 
-    mu: float = Field(0.1, ge=0, description="Weight of the regulariser.")
-    mu_decay: tuple[PositiveInt, Annotated[float, Field(ge=1)]] | None = Field(
-        None,
-        description="(every, by): mu is divided by `by` at the start of rounds every, 2 every, and so on. Null keeps "
-        "mu.",
+    mu: float = fm.option(0.1, "Weight of the regulariser.", ge=0)
+    mu_decay: tuple[PositiveInt, Annotated[float, Field(ge=1)]] | None = fm.option(
+        None, "(every, by): mu is divided by `by` at the start of rounds every, 2 every, and so on. Null keeps mu."
     )
-    sl_init: Literal["eye", "uniform", "skip_round1"] = Field(
-        "eye", description="SL matrix of round 1: identity, 1/C everywhere, or no regulariser in that round."
+    sl_init: Literal["eye", "uniform", "skip_round1"] = fm.option(
+        "eye", "SL matrix of round 1: identity, 1/C everywhere, or no regulariser in that round."
     )
-    sl_ema: float = Field(1.0, gt=0, le=1, description="Share of the new SL matrix in the next.")
-    sl_cumulative: bool = Field(False, description="Sum all uploads since round 1.")
-    absent_row: Literal["keep", "eye", "uniform", "mask"] = Field(
-        "keep",
-        description="Row of a class that nobody held: the previous row, e_i, 1/C, or left out of the regulariser.",
+    sl_ema: float = fm.option(1.0, "Share of the new SL matrix in the next.", gt=0, le=1)
+    sl_cumulative: bool = fm.option(False, "Sum all uploads since round 1.")
+    absent_row: Literal["keep", "eye", "uniform", "mask"] = fm.option(
+        "keep", "Row of a class that nobody held: the previous row, e_i, 1/C, or left out of the regulariser."
     )
-    linearised: Literal["off", "softmax_lin", "gram"] = Field(
-        "off",
-        description="A convex form of the regulariser around the received weights; gram is as printed, without "
-        "softmax.",
+    linearised: Literal["off", "softmax_lin", "gram"] = fm.option(
+        "off", "A convex form of the regulariser around the received weights; gram is as printed, without softmax."
     )
-    relin_every: int = Field(
-        0, ge=0, description="Local steps after which the convex form is taken around the present weights; 0 is never."
+    relin_every: int = fm.option(
+        0, "Local steps after which the convex form is taken around the present weights; 0 is never.", ge=0
     )
-    relu_on_cr: bool = Field(False, description="ReLU before the softmax (released code of the personal variant).")
-    head_bias: bool = Field(False, description="Keep the head's bias.")
+    relu_on_cr: bool = fm.option(False, "ReLU before the softmax (released code of the personal variant).")
+    head_bias: bool = fm.option(False, "Keep the head's bias.")
 
 
 class DW(fm.Method):
@@ -223,7 +218,7 @@ class FedDW(DW, FedAvg):
         "authors": {"mu_decay": (9, 10), "sl_ema": 0.5, "sl_cumulative": True, "absent_row": "eye", "head_bias": True},
         "sound": {"mu": 30.0, "absent_row": "mask"},
     }
-    settings = {"authors": {"optimizer": {"name": "adam", "lr": 0.001}, "local_epochs": 5, "batch_size": 128}}
+    settings = {"authors": fm.training(local_epochs=5, batch_size=128, name="adam", lr=0.001)}
     citation = fm.Citation(
         "Liu et al., preprint 2024, arXiv 2412.04521",
         down={"P": 1, "CC": 1, "mask": 1},

@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 
 import fedloom.methods as fm
 from fedloom.core import trees
@@ -22,8 +21,8 @@ class FedDyn(fm.Method):
     spec = fm.Spec(sends={"model": fm.Sent()})
 
     class Options(fm.Options):
-        alpha: float = Field(0.01, gt=0, description="Strength of the regulariser, which is undefined at 0.")
-        clip: float | None = Field(None, gt=0, description="Bound of the gradients' joint 2-norm. Null is no bound.")
+        alpha: float = fm.option(0.01, "Strength of the regulariser, which is undefined at 0.", gt=0)
+        clip: float | None = fm.option(None, "Bound of the gradients' joint 2-norm. Null is no bound.", gt=0)
 
     presets = {"paper": {}, "authors": {"clip": 10.0}, "sound": {}}
     citation = fm.Citation(

@@ -1,9 +1,8 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import cast
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -27,15 +26,9 @@ class FedEM(fm.Method):
     spec = fm.Spec(unstackable="the received models are computed beside those that train, each by a net of its own")
 
     class Options(fm.Options):
-        components: int = Field(3, ge=1, description="M, the number of shared models; 1 is FedAvg.")
+        components: int = fm.option(3, "M, the number of shared models; 1 is FedAvg.", ge=1)
 
-    settings = {
-        "authors": {
-            "optimizer": {"lr": 0.03, "momentum": 0.9, "weight_decay": 5e-4},
-            "local_epochs": 1,
-            "batch_size": 128,
-        }
-    }
+    settings = {"authors": fm.training(local_epochs=1, batch_size=128, lr=0.03, momentum=0.9, weight_decay=5e-4)}
     citation = fm.Citation(
         "Marfoq et al., NeurIPS 2021, arXiv 2108.10252",
         down={"P": 3},
@@ -52,7 +45,7 @@ class FedEM(fm.Method):
         nets: dict[str, str | None] = {component(number): None for number in range(self.options.components)}
         self.spec = replace(self.spec, nets=nets)
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         return [*super().examine(tasks, participants), *noisy_starts(self.name(), self.options.components, tasks[0])]
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:

@@ -1,8 +1,7 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
-from pydantic import Field
 
 import fedloom.methods as fm
 from fedloom.methods.parts.parameters import difference, parameters
@@ -22,13 +21,13 @@ class FedExP(fm.Method):
     spec = fm.Spec(sends={"model": fm.Sent(), "squared_length": fm.Sent(spread=10.0)})
 
     class Options(fm.Options):
-        eps: float = Field(1e-3, ge=0, description="Number that keeps the divisor of the server's step from 0.")
-        eps_by_participants: bool = Field(False, description="Multiply eps by the number of participants.")
-        weights: Literal["samples", "uniform"] = Field("samples", description="Weights p_k of the means over clients.")
-        average: bool = Field(True, description="Test the mean of the last two iterates instead of the last one.")
+        eps: float = fm.option(1e-3, "Number that keeps the divisor of the server's step from 0.", ge=0)
+        eps_by_participants: bool = fm.option(False, "Multiply eps by the number of participants.")
+        weights: Literal["samples", "uniform"] = fm.option("samples", "Weights p_k of the means over clients.")
+        average: bool = fm.option(True, "Test the mean of the last two iterates instead of the last one.")
 
     presets = {"paper": {"weights": "uniform"}, "authors": {"eps_by_participants": True}, "sound": {}}
-    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0, "weight_decay": 1e-4, "decay": 0.998}}}
+    settings = {"authors": fm.training(lr=0.01, momentum=0.0, weight_decay=1e-4, decay=0.998)}
     citation = fm.Citation(
         "Jhunjhunwala, Wang, Joshi, ICLR 2023, arXiv 2301.09604",
         up={"P": 1, "number": 1},
@@ -39,7 +38,7 @@ class FedExP(fm.Method):
         "decay of 0.998. Clients weigh by their samples, take 20 steps, and clip gradients at a norm of 10.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, optimizer = super().examine(tasks, participants), tasks[0].optimizer
         if optimizer.name == "sgd" and not optimizer.momentum:
             return diagnostics

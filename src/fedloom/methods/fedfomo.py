@@ -1,7 +1,6 @@
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -9,7 +8,6 @@ from fedloom.methods.parts.parameters import trained
 from fedloom.methods.parts.several_models import losses_of_models
 
 Norm = Literal["l2", "l1", "squared", "by_tensor"]
-AUTHORS_SGD = {"lr": 0.1, "momentum": 0.0, "decay": 0.99, "weight_decay": 1e-4}
 
 
 @fm.register
@@ -32,33 +30,32 @@ class FedFomo(fm.Method):
     )
 
     class Options(fm.Options):
-        models: int = Field(5, ge=1, description="M, how many other clients' models a client receives at most.")
-        explore: float = Field(
-            0.3,
-            ge=0,
-            le=1,
-            description="epsilon, the probability in round 1 that a model is drawn and not the best known.",
+        models: int = fm.option(5, "M, how many other clients' models a client receives at most.", ge=1)
+        explore: float = fm.option(
+            0.3, "epsilon, the probability in round 1 that a model is drawn and not the best known.", ge=0, le=1
         )
-        explore_decay: float = Field(0.05, ge=0, description="By how much the probability falls in each round.")
-        validation: float = Field(
-            0.2, gt=0, lt=1, description="Share of a client's training samples that weigh models and never train."
+        explore_decay: float = fm.option(0.05, "By how much the probability falls in each round.", ge=0)
+        validation: float = fm.option(
+            0.2, "Share of a client's training samples that weigh models and never train.", gt=0, lt=1
         )
-        drawn_validation: bool = Field(
-            True, description="Whether these samples are drawn; if not, they are a client's last in stored order."
+        drawn_validation: bool = fm.option(
+            True, "Whether these samples are drawn; if not, they are a client's last in stored order."
         )
-        norm: Norm = Field(
+        norm: Norm = fm.option(
             "l2",
-            description="Length by which a fall of the loss is divided: of the whole change (l2), the sum of absolute "
-            "values (l1), the squared length (squared), or the sum of the tensors' lengths (by_tensor).",
+            "Length by which a fall of the loss is divided: of the whole change (l2), the sum of absolute values (l1),"
+            " the squared length (squared), or the sum of the tensors' lengths (by_tensor).",
         )
-        base: Literal["first", "own"] = Field(
+        base: Literal["first", "own"] = fm.option(
             "first",
-            description="Weights from which a client moves to others' models: those with which its last training "
-            "began, or its own latest, as in FL-bench.",
+            "Weights from which a client moves to others' models: those with which its last training began, or its own"
+            " latest, as in FL-bench.",
         )
 
     presets = {"paper": {}, "authors": {"models": 4, "norm": "l1"}, "sound": {}}
-    settings = {"authors": {"optimizer": AUTHORS_SGD, "local_epochs": 5, "batch_size": 50}}
+    settings = {
+        "authors": fm.training(local_epochs=5, batch_size=50, lr=0.1, momentum=0.0, decay=0.99, weight_decay=1e-4)
+    }
     citation = fm.Citation(
         "Zhang et al., ICLR 2021, arXiv 2012.08565",
         down={"MP": 1},

@@ -1,6 +1,5 @@
 import numpy as np
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -33,22 +32,21 @@ class FedGen(fm.Method):
     )
 
     class Options(fm.Options):
-        weight: float = Field(1.0, ge=0, description="Weight of the clients' loss on generated features; 0 is FedAvg.")
-        noise: int = Field(32, ge=1, description="Width of the generator's noise.")
-        hidden: int = Field(256, ge=1, description="Width of the generator's hidden layer.")
-        server_lr: float = Field(3e-4, gt=0, description="Learning rate of the generator.")
-        server_steps: int = Field(50, ge=0, description="Steps of the generator in a round.")
-        adam: bool = Field(
-            True,
-            description="Whether these are steps of Adam, with moments that start afresh in each round, or plain ones.",
+        weight: float = fm.option(1.0, "Weight of the clients' loss on generated features; 0 is FedAvg.", ge=0)
+        noise: int = fm.option(32, "Width of the generator's noise.", ge=1)
+        hidden: int = fm.option(256, "Width of the generator's hidden layer.", ge=1)
+        server_lr: float = fm.option(3e-4, "Learning rate of the generator.", gt=0)
+        server_steps: int = fm.option(50, "Steps of the generator in a round.", ge=0)
+        adam: bool = fm.option(
+            True, "Whether these are steps of Adam, with moments that start afresh in each round, or plain ones."
         )
-        draws: int = Field(32, ge=1, description="Features in each step, and of a client in a round.")
-        diversity: float = Field(
-            0.0, ge=0, description="Weight of the released code's term against features that do not follow the noise."
+        draws: int = fm.option(32, "Features in each step, and of a client in a round.", ge=1)
+        diversity: float = fm.option(
+            0.0, "Weight of the released code's term against features that do not follow the noise.", ge=0
         )
 
     presets = {"paper": {}, "authors": {"weight": 10.0, "diversity": 1.0}, "sound": {}}
-    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "batch_size": 32}}
+    settings = {"authors": fm.training(batch_size=32, lr=0.01, momentum=0.0)}
     citation = fm.Citation(
         "Zhu et al., ICML 2021, arXiv 2105.10056",
         down={"P": 1, "Q": 1, "counts": 1},

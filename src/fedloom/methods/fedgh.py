@@ -1,4 +1,3 @@
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -25,12 +24,12 @@ class FedGH(fm.Method):
     )
 
     class Options(fm.Options):
-        server_lr: float = Field(0.01, gt=0, description="Learning rate of the server's steps.")
-        server_epochs: int = Field(
+        server_lr: float = fm.option(0.01, "Learning rate of the server's steps.", gt=0)
+        server_epochs: int = fm.option(
             100,
+            "Steps of the server in a round, each over all rows of the round (our choice: HtFLlib takes batches). With"
+            " 0 the head stays as it was.",
             ge=0,
-            description="Steps of the server in a round, each over all rows of the round (our choice: HtFLlib takes "
-            "batches). With 0 the head stays as it was.",
         )
 
     citation = fm.Citation(

@@ -1,8 +1,7 @@
-from collections.abc import Sequence
 from typing import Literal, cast
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor, nn
 
 import fedloom.methods as fm
@@ -33,19 +32,19 @@ class FedKD(fm.Method):
     """
 
     class Options(fm.Options):
-        mentee: str | None = Field(
+        mentee: str | None = fm.option(
             None,
-            description="Registered model of the shared net. Null takes the run's own; a name is needed where clients "
-            "have different nets.",
+            "Registered model of the shared net. Null takes the run's own; a name is needed where clients have "
+            "different nets.",
         )
-        compresses: Literal["updates", "weights", "nothing"] = Field(
-            "updates", description="What is decomposed: updates of the mentee, its weights (as in PFLlib), or nothing."
+        compresses: Literal["updates", "weights", "nothing"] = fm.option(
+            "updates", "What is decomposed: updates of the mentee, its weights (as in PFLlib), or nothing."
         )
-        energy_first: float = Field(
-            0.95, gt=0, le=1, description="Share of the squared singular values that is kept at the first round."
+        energy_first: float = fm.option(
+            0.95, "Share of the squared singular values that is kept at the first round.", gt=0, le=1
         )
-        energy_last: float = Field(
-            0.98, gt=0, le=1, description="Share of the squared singular values that is kept at the last round."
+        energy_last: float = fm.option(
+            0.98, "Share of the squared singular values that is kept at the last round.", gt=0, le=1
         )
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "fedssa": {"mentee": "fedssa-cnn5"}}
@@ -70,7 +69,7 @@ class FedKD(fm.Method):
             sends={"model": fm.Sent(per_client=factors, form="own" if factors else "whole")},
         )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         require_same_net(tasks, MENTEE, f"{self.name()}.mentee")
         return super().examine(tasks, participants)
 

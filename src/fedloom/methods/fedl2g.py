@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -37,25 +37,25 @@ class FedL2G(fm.Method):
     )
 
     class Options(fm.Options):
-        guides: Literal["logits", "features"] = Field(
-            "logits", description="What the vectors guide: the outputs (FedL2G-l) or the head's input (FedL2G-f)."
+        guides: Literal["logits", "features"] = fm.option(
+            "logits", "What the vectors guide: the outputs (FedL2G-l) or the head's input (FedL2G-f)."
         )
-        quiz: int | None = Field(
-            None, ge=1, description="Samples of a client that never train and judge a guided step. Null is a batch."
+        quiz: int | None = fm.option(
+            None, "Samples of a client that never train and judge a guided step. Null is a batch.", ge=1
         )
-        drawn_quiz: bool = Field(
-            True, description="Whether the quiz is drawn; if not, it is a client's first samples in stored order."
+        drawn_quiz: bool = fm.option(
+            True, "Whether the quiz is drawn; if not, it is a client's first samples in stored order."
         )
-        warm_up: int = Field(0, ge=0, description="Rounds at the start in which only the vectors learn.")
-        server_lr: float = Field(0.1, ge=0, description="Learning rate of the vectors.")
-        clip: float | None = Field(100.0, gt=0, description="Bound of the norm of the vectors' gradient at a client.")
+        warm_up: int = fm.option(0, "Rounds at the start in which only the vectors learn.", ge=0)
+        server_lr: float = fm.option(0.1, "Learning rate of the vectors.", ge=0)
+        clip: float | None = fm.option(100.0, "Bound of the norm of the vectors' gradient at a client.", gt=0)
 
     presets = {
         "paper": {"drawn_quiz": False, "warm_up": 50},
         "authors": {"drawn_quiz": False, "warm_up": 50},
         "sound": {},
     }
-    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "batch_size": 10, "local_epochs": 1}}
+    settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.01, momentum=0.0)}
     citation = fm.Citation(
         "Zhang et al., preprint 2024, arXiv 2410.06490",
         down={"vectors": 1},

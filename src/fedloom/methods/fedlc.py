@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 
 import fedloom.methods as fm
 
@@ -14,8 +13,8 @@ class FedLC(fm.Method):
     """
 
     class Options(fm.Options):
-        tau: float = Field(
-            1.0, ge=0, description="Strength of the calibration; 0 only leaves out classes that the client lacks."
+        tau: float = fm.option(
+            1.0, "Strength of the calibration; 0 only leaves out classes that the client lacks.", ge=0
         )
 
     citation = fm.Citation("Zhang et al., ICML 2022, arXiv 2209.00189")

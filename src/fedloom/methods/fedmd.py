@@ -1,9 +1,7 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -33,24 +31,24 @@ class FedMD(fm.Method):
     )
 
     class Options(fm.Options):
-        inputs: int | None = Field(
-            None, ge=1, description="How many of the server's public inputs are used, the first ones. Null takes all."
+        inputs: int | None = fm.option(
+            None, "How many of the server's public inputs are used, the first ones. Null takes all.", ge=1
         )
-        digest_epochs: int = Field(1, ge=0, description="Passes over the public inputs that digest the consensus.")
-        digest_lr: float | None = Field(
-            None, gt=0, description="Learning rate of these passes. Null takes the run's in this round."
+        digest_epochs: int = fm.option(1, "Passes over the public inputs that digest the consensus.", ge=0)
+        digest_lr: float | None = fm.option(
+            None, "Learning rate of these passes. Null takes the run's in this round.", gt=0
         )
-        distance: Literal["absolute", "squared"] = Field(
-            "absolute", description="Distance of logits that the digest minimises: mean absolute or mean squared."
+        distance: Literal["absolute", "squared"] = fm.option(
+            "absolute", "Distance of logits that the digest minimises: mean absolute or mean squared."
         )
-        start: Literal["drawn", "common"] = Field(
+        start: Literal["drawn", "common"] = fm.option(
             "common",
-            description="First weights: each client draws its own, or those of one architecture are alike. Alike ones "
-            "agree from the start, and teach each other nothing new.",
+            "First weights: each client draws its own, or those of one architecture are alike. Alike ones agree from "
+            "the start, and teach each other nothing new.",
         )
 
     presets = {"paper": {"start": "drawn"}, "authors": {"start": "drawn"}, "sound": {}}
-    settings = {"authors": {"optimizer": {"name": "adam", "lr": 1e-3}, "local_epochs": 4}}
+    settings = {"authors": fm.training(local_epochs=4, name="adam", lr=1e-3)}
     citation = fm.Citation(
         "Li and Wang, preprint 2019, arXiv 1910.03581",
         down={"public": 1, "outputs": 1},
@@ -65,7 +63,7 @@ class FedMD(fm.Method):
         "public inputs are the same in all rounds; the authors draw 5,000 anew.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         if self.options.start == "common" and len(tasks) < tasks[0].clients:
             message = "clients of one architecture start from one net: their logits agree before anybody has learnt"

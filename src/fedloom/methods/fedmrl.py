@@ -1,8 +1,8 @@
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Literal, cast
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -29,35 +29,26 @@ class FedMRL(fm.Method):
     """
 
     class Options(fm.Options):
-        small: str | None = Field(
+        small: str | None = fm.option(
             None,
-            description="Registered model of the small shared net, whose features may not be wider than those of any "
-            "client's own net. Null takes the run's own model.",
+            "Registered model of the small shared net, whose features may not be wider than those of any client's own "
+            "net. Null takes the run's own model.",
         )
-        weights: Literal["samples", "uniform"] = Field(
+        weights: Literal["samples", "uniform"] = fm.option(
             "samples",
-            description="Weights of clients in the mean of small nets: by samples, as the authors, or all alike, as "
-            "HtFLlib.",
+            "Weights of clients in the mean of small nets: by samples, as the authors, or all alike, as HtFLlib.",
         )
-        tied_heads: bool = Field(
+        tied_heads: bool = fm.option(
             False,
-            description="Whether the small head is the first columns of the own head, with its bias, and both losses "
-            "move them, as in the authors' script for clients with equal nets.",
+            "Whether the small head is the first columns of the own head, with its bias, and both losses move them, as"
+            " in the authors' script for clients with equal nets.",
         )
-        clip: float | None = Field(
-            None,
-            gt=0,
-            description="Bound of the gradients' 2-norm, of each net alone. Null is no bound; the authors take 50.",
+        clip: float | None = fm.option(
+            None, "Bound of the gradients' 2-norm, of each net alone. Null is no bound; the authors take 50.", gt=0
         )
 
     presets = {"paper": {}, "authors": {"clip": 50.0}, "sound": {}}
-    settings = {
-        "authors": {
-            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-3},
-            "local_epochs": 10,
-            "batch_size": 512,
-        }
-    }
+    settings = {"authors": fm.training(local_epochs=10, batch_size=512, lr=0.01, momentum=0.9, weight_decay=1e-3)}
     citation = fm.Citation(
         "Yi et al., NeurIPS 2024, arXiv 2406.00488",
         down={"Q": 1},
@@ -82,7 +73,7 @@ class FedMRL(fm.Method):
             sends={"model": fm.Sent(no_feedback=frozenset({fm.Role.HEAD} if self.options.tied_heads else ()))},
         )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         require_same_net(tasks, SMALL, "fedmrl.small")
         diagnostics = super().examine(tasks, participants)
         for task in tasks:

@@ -1,8 +1,6 @@
-from collections.abc import Sequence
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import normalize
 
@@ -37,14 +35,10 @@ class FedNH(fm.Method):
     )
 
     class Options(fm.Options):
-        rho: float = Field(
-            0.9, ge=0, le=1, description="Share of the last prototypes in the next ones; 1 never moves them."
-        )
-        scale: float = Field(30.0, gt=0, description="s, the factor of cosines.")
-        learn_scale: bool = Field(
-            False, description="Whether s is trained and averaged like a weight, from `scale` on."
-        )
-        clip: float | None = Field(10.0, gt=0, description="Bound of the gradients' joint 2-norm. Null is no bound.")
+        rho: float = fm.option(0.9, "Share of the last prototypes in the next ones; 1 never moves them.", ge=0, le=1)
+        scale: float = fm.option(30.0, "s, the factor of cosines.", gt=0)
+        learn_scale: bool = fm.option(False, "Whether s is trained and averaged like a weight, from `scale` on.")
+        clip: float | None = fm.option(10.0, "Bound of the gradients' joint 2-norm. Null is no bound.", gt=0)
 
     presets = {"paper": {}, "authors": {"learn_scale": True, "scale": 20.0}, "sound": {}}
     citation = fm.Citation(
@@ -58,7 +52,7 @@ class FedNH(fm.Method):
         "CNN.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
         if task.feature_dim < task.num_classes:
             raise fm.ConfigError(

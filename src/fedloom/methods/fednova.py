@@ -1,5 +1,3 @@
-from collections.abc import Sequence
-
 import fedloom.methods as fm
 from fedloom.methods.parts.parameters import parameters
 
@@ -20,7 +18,7 @@ class FedNova(fm.Method):
         our_choice="Buffers are averaged by samples. A client that made no step changes nothing.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         if (name := tasks[0].optimizer.name) != "sgd":
             raise fm.ConfigError(
                 f"optimizer.name = {name}: fednova divides by how often a gradient counts in SGD, with or without "

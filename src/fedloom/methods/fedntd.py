@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -16,15 +15,11 @@ class FedNTD(fm.Method):
     """
 
     class Options(fm.Options):
-        beta: float = Field(1.0, ge=0, description="Weight of the distillation; 0 is FedAvg.")
-        tau: float = Field(1.0, gt=0, description="Temperature of the distillation.")
+        beta: float = fm.option(1.0, "Weight of the distillation; 0 is FedAvg.", ge=0)
+        tau: float = fm.option(1.0, "Temperature of the distillation.", gt=0)
 
     settings = {
-        "authors": {
-            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5, "decay": 0.99},
-            "local_epochs": 5,
-            "batch_size": 50,
-        }
+        "authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.9, weight_decay=1e-5, decay=0.99)
     }
     citation = fm.Citation(
         "Lee et al., NeurIPS 2022, arXiv 2106.03097", compared_in=("fedsc",), code="Lee-Gihun/FedNTD at be00ee5"

@@ -1,8 +1,6 @@
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -25,44 +23,37 @@ class FedORGP(PrototypePull):
     spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)})
 
     class Options(fm.Options):
-        weight: float = Field(
-            10.0, ge=0, description="lambda_c, the strength of the clients' pull; 0 is local training."
+        weight: float = fm.option(10.0, "lambda_c, the strength of the clients' pull; 0 is local training.", ge=0)
+        near: float = fm.option(
+            1.0, "lambda_s, the weight of the server's term that turns prototypes to their clients' rows.", ge=0
         )
-        near: float = Field(
-            1.0,
-            ge=0,
-            description="lambda_s, the weight of the server's term that turns prototypes to their clients' rows.",
+        apart: float = fm.option(
+            10.0, "gamma, the weight of the server's term against cosines to rows of other classes.", ge=0
         )
-        apart: float = Field(
-            10.0, ge=0, description="gamma, the weight of the server's term against cosines to rows of other classes."
+        adaptive: bool = fm.option(
+            False, "Whether both terms weigh more where rows of other classes are near, as in newer released code."
         )
-        adaptive: bool = Field(
+        filtered: bool = fm.option(
             False,
-            description="Whether both terms weigh more where rows of other classes are near, as in newer released "
-            "code.",
+            "Whether features that lie apart from the others of their class are left out of the class means, as in "
+            "newer released code.",
         )
-        filtered: bool = Field(
-            False,
-            description="Whether features that lie apart from the others of their class are left out of the class "
-            "means, as in newer released code.",
-        )
-        distance_share: float = Field(
+        distance_share: float = fm.option(
             0.5,
+            "alpha, the weight of a feature's distance to its class mean, against its cosine, when `filtered`.",
             gt=0,
             lt=1,
-            description="alpha, the weight of a feature's distance to its class mean, against its cosine, when "
-            "`filtered`.",
         )
-        server_lr: float = Field(0.01, gt=0, description="Learning rate of the server's steps.")
-        server_epochs: int = Field(
+        server_lr: float = fm.option(0.01, "Learning rate of the server's steps.", gt=0)
+        server_epochs: int = fm.option(
             1,
+            "Steps of the server in a round, each over all rows of the round (our choice: released code takes batches "
+            "of 32).",
             ge=0,
-            description="Steps of the server in a round, each over all rows of the round (our choice: released code "
-            "takes batches of 32).",
         )
 
     presets = {"paper": {}, "authors": {"adaptive": True, "filtered": True}, "sound": {"server_epochs": 100}}
-    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "local_epochs": 1}}
+    settings = {"authors": fm.training(local_epochs=1, lr=0.01, momentum=0.0)}
     citation = fm.Citation(
         "Guo et al., arXiv 2025, arXiv 2502.16119",
         down={"Cd": 1, "mask": 1},
@@ -76,7 +67,7 @@ class FedORGP(PrototypePull):
         "and leaves features that lie apart out of a client's class means (`filtered`).",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
         if task.num_classes > task.feature_dim:
             message = f"{task.num_classes} prototypes of {task.feature_dim} features cannot all be at right angles"

@@ -2,7 +2,6 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -46,29 +45,19 @@ class FedPAC(fm.Method):
     )
 
     class Options(fm.Options):
-        weight: float = Field(1.0, ge=0, description="lambda, the strength of the pull to the global class means.")
-        head_lr: float = Field(0.1, gt=0, description="Learning rate of the head in its own phase.")
-        head_epochs: int = Field(1, ge=0, description="Passes that train the head, before the body trains.")
-        cut: float = Field(
-            1e-3, ge=0, lt=1, description="Head weights up to this one become 0; the others are scaled to 1."
+        weight: float = fm.option(1.0, "lambda, the strength of the pull to the global class means.", ge=0)
+        head_lr: float = fm.option(0.1, "Learning rate of the head in its own phase.", gt=0)
+        head_epochs: int = fm.option(1, "Passes that train the head, before the body trains.", ge=0)
+        cut: float = fm.option(1e-3, "Head weights up to this one become 0; the others are scaled to 1.", ge=0, lt=1)
+        weights: Literal["counts", "uniform"] = fm.option(
+            "counts", "Weights of the holders of a class in its global mean: by samples of it, or all alike."
         )
-        weights: Literal["counts", "uniform"] = Field(
-            "counts",
-            description="Weights of the holders of a class in its global mean: by samples of it, or all alike.",
-        )
-        unknown: Literal["own", "none"] = Field(
+        unknown: Literal["own", "none"] = fm.option(
             "own",
-            description="What pulls features of a class without a global mean: the client's own mean before training, "
-            "or nothing.",
+            "What pulls features of a class without a global mean: the client's own mean before training, or nothing.",
         )
 
-    settings = {
-        "authors": {
-            "optimizer": {"lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4},
-            "local_epochs": 5,
-            "batch_size": 50,
-        }
-    }
+    settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)}
     citation = fm.Citation(
         "Xu et al., ICLR 2023, arXiv 2306.11867",
         down={"P": 1, "Cd": 1, "mask": 1},

@@ -1,7 +1,6 @@
 import functools
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -33,9 +32,9 @@ class FedPCL(fm.Method):
     )
 
     class Options(fm.Options):
-        tau: float = Field(0.07, gt=0, description="Temperature of both contrasts. The default is our choice.")
+        tau: float = fm.option(0.07, "Temperature of both contrasts. The default is our choice.", gt=0)
 
-    settings = {"authors": {"optimizer": {"name": "adam", "lr": 0.001}, "local_epochs": 1, "batch_size": 32}}
+    settings = {"authors": fm.training(local_epochs=1, batch_size=32, name="adam", lr=0.001)}
     citation = fm.Citation(
         "Tan et al., NeurIPS 2022, arXiv 2209.10083",
         down={"Cd": 1, "mask": 1, "KCd": 1},

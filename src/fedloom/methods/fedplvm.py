@@ -1,7 +1,6 @@
 from typing import Literal
 
 import torch
-from pydantic import Field
 
 import fedloom.methods as fm
 from fedloom.methods.fpl import with_absent_classes
@@ -31,18 +30,15 @@ class FedPLVM(fm.Method):
     spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)})
 
     class Options(fm.Options):
-        alpha: float = Field(
-            0.25, gt=0, le=1, description="Power of the cosines: the smaller, the less a near prototype is worth."
+        alpha: float = fm.option(
+            0.25, "Power of the cosines: the smaller, the less a near prototype is worth.", gt=0, le=1
         )
-        tau: float = Field(0.07, gt=0, description="Temperature of the contrast.")
-        weight: float = Field(100.0, ge=0, description="Weight of the contrast and of the pull, against cross-entropy.")
-        pull: float = Field(2.0, ge=0, description="Factor of the pull to the centre of a class, within that weight.")
-        weights: Literal["samples", "uniform"] = Field(
-            "samples", description="How clients weigh in the mean of their weights."
-        )
-        keep_absent: bool = Field(
-            True,
-            description="Whether a class that no participant holds keeps its prototypes. Released code drops them.",
+        tau: float = fm.option(0.07, "Temperature of the contrast.", gt=0)
+        weight: float = fm.option(100.0, "Weight of the contrast and of the pull, against cross-entropy.", ge=0)
+        pull: float = fm.option(2.0, "Factor of the pull to the centre of a class, within that weight.", ge=0)
+        weights: Literal["samples", "uniform"] = fm.option("samples", "How clients weigh in the mean of their weights.")
+        keep_absent: bool = fm.option(
+            True, "Whether a class that no participant holds keeps its prototypes. Released code drops them."
         )
 
     presets = {
@@ -50,7 +46,7 @@ class FedPLVM(fm.Method):
         "authors": {"keep_absent": False, "weights": "uniform"},
         "sound": {"weight": 1.0},
     }
-    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.5, "weight_decay": 1e-5}, "local_epochs": 2}}
+    settings = {"authors": fm.training(local_epochs=2, lr=0.01, momentum=0.5, weight_decay=1e-5)}
     citation = fm.Citation(
         "Wang et al., NeurIPS 2024, arXiv 2403.09048",
         down={"P": 1, "Jd": 1},

@@ -1,7 +1,4 @@
-from collections.abc import Sequence
-
 import torch
-from pydantic import Field
 
 import fedloom.methods as fm
 from fedloom.methods.parts import prototypes as learned_class_means
@@ -23,10 +20,10 @@ class FedProc(fm.Method):
     spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(labels=True)})
 
     class Options(learned_class_means.Options):
-        learns_at_once: bool = Field(
+        learns_at_once: bool = fm.option(
             True,
-            description="Whether the contrast's share is 1 - t / T, so that round 1 learns from labels. Released code "
-            "has 1 - (t - 1) / (T - 1): round 1 has a share of 1 and no prototypes yet, so nothing is learned.",
+            "Whether the contrast's share is 1 - t / T, so that round 1 learns from labels. Released code has 1 - (t -"
+            " 1) / (T - 1): round 1 has a share of 1 and no prototypes yet, so nothing is learned.",
         )
 
     presets = {
@@ -34,13 +31,7 @@ class FedProc(fm.Method):
         "authors": {"learns_at_once": False, "prototypes_from": "last_epoch", "keep_absent": False},
         "sound": {},
     }
-    settings = {
-        "authors": {
-            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
-            "local_epochs": 10,
-            "batch_size": 64,
-        }
-    }
+    settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
     citation = fm.Citation(
         "Mu et al., FGCS 2023, arXiv 2109.12273",
         down={"P": 1, "Cd": 1, "mask": 1},
@@ -52,7 +43,7 @@ class FedProc(fm.Method):
         released_code="In RethinkFL nothing is learned in round 1, and the last round is cross-entropy alone.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         if tasks[0].rounds == 1:
             message = "rounds = 1: prototypes come after round 1, so the contrast is never used"

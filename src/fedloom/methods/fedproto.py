@@ -2,7 +2,7 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 import fedloom.methods as fm
 from fedloom.methods.parts.prototypes import PrototypePull
@@ -20,27 +20,25 @@ class FedProto(PrototypePull):
     """
 
     class Options(fm.Options):
-        weight: float = Field(
-            1.0,
-            ge=0,
-            description="lambda, the strength of the pull; 0 is local training, or FedAvg with average_model.",
+        weight: float = fm.option(
+            1.0, "lambda, the strength of the pull; 0 is local training, or FedAvg with average_model.", ge=0
         )
-        weights: Literal["counts", "uniform"] = Field(
-            "counts", description="Weights of the holders of a class: by their samples of it, or all alike."
+        weights: Literal["counts", "uniform"] = fm.option(
+            "counts", "Weights of the holders of a class: by their samples of it, or all alike."
         )
-        prototypes_from: Literal["after_training", "last_epoch"] = Field(
+        prototypes_from: Literal["after_training", "last_epoch"] = fm.option(
             "after_training",
-            description="Where prototypes come from: a pass after training, or the last epoch's own forward passes.",
+            "Where prototypes come from: a pass after training, or the last epoch's own forward passes.",
         )
-        nearest_among: Literal["known", "own"] = Field(
+        nearest_among: Literal["known", "own"] = fm.option(
             "known",
-            description="Classes that the prediction by the nearest prototype may choose: all known ones, or those of "
-            "the client's data.",
+            "Classes that the prediction by the nearest prototype may choose: all known ones, or those of the client's"
+            " data.",
         )
-        average_model: bool = Field(
+        average_model: bool = fm.option(
             False,
-            description="Whether weights are averaged as in FedAvg, too. FedSKC and FedSC print a global accuracy and "
-            "do not say how they get it; this is our choice.",
+            "Whether weights are averaged as in FedAvg, too. FedSKC and FedSC print a global accuracy and do not say "
+            "how they get it; this is our choice.",
         )
 
     presets = {

@@ -1,5 +1,3 @@
-from pydantic import Field
-
 import fedloom.methods as fm
 from fedloom.core import trees
 
@@ -12,8 +10,8 @@ class FedProx(fm.Method):
     """
 
     class Options(fm.Options):
-        mu: float = Field(
-            0.01, ge=0, description="Strength of the pull towards the received weights; 0 is FedAvg, bit for bit."
+        mu: float = fm.option(
+            0.01, "Strength of the pull towards the received weights; 0 is FedAvg, bit for bit.", ge=0
         )
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"mu": 0.01}, "fedco2": {"mu": 0.001}}

@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn.functional import normalize, softplus
 
@@ -29,17 +28,13 @@ class FedRCL(fm.Method):
     spec = fm.Spec(features=True)
 
     class Options(fm.Options):
-        weight: float = Field(1.0, ge=0, description="Weight of both terms beside cross-entropy; 0 is FedAvg.")
-        tau: float = Field(0.05, gt=0, description="Temperature of the cosines.")
-        beta: float = Field(1.0, ge=0, description="Weight of the penalty beside the contrast.")
-        threshold: float = Field(0.7, ge=-1, le=1, description="Cosine below which a pair is not penalised.")
+        weight: float = fm.option(1.0, "Weight of both terms beside cross-entropy; 0 is FedAvg.", ge=0)
+        tau: float = fm.option(0.05, "Temperature of the cosines.", gt=0)
+        beta: float = fm.option(1.0, "Weight of the penalty beside the contrast.", ge=0)
+        threshold: float = fm.option(0.7, "Cosine below which a pair is not penalised.", ge=-1, le=1)
 
     settings = {
-        "authors": {
-            "optimizer": {"lr": 0.1, "momentum": 0.0, "weight_decay": 1e-3, "decay": 0.998},
-            "local_epochs": 5,
-            "batch_size": 50,
-        }
+        "authors": fm.training(local_epochs=5, batch_size=50, lr=0.1, momentum=0.0, weight_decay=1e-3, decay=0.998)
     }
     citation = fm.Citation(
         "Seo et al., CVPR 2024, arXiv 2401.04928",

@@ -1,7 +1,5 @@
 from typing import Literal
 
-from pydantic import Field
-
 import fedloom.methods as fm
 
 
@@ -17,12 +15,10 @@ class FedRep(fm.Method):
     spec = fm.Spec(requires=("trained_body",), private=frozenset({fm.Role.HEAD}), sends={"model": fm.Sent(spread=2.0)})
 
     class Options(fm.Options):
-        head_epochs: int = Field(10, ge=0, description="Passes that train the head, whatever local_epochs says.")
-        body_epochs: int = Field(1, ge=0, description="Passes that then train the body, whatever local_epochs says.")
-        weights: Literal["samples", "uniform"] = Field(
-            "samples",
-            description="Weights of clients in the mean: by samples, as in released code, or all alike, as in the "
-            "paper.",
+        head_epochs: int = fm.option(10, "Passes that train the head, whatever local_epochs says.", ge=0)
+        body_epochs: int = fm.option(1, "Passes that then train the body, whatever local_epochs says.", ge=0)
+        weights: Literal["samples", "uniform"] = fm.option(
+            "samples", "Weights of clients in the mean: by samples, as in released code, or all alike, as in the paper."
         )
 
     presets = {

@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 import fedloom.methods as fm
@@ -22,9 +21,9 @@ class FedRoD(fm.Method):
     spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True)
 
     class Options(fm.Options):
-        balanced: bool = Field(True, description="Balanced softmax for the shared head, or plain cross-entropy.")
-        gamma: float = Field(
-            1.0, ge=0, description="Strength of the balance; at 0 only classes that the client lacks are left out."
+        balanced: bool = fm.option(True, "Balanced softmax for the shared head, or plain cross-entropy.")
+        gamma: float = fm.option(
+            1.0, "Strength of the balance; at 0 only classes that the client lacks are left out.", ge=0
         )
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "fedco2": {"balanced": False}}

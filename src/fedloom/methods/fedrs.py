@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 
 import fedloom.methods as fm
 
@@ -14,8 +13,8 @@ class FedRS(fm.Method):
     """
 
     class Options(fm.Options):
-        alpha: float = Field(
-            0.5, ge=0, description="Factor of the logits of classes that the client lacks. With 1 the method is FedAvg."
+        alpha: float = fm.option(
+            0.5, "Factor of the logits of classes that the client lacks. With 1 the method is FedAvg.", ge=0
         )
 
     citation = fm.Citation(

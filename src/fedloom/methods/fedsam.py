@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 
 import fedloom.methods as fm
 
@@ -17,21 +16,15 @@ class FedSAM(fm.Method):
     """
 
     class Options(fm.Options):
-        rho: float = Field(0.1, ge=0, description="Length of the ascent. With 0 the method is FedAvg.")
-        adaptive: bool = Field(
+        rho: float = fm.option(0.1, "Length of the ascent. With 0 the method is FedAvg.", ge=0)
+        adaptive: bool = fm.option(
             False,
-            description="FedASAM: scale the ascent by the size of each weight, so that rescaling a layer changes "
-            "nothing. The authors then take rho 0.7.",
+            "FedASAM: scale the ascent by the size of each weight, so that rescaling a layer changes nothing. The "
+            "authors then take rho 0.7.",
         )
-        eta: float = Field(0.2, ge=0, description="Number that the adaptive ascent adds to the size of each weight.")
+        eta: float = fm.option(0.2, "Number that the adaptive ascent adds to the size of each weight.", ge=0)
 
-    settings = {
-        "authors": {
-            "optimizer": {"lr": 0.01, "momentum": 0.0, "weight_decay": 4e-4},
-            "local_epochs": 1,
-            "batch_size": 64,
-        }
-    }
+    settings = {"authors": fm.training(local_epochs=1, batch_size=64, lr=0.01, momentum=0.0, weight_decay=4e-4)}
     citation = fm.Citation(
         "Caldarola, Caputo, Ciccone, ECCV 2022, arXiv 2203.11834",
         code="debcaldarola/fedsam at 64bbf93",

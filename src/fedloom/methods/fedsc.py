@@ -1,8 +1,6 @@
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -49,40 +47,36 @@ class FedSC(fm.Method):
     )
 
     class Options(fm.Options):
-        tau: float = Field(0.05, gt=0, description="Temperature of RPCL.")
-        neighbours: int = Field(2, ge=0, description="M, prototypes that are merged with each prototype.")
-        neighbour: Literal["angle", "l1", "l2", "cosine", "kl", "none"] = Field(
-            "angle", description="Distance by which neighbours of a prototype are chosen."
+        tau: float = fm.option(0.05, "Temperature of RPCL.", gt=0)
+        neighbours: int = fm.option(2, "M, prototypes that are merged with each prototype.", ge=0)
+        neighbour: Literal["angle", "l1", "l2", "cosine", "kl", "none"] = fm.option(
+            "angle", "Distance by which neighbours of a prototype are chosen."
         )
-        scale: Literal["dataset", "batch", "none"] = Field(
-            "dataset",
-            description="The normaliser U: over the client's data set (taken once an epoch), over the batch, or none.",
+        scale: Literal["dataset", "batch", "none"] = fm.option(
+            "dataset", "The normaliser U: over the client's data set (taken once an epoch), over the batch, or none."
         )
-        detach_scale: bool = Field(True, description="Whether U is a constant for the gradient.")
-        positives: Literal["all", "mean", "self"] = Field(
+        detach_scale: bool = fm.option(True, "Whether U is a constant for the gradient.")
+        positives: Literal["all", "mean", "self"] = fm.option(
             "all",
-            description="Positives of a sample: all prototypes of its class, their clients' mean, or the sample itself "
-            "(released code).",
+            "Positives of a sample: all prototypes of its class, their clients' mean, or the sample itself (released "
+            "code).",
         )
-        rpcl_reduce: Literal["sum", "mean_exp"] = Field(
-            "sum", description="Sum or mean of the exponentials over the positives."
+        rpcl_reduce: Literal["sum", "mean_exp"] = fm.option(
+            "sum", "Sum or mean of the exponentials over the positives."
         )
-        cpdr: Literal["l1", "l2", "mse", "off"] = Field(
-            "l1",
-            description="Norm of the regulariser: printed sum of absolute differences, L2 norm, mean square, or off.",
+        cpdr: Literal["l1", "l2", "mse", "off"] = fm.option(
+            "l1", "Norm of the regulariser: printed sum of absolute differences, L2 norm, mean square, or off."
         )
-        consistent: Literal["renorm", "zero_fill", "code"] = Field(
-            "renorm", description="How O treats clients that do not hold a class."
+        consistent: Literal["renorm", "zero_fill", "code"] = fm.option(
+            "renorm", "How O treats clients that do not hold a class."
         )
-        prototypes_from: Literal["after_training", "last_epoch"] = Field(
+        prototypes_from: Literal["after_training", "last_epoch"] = fm.option(
             "after_training",
-            description="Where prototypes come from: a pass after training, or the last epoch's own forward passes.",
+            "Where prototypes come from: a pass after training, or the last epoch's own forward passes.",
         )
-        lambda_rpcl: float = Field(1.0, ge=0, description="Weight of RPCL.")
-        rpcl_ramp: int = Field(
-            0, ge=0, description="Rounds over which RPCL's weight grows to its full value; 0 is at once."
-        )
-        lambda_cpdr: float = Field(1.0, ge=0, description="Weight of CPDR.")
+        lambda_rpcl: float = fm.option(1.0, "Weight of RPCL.", ge=0)
+        rpcl_ramp: int = fm.option(0, "Rounds over which RPCL's weight grows to its full value; 0 is at once.", ge=0)
+        lambda_cpdr: float = fm.option(1.0, "Weight of CPDR.", ge=0)
 
     presets = {
         "paper": {},
@@ -96,7 +90,7 @@ class FedSC(fm.Method):
         },
         "sound": {"tau": 0.5, "cpdr": "mse"},
     }
-    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}
+    settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.1, momentum=0.0)}
     citation = fm.Citation(
         "Wang et al., KDD 2025, doi 10.1145/3711896.3736957",
         down={"P": 1, "mCd": 1, "masks": 1, "Cd": 1, "mask": 1},
@@ -109,7 +103,7 @@ class FedSC(fm.Method):
         released_code="Preset `authors`, with the losses of `released_repulsion`.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         clamped = neighbours_clamped("fedsc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
 

@@ -1,9 +1,9 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, Field, field_validator
+from pydantic import BaseModel, field_validator
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -45,52 +45,41 @@ class FedSKC(fm.Method):
     )
 
     class Options(fm.Options):
-        tau: float = Field(0.08, gt=0, description="Temperature of LCL.")
-        scale: Literal["dataset", "batch", "none"] = Field(
-            "dataset",
-            description="The normaliser U: over the client's data set (taken once an epoch), over the batch, or none.",
+        tau: float = fm.option(0.08, "Temperature of LCL.", gt=0)
+        scale: Literal["dataset", "batch", "none"] = fm.option(
+            "dataset", "The normaliser U: over the client's data set (taken once an epoch), over the batch, or none."
         )
-        detach_scale: bool = Field(True, description="Whether U is a constant for the gradient.")
-        denominator: Literal["once", "positive_twice"] = Field(
-            "once", description="Whether the positive counts once in the denominator, or (released code) twice."
+        detach_scale: bool = fm.option(True, "Whether U is a constant for the gradient.")
+        denominator: Literal["once", "positive_twice"] = fm.option(
+            "once", "Whether the positive counts once in the denominator, or (released code) twice."
         )
-        missing_positive: Literal["mask", "self"] = Field(
-            "mask",
-            description="A sample of a class without knowledge is left out, or is its own positive (released code).",
+        missing_positive: Literal["mask", "self"] = fm.option(
+            "mask", "A sample of a class without knowledge is left out, or is its own positive (released code)."
         )
-        lambda_lcl: float = Field(1.0, ge=0, description="Weight of LCL.")
-        lcl_ramp: int = Field(
-            0, ge=0, description="Rounds over which LCL's weight grows to its full value; 0 is at once."
-        )
-        naive_exp: bool = Field(
-            False, description="Plain exponentials, which overflow (the paper's NaN at tau = 0.01)."
-        )
-        silu: bool = Field(True, description="Whether knowledge is c * sigmoid(c) of the mean logits c, or c itself.")
-        knowledge_from: Literal["after_training", "last_epoch"] = Field(
+        lambda_lcl: float = fm.option(1.0, "Weight of LCL.", ge=0)
+        lcl_ramp: int = fm.option(0, "Rounds over which LCL's weight grows to its full value; 0 is at once.", ge=0)
+        naive_exp: bool = fm.option(False, "Plain exponentials, which overflow (the paper's NaN at tau = 0.01).")
+        silu: bool = fm.option(True, "Whether knowledge is c * sigmoid(c) of the mean logits c, or c itself.")
+        knowledge_from: Literal["after_training", "last_epoch"] = fm.option(
             "after_training",
-            description="Where knowledge comes from: a pass after training, or the last epoch's own forward passes.",
+            "Where knowledge comes from: a pass after training, or the last epoch's own forward passes.",
         )
-        neighbours: int = Field(1, ge=0, description="M, rows of knowledge that are merged with each row.")
-        sticky_knowledge: bool = Field(
-            False, description="Whether a class that nobody holds in a round keeps its last row."
-        )
-        gda: Literal["paper", "share", "fedavg", "uniform"] = Field(
+        neighbours: int = fm.option(1, "M, rows of knowledge that are merged with each row.", ge=0)
+        sticky_knowledge: bool = fm.option(False, "Whether a class that nobody holds in a round keeps its last row.")
+        gda: Literal["paper", "share", "fedavg", "uniform"] = fm.option(
             "paper",
-            description="Aggregation weights: as printed, on shares of samples instead of counts, by samples, or all "
-            "equal.",
+            "Aggregation weights: as printed, on shares of samples instead of counts, by samples, or all equal.",
         )
-        gpr: Literal["paper", "affine", "off"] = Field(
+        gpr: Literal["paper", "affine", "off"] = fm.option(
             "paper",
-            description="Step of the server between the last model and the new average: as printed (coefficients sum "
-            "to beta), affine (they sum to 1), or off.",
+            "Step of the server between the last model and the new average: as printed (coefficients sum to beta), "
+            "affine (they sum to 1), or off.",
         )
-        beta: float = Field(0.95, gt=0, le=1, description="Weight of the new average in GPR.")
-        gpr_classes: Literal["intersection", "own"] = Field(
-            "intersection", description="Classes in the variance ratio rho: those of both rounds, or each round's own."
+        beta: float = fm.option(0.95, "Weight of the new average in GPR.", gt=0, le=1)
+        gpr_classes: Literal["intersection", "own"] = fm.option(
+            "intersection", "Classes in the variance ratio rho: those of both rounds, or each round's own."
         )
-        gpr_clip: tuple[float, float] | None = Field(
-            None, description="Lower and upper bound of rho. Null is no bound."
-        )
+        gpr_clip: tuple[float, float] | None = fm.option(None, "Lower and upper bound of rho. Null is no bound.")
 
         @field_validator("gpr_clip")
         @classmethod
@@ -114,7 +103,7 @@ class FedSKC(fm.Method):
         },
         "sound": {"tau": 0.5, "scale": "none", "gda": "fedavg", "gpr": "off"},
     }
-    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.0}, "local_epochs": 10, "batch_size": 64}}
+    settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.1, momentum=0.0)}
     citation = fm.Citation(
         "Wang et al., ICWS 2025",
         down={"P": 1, "CC": 1, "mask": 1},
@@ -135,7 +124,7 @@ class FedSKC(fm.Method):
             sent = replace(self.spec.sends["knowledge"], per_client=False)
             self.spec = replace(self.spec, sends={**self.spec.sends, "knowledge": sent})
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         clamped = neighbours_clamped("fedskc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
 

@@ -1,10 +1,9 @@
 import math
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -35,49 +34,36 @@ class FedSSA(fm.Method):
     )
 
     class Options(fm.Options):
-        mu0: float = Field(
+        mu0: float = fm.option(
             0.5,
+            "Weight of the local row in the fusion at the first round (t = 0): mu0 cos(pi t / (2 t_stable)).",
             ge=0,
             le=1,
-            description="Weight of the local row in the fusion at the first round (t = 0): mu0 cos(pi t / (2 "
-            "t_stable)).",
         )
-        t_stable: int = Field(2, ge=0, description="Number of rounds after which this weight is 0.")
-        fusion: Literal["literal", "convex"] = Field(
-            "literal",
-            description="The global row plus mu times the local one, as printed, or that sum divided by 1 + mu.",
+        t_stable: int = fm.option(2, "Number of rounds after which this weight is 0.", ge=0)
+        fusion: Literal["literal", "convex"] = fm.option(
+            "literal", "The global row plus mu times the local one, as printed, or that sum divided by 1 + mu."
         )
-        skip_first_fusion: bool = Field(
-            False, description="Whether the first round trains from the client's own header."
+        skip_first_fusion: bool = fm.option(False, "Whether the first round trains from the client's own header.")
+        share_bias: bool = fm.option(True, "Whether a class's row is its weights and its bias, or the weights alone.")
+        average: Literal["seen", "all"] = fm.option(
+            "seen", "Rows that the server averages: those of classes that a client holds, or all (LG-FedAvg)."
         )
-        share_bias: bool = Field(
-            True, description="Whether a class's row is its weights and its bias, or the weights alone."
+        take_over: Literal["seen", "all"] = fm.option(
+            "seen", "Rows that the client fuses: those of its classes, or all."
         )
-        average: Literal["seen", "all"] = Field(
-            "seen",
-            description="Rows that the server averages: those of classes that a client holds, or all (LG-FedAvg).",
-        )
-        take_over: Literal["seen", "all"] = Field(
-            "seen", description="Rows that the client fuses: those of its classes, or all."
-        )
-        pool: Literal["sampled", "all_known"] = Field(
+        pool: Literal["sampled", "all_known"] = fm.option(
             "sampled",
-            description="Clients in the average: the round's participants, or the last rows of all clients met so far "
-            "(released code).",
+            "Clients in the average: the round's participants, or the last rows of all clients met so far (released "
+            "code).",
         )
-        weights: Literal["uniform", "count"] = Field(
-            "uniform", description="Weights of the holders of a class: all alike, or by their samples of it."
+        weights: Literal["uniform", "count"] = fm.option(
+            "uniform", "Weights of the holders of a class: all alike, or by their samples of it."
         )
-        clip: float | None = Field(None, gt=0, description="Largest gradient norm. Null is no bound.")
+        clip: float | None = fm.option(None, "Largest gradient norm. Null is no bound.", gt=0)
 
     presets = {"paper": {}, "authors": {"pool": "all_known", "clip": 50.0, "mu0": 0.5, "t_stable": 2}, "sound": {}}
-    settings = {
-        "authors": {
-            "optimizer": {"lr": 0.005, "momentum": 0.9, "weight_decay": 5e-5},
-            "local_epochs": 25,
-            "batch_size": 512,
-        }
-    }
+    settings = {"authors": fm.training(local_epochs=25, batch_size=512, lr=0.005, momentum=0.9, weight_decay=5e-5)}
     citation = fm.Citation(
         "Yi et al., IJCAI 2024, arXiv 2312.09006",
         down={"CH": 1, "mask": 1},
@@ -103,7 +89,7 @@ class FedSSA(fm.Method):
         elif self.options.pool == "all_known":
             self.spec = replace(self.spec, sends={"header": fm.Sent(per_client=True, labels=True)})
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         shapes = [_rows(task.init, self.options.share_bias).shape for task in tasks]
         for group, shape in enumerate(shapes):

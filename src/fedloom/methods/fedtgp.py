@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.nn import functional
 
@@ -24,18 +23,16 @@ class FedTGP(PrototypePull):
     spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)})
 
     class Options(fm.Options):
-        weight: float = Field(10.0, ge=0, description="Strength of the clients' pull. The default is HtFLlib's.")
-        server_lr: float | None = Field(
-            None, gt=0, description="Learning rate of the server's steps. Null takes the run's."
-        )
-        server_epochs: int = Field(
+        weight: float = fm.option(10.0, "Strength of the clients' pull. The default is HtFLlib's.", ge=0)
+        server_lr: float | None = fm.option(None, "Learning rate of the server's steps. Null takes the run's.", gt=0)
+        server_epochs: int = fm.option(
             100,
+            "Steps of the server in a round, each over all rows of the round (our choice: released code takes "
+            "batches). The default is HtFLlib's.",
             ge=0,
-            description="Steps of the server in a round, each over all rows of the round (our choice: released code "
-            "takes batches). The default is HtFLlib's.",
         )
-        margin: float = Field(
-            100.0, ge=0, description="Largest value of the margin between prototypes. The default is HtFLlib's."
+        margin: float = fm.option(
+            100.0, "Largest value of the margin between prototypes. The default is HtFLlib's.", ge=0
         )
 
     citation = fm.Citation(

@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -21,10 +20,10 @@ class FedUV(fm.Method):
     spec = fm.Spec(batch_statistics=True, features=True)
 
     class Options(fm.Options):
-        variance: float = Field(
-            2.5, ge=0, description="Weight of the classifier's term. With this and uniformity 0 the method is FedAvg."
+        variance: float = fm.option(
+            2.5, "Weight of the classifier's term. With this and uniformity 0 the method is FedAvg.", ge=0
         )
-        uniformity: float = Field(0.5, ge=0, description="Weight of the features' term.")
+        uniformity: float = fm.option(0.5, "Weight of the features' term.", ge=0)
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"variance": 2.5, "uniformity": 0.5}}
     citation = fm.Citation(

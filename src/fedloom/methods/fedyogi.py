@@ -1,6 +1,5 @@
 from dataclasses import replace
 
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -18,7 +17,7 @@ class FedYogi(adaptive.FedOpt):
     """
 
     class Options(adaptive.Options):
-        beta2: float = Field(0.99, ge=0, lt=1, description="Inertia of v: a value near 1 lets v move slowly.")
+        beta2: float = fm.option(0.99, "Inertia of v: a value near 1 lets v move slowly.", ge=0, lt=1)
 
     citation = replace(
         adaptive.CITATION,

@@ -2,7 +2,6 @@ from collections.abc import Sequence
 from typing import cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -35,14 +34,14 @@ class Floco(fm.Method):
     )
 
     class Options(fm.Options):
-        ends: int = Field(10, ge=1, description="M, the ends of the simplex of heads; 1 is FedAvg.")
-        tau: int | None = Field(
-            None, ge=2, description="First round of clients' own parts. Null is half of the run's rounds, 2 at least."
+        ends: int = fm.option(10, "M, the ends of the simplex of heads; 1 is FedAvg.", ge=1)
+        tau: int | None = fm.option(
+            None, "First round of clients' own parts. Null is half of the run's rounds, 2 at least.", ge=2
         )
-        rho: float = Field(0.1, ge=0, description="rho, the radius of a client's part, in the l1 norm.")
+        rho: float = fm.option(0.1, "rho, the radius of a client's part, in the l1 norm.", ge=0)
 
     presets = {"paper": {"tau": 250}, "authors": {"tau": 250}, "sound": {}}
-    settings = {"authors": {"optimizer": {"lr": 0.02, "momentum": 0.5, "weight_decay": 5e-4}, "local_epochs": 5}}
+    settings = {"authors": fm.training(local_epochs=5, lr=0.02, momentum=0.5, weight_decay=5e-4)}
     citation = fm.Citation(
         "Grinwald, Wiesner, Nakajima, NeurIPS 2024, https://openreview.net/forum?id=JL2eMCfDW8",
         down={"P": 1, "Q": 1, "centre": 1},
@@ -55,7 +54,7 @@ class Floco(fm.Method):
         released_code="In round tau - 1 only the clients that were drawn count in the mean.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task, options = super().examine(tasks, participants), tasks[0], self.options
         tau = self.first_round(task)
         if options.ends > 1 and tau > task.rounds:

@@ -1,7 +1,6 @@
-from collections.abc import Sequence
 from typing import Literal, cast
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 import fedloom.methods as fm
 from fedloom.methods.parts.several_models import pair_predictors, require_same_net
@@ -20,32 +19,25 @@ class FML(fm.Method):
     """
 
     class Options(fm.Options):
-        alpha: float = Field(
-            0.5,
-            ge=0,
-            le=1,
-            description="Share of cross-entropy in the loss of the own net; 1 switches its distillation off.",
+        alpha: float = fm.option(
+            0.5, "Share of cross-entropy in the loss of the own net; 1 switches its distillation off.", ge=0, le=1
         )
-        beta: float = Field(
-            0.5,
-            ge=0,
-            le=1,
-            description="Share of cross-entropy in the loss of the meme; 1 switches its distillation off.",
+        beta: float = fm.option(
+            0.5, "Share of cross-entropy in the loss of the meme; 1 switches its distillation off.", ge=0, le=1
         )
-        meme: str | None = Field(
+        meme: str | None = fm.option(
             None,
-            description="Registered model of the shared net. Null takes the run's own; a name is needed where clients "
-            "have different nets.",
+            "Registered model of the shared net. Null takes the run's own; a name is needed where clients have "
+            "different nets.",
         )
-        weights: Literal["samples", "uniform"] = Field(
+        weights: Literal["samples", "uniform"] = fm.option(
             "samples",
-            description="Weights of memes in the mean: by samples (our choice: the paper is not explicit), or all "
-            "alike, as in released code.",
-        )
-        start: Literal["common", "drawn"] = Field(
-            "common",
-            description="First weights of own nets: the common ones (our choice), or drawn by each client, as in "
+            "Weights of memes in the mean: by samples (our choice: the paper is not explicit), or all alike, as in "
             "released code.",
+        )
+        start: Literal["common", "drawn"] = fm.option(
+            "common",
+            "First weights of own nets: the common ones (our choice), or drawn by each client, as in released code.",
         )
 
     presets = {
@@ -68,7 +60,7 @@ class FML(fm.Method):
         nets = {OWN: None, MEME: self.options.meme}
         self.spec = fm.Spec(nets=nets, private_nets=frozenset({OWN}), architectures="any")
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         require_same_net(tasks, MEME, f"{self.name()}.meme")
         return super().examine(tasks, participants)
 

@@ -1,7 +1,4 @@
-from collections.abc import Sequence
-
 import torch
-from pydantic import Field
 from torch.nn import functional
 
 import fedloom.methods as fm
@@ -29,18 +26,12 @@ class FPL(fm.Method):
     spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)})
 
     class Options(learned_class_means.Options):
-        tau: float = Field(0.02, gt=0, description="Temperature of the contrast.")
-        contrast: float = Field(1.0, ge=0, description="Weight of the contrast with the cluster prototypes.")
-        pull: float = Field(1.0, ge=0, description="Weight of the pull to the mean of a class's cluster prototypes.")
+        tau: float = fm.option(0.02, "Temperature of the contrast.", gt=0)
+        contrast: float = fm.option(1.0, "Weight of the contrast with the cluster prototypes.", ge=0)
+        pull: float = fm.option(1.0, "Weight of the pull to the mean of a class's cluster prototypes.", ge=0)
 
     presets = {"paper": {}, "authors": {"prototypes_from": "last_epoch", "keep_absent": False}, "sound": {}}
-    settings = {
-        "authors": {
-            "optimizer": {"lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
-            "local_epochs": 10,
-            "batch_size": 64,
-        }
-    }
+    settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
     citation = fm.Citation(
         "Huang et al., CVPR 2023",
         down={"P": 1, "Jd": 1},
@@ -52,7 +43,7 @@ class FPL(fm.Method):
         "holder, whose row it stores without its first dimension.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         if participants < FEWEST:
             message = f"{participants} participants a round: FINCH makes several prototypes a class of {FEWEST} or more"

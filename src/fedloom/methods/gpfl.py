@@ -3,7 +3,6 @@ from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 
 import fedloom.methods as fm
@@ -31,20 +30,18 @@ class GPFL(fm.Method):
     spec = fm.Spec(private=frozenset({fm.Role.HEAD}), features=True)
 
     class Options(fm.Options):
-        weight: float = Field(
-            0.01, ge=0, description="lambda, the strength of the pull of general features to the received embeddings."
+        weight: float = fm.option(
+            0.01, "lambda, the strength of the pull of general features to the received embeddings.", ge=0
         )
-        decay: float = Field(
-            0.1, ge=0, description="mu, the weight decay of the embeddings and of the conditional nets."
-        )
-        inputs: Literal["received", "own"] = Field(
+        decay: float = fm.option(0.1, "mu, the weight decay of the embeddings and of the conditional nets.", ge=0)
+        inputs: Literal["received", "own"] = fm.option(
             "received",
-            description="Embeddings of which the conditional inputs are made: those received, or, as released, those "
-            "that the client trained in its last round (zeros before).",
+            "Embeddings of which the conditional inputs are made: those received, or, as released, those that the "
+            "client trained in its last round (zeros before).",
         )
 
     presets = {"paper": {}, "authors": {"inputs": "own"}, "sound": {}}
-    settings = {"authors": {"optimizer": {"lr": 0.005, "momentum": 0.0}, "local_epochs": 1, "batch_size": 10}}
+    settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
     citation = fm.Citation(
         "Zhang et al., ICCV 2023, arXiv 2308.10279",
         down={"B": 1, "Q": 1},

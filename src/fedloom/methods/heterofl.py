@@ -1,8 +1,6 @@
-from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -30,13 +28,11 @@ class HeteroFL(fm.Method):
     )
 
     class Options(fm.Options):
-        scaler: bool = Field(True, description="Divide the outputs of hidden layers by the client's rate in training.")
-        mask: bool = Field(True, description="Set the logits of classes that the client lacks to 0 in training.")
-        weights: Literal["uniform", "samples"] = Field(
-            "uniform", description="Weights of the clients that hold a number."
-        )
+        scaler: bool = fm.option(True, "Divide the outputs of hidden layers by the client's rate in training.")
+        mask: bool = fm.option(True, "Set the logits of classes that the client lacks to 0 in training.")
+        weights: Literal["uniform", "samples"] = fm.option("uniform", "Weights of the clients that hold a number.")
 
-    settings = {"authors": {"optimizer": {"lr": 0.1, "momentum": 0.9, "weight_decay": 5e-4}, "local_epochs": 5}}
+    settings = {"authors": fm.training(local_epochs=5, lr=0.1, momentum=0.9, weight_decay=5e-4)}
     citation = fm.Citation(
         "Diao, Ding, Tarokh, ICLR 2021, arXiv 2010.01264",
         up={"P": 1, "mask": 1},
@@ -47,7 +43,7 @@ class HeteroFL(fm.Method):
         "over all clients' data, which tells the server more than weights do.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         for task in tasks[1:]:
             self._require_slice(task, tasks[0])

@@ -1,9 +1,8 @@
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 
 import fedloom.methods as fm
 from fedloom.methods.parts import several_models
@@ -26,16 +25,16 @@ class IFCA(fm.Method):
     )
 
     class Options(fm.Options):
-        clusters: int = Field(2, ge=1, description="K, the number of models; 1 is FedAvg.")
-        weights: Literal["samples", "uniform"] = Field(
-            "samples", description="Weights of the clients of a cluster: by their samples, or all alike."
+        clusters: int = fm.option(2, "K, the number of models; 1 is FedAvg.", ge=1)
+        weights: Literal["samples", "uniform"] = fm.option(
+            "samples", "Weights of the clients of a cluster: by their samples, or all alike."
         )
-        share_body: bool = Field(
-            False, description="Whether the clusters have one body, averaged over all clients, and a head each."
+        share_body: bool = fm.option(
+            False, "Whether the clusters have one body, averaged over all clients, and a head each."
         )
 
     presets = {"paper": {"weights": "uniform"}, "authors": {"weights": "uniform"}, "sound": {}}
-    settings = {"authors": {"optimizer": {"lr": 0.25, "momentum": 0.0}, "local_epochs": 5, "batch_size": 50}}
+    settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.25, momentum=0.0)}
     citation = fm.Citation(
         "Ghosh et al., NeurIPS 2020, arXiv 2006.04088",
         down={"P": 2},
@@ -52,7 +51,7 @@ class IFCA(fm.Method):
         if self.options.share_body:
             self.spec = replace(self.spec, requires=("trained_head",))
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         return [
             *super().examine(tasks, participants),
             *several_models.noisy_starts(self.name(), self.options.clusters, tasks[0]),

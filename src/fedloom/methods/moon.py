@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 
 import fedloom.methods as fm
 
@@ -18,8 +17,8 @@ class MOON(fm.Method):
     spec = fm.Spec(features=True)
 
     class Options(fm.Options):
-        mu: float = Field(5.0, ge=0, description="Weight of the contrast; 0 is FedAvg.")
-        tau: float = Field(0.5, gt=0, description="Temperature of the contrast.")
+        mu: float = fm.option(5.0, "Weight of the contrast; 0 is FedAvg.", ge=0)
+        tau: float = fm.option(0.5, "Temperature of the contrast.", gt=0)
 
     citation = fm.Citation(
         "Li, He, Song, CVPR 2021, arXiv 2103.16257",
@@ -30,13 +29,7 @@ class MOON(fm.Method):
         released_code="The nets put a projection of 256 before the head, here a property of the model.",
     )
     presets = {"paper": {}, "authors": {"mu": 1.0}, "sound": {}, "feddw": {"mu": 5.0}, "fedco2": {"mu": 1.0}}
-    settings = {
-        "authors": {
-            "optimizer": {"lr": 0.1, "momentum": 0.9, "weight_decay": 1e-5},
-            "local_epochs": 5,
-            "batch_size": 64,
-        }
-    }
+    settings = {"authors": fm.training(local_epochs=5, batch_size=64, lr=0.1, momentum=0.9, weight_decay=1e-5)}
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, {}, ctx)

@@ -1,7 +1,6 @@
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
@@ -25,12 +24,12 @@ class PerFedAvg(fm.Method):
     spec = fm.Spec(batch_statistics=True, unstackable="its steps take gradients inside the loss")
 
     class Options(fm.Options):
-        alpha: float = Field(0.01, gt=0, description="Learning rate of the inner step.")
-        beta: float | None = Field(None, gt=0, description="Learning rate of the outer step. Null takes the run's.")
-        variant: Literal["fo", "hf"] = Field(
-            "fo", description="fo drops second derivatives; hf takes the Hessian from the difference of two gradients."
+        alpha: float = fm.option(0.01, "Learning rate of the inner step.", gt=0)
+        beta: float | None = fm.option(None, "Learning rate of the outer step. Null takes the run's.", gt=0)
+        variant: Literal["fo", "hf"] = fm.option(
+            "fo", "fo drops second derivatives; hf takes the Hessian from the difference of two gradients."
         )
-        delta: float = Field(1e-3, gt=0, description="Distance between the points of these two gradients.")
+        delta: float = fm.option(1e-3, "Distance between the points of these two gradients.", gt=0)
 
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"alpha": 0.01, "beta": 0.001}}
     citation = fm.Citation(

@@ -1,6 +1,6 @@
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from functools import partial
 from typing import Annotated, Literal, NamedTuple
@@ -27,9 +27,6 @@ LABELS = fm.Sent(labels=True)
 
 
 _AT_BOUND = 1e-6
-
-
-AUTHORS_SGD = {"lr": 0.01, "momentum": 0.5, "weight_decay": 5e-4}
 
 
 @fm.register
@@ -59,30 +56,27 @@ class PFedFDA(fm.Method):
     )
 
     class Options(fm.Options):
-        beta: Annotated[float, Field(ge=0, le=1)] | None = Field(
+        beta: Annotated[float, Field(ge=0, le=1)] | None = fm.option(
             None,
-            description="Share of a client's own means and covariance in the mixture with the received ones. Null "
-            "chooses it on two halves of the client's features; 1 is the local variant.",
+            "Share of a client's own means and covariance in the mixture with the received ones. Null chooses it on "
+            "two halves of the client's features; 1 is the local variant.",
         )
-        two_betas: bool = Field(True, description="Whether means and covariance get a chosen share each.")
-        eps: float = Field(
-            1e-4, gt=0, lt=1, description="Smoothing of class shares, and of covariances by the identity."
-        )
-        ridge: Literal["identity", "small"] = Field(
+        two_betas: bool = fm.option(True, "Whether means and covariance get a chosen share each.")
+        eps: float = fm.option(1e-4, "Smoothing of class shares, and of covariances by the identity.", gt=0, lt=1)
+        ridge: Literal["identity", "small"] = fm.option(
             "small",
-            description="Added to a client's covariance: 1e-4 of the identity (small), or the identity and 1e-4 in "
-            "every entry, as released.",
+            "Added to a client's covariance: 1e-4 of the identity (small), or the identity and 1e-4 in every entry, as"
+            " released.",
         )
-        features_from: Literal["training", "after_training"] = Field(
-            "training", description="Where features come from: all passes of training, or one pass after it."
+        features_from: Literal["training", "after_training"] = fm.option(
+            "training", "Where features come from: all passes of training, or one pass after it."
         )
-        mask_unknown: bool = Field(
-            True,
-            description="Whether classes that nobody has held yet are left out. The paper gives them random means.",
+        mask_unknown: bool = fm.option(
+            True, "Whether classes that nobody has held yet are left out. The paper gives them random means."
         )
 
     presets = {"paper": {"mask_unknown": False}, "authors": {"mask_unknown": False, "ridge": "identity"}, "sound": {}}
-    settings = {"authors": {"optimizer": AUTHORS_SGD, "local_epochs": 5, "batch_size": 50}}
+    settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)}
     citation = fm.Citation(
         "McLaughlin and Su, NeurIPS 2024, arXiv 2411.00329",
         down={"B": 1, "all Cd": 1, "dd": 1, "mask": 1},
@@ -95,7 +89,7 @@ class PFedFDA(fm.Method):
         "samples never acts in training. Ten iterations of L-BFGS choose beta.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
         if "head.bias" not in task.init:
             raise fm.ConfigError("pfedfda needs a head with a bias, for the shares of the classes; this one has none")

@@ -2,7 +2,6 @@ from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-from pydantic import Field
 from torch.func import functional_call
 
 import fedloom.methods as fm
@@ -27,13 +26,13 @@ class PFedMe(fm.Method):
     )
 
     class Options(fm.Options):
-        lam: float = Field(15.0, gt=0, description="lambda, how strongly the personal model is held to w.")
-        inner_steps: int = Field(5, ge=1, description="K, steps on each batch towards the personal model.")
-        personal_lr: float = Field(0.01, gt=0, description="Learning rate of these steps.")
-        decay: float = Field(0.0, ge=0, description="Weight decay of these steps (the authors' mu).")
-        beta: float = Field(1.0, gt=0, description="The server's step.")
-        weights: Literal["uniform", "samples"] = Field(
-            "uniform", description="Weights of clients in the mean: all alike, as in Algorithm 1, or by samples."
+        lam: float = fm.option(15.0, "lambda, how strongly the personal model is held to w.", gt=0)
+        inner_steps: int = fm.option(5, "K, steps on each batch towards the personal model.", ge=1)
+        personal_lr: float = fm.option(0.01, "Learning rate of these steps.", gt=0)
+        decay: float = fm.option(0.0, "Weight decay of these steps (the authors' mu).", ge=0)
+        beta: float = fm.option(1.0, "The server's step.", gt=0)
+        weights: Literal["uniform", "samples"] = fm.option(
+            "uniform", "Weights of clients in the mean: all alike, as in Algorithm 1, or by samples."
         )
 
     presets = {"paper": {}, "authors": {"weights": "samples", "decay": 1e-3}, "sound": {}}

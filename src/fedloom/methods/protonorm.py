@@ -1,5 +1,4 @@
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -20,25 +19,21 @@ class ProtoNorm(PrototypePull):
     """
 
     class Options(fm.Options):
-        weight: float = Field(10.0, ge=0, description="lambda, the strength of the clients' pull; 0 is local training.")
-        scale: float = Field(80.0, gt=0, description="s, the length to which clients scale the unit prototypes.")
-        server_steps: int = Field(
-            500, ge=0, description="Steps in a round by which the server spreads the prototypes on the sphere."
+        weight: float = fm.option(10.0, "lambda, the strength of the clients' pull; 0 is local training.", ge=0)
+        scale: float = fm.option(80.0, "s, the length to which clients scale the unit prototypes.", gt=0)
+        server_steps: int = fm.option(
+            500, "Steps in a round by which the server spreads the prototypes on the sphere.", ge=0
         )
-        server_lr: float = Field(
-            0.1,
-            ge=0,
-            description="Size of the first of these steps; it is multiplied by 0.95 after steps 1, 11, 21, ...",
+        server_lr: float = fm.option(
+            0.1, "Size of the first of these steps; it is multiplied by 0.95 after steps 1, 11, 21, ...", ge=0
         )
-        server_momentum: float = Field(
-            0.9, ge=0, lt=1, description="Share of a step's velocity that the next one keeps."
-        )
-        keep_absent: bool = Field(
-            True, description="Whether a class that no participant holds keeps its prototype. Released code drops it."
+        server_momentum: float = fm.option(0.9, "Share of a step's velocity that the next one keeps.", ge=0, lt=1)
+        keep_absent: bool = fm.option(
+            True, "Whether a class that no participant holds keeps its prototype. Released code drops it."
         )
 
     presets = {"paper": {}, "authors": {"keep_absent": False}, "sound": {}}
-    settings = {"authors": {"optimizer": {"lr": 0.01, "momentum": 0.0}, "local_epochs": 1, "batch_size": 32}}
+    settings = {"authors": fm.training(local_epochs=1, batch_size=32, lr=0.01, momentum=0.0)}
     citation = fm.Citation(
         "Lee et al., arXiv 2025, arXiv 2507.04310",
         down={"Cd": 1, "mask": 1},

@@ -1,8 +1,7 @@
-from collections.abc import Sequence
 from dataclasses import replace
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -28,11 +27,8 @@ class QFedAvg(fm.Method):
     spec = fm.Spec(sends={"model": fm.Sent(form="change"), "h": fm.Sent(spread=1000.0)})
 
     class Options(fm.Options):
-        q: float = Field(
-            1.0,
-            ge=0,
-            le=60,
-            description="How much more a client with a high loss counts. With 0 all participants count alike.",
+        q: float = fm.option(
+            1.0, "How much more a client with a high loss counts. With 0 all participants count alike.", ge=0, le=60
         )
 
     settings = {name: {"optimizer": {"momentum": 0.0}} for name in fm.PRESETS}
@@ -49,7 +45,7 @@ class QFedAvg(fm.Method):
         changes = replace(self.spec.sends["model"], spread=max(1.0, _LOSSES_APART**self.options.q))
         self.spec = replace(self.spec, sends={**self.spec.sends, "model": changes})
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         optimizer = tasks[0].optimizer
         if optimizer.name != "sgd" or optimizer.momentum:
             found = f"name = {optimizer.name}" if optimizer.name != "sgd" else f"momentum = {optimizer.momentum:g}"

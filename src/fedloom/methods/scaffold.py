@@ -1,9 +1,7 @@
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
@@ -26,12 +24,12 @@ class SCAFFOLD(fm.Method):
     spec = fm.Spec(sends={"model": fm.Sent(), "control": fm.Sent(form="change", spread=2.0)})
 
     class Options(fm.Options):
-        option: Literal[1, 2] = Field(
+        option: Literal[1, 2] = fm.option(
             2,
-            description="How a client renews its control variate: 2 from the steps that it made, 1 as the gradient "
-            "over all its data at the received weights (one more pass).",
+            "How a client renews its control variate: 2 from the steps that it made, 1 as the gradient over all its "
+            "data at the received weights (one more pass).",
         )
-        server_lr: float = Field(1.0, gt=0, description="eta_g, the server's step towards the mean.")
+        server_lr: float = fm.option(1.0, "eta_g, the server's step towards the mean.", gt=0)
 
     settings = {name: {"optimizer": {"momentum": 0.0}} for name in fm.PRESETS}
     citation = fm.Citation(
@@ -44,7 +42,7 @@ class SCAFFOLD(fm.Method):
         "length, keeps its control.",
     )
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         optimizer, plain = tasks[0].optimizer, fm.OptimizerSpec()
         for key in ("name", "momentum", "weight_decay", "decay") if self.options.option == 2 else ():
             if getattr(optimizer, key) != getattr(plain, key):

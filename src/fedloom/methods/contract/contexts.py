@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any
+from typing import Annotated, Any, TypeAlias
 
 from pydantic import Field
 from torch import Tensor
@@ -79,6 +79,9 @@ class Task:
         if self.blueprint is None:
             raise ConfigError("weights of a client's own need a registered model: this run was given a net as it is")
         return self.blueprint.initial_weights(self.streams, client)
+
+
+Tasks: TypeAlias = Sequence[Task]  # one for each group of clients with the same net
 
 
 @dataclass(frozen=True, slots=True)

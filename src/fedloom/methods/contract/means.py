@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import itertools
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -13,7 +13,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import Value
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, weighted_mean
-from fedloom.methods.contract.contexts import Task
+from fedloom.methods.contract.contexts import Tasks
 from fedloom.methods.contract.phases import TRAINABLE
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import Role
@@ -110,7 +110,7 @@ def _as_tensor(weights: Iterable[float] | Tensor) -> Tensor:
     return weights if isinstance(weights, Tensor) else torch.tensor(list(weights), dtype=torch.float64)
 
 
-def require(tasks: Sequence[Task], method: str, spec: Spec) -> None:
+def require(tasks: Tasks, method: str, spec: Spec) -> None:
     """Raise `ConfigError`, in the name of `method`, unless the nets of all `tasks` have what `spec` asks for."""
     splits = (Role.HEAD in spec.private) != (Role.BODY in spec.private)
     heads = [{name: task.init[name].shape for name in task.init if task.roles[name] is Role.HEAD} for task in tasks]

@@ -16,7 +16,7 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
-from pydantic import BaseModel, ConfigDict, JsonValue, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, suggest_name
@@ -24,7 +24,7 @@ from fedloom.core.records import Record, Value, get_number, get_tree
 from fedloom.core.registry import Registry
 from fedloom.core.trees import Tree, select
 from fedloom.methods.contract.citation import PAPERS, Citation
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Work
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Tasks, Work
 from fedloom.methods.contract.means import ByNumber, Slices, mean_of, require
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Phase, Predictor, Train, cross_entropy
 from fedloom.methods.contract.spec import Spec
@@ -90,6 +90,17 @@ class Options(BaseModel):
         }
 
 
+def option(default: Any, description: str, **constraints: Any) -> Any:
+    """Declare an option with its meaning, in sentences, and bounds such as `ge=0`, as those of `pydantic.Field`."""
+    return Field(default, description=description, **constraints)
+
+
+def training(local_epochs: int | None = None, batch_size: int | None = None, **optimizer: Any) -> dict[str, Any]:
+    """Return an entry of `Method.settings`: how released code trains, with the keys of `optimizer` by name."""
+    passes = {"local_epochs": local_epochs, "batch_size": batch_size}
+    return {"optimizer": optimizer, **{name: value for name, value in passes.items() if value is not None}}
+
+
 class Method:
     """Base of all methods. Its hooks, whose order is in the module's docstring, are those of FedAvg.
 
@@ -135,7 +146,7 @@ class Method:
             raise ConfigError(f"{cls.name()}.{key} = {short_repr(first['input'])}: {first['msg']}") from None
 
     # 0. examine ---------------------------------------------------------------------------------------------
-    def examine(self, tasks: Sequence[Task], participants: int) -> list[Diagnostic]:
+    def examine(self, tasks: Tasks, participants: int) -> list[Diagnostic]:
         """Check the run before it starts, and return diagnostics. `tasks` has one task for each group of clients with
         the same net; `participants` clients take part in each round. Raises `ConfigError` for a run that cannot work.
         """

@@ -58,15 +58,15 @@ class Spec:
         architectures: "any" if clients may have different nets, else "one".
         sends: the entries of an upload, by name, beside the number of samples ("samples").
         batch_statistics: the loss needs at least two samples, so batches of one are skipped (as with batch norm).
-        requires: what the nets must have for the method: a "trained_head"; a "trained_body"; a "linear_head", one layer
-            "head.weight" [C, d] that trains, without a bias if `head_bias` is False; "same_heads", of equal shapes in
-            all groups; "same_width" of the features in all groups.
         features: the method needs `net.features(x)` and a head on top of them; nets without a head are refused.
         head_bias: False removes the bias of the net's head before the run starts.
         views: 2 gives losses a second augmented view of every batch (`Batch.second`).
         public: the data that the server must hold: "inputs", "labels" (inputs with the clients' classes), or None.
         pooled: one client has the training samples of all, and nothing travels: a reference, for simulation alone.
         unstackable: why clients cannot be trained in one stack under `torch.vmap`; None if they can.
+        requires: what the nets must have for the method: a "trained_head"; a "trained_body"; a "linear_head", one layer
+            "head.weight" [C, d] that trains, without a bias if `head_bias` is False; "same_heads", of equal shapes in
+            all groups; "same_width" of the features in all groups.
     """
 
     private: frozenset[Role] = frozenset()
@@ -75,13 +75,13 @@ class Spec:
     architectures: Literal["one", "any"] = "one"
     sends: Mapping[str, Sent] = field(default_factory=lambda: {"model": Sent()})
     batch_statistics: bool = False
-    requires: tuple[Requirement, ...] = ()
     features: bool = False
     head_bias: bool = True
     views: Literal[1, 2] = 1
     public: Literal["inputs", "labels"] | None = None
     pooled: bool = False
     unstackable: str | None = None
+    requires: tuple[Requirement, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

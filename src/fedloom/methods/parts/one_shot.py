@@ -6,12 +6,11 @@ the bit, so that methods that differ in their head alone can be compared; a pre-
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -23,10 +22,10 @@ from fedloom.methods.parts.prototypes import UNKNOWN
 class OneShotOptions(fm.Options):
     """Options of methods that make the head in one round."""
 
-    body: Literal["fedavg", "first"] = Field(
+    body: Literal["fedavg", "first"] = fm.option(
         "fedavg",
-        description="The body below the head: trained as FedAvg in the rounds before, or the first weights as they "
-        "are, for a model that comes pre-trained; then the rounds before do nothing.",
+        "The body below the head: trained as FedAvg in the rounds before, or the first weights as they are, for a "
+        "model that comes pre-trained; then the rounds before do nothing.",
     )
 
 
@@ -43,7 +42,7 @@ class OneShotHead(fm.Method):
         if self.options.body == "first":
             self.spec = replace(self.spec, sends={})
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics, task = super().examine(tasks, participants), tasks[0]
         if self.needs_bias and "head.bias" not in task.init:
             raise fm.ConfigError(f"{self.name()} needs a head with a bias, which has the shares of the classes in it")

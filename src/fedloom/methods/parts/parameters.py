@@ -5,7 +5,6 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
-from pydantic import Field
 from torch import Tensor
 from torch.func import functional_call
 
@@ -88,10 +87,10 @@ CITATION = fm.Citation(
 class Options(fm.Options):
     """Options that all adaptive server optimisers share."""
 
-    server_lr: float = Field(0.01, gt=0, description="eta, the server's step.")
-    beta1: float = Field(0.9, ge=0, lt=1, description="Share of the last direction in m.")
-    tau: float = Field(1e-3, gt=0, le=1e6, description="Degree of adaptivity, added to sqrt(v).")
-    v0: float | None = Field(None, ge=0, description="First v. Null is tau squared.")
+    server_lr: float = fm.option(0.01, "eta, the server's step.", gt=0)
+    beta1: float = fm.option(0.9, "Share of the last direction in m.", ge=0, lt=1)
+    tau: float = fm.option(1e-3, "Degree of adaptivity, added to sqrt(v).", gt=0, le=1e6)
+    v0: float | None = fm.option(None, "First v. Null is tau squared.", ge=0)
 
 
 class FedOpt(fm.Method, ABC):

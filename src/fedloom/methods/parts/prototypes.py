@@ -5,7 +5,6 @@ from collections.abc import Sequence
 from typing import Literal
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -136,12 +135,11 @@ Origin = Literal["after_training", "last_epoch"]
 class Options(fm.Options):
     """Options about class means as prototypes."""
 
-    prototypes_from: Origin = Field(
-        "after_training",
-        description="Where class means come from: a pass after training, or the last epoch's own forward passes.",
+    prototypes_from: Origin = fm.option(
+        "after_training", "Where class means come from: a pass after training, or the last epoch's own forward passes."
     )
-    keep_absent: bool = Field(
-        True, description="Whether a class that no participant holds keeps its prototypes. Released code drops them."
+    keep_absent: bool = fm.option(
+        True, "Whether a class that no participant holds keeps its prototypes. Released code drops them."
     )
 
 

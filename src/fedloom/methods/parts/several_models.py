@@ -68,7 +68,7 @@ def losses_of_models(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:
     return torch.stack([fm.cross_entropy(scores, batch.y) for scores in logits], 1)
 
 
-def require_same_net(tasks: Sequence[fm.Task], net: str, option: str) -> None:
+def require_same_net(tasks: fm.Tasks, net: str, option: str) -> None:
     """Raise `ConfigError` unless `net`, which `option` names, has the same entries in the bundles of all groups."""
     entries_by_group = [
         [(n, tuple(v.shape)) for n, v in task.init.items() if n.startswith(f"{net}.")] for task in tasks

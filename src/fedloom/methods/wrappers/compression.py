@@ -14,7 +14,7 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -26,7 +26,7 @@ WORDS = ("topk", "int8", "sign")  # all wrappers of this file
 class TopKShare(fm.Options):
     """Options of top-k."""
 
-    share: float = Field(0.1, gt=0, le=1, description="Share of the entries that travels.")
+    share: float = fm.option(0.1, "Share of the entries that travels.", gt=0, le=1)
 
 
 class Packed(fm.Method):

@@ -10,7 +10,7 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -49,19 +49,19 @@ WORDS = ("finetune", "lpft")  # all wrappers of this file
 class TuningOptions(fm.Options):
     """Options of fine-tuning."""
 
-    epochs: int = Field(
-        5, ge=0, description="Passes over a client's training data that tune all weights of its copy; 5 is our choice."
+    epochs: int = fm.option(
+        5, "Passes over a client's training data that tune all weights of its copy; 5 is our choice.", ge=0
     )
-    lr: float | None = Field(
-        None, gt=0, description="Learning rate of the first pass. Null is the rate of the round that is tested."
+    lr: float | None = fm.option(
+        None, "Learning rate of the first pass. Null is the rate of the round that is tested.", gt=0
     )
 
 
 class ProbingOptions(TuningOptions):
     """Options of a linear probe before fine-tuning."""
 
-    probe_epochs: int = Field(
-        5, ge=0, description="Passes that tune the head alone, before all weights are tuned; 5 is our choice."
+    probe_epochs: int = fm.option(
+        5, "Passes that tune the head alone, before all weights are tuned; 5 is our choice.", ge=0
     )
 
 
@@ -76,7 +76,7 @@ class FineTuned(fm.Method):
         super().__init__(options)
         self.tuning_options: Any = fm.names_of(self, self.tuning_word).options(self.Tuning, self.options)
 
-    def examine(self, tasks: Any, participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         diagnostics = super().examine(tasks, participants)
         server = self.server_init(fm.ServerContext(tasks[0], 0))
         for task in tasks:

@@ -15,7 +15,7 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -78,27 +78,23 @@ _LARGE = 0.01  # a delta above it is reported
 class Options(fm.Options):
     """Options of differential privacy."""
 
-    clip: float = Field(1.0, gt=0, description="Longest change of a client's trees that counts in full, as a 2-norm.")
-    table_clip: float = Field(
-        1.0, gt=0, description="Longest change of a client's class tables that counts in full, as a 2-norm."
+    clip: float = fm.option(1.0, "Longest change of a client's trees that counts in full, as a 2-norm.", gt=0)
+    table_clip: float = fm.option(
+        1.0, "Longest change of a client's class tables that counts in full, as a 2-norm.", gt=0
     )
-    row_clip: float | None = Field(
+    row_clip: float | None = fm.option(
         None,
+        "Longest row of a class table that counts in full, as a 2-norm: rows are cut one by one before the tables. "
+        "Null cuts the tables alone.",
         gt=0,
-        description="Longest row of a class table that counts in full, as a 2-norm: rows are cut one by one before the "
-        "tables. Null cuts the tables alone.",
         json_schema_extra=LATER,
     )
-    noise: float = Field(
-        1.0, ge=0.01, description="z, standard deviation of the noise as a multiple of the clipping length."
-    )
-    delta: float | None = Field(
-        None, gt=0, lt=1, description="delta for which epsilon is reported. Null is 1 / clients."
-    )
-    sampling: Sampling = Field(
+    noise: float = fm.option(1.0, "z, standard deviation of the noise as a multiple of the clipping length.", ge=0.01)
+    delta: float | None = fm.option(None, "delta for which epsilon is reported. Null is 1 / clients.", gt=0, lt=1)
+    sampling: Sampling = fm.option(
         "poisson",
-        description="poisson: each client is drawn independently, with the probability `participation`. fixed: a fixed "
-        "number is drawn without replacement, as in any other run, for which a larger epsilon can be shown.",
+        "poisson: each client is drawn independently, with the probability `participation`. fixed: a fixed number is "
+        "drawn without replacement, as in any other run, for which a larger epsilon can be shown.",
     )
 
 
@@ -118,7 +114,7 @@ class DP(fm.Method):
         self._refuse_own_uploads()
 
     # -- before the run --------------------------------------------------------------------------------------
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         self._refuse_own_uploads()  # of wrappers around this one, too
         for task in tasks:
             self._refuse_shared_buffers(task)
@@ -149,7 +145,7 @@ class DP(fm.Method):
                 "modules keep no statistics, and register constants with persistent=False"
             )
 
-    def _shown(self, tasks: Sequence[fm.Task], participants: int) -> int:
+    def _shown(self, tasks: fm.Tasks, participants: int) -> int:
         own_tables = any(sent.dp == "noise" and sent.per_client for sent in self.spec.sends.values())
         return tasks[0].clients if own_tables and self.dp.sampling == "poisson" else participants
 

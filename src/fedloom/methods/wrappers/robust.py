@@ -11,7 +11,7 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel, Field
+from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -34,44 +34,40 @@ MEANS = ("median", "trimmed", "krum", "multikrum", "bulyan", "geomedian", "normb
 class Faulty(fm.Options):
     """Options of Krum."""
 
-    faulty: int = Field(
-        1, ge=0, description="f, number of bad clients that a round may have; needs 2 f + 3 participants."
-    )
+    faulty: int = fm.option(1, "f, number of bad clients that a round may have; needs 2 f + 3 participants.", ge=0)
 
 
 class Kept(Faulty):
     """Options of multi-Krum."""
 
-    kept: int | None = Field(
-        None, ge=1, description="Number of uploads that are averaged. Null averages all but the faulty ones."
+    kept: int | None = fm.option(
+        None, "Number of uploads that are averaged. Null averages all but the faulty ones.", ge=1
     )
 
 
 class BulyanFaulty(fm.Options):
     """Options of Bulyan."""
 
-    faulty: int = Field(
-        1, ge=0, description="f, number of bad clients that a round may have; needs 4 f + 3 participants."
-    )
+    faulty: int = fm.option(1, "f, number of bad clients that a round may have; needs 4 f + 3 participants.", ge=0)
 
 
 class TrimmedShare(fm.Options):
     """Options of the trimmed mean."""
 
-    share: float = Field(0.2, ge=0, lt=0.5, description="Share of the values that is left out at each end.")
+    share: float = fm.option(0.2, "Share of the values that is left out at each end.", ge=0, lt=0.5)
 
 
 class Steps(fm.Options):
     """Options of the geometric median."""
 
-    steps: int = Field(100, ge=1, description="Steps of Weiszfeld's iteration, which starts at the mean.")
+    steps: int = fm.option(100, "Steps of Weiszfeld's iteration, which starts at the mean.", ge=1)
 
 
 class Bound(fm.Options):
     """Options of the norm bound."""
 
-    length: float = Field(
-        1.0, gt=0, description="Longest change that counts in full, as a 2-norm; longer ones are scaled down to it."
+    length: float = fm.option(
+        1.0, "Longest change that counts in full, as a 2-norm; longer ones are scaled down to it.", gt=0
     )
 
 
@@ -88,7 +84,7 @@ class OverMeans(fm.Method):
         self.replaced = fm.averaged(self, self.word)
         self.spec = each_needed(self.spec, self.replaced)
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         outside = sorted(n for n, sent in self.spec.sends.items() if not sent.per_client and n not in self.replaced)
         if outside:
             raise fm.ConfigError(
@@ -140,7 +136,7 @@ class Robust(OverMeans):
         """Return the fewest participants of a round for which the rule holds what it promises."""
         return 2 * self.robust.faulty + 3 if isinstance(self.robust, Faulty) else 1
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         needed = self.needed()
         if participants < needed:
             raise fm.ConfigError(
@@ -262,7 +258,7 @@ class Trimmed(Robust):
 
     word, by_coordinate, RuleOptions = "trimmed", True, TrimmedShare
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         share, diagnostics = self.robust.share, super().examine(tasks, participants)
         if share and not trimmed_rows(participants, share):
             message = (
@@ -290,7 +286,7 @@ class MultiKrum(Robust):
 
     word, RuleOptions = "multikrum", Kept
 
-    def examine(self, tasks: Sequence[fm.Task], participants: int) -> list[fm.Diagnostic]:
+    def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         kept, most = self.robust.kept, participants - self.robust.faulty
         diagnostics = super().examine(tasks, participants)
         if kept is not None and kept > most:
