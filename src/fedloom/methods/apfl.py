@@ -9,13 +9,12 @@ import fedloom.methods as fm
 
 @fm.register
 class APFL(fm.Method):
-    """APFL: each client mixes the shared model with one of its own, by a share that it learns. Deng et al., 2020,
-    arXiv 2003.13461.
+    """APFL: each client learns the shares of a shared and a private model in its mixture. Deng et al., 2020, arXiv
+    2003.13461.
 
-    Down, up, server: as FedAvg.   A client keeps its own model v and its share alpha.
-    Local, in every step: w by the gradient of CE(w); v and alpha by that of CE(alpha v + (1 - alpha) w), in which w
-    counts as a constant; alpha is clipped to [0, 1] (Algorithm 1, Eq. 10). All gradients are taken before the step.
-    A client is tested with its mixture. Batch norm: the mixture uses, and moves, the shared net's statistics.
+    In every step, w moves by the gradient of CE(w); v and alpha by that of CE(alpha v + (1 - alpha) w), in which w
+    counts as a constant; alpha is clipped to [0, 1] (Algorithm 1, Eq. 10). A client is tested with its mixture, which
+    uses the shared net's batch norm.
     """
 
     spec = fm.Spec(

@@ -19,14 +19,12 @@ class Options(fm.Options):
 
 @fm.register
 class CCVR(fm.Method):
-    """CCVR: FedAvg, whose head is trained again at the end on features drawn from class Gaussians. Luo et al.,
-    NeurIPS 2021, arXiv 2106.05001.
+    """CCVR: FedAvg, whose head is trained again at the end on features drawn from class Gaussians. Luo et al., NeurIPS
+    2021, arXiv 2106.05001.
 
-    Down, up, local, server: as FedAvg. After the last round every client with data gets the model, and sends mean and
-    covariance of its features z for each class it holds, with its class counts. The server combines them exactly:
-    mu_c = sum_k n_k,c mu_k,c / n_c, Sigma_c = [sum_k (n_k,c - 1) Sigma_k,c + n_k,c (mu_k,c - mu_c)(...)^T] / (n_c - 1)
-    (Eq. 3-4, rearranged), draws `features` of each class from N(mu_c, Sigma_c), and trains the head on them with
-    plain gradient steps, from where it is. A class that nobody holds has none. The body stays.
+    In a closing round clients send mean and covariance of z for each class, with class counts. The server combines
+    them: Sigma_c = [sum_k (n_k,c - 1) Sigma_k,c + n_k,c (mu_k,c - mu_c)(...)^T] / (n_c - 1) (Eq. 3-4, rearranged),
+    draws `features` of each held class from N(mu_c, Sigma_c), and trains the head on them with plain gradient steps.
     """
 
     spec = fm.Spec(requires=("linear_head",), features=True)

@@ -14,10 +14,9 @@ class CFL(fm.Method):
     """CFL: a cluster of clients splits in two where their changes point apart. Sattler et al., TNNLS 2020, arXiv
     1910.01991.
 
-    Down, up, local: as FedAvg, with the model of the client's cluster. Delta_k is the change of the trained weights.
-    Server: a cluster splits if |mean Delta| < eps1, max |Delta_k| > eps2 and it has more than `min_size` members, by
-    agglomerative clustering of the cosines of changes to two groups. Then each cluster, new ones included, takes the
-    mean of its members. Tested with the model of the client's cluster; a newcomer's is that of the first.
+    A cluster splits if |mean Delta| < eps1, max |Delta_k| > eps2 and it has more than `min_size` members, by
+    agglomerative clustering of the cosines of changes Delta_k. Each cluster, new ones included, then takes the mean of
+    its members. A client is tested with the model of its cluster, a newcomer with the first.
     """
 
     spec = fm.Spec(sends={"model": fm.Sent(per_client=True)})

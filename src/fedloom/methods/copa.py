@@ -9,18 +9,12 @@ _HEAD = "head."  # of a client in the server's set, before its number
 
 @fm.register
 class COPA(fm.Method):
-    """COPA: one body that satisfies every client's head, and an ensemble of all heads. Wu & Gong, ICCV 2021,
-    pages 6484-6493, DOI 10.1109/ICCV48922.2021.00642, as Fed-CO2 compares with it.
+    """COPA: one body that satisfies every client's head, and an ensemble of all heads. Wu & Gong, ICCV 2021, pages
+    6484-6493, DOI 10.1109/ICCV48922.2021.00642, as Fed-CO2 compares with it.
 
-    | direction | item | shape |
-    |---|---|---|
-    | down | the body; the heads of all N clients | tree; N trees |
-    | up | the own body, the own head | tree; tree |
-
-    Local: CE(h_k(z)) + weight sum_{j != k} CE(h_j(z)), the other heads as they were sent; the own head and the body
-    move. Server: the mean body, clients alike (batch norm included); heads are kept, not averaged. All heads start as
-    the first weights' one, and that of a client that was not drawn stays as it is. Tests: the mean of all N heads'
-    logits, which for linear heads is the mean head's. The paper's hybrid batch-instance norm is not built.
+    Local: CE(h_k(z)) + weight sum_{j != k} CE(h_j(z)), the other heads as they were sent. Server: the mean body by
+    uniform weights; heads are kept, not averaged, and start as the first weights' head. Tests: the mean of all N heads'
+    logits, which for linear heads is the mean head's. The paper's hybrid batch-instance norm is left out.
     """
 
     spec = fm.Spec(requires=("linear_head",), features=True, sends={"model": fm.Sent(), OWN: fm.Sent(per_client=True)})
@@ -36,7 +30,6 @@ class COPA(fm.Method):
         "Wu & Gong, ICCV 2021, 10.1109/ICCV48922.2021.00642", down={"P": 1, "foreign": 1}, compared_in=("fedco2",)
     )
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         body, head = _parts(ctx.task.init, ctx.task)
         heads: fm.Record = {f"{_HEAD}{client}": head for client in range(ctx.task.clients)}
@@ -49,7 +42,6 @@ class COPA(fm.Method):
         body = self.mean(uploads, weights="uniform")
         return server | {"model": body} | {f"{_HEAD}{client}": upload[OWN] for client, upload in uploads.items()}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         tree = fm.get_tree(payload, "model") | fm.get_tree(payload, f"{_HEAD}{ctx.client}")
         others = [fm.get_tree(payload, name) for name in payload if name not in ("model", f"{_HEAD}{ctx.client}")]

@@ -10,9 +10,8 @@ from fedloom.core import trees
 class Ditto(fm.Method):
     """Ditto: FedAvg, and beside it a model of each client's own, pulled to it. Li et al., ICML 2021, 2012.04221.
 
-    Down, up, server: as FedAvg.   A client keeps its own model v.
-    Local: first FedAvg's steps from w^t; then v: CE + (lambda / 2) sum_params |v - w^t|^2 (Eq. 1, Algorithm 1). The
-    anchor is the model received, not the one just trained.
+    A client keeps its own model v. Local: first FedAvg's steps from w^t; then v: CE + (lambda / 2) sum_params |v -
+    w^t|^2 (Eq. 1, Algorithm 1). The anchor is the model received, not the one just trained.
     """
 
     spec = fm.Spec(nets={"shared": None, "own": None}, private_nets=frozenset({"own"}))

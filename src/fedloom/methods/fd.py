@@ -12,10 +12,9 @@ class FD(fm.Method):
     """FD, federated distillation: class means of outputs travel in place of weights. Jeong et al., NeurIPS workshop
     2018, arXiv 1811.11479.
 
-    Down: for each class the mean row of the *other* holders of the last round, [C, C] and mask.
-    Up: class means of the own softmax outputs, [C, C] and mask (Algorithm 1; a "logit" there is normalised).
-    Local: CE + gamma CE(row_y, p), a batch mean; samples whose class nobody else held add 0.
-    Nets are private and may differ. The paper takes means while it trains: `outputs_from=training`.
+    Down: for each class the mean row of the *other* holders of the last round. Local: CE + gamma CE(row_y, p); samples
+    whose class had no other holder add 0; then the class means of softmax outputs (Algorithm 1). Nets are private and
+    may differ. The paper takes means while it trains: `outputs_from=training`.
     """
 
     spec = fm.Spec(private=fm.ALL_ROLES, architectures="any", sends={"outputs": fm.Sent(per_client=True, labels=True)})
@@ -41,7 +40,6 @@ class FD(fm.Method):
         compared_in=("fedssa",),
     )
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         classes = ctx.task.num_classes
         nothing = fm.ClassTable(torch.zeros(0, classes, classes), torch.zeros(0, classes, dtype=torch.bool))
@@ -56,7 +54,6 @@ class FD(fm.Method):
         tables = [fm.get_table(upload, "outputs") for upload in uploads.values()]
         return {"outputs": fm.ClassTable.stack(tables), "senders": torch.tensor(list(uploads))}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         targets = fm.get_table(payload, "targets")
         return fm.Start(super().begin(payload, state, ctx).tree, {"rows": targets.values, "known": targets.held})

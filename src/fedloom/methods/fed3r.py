@@ -30,11 +30,8 @@ class Fed3R(OneShotHead):
     """Fed3R: FedAvg, whose head is replaced at the end by a ridge regression on the labels, solved from sums. Fani et
     al., ICML 2024, arXiv 2406.01116.
 
-    Down, up, local, server: as FedAvg. After the last round every client with data gets the model and sends sums over
-    its samples: of z by class and of z z^T. The rows of the head are (sum z z^T + lambda I)^-1 n_c mu_c, made unit,
-    with mu_c the mean of class c over all clients; it has no bias. The server needs sums alone.
-
-    Tested: global.
+    In a closing round clients send sums over their samples: of z by class and of z z^T. The rows of the head are (sum z
+    z^T + lambda I)^-1 n_c mu_c, made unit, with mu_c the mean of class c over all clients; it has no bias.
     """
 
     Options = Options

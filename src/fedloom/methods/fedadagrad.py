@@ -10,9 +10,8 @@ from fedloom.methods.parts import parameters as adaptive
 class FedAdagrad(adaptive.FedOpt):
     """FedAdagrad: Adagrad at the server. Reddi et al., ICLR 2021, arXiv 2003.00295, Algorithm 2.
 
-    Down, up, local: as FedAvg.
-    Server: D = mean_k(w_k - w^t), weighted by samples; m <- beta1 m + (1 - beta1) D; v <- v + D^2;
-    w <- w + eta m / (sqrt(v) + tau). m starts at 0, v at tau^2. Buffers are averaged.
+    Server: D = mean_k(w_k - w^t), weighted by samples; m <- beta1 m + (1 - beta1) D; v <- v + D^2; w <- w + eta m /
+    (sqrt(v) + tau). m starts at 0, v at tau^2. Buffers are averaged.
     """
 
     class Options(adaptive.Options):

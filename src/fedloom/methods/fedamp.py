@@ -14,15 +14,13 @@ ALONE = 1e-3  # sum of the others' weights below which a client learns from nobo
 
 @fm.register
 class FedAMP(fm.Method):
-    """FedAMP: each client has a cloud model of its own, which mixes all clients' models by nearness. Huang et al.,
-    AAAI 2021, arXiv 2007.03797.
+    """FedAMP: each client has a cloud model, which mixes all clients' models by nearness. Huang et al., AAAI 2021,
+    arXiv 2007.03797.
 
-    Down: the client's cloud model u_k.   Up: its weights w_k.   A client keeps its model, the server the latest of all.
-    Server: u_k = (1 - sum_j xi_kj) w_k + sum_j xi_kj w_j over the others, xi_kj = alpha A'(|w_k - w_j|^2),
-    A'(x) = e^(-x / sigma) / sigma; with kernel cosine, xi_kj = (1 - own_share) softmax_j(sigma cos(w_k, w_j)).
-    Local, from w_k and not from u_k: CE + lambda / (2 alpha) |w - u_k|^2. Statistics of batch norm stay at clients.
-
-    Tested: personal, by w_k.
+    Server: u_k = (1 - sum_j xi_kj) w_k + sum_j xi_kj w_j over the others, xi_kj = alpha A'(|w_k - w_j|^2), A'(x) =
+    e^(-x / sigma) / sigma; with kernel cosine, xi_kj = (1 - own_share) softmax_j(sigma cos(w_k, w_j)). Local, from w_k
+    and not from u_k: CE + lambda / (2 alpha) |w - u_k|^2. Statistics of batch norm stay at clients, which are tested by
+    w_k.
     """
 
     spec = fm.Spec(private=fm.ALL_ROLES, sends={"weights": fm.Sent(per_client=True, no_feedback=fm.ALL_ROLES)})
@@ -65,7 +63,6 @@ class FedAMP(fm.Method):
         released_code="No code of the authors is known. PFLlib's pull has no gradient, so its clients train alone.",
     )
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}
 
@@ -107,7 +104,6 @@ class FedAMP(fm.Method):
         slopes = [math.exp(-float((vector - _flat(tree)).square().sum()) / options.sigma) for tree in others]
         return [options.alpha * slope / options.sigma if math.isfinite(slope) else 0.0 for slope in slopes]
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         return fm.Start(super().begin(payload, state, ctx).tree, {"cloud": fm.get_tree(payload, "weights")})
 

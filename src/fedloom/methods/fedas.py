@@ -14,16 +14,13 @@ DOMINANT = 0.9  # share of the traces from which on one client is said to be the
 
 @fm.register
 class FedAS(fm.Method):
-    """FedAS: the received body is aligned with the client's own past features, and clients weigh by Fisher trace.
-    Yang, Huang, Ye, CVPR 2024.
+    """FedAS: the received body is aligned with the client's own past features, and clients weigh by Fisher trace. Yang,
+    Huang, Ye, CVPR 2024.
 
-    Down: weights.   Up: weights after training, trace.   Client state: its model after training.
-    Local: class means of the features of its own last body are goals; one epoch moves the received body by the sum over
-    classes of the mean over samples and features of (z - goal)^2; then CE moves the body and the client's own head.
-    Trace: sum over batches of |gradient of the batch's mean CE|^2 after training, in evaluation mode.
-    Server: mean of weights by traces. A newcomer's last body and head are the common first ones.
-
-    Tested: personal, by the client's own model after training; global, by the server's weights.
+    Local: one epoch moves the received body by the sum over classes of the mean of (z - goal)^2, goals the class means
+    of features by the client's last body; then CE moves the body and the client's own head. Trace: sum over batches of
+    |gradient of the batch's mean CE|^2 after training. Server: the mean of weights by traces. Tested: the client's
+    model after training, and the server's.
     """
 
     spec = fm.Spec(
@@ -52,7 +49,6 @@ class FedAS(fm.Method):
         "samples are never aligned. The trace grows with the number of batches.",
     )
 
-    # -- client ----------------------------------------------------------------------------------------------
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {"model": ctx.task.init}
 
@@ -88,7 +84,6 @@ class FedAS(fm.Method):
         summed = ctx.samples if self.options.trace == "batches" else 1
         return upload | {"trace": float(work.collected["trace"]) * summed}, {"model": work.tree}
 
-    # -- server ----------------------------------------------------------------------------------------------
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         traces = traces_of(uploads)
         return {"model": self.mean(uploads, weights=traces if sum(traces) > 0 else "samples")}

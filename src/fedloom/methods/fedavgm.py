@@ -69,8 +69,8 @@ def _moved(record: fm.Record, ctx: fm.ServerContext) -> fm.Tree:
 class FedAvgM(ServerMomentum):
     """FedAvgM: momentum at the server. Hsu et al., 2019, arXiv 1909.06335.
 
-    Down, up, local: as FedAvg.   Server: D = w^t - mean_k(w_k), weighted by samples; v <- beta v + D; w <- w - eta v.
-    With `nesterov`: w <- w - eta (D + beta v). v starts at 0. Buffers are averaged.
+    Server: D = w^t - mean_k(w_k), weighted by samples; v <- beta v + D; w <- w - eta v. With `nesterov`: w <- w - eta
+    (D + beta v). v starts at 0. Buffers are averaged.
     """
 
     Options = Options

@@ -16,13 +16,10 @@ class FedCDA(fm.Method):
     """FedCDA: of each client's last models the server averages those that are close to each other. Wang et al., ICLR
     2024, OpenReview nbPGqeH3lt.
 
-    Down: as FedAvg.   Up: weights, samples, F_k: mean training loss of the last epoch.   Local: CE.
-    Server: keeps the K last models of each client. Participants, in B random batches, choose one each, by the least
-    mean(F) + (L / 2) (mean |w|^2 - |mean w|^2) over the choices of the batch, of those before it, and of all absent
-    clients, which stay. w is the mean of all choices, absent clients included, all alike. The first rounds are FedAvg.
-
-    Norms are over parameters; buffers are averaged with the choices. No code was released: K, B, L and the warm-up are
-    those of re-implementations. The server holds N K models.
+    The server keeps the K last models of each client. Participants, in B random batches, choose one each, by the least
+    mean(F) + (L / 2) (mean |w|^2 - |mean w|^2) over all choices so far, absent clients' included, F the training loss.
+    w is the mean of all choices. The first rounds are FedAvg. No code was released: K, B, L and the warm-up are those
+    of re-implementations.
     """
 
     spec = fm.Spec(sends={"model": fm.Sent(per_client=True), "loss": fm.Sent(per_client=True)})

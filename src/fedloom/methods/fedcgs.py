@@ -62,12 +62,9 @@ class FedCGS(OneShotHead):
     """FedCGS: FedAvg, whose head is replaced at the end by one of class Gaussians, made in one round of sums. Guan et
     al., AAAI 2025, arXiv 2503.06962.
 
-    Down, up, local, server: as FedAvg. After the last round every client with data gets the model and sends sums over
-    its samples: of z by class, of z z^T, and its class counts. With the means M_c and the covariance S of all features,
-    gamma I added, the head's rows are S^-1 M_c, its bias -M_c S^-1 M_c / 2 + log(n_c / N). The server needs sums alone.
-    Any split of the same samples over clients gives the same head.
-
-    Tested: global.
+    In a closing round clients send sums over their samples: of z by class, of z z^T, and class counts. With the means
+    M_c and the covariance S of all features, gamma I added, the head's rows are S^-1 M_c, its bias -M_c S^-1 M_c / 2 +
+    log(n_c / N). Any split of the same samples over clients gives the same head.
     """
 
     Options = Options

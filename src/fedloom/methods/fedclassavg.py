@@ -13,14 +13,12 @@ _LEFT_OUT = -1e9  # the score of a row that does not count: finite, so that grad
 
 @fm.register
 class FedClassAvg(fm.Method):
-    """FedClassAvg: an averaged head over private bodies that learn features by contrast. Jang et al., ICPP 2022,
-    arXiv 2210.14226.
+    """FedClassAvg: an averaged head over private bodies that learn features by contrast. Jang et al., ICPP 2022, arXiv
+    2210.14226.
 
-    Down: the head.   Up: the head, number of samples.   Server: mean of heads by samples.
-    Local: CE of the first view + supervised contrast of both views + rho |head - received head|^2, all layers. The
-    contrast is that of unit features at temperature tau: a mean over the positives of a row, then over all rows of
-    both views. A client that takes part for the first time begins with `pretraining` epochs of plain CE.
-    Bodies are private and may differ, if the heads have one shape. Tested with the own body and the server's head.
+    Local: CE of the first view + supervised contrast of both views + rho |head - received head|^2. The contrast is of
+    unit features at temperature tau. A client begins its first round with `pretraining` epochs of plain CE. Server: the
+    mean of heads by samples. Bodies may differ, if the heads have one shape.
     """
 
     spec = fm.Spec(requires=("same_heads",), private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any", views=2)

@@ -20,20 +20,11 @@ _FIRST = "first_"  # of a head in the bank before anybody has sent one
 class FedCO2(fm.Method):
     """Fed-CO2: an online and an offline net teach each other. Cai et al., NeurIPS 2023, arXiv 2312.13923.
 
-    Every client has two nets: the online one, shared but for its batch norm, and the offline one, its own. H_j is the
-    classifier block of client j's offline net, batch norm and statistics included.
-
-    | direction | item | shape |
-    |---|---|---|
-    | down | online weights outside batch norm; the other clients' H_j (feature skew only) | tree; N - 1 trees |
-    | up | the same weights, samples n_k; own H_k (feature skew only) | tree, int; tree |
-
-    Client, feature skew (Algorithm 1): from its second participation on, one pass in which each net learns the softmax
-    outputs of the other as it was (Eq. 4-5); then CE plus the losses of the foreign heads on its maps, summed
-    (Eq. 6-7). Label skew (Algorithm 2): CE alone. It keeps its batch norm and the whole offline net.
-    Server: weights alike (Eq. 2); the bank of heads. Prediction: the sum of both nets' logits (Eq. 3).
-
-    Preset `sound` is `paper`: the method's page says why, and what of the label-skew program cannot be expressed.
+    Clients share the online net except for its batch norm, and keep the offline net. Feature skew (Algorithm 1): one
+    pass in which each net learns the other's earlier outputs (Eq. 4-5), then CE plus the losses of all other clients'
+    offline heads H_j on its maps (Eq. 6-7). Label skew (Algorithm 2): CE alone. The server averages the online nets
+    (Eq. 2) and keeps a bank of heads. Prediction: the sum of both nets' logits (Eq. 3). The method's page says why
+    preset `sound` is `paper`.
     """
 
     spec = fm.Spec(nets={ONLINE: None, OFFLINE: None}, private_nets=frozenset({OFFLINE}), features=True)
@@ -117,7 +108,6 @@ class FedCO2(fm.Method):
         names = super().private_names(task)
         return names | set(_classifier(task, ONLINE)) if "head" in self.options.personal else names
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         state = super().server_init(ctx)
         if self.exchanges_heads and self.options.initial_heads and self.options.offline_init == "same":
@@ -138,7 +128,6 @@ class FedCO2(fm.Method):
         heads = {name: value for name, value in bank.items() if name.startswith(head_of())}
         return next_server | heads | {head_of(client): upload["head"] for client, upload in uploads.items()}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         state = super().client_init(ctx)
         if self.options.offline_init == "independent":
@@ -195,7 +184,6 @@ class FedCO2(fm.Method):
             payload["head"] = self._head(work.tree, ctx.task)
         return payload, state | {"participated": True}
 
-    # -- prediction ------------------------------------------------------------------------------------------
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
             return {}

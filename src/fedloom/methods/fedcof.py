@@ -65,12 +65,9 @@ class FedCOF(OneShotHead):
     """FedCOF: FedAvg, whose head is replaced at the end by a regression whose covariances come from class means alone.
     Goswami et al., NeurIPS 2025, arXiv 2412.14326.
 
-    Down, up, local, server: as FedAvg. After the last round every client with data gets the model and sends its class
-    means of z and its class counts. The spread of the clients' means estimates the covariance Sigma_c within class c.
-    With G = sum_c (n_c - 1) (Sigma_c + gamma I) + N mu mu^T, the rows of the head are G^+ n_c mu_c, made unit; it has
-    no bias. Few clients make Sigma_c poor in rank, and gamma does the work.
-
-    Tested: global.
+    In a closing round clients send class means of z and class counts. The spread of the clients' means estimates the
+    covariance Sigma_c within class c. With G = sum_c (n_c - 1) (Sigma_c + gamma I) + N mu mu^T, the head's rows are G^+
+    n_c mu_c, made unit, without bias. Few clients make Sigma_c poor in rank, and gamma does the work.
     """
 
     Options = Options

@@ -15,13 +15,10 @@ class FedCP(fm.Method):
     """FedCP: a small gate splits the features of each sample between a global and a personal head. Zhang et al., KDD
     2023, arXiv 2307.01217.
 
-    Down: body, global head, gate.   Up: body, gate, mean of personal and global head, number of samples.
-    Client state: the personal head. Server: means by samples.
-    Local, with v the unit sum of the personal head's rows at the start of the round: (r, s) = softmax over the two
-    halves of ReLU(layer norm(linear(z v))), with Gumbel noise in training, o = personal(r z) + global(s z), and
-    CE + lambda MMD(z, z of the received body) by four Gaussian kernels. The global head does not move locally.
-
-    Tested: personal, with the newest body, gate and global head.
+    Local, with v the unit sum of the personal head's rows: (r, s) = softmax over the two halves of ReLU(layer
+    norm(linear(z v))), with Gumbel noise, o = personal(r z) + global(s z), and CE + lambda MMD(z, z of the received
+    body). The global head does not move locally; a client sends its mean with the personal one. Server: means by
+    samples.
     """
 
     spec = fm.Spec(

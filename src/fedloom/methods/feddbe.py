@@ -50,14 +50,13 @@ class Debiased(fm.Method):
 
 @fm.register
 class FedDBE(Debiased):
-    """FedDBE: a private vector takes the bias of a client out of the features, whose mean is held to a consensus.
-    Zhang et al., NeurIPS 2023, arXiv 2311.14975.
+    """FedDBE: a private vector takes the bias of a client out of the features, whose mean is held to a consensus. Zhang
+    et al., NeurIPS 2023, arXiv 2311.14975.
 
-    Opening round: all clients train from the first weights with CE and send the running mean of their features; the
-    server's mean of these by samples is the goal. Nothing else of that round stays.
-    Down: weights, goal [d].   Up: weights.   A client keeps its vector b_k [d], 0 at first.
-    Local: CE of head(z + b_k) + kappa / 2 mean_d (m - goal)^2, with m from 0 in each round.
-    Server: as FedAvg. Tested with b_k; a newcomer's, and the global model's, is 0.
+    Opening round: all clients train from the first weights and send the running mean of their features, whose mean by
+    samples is the goal. Local: CE of head(z + b_k) + kappa / 2 mean_d (m - goal)^2, b_k [d] the private vector, m a
+    running mean of features from 0 in each round. Server: as FedAvg. Tested with b_k, which is 0 for newcomers and the
+    global model.
     """
 
     spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True)

@@ -58,11 +58,9 @@ class Decorr(fm.Method):
 class FedDecorr(Decorr, FedAvg):
     """FedDecorr: features without correlation do not collapse. Shi et al., ICLR 2023, arXiv 2210.00226.
 
-    Down, up, server: as FedAvg.
     Local: CE + beta T(z). X = (z - mean) / sqrt(var + 1e-8) over the batch, var unbiased; M = X' X; T is the mean of
-    the squared entries of M off its diagonal, over B. `form="paper"`: |M / B|_F^2 / d^2.
-
-    A batch of one sample has no term. T grows with the batch, the paper's form does not.
+    the squared entries of M off its diagonal, over B. `form="paper"`: |M / B|_F^2 / d^2. A batch of one sample has no
+    term. T grows with the batch, the paper's form does not.
     """
 
     Options = Options

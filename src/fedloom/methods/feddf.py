@@ -17,15 +17,10 @@ class FedDF(fm.Method):
     """FedDF: the server distils the ensemble of the clients' models into the averaged one. Lin et al., NeurIPS 2020,
     arXiv 2006.07242.
 
-    Down, up, local: as FedAvg. The server needs unlabelled samples of its own: `scenario.public`.
-    Server: from the mean of the uploads by samples, steps on KL(softmax(mean_k logits_k) || softmax(logits)) over
-    batches of the public samples, all participants alike.
-
-    Nets may differ: each architecture has a mean of its own clients' models, and all participants teach it. A client
-    whose architecture nobody has sent yet starts from first weights. Teachers and student are in evaluation mode.
-
-    The paper stops a round's distillation by the server's accuracy on labelled validation data, after 10,000 steps at
-    most; here the number of steps is fixed: those 10,000 in presets `paper` and `authors`, 100 in `sound`.
+    From the mean of the uploads by samples, the server takes steps on KL(softmax(mean_k logits_k) || softmax(logits))
+    over batches of its unlabelled samples (`scenario.public`). Nets may differ: each architecture has its own mean, and
+    all participants teach it. The paper stops by accuracy on validation data, after 10,000 steps at most; here the
+    number of steps is fixed.
     """
 
     spec = fm.Spec(architectures="any", sends={"model": fm.Sent(per_client=True)}, public="inputs")

@@ -9,13 +9,12 @@ from fedloom.methods.parts.measures import probabilities
 
 @fm.register
 class FedDistill(fm.Method):
-    """FedDistill+: FedAvg, with class means of outputs as soft labels beside it. After FD (Jeong et al., NeurIPS
-    workshop 2018, arXiv 1811.11479), as FedDW compares with it (2412.04521, Table IV).
+    """FedDistill+: FedAvg, with class means of outputs as soft labels. After FD (Jeong et al., NeurIPS workshop 2018,
+    arXiv 1811.11479), as FedDW compares with it (2412.04521, Table IV).
 
-    Down: weights; soft labels Q [C, C].   Up: weights, samples; class means of softmax outputs and mask; class counts.
-    Local: CE + KL(Q_y || p).   Server: weights as FedAvg; Q <- ema fresh + (1 - ema) Q, in which a fresh row is the
-    mean of all outputs of the class in this round, and e_c where nobody held class c. Q starts as the identity.
-    No paper defines it: rules and values are those of FedDW's code, but for its mistakes (see the method's page).
+    Local: CE + KL(Q_y || p). Server: weights as FedAvg; Q <- ema fresh + (1 - ema) Q [C, C], a fresh row the mean of
+    all outputs of the class in this round, e_c without holders. No paper defines it: rules and values are those of
+    FedDW's code, without its mistakes.
     """
 
     spec = fm.Spec(
@@ -48,7 +47,6 @@ class FedDistill(fm.Method):
         code="liuvvvvv1/FedDW at 6eacde6",
     )
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"soft_labels": identity_labels(ctx.task.num_classes)}
 
@@ -61,7 +59,6 @@ class FedDistill(fm.Method):
         labels = next_soft_labels(fresh, fm.get_table(server, "soft_labels"), "eye", self.options.ema)
         return super().aggregate(server, uploads, ctx) | {"soft_labels": labels.to(torch.float32)}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         return fm.Start(start.tree, {"soft_labels": fm.get_table(payload, "soft_labels").values})

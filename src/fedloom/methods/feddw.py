@@ -63,7 +63,6 @@ class DW(fm.Method):
         if fm.Role.HEAD in self.spec.private:
             raise fm.ConfigError(f"{self.name()} needs a head that all clients share, here it is private")
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         task, classes = ctx.task, ctx.task.num_classes
         base = super().server_init(ctx)
@@ -107,7 +106,6 @@ class DW(fm.Method):
         soft_labels = consistency.next_soft_labels(fresh, last_labels, self.dw.absent_row, self.dw.sl_ema)
         return next_server | {entry("soft_labels"): soft_labels.to(torch.float32), entry("classes_seen"): classes_seen}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start, entry = super().begin(self._inner(payload), state, ctx), self.names.entry
         if entry("soft_labels") not in payload:
@@ -178,7 +176,6 @@ class DW(fm.Method):
     def _inner(self, record: fm.Record) -> fm.Record:
         return self.names.without(record, *_OWN)
 
-    # -- self-examination ------------------------------------------------------------------------------------
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         diagnostics = super().diagnostics(self._inner(server), uploads, ctx)
         unseen = (~fm.get_tensor(server, self.names.entry("classes_seen"))).nonzero().flatten().tolist()
@@ -202,13 +199,10 @@ def decayed(value: float, divisor: float, times: int) -> float:
 class FedDW(DW, FedAvg):
     """FedDW: class relations of the head agree with soft labels. Liu et al., 2024, arXiv 2412.04521.
 
-    DW over FedAvg, with a classification layer w [C, d] without bias.
-    Client: CE + mu |SL - softmax(w w^T)|^2 / C^2 (Eq. 9-13), rows softmaxed, gradient through both factors of w w^T;
-    then one pass for the class means of its softmax outputs (Eq. 4-6). Client state: none.
-    Server: weights as FedAvg (Eq. 8, over participants); SL row i = mean of the outputs of class i over all samples
-    of the round (Eq. 7).
-
-    Preset `sound` has mu = 30 and leaves out rows without data: see the method's page.
+    DW over FedAvg, with a classification layer w [C, d] without bias. Client: CE + mu |SL - softmax(w w^T)|^2 / C^2
+    (Eq. 9-13), gradient through both factors of w w^T; then the class means of its softmax outputs (Eq. 4-6). Server:
+    weights as FedAvg (Eq. 8); SL row i = mean of the outputs of class i over all samples of the round (Eq. 7). Preset
+    `sound` has mu = 30 and leaves out rows without data: see the method's page.
     """
 
     spec = fm.Spec(head_bias=False)

@@ -7,15 +7,12 @@ from fedloom.methods.parts.parameters import clipped, parameters, zeros
 
 @fm.register
 class FedDyn(fm.Method):
-    """FedDyn: a regulariser that makes the clients' optima agree with the global one. Acar et al., ICLR 2021,
-    arXiv 2111.04263, Algorithm 1.
+    """FedDyn: a regulariser that makes the clients' optima agree with the global one. Acar et al., ICLR 2021, arXiv
+    2111.04263, Algorithm 1.
 
-    Down, up: as FedAvg.   Client state: g_k, 0 at first.   Server state: h, 0 at first.
-    Local: CE - <g_k, w> + (alpha / 2) |w - w^t|^2. Then g_k <- g_k - alpha (w_k - w^t).
-    Server: h <- h - (alpha / N) sum_k (w_k - w^t), N all clients; w <- mean_k(w_k) - h / alpha, all participants alike.
-
-    g_k, h and both terms are over parameters; buffers are averaged. The predictor "average" is mean_k(w_k), of which
-    the paper reports, too.
+    Local: CE - <g_k, w> + (alpha / 2) |w - w^t|^2. Then g_k <- g_k - alpha (w_k - w^t). Server: h <- h - (alpha / N)
+    sum_k (w_k - w^t), N all clients; w <- mean_k(w_k) - h / alpha, by uniform weights. g_k, h and both terms are over
+    parameters; buffers are averaged. The predictor "average", mean_k(w_k), is in the paper's results too.
     """
 
     spec = fm.Spec(sends={"model": fm.Sent()})

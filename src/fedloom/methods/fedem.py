@@ -17,10 +17,9 @@ class FedEM(fm.Method):
     """FedEM: a client's data are a mixture of shared distributions, with a model for each. Marfoq et al., NeurIPS 2021,
     arXiv 2108.10252, Algorithm 1.
 
-    Down, up: all M models, samples.   A client keeps its shares pi_k [M], 1 / M at first.
-    E: q_ij = softmax_j(log pi_kj - CE_ij) at the received models, in evaluation mode; pi_kj = mean_i q_ij.
-    M: the sum over j of the mean over i of q_ij CE_ij, with q of the received models and the old shares in all steps.
-    Server: as FedAvg, model by model. Tested with sum_j pi_kj softmax(o_j).
+    E: q_ij = softmax_j(log pi_kj - CE_ij) at the received models, in evaluation mode; pi_kj = mean_i q_ij. M: the sum
+    over j of the mean over i of q_ij CE_ij, with the old shares. Server: as FedAvg, model by model. Tested with sum_j
+    pi_kj softmax(o_j).
     """
 
     spec = fm.Spec(unstackable="the received models are computed beside those that train, each by a net of its own")

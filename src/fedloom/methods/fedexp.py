@@ -11,11 +11,9 @@ from fedloom.methods.parts.parameters import difference, parameters
 class FedExP(fm.Method):
     """FedExP: a longer server step where clients disagree. Jhunjhunwala, Wang, Joshi, ICLR 2023, arXiv 2301.09604.
 
-    Down: weights.   Up: weights, squared length of the change.   Client state: none.
     Server: D_k = w_k - w^t, D = sum_k p_k D_k, eta = max(1, sum_k p_k |D_k|^2 / (2 (|D|^2 + eps))); w <- w + eta D.
-    Tested: the mean of the last two w; the next round starts from the last.
-
-    Changes are those of parameters. Buffers are averaged and never extrapolated, which could make variances negative.
+    Tested: the mean of the last two w; the next round starts from the last. Buffers are averaged and never
+    extrapolated.
     """
 
     spec = fm.Spec(sends={"model": fm.Sent(), "squared_length": fm.Sent(spread=10.0)})

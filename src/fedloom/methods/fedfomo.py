@@ -15,14 +15,10 @@ class FedFomo(fm.Method):
     """FedFomo: a client mixes the models of others by how much each lowers its own validation loss. Zhang et al., ICLR
     2021, arXiv 2012.08565, Algorithm 1.
 
-    Down: models of up to M other clients.   Up: weights theta_k, a raw weight for each client.
-    Client state: theta_k and base b, the weights with which its last training began.
-    Local: w_j = (L(b) - L(theta_j)) / |theta_j - b| on the validation part, for the received models and its own;
-    theta = b + sum_j max(w_j, 0) (theta_j - b) / sum_j max(w_j, 0), b if none is positive; then CE on the other part.
-    Server: adds the raw weights to the affinities A [N, N], and sends the models with the highest of the row, each with
-    probability epsilon - decay t a random one instead.
-
-    Tested: personal, by theta_k.
+    Local: w_j = (L(b) - L(theta_j)) / |theta_j - b| on the validation part, for received models and its own, b the
+    weights with which its last training began; theta = b + sum_j max(w_j, 0) (theta_j - b) / sum_j max(w_j, 0); then CE
+    on the other part. Server: adds the weights to the affinities A [N, N] and sends the M models with the highest, each
+    with probability epsilon - decay t a random one instead.
     """
 
     spec = fm.Spec(

@@ -13,16 +13,9 @@ class FedGen(fm.Method):
     """FedGen: clients also learn from features of a generator that the server fits to all clients' heads. Zhu, Hong &
     Zhou, ICML 2021, arXiv 2105.10056.
 
-    | direction | item | shape |
-    |---|---|---|
-    | down | weights; from round 2 on generator G, and how often each class was held | tree; tree, [C] |
-    | up | weights, samples, class counts | tree, int, [C] int64 |
-
-    Server: the mean by samples; and steps of G on the mean over draws of
-    sum_k (n_k,y / sum_j n_j,y) CE(h_k(G(e, y)), y) (Eq. 4 in the released form), h_k the participants' heads, e normal,
-    y by the participants' class counts.
-    G: noise and one-hot class -> linear -> ReLU -> linear -> z. Local: CE + weight mean CE(h(G(e, y)), y), which moves
-    the head (Eq. 5). A class that no participant holds is not drawn.
+    Server: the mean by samples; steps of G on the mean over draws of sum_k (n_k,y / sum_j n_j,y) CE(h_k(G(e, y)), y)
+    (Eq. 4 as released), h_k the participants' heads, e normal, y by their class counts. G: noise and one-hot class ->
+    linear -> ReLU -> linear -> z. Local: CE + weight mean CE(h(G(e, y)), y), which moves the head (Eq. 5).
     """
 
     spec = fm.Spec(
@@ -57,7 +50,6 @@ class FedGen(fm.Method):
         released_code="The method's page lists the differences.",
     )
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         task, options = ctx.task, self.options
         with task.streams.isolated("generator"):
@@ -104,7 +96,6 @@ class FedGen(fm.Method):
         labels = rng.choice(len(held), self.options.draws, p=held / held.sum())
         return torch.from_numpy(rng.standard_normal((self.options.draws, self.options.noise))), torch.from_numpy(labels)
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "generator" not in payload:  # round 1

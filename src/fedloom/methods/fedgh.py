@@ -9,11 +9,9 @@ from fedloom.methods.parts.measures import descended, features
 class FedGH(fm.Method):
     """FedGH: the server trains a shared head on the clients' class means. Yi et al., ACM MM 2023, arXiv 2303.13137.
 
-    Down: the head.   Up: class means of z, the head's input, and mask.
-    Local: CE on all layers, from the own body and the received head; then the class means, in evaluation mode.
-    Server: from its last head, gradient steps on the mean CE(head(row), class) over the round's rows, one row for each
-    client and class it holds. Bodies are private and may differ, if their heads have one shape.
-    A client is tested with its own body and the server's head.
+    Local: CE on all layers, then the class means of z. Server: gradient steps of the head on the mean CE(head(row),
+    class) over the round's rows, one for each client and class. Bodies are private and may differ, if their heads have
+    one shape.
     """
 
     spec = fm.Spec(

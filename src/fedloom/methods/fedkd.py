@@ -22,13 +22,10 @@ class FedKD(fm.Method):
     """FedKD: a private mentor and a small shared mentee teach each other; the mentee travels at low rank. Wu et al.,
     Nature Communications 2022, arXiv 2108.13323.
 
-    Down: the server's last update of the mentee as u, s, v of each matrix, entries of one dimension whole; the whole
-    mentee for a client that was not drawn in the round before. Up: the client's update, in the same form.
-    Local, with D = CE_mentor + CE_mentee and a private W_h [d, d']: for the mentor CE + (KL(mentee || mentor) +
-    |z - W_h z'|^2 / d) / D; for the mentee the same with roles exchanged. Teachers and D get no gradient; W_h moves by
-    the feature term.
-    Server: mean of updates, all alike, decomposed again and added to the mentee. Ranks are the fewest that keep the
-    energy T0 + (T1 - T0) t / T in round t. A client is tested with its mentor.
+    Local, with D = CE_mentor + CE_mentee and a private W_h [d, d']: for the mentor CE + (KL(mentee || mentor) + |z -
+    W_h z'|^2 / d) / D, and the reverse for the mentee. Down and up: the update of the mentee as u, s, v of each matrix,
+    of the least rank that keeps the energy T0 + (T1 - T0) t / T; the whole mentee for a client that missed a round.
+    Server: the uniform mean of updates. A client is tested with its mentor.
     """
 
     class Options(fm.Options):
@@ -80,7 +77,6 @@ class FedKD(fm.Method):
         nn.init.eye_(align.weight)
         return align
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         last_rounds: fm.Record = {"told": torch.zeros(ctx.task.clients, dtype=torch.int64)}
         return super().server_init(ctx) | (last_rounds if self.options.compresses == "updates" else {})
@@ -101,7 +97,6 @@ class FedKD(fm.Method):
         last_rounds[list(uploads)] = ctx.round
         return {"model": updated(factors, fm.get_tree(server, "model")), "factors": factors, "told": last_rounds}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         if "factors" not in payload:
             return super().begin(payload, state, ctx)

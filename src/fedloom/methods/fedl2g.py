@@ -19,11 +19,8 @@ class FedL2G(fm.Method):
     """FedL2G: class vectors that guide nets of any kind, and learn to by meta-gradients. Zhang et al., 2024, arXiv
     2410.06490.
 
-    Down: the vectors G [C, q]; q = C for logits, d for features.
-    Up: for classes of the client's study batch, G after one step, and a mask.
-
-    Local, from round `warm_up` + 1: CE + mean of (a - G_y)^2 over batch and q on the study samples; a: logits or
-    features. Every round, on one study batch: theta' = theta - lr grad of that loss, then thrown away, and a step of
+    Local, from round `warm_up` + 1: CE + mean of (a - G_y)^2 on the study samples, a the logits or features, G [C, q]
+    the vectors. Every round, on one study batch: theta' = theta - lr grad of that loss, then thrown away, and a step of
     size `server_lr` on CE(quiz; theta') as a function of G. Server: the plain mean of each row over its senders.
     """
 

@@ -12,14 +12,9 @@ from fedloom.methods.parts.measures import logits
 class FedMD(fm.Method):
     """FedMD: nets of any kind agree on the logits of public inputs. Li and Wang, 2019, arXiv 1910.03581.
 
-    | direction | item | shape |
-    |---|---|---|
-    | down | public inputs; from round 2 on the consensus | [n, ...]; [n, C] |
-    | up | logits of the public inputs | [n, C] |
-
-    Local: digest, steps on the mean over inputs and classes of |o - consensus|; then `local_epochs` of CE on own data;
-    then the logits of the public inputs, in evaluation mode. Server: the plain mean of the participants' logits.
-    A client keeps its net, with which it is tested.
+    Local: digest, steps on the mean of |o - consensus| over the public inputs and classes; then CE on own data; then
+    the logits of the public inputs. Server: the plain mean of the participants' logits. A client keeps its net, with
+    which it is tested.
     """
 
     spec = fm.Spec(
@@ -70,7 +65,6 @@ class FedMD(fm.Method):
             diagnostics.append(fm.Diagnostic("fedmd.alike_nets", message, float(len(tasks))))
         return diagnostics
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}
 
@@ -90,7 +84,6 @@ class FedMD(fm.Method):
         consensus: Tensor = self.mean(uploads, "logits", "uniform")
         return {"consensus": consensus.to(torch.float32)}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         tree = self._joined({}, state, ctx.task)
         consts = {"consensus": payload["consensus"]} if "consensus" in payload else {}

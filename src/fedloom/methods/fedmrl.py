@@ -16,16 +16,12 @@ OWN_HEAD, SMALL_HEAD = (f"{net}.head.weight" for net in (OWN, SMALL))
 
 @fm.register
 class FedMRL(fm.Method):
-    """FedMRL: a small shared net and a large private one feed one private map; nested features serve both heads.
-    Yi et al., NeurIPS 2024, arXiv 2406.00488.
+    """FedMRL: a small shared net and a large private one feed one private map; nested features serve both heads. Yi et
+    al., NeurIPS 2024, arXiv 2406.00488.
 
-    Down: the small net.   Up: the small net, number of samples.   A client keeps its own net and its map.
-    Local, with features z_s of the small net and z of the own net: m = W [z_s; z] + b without activation; the own head
-    reads m, the small head its first entries, as many as z_s has. CE + CE; one step moves everything.
-    Server: mean of small nets. A client is tested with its own head on m, with the server's newest small net.
-    The small net alone is no classifier, since its head never reads its own features.
-
-    Tested: personal.
+    Local: m = W [z_s; z] + b of both nets' features; the own head reads m, the small head its first entries, as many as
+    z_s has; CE + CE. Server: the mean of small nets. A client is tested with its own head on m, with the server's
+    newest small net.
     """
 
     class Options(fm.Options):

@@ -20,11 +20,8 @@ class FedNCM(OneShotHead):
     """FedNCM: FedAvg, whose head is replaced at the end by the unit means of the classes' features. Legate et al.,
     NeurIPS 2023, arXiv 2306.03937.
 
-    Down, up, local, server: as FedAvg. After the last round every client with data gets the model and sends its class
-    means of z and its class counts. Row c of the head is mu_c / |mu_c|, with mu_c the mean of class c over all clients;
-    it has no bias.
-
-    Tested: global.
+    In a closing round clients send class means of z and class counts. Row c of the head is mu_c / |mu_c|, with mu_c the
+    mean of class c over all clients; it has no bias.
     """
 
     head_round = MeansHead

@@ -14,13 +14,9 @@ W = "head.weight"
 class FedNH(fm.Method):
     """FedNH: a head of spread class prototypes that clients do not train. Dai et al., AAAI 2023, arXiv 2212.02758.
 
-    Down: body, prototypes W [C, d].   Up: body, own class means [C, d], class counts [C].   State: last own model.
-    Net: o = s unit(z) W^T, W with orthonormal rows at first (d >= C), no bias.
-    Local: CE, W fixed. Then a pass for the class means of unit(z), made unit.
-    Server: bodies averaged, all alike; a row of W <- unit(rho W + (1 - rho) unit(mean of the clients' rows, weighted by
-    class counts)). The row of a class that no participant holds stays.
-
-    Predictors: "global", and "personal" by the client's last own model.
+    o = s unit(z) W^T, W [C, d] with orthonormal rows at first. Local: CE, W fixed, then the class means of unit(z).
+    Server: the uniform mean of bodies; a row of W <- unit(rho W + (1 - rho) unit(mean of the clients' rows by class
+    counts)). Predictors: "global", and "personal" by the client's last own model.
     """
 
     spec = fm.Spec(
@@ -68,7 +64,6 @@ class FedNH(fm.Method):
         module.scale = nn.Parameter(torch.tensor(float(self.options.scale)))
         return module
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         prototypes = ctx.task.init[W]
         return {"model": ctx.task.init | {W: self.first_prototypes(ctx.task).to(prototypes.dtype)}}
@@ -92,7 +87,6 @@ class FedNH(fm.Method):
         model = self.mean(uploads, weights="uniform") | {W: torch.where(unchanged.unsqueeze(1), rows, mixed)}
         return {"model": {name: model[name] for name in ctx.task.init}}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {}
 

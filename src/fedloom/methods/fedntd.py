@@ -6,10 +6,9 @@ import fedloom.methods as fm
 
 @fm.register
 class FedNTD(fm.Method):
-    """FedNTD: the received model teaches the classes that are not the label. Lee et al., NeurIPS 2022,
-    arXiv 2106.03097.
+    """FedNTD: the received model teaches the classes that are not the label. Lee et al., NeurIPS 2022, arXiv
+    2106.03097.
 
-    Down, up, server: as FedAvg.
     Local: CE + beta tau^2 KL(q^g || q), q = softmax(o / tau) over the C - 1 classes that are not the label, q^g that of
     the weights received, in evaluation mode, without gradient.
     """

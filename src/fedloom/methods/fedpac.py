@@ -15,19 +15,13 @@ ALIKE = 1e-3  # head weights this near to a client's own, or to the mean, are re
 
 @fm.register
 class FedPAC(fm.Method):
-    """FedPAC: a body pulled to global class means, and for each client the mix of heads that suits its features.
+    """FedPAC: a body pulled to global class means, and for each client the mix of heads that suits its features. Xu et
+    al., ICLR 2023, arXiv 2306.11867.
 
-    Xu et al., ICLR 2023, arXiv 2306.11867.
-
-    | direction | item | shape |
-    |---|---|---|
-    | down | body; from round 2 on global class means of z, and the client's mixed head | tree; [C, d] + mask; tree |
-    | up | body, head, samples, class counts, variance; class means of z before and after training | 2 x [C, d] + mask |
-
-    Local: statistics of the received body; the head alone on CE; the body alone on CE + lambda |z - row_y|^2 / d, a
-    batch mean. Server: bodies by samples, class means by samples of the class. A participant's head is the mean of the
-    participants' heads with the weights on the simplex that minimise a^T (diag(variances) + D) a, D the products of the
-    differences of its h = (share of the class x class mean) from theirs. A client that was not drawn keeps its head.
+    Local: statistics of the received body; the head alone on CE; the body alone on CE + lambda |z - row_y|^2 / d.
+    Server: bodies by samples, class means by samples of the class. A participant's head is the mean of all
+    participants' heads with the simplex weights that minimise a^T (diag(variances) + D) a, D the products of the
+    differences of class-share-weighted class means. Clients that were not drawn keep their head.
     """
 
     spec = fm.Spec(
@@ -70,7 +64,6 @@ class FedPAC(fm.Method):
         released_code="Batch norm moves while the head trains.",
     )
 
-    # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         payload: fm.Record = {name: server[name] for name in ("model", "prototypes") if name in server}
         name = _head_of(client)
@@ -98,7 +91,6 @@ class FedPAC(fm.Method):
         found: fm.Record = {"prototypes": means, "head_weights": weights.to(torch.float32)}
         return server | super().aggregate(server, uploads, ctx) | found
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         private = {"model": payload["head"]} if "head" in payload else state
         tree = self._joined(payload, private, ctx.task)
@@ -147,7 +139,6 @@ class FedPAC(fm.Method):
         }
         return payload | {"head": next_state["model"]} | statistics, next_state
 
-    # -- tests -----------------------------------------------------------------------------------------------
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         name = _head_of(ctx.client)
         if state is not None and name in server:

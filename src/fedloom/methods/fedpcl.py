@@ -13,14 +13,10 @@ class FedPCL(fm.Method):
     """FedPCL: unit features without a head, in contrast with the class means of all clients. Tan et al., NeurIPS 2022,
     arXiv 2209.10083.
 
-    Down: from round 2 on global class means G, and each client's last class means P_k [K, C, d], with masks.
-    Up: class means of r = z / |z|, z the head's input, and mask.
-    Local, from round 2 on: CE(r G^T / tau, y) + mean over the K clients that have sent of CE(r P_k^T / tau, y). A row
-    that P_k lacks is G's, the softmax is over the classes of G, and samples of other classes add 0. In round 1 clients
-    send class means alone. Server: G is the mean over the round's holders, all alike; other classes keep their row.
-
-    Nets are private and may differ, if their features have one width. Tested: the class with the largest product of r
-    with the client's own class mean.
+    Local, from round 2 on: CE(r G^T / tau, y) + mean over the K clients that have sent of CE(r P_k^T / tau, y), r = z /
+    |z|, G global class means, P_k client k's, with G's rows where it has none. Server: G is the uniform mean over the
+    round's holders; other classes keep their row. Tested: the class with the largest product of r with the client's own
+    class mean. Nets are private and may differ, if their features have one width.
     """
 
     spec = fm.Spec(
@@ -46,7 +42,6 @@ class FedPCL(fm.Method):
         departures="The authors train a projection on frozen, pre-trained backbones; here the whole body trains.",
     )
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}
 
@@ -68,7 +63,6 @@ class FedPCL(fm.Method):
         stacked = fm.ClassTable.stack([tables[client] for client in ids])
         return {"prototypes": fresh, "tables": stacked, "senders": torch.tensor(ids), "known": known}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         tree = super().begin(payload, state, ctx).tree
         if "tables" not in payload:  # round 1
@@ -99,7 +93,6 @@ class FedPCL(fm.Method):
         means = work.collected["prototypes"]
         return {"prototypes": means}, {"model": work.tree, "prototypes": means}
 
-    # -- tests -----------------------------------------------------------------------------------------------
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         offered = super().predictors(server, state, ctx)
         source = state if state is not None and "prototypes" in state else server

@@ -14,17 +14,12 @@ _NEVER = -1e30  # score of a prototype that does not count, which logsumexp can 
 
 @fm.register
 class FedPLVM(fm.Method):
-    """FedPLVM: prototypes by two levels of clusters, so that varied domains get more. Wang et al., NeurIPS 2024, arXiv
-    2403.09048.
+    """FedPLVM: prototypes by two levels of clusters, which give varied domains more of them. Wang et al., NeurIPS 2024,
+    arXiv 2403.09048.
 
-    | direction | item | shape |
-    |---|---|---|
-    | down | weights; from round 2 on K global prototypes a class | tree; [K, C, d] + mask |
-    | up | weights, samples; the means of the clusters of each class's features | tree, int; [K_k, C, d] + mask |
-
-    Local: CE + weight * (mean of -log(sum_own exp(cos^alpha / tau) / sum_all exp(cos^alpha / tau)) + 2 (1 - cos(z,
-    b_y))^2), b_y the plain mean of the class's prototypes; 0 for samples whose class has none. Then FINCH over the
-    features of each class. Server: the mean of weights; FINCH over all rows of a class, and the clusters' means.
+    Local: CE + weight (mean of -log(sum_own exp(cos^alpha / tau) / sum_all exp(cos^alpha / tau)) + 2 (1 - cos(z,
+    b_y))^2), b_y the mean of the class's prototypes; then FINCH over the features of each class. Server: the mean of
+    weights; FINCH over all clusters' means of a class.
     """
 
     spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)})
@@ -58,7 +53,6 @@ class FedPLVM(fm.Method):
         released_code="It stops at a sample whose class has no prototype, and needs all clients in every round.",
     )
 
-    # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
@@ -73,7 +67,6 @@ class FedPLVM(fm.Method):
             clusters = with_absent_classes(clusters, fm.get_table(server, "prototypes"))
         return {"model": self.mean(uploads, weights=self.options.weights), "prototypes": clusters}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "prototypes" not in payload:  # round 1
@@ -107,7 +100,6 @@ class FedPLVM(fm.Method):
         rows = [found.values[found.labels == label] for label in range(ctx.task.num_classes)]
         return payload | {"prototypes": clusters_by_class(rows).to(torch.float32)}, state
 
-    # -- self-examination ------------------------------------------------------------------------------------
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         tables = [server, *uploads.values()]
         if any(bool(fm.get_table(record, "prototypes").held[1:].any()) for record in tables):

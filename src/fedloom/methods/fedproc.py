@@ -7,14 +7,12 @@ from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototyp
 
 @fm.register
 class FedProc(fm.Method):
-    """FedProc: from contrast with global class means to cross-entropy, round by round. Mu et al., FGCS 2023,
-    arXiv 2109.12273.
+    """FedProc: from contrast with global class means to cross-entropy, round by round. Mu et al., FGCS 2023, arXiv
+    2109.12273.
 
-    Down: weights; from round 2 on global class means of z [C, d] and mask.
-    Up: weights, samples; own class means and mask.
     Local: a contrast + (1 - a) CE, a = 1 - t / T in round t of T; the contrast is the batch mean of -log softmax over
     the known classes of cos(z, row), at y, and 0 for samples of unknown classes. Server: the mean of weights by
-    samples, and of class means over the holders, all alike.
+    samples, and the uniform mean of class means over the holders.
     """
 
     spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(labels=True)})
@@ -50,7 +48,6 @@ class FedProc(fm.Method):
             diagnostics.append(fm.Diagnostic("fedproc.one_round", message, 1.0))
         return diagnostics
 
-    # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
@@ -60,7 +57,6 @@ class FedProc(fm.Method):
             fresh = fresh.fill_missing(fm.get_table(server, "prototypes"))
         return super().aggregate(server, uploads, ctx) | {"prototypes": fresh}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         past, rounds = (

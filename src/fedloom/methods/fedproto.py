@@ -12,11 +12,10 @@ from fedloom.methods.parts.prototypes import PrototypePull
 class FedProto(PrototypePull):
     """FedProto: class means of features travel in place of weights. Tan et al., AAAI 2022, arXiv 2105.00243.
 
-    Down: global prototypes [C, d] and mask.   Up: class means of z, the head's input, and mask; class counts.
-    Local: CE + lambda |z - row_y|^2 / d, a batch mean (Eq. 7; the distance is a mean over d, as in the code). Samples
-    whose class has no row add 0. Server: a row is the mean of its holders' by samples of the class (Eq. 6); where
-    nobody held it, the row stays. Nets are private and may differ, if their features have one width.
-    Tested with the own head, or the nearest prototype ("nearest" in `evaluation.also`).
+    Local: CE + lambda |z - row_y|^2 / d, a batch mean (Eq. 7; the distance is a mean over d, as in the code). Server: a
+    row is the mean of its holders' by samples of the class (Eq. 6); without holders it stays. Nets are private and may
+    differ, if their features have one width. Tested with the own head, or the nearest prototype ("nearest" in
+    `evaluation.also`).
     """
 
     class Options(fm.Options):

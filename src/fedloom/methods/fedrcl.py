@@ -14,15 +14,10 @@ class FedRCL(fm.Method):
     """FedRCL: supervised contrast at several depths, without features of one class collapsing. Seo et al., CVPR 2024,
     arXiv 2401.04928.
 
-    Down, up, server: as FedAvg.
-    Local: CE + mean over levels of (contrast + beta penalty). Of the cosines s between the levels' features in a batch,
-    averaged over positions: contrast = -log(e^(p / tau) / (e^(p / tau) + sum_n e^(n / tau))), p the least similar
-    sample of the class (itself allowed), n the two most similar samples of others.
-    Penalty = -log(e^(1 / tau) / (e^(1 / tau) + e^(q / tau))), q the least similar other sample of the class, -1 where
-    there is none or it is below the threshold.
-
-    Levels are what `Net.levels` gives: stem and stages of a residual net before their last ReLUs, and of other nets
-    the head's input.
+    Local: CE + mean over levels (`Net.levels`) of contrast + beta penalty, of cosines in a batch: contrast = -log(e^(p
+    / tau) / (e^(p / tau) + sum_n e^(n / tau))), p the least similar sample of the class (itself allowed), n the two
+    most similar of others; penalty = -log(e^(1 / tau) / (e^(1 / tau) + e^(q / tau))), q the least similar other sample
+    of the class, -1 where it is below the threshold.
     """
 
     spec = fm.Spec(features=True)

@@ -7,15 +7,12 @@ from fedloom.nets.deep_copy import deep_copy
 
 @fm.register
 class FedRoD(fm.Method):
-    """FedRoD: a shared head with a class-balanced loss, and a private one on top. Chen & Chao, ICLR 2022,
-    arXiv 2107.00778, the linear variant.
+    """FedRoD: a shared head with a class-balanced loss, and a private one on top. Chen & Chao, ICLR 2022, arXiv
+    2107.00778, the linear variant.
 
-    Down, up, server: as FedAvg.   Client state: private head.
-    Local: CE(o + gamma log n_c) + CE(sg[o] + private(sg[z])), o the shared head's logits, n_c the client's number of
-    samples of class c, sg without gradient. A class that it lacks is left out of the first softmax.
-
-    Predictors: "global" is the shared head, "personal" the sum of both. Preset `fedco2` has plain cross-entropy for
-    the shared head, as that paper's code.
+    Local: CE(o + gamma log n_c) + CE(sg[o] + private(sg[z])), o the shared head's logits, n_c the client's samples of
+    class c, sg without gradient. Predictors: "global" is the shared head, "personal" the sum of both. Preset `fedco2`
+    has plain cross-entropy for the shared head, as that paper's code.
     """
 
     spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True)

@@ -7,12 +7,9 @@ import fedloom.methods as fm
 class FedSAM(fm.Method):
     """FedSAM, FedASAM: steps by the gradient at the worst point nearby. Caldarola et al., ECCV 2022, arXiv 2203.11834.
 
-    Down, up, server: as FedAvg.
     Local: g = grad l(w), e = rho T^2 g / |T g| over all parameters together, then a step with grad l(w + e). T is 1;
-    with `adaptive` it is |w| + eta for entries called "weight", and 1 for others.
-
-    Both gradients are of the same batch and the same dropout. Batch norm counts the batch once, and weight decay and
-    momentum belong to the step. A step costs two forward and two backward passes.
+    with `adaptive` it is |w| + eta for entries called "weight". Both gradients are of the same batch and dropout. Batch
+    norm counts the batch once. A step costs two forward and two backward passes.
     """
 
     class Options(fm.Options):

@@ -22,19 +22,11 @@ from fedloom.methods.parts.prototypes import (
 class FedSC(fm.Method):
     """FedSC: contrast with other clients' class prototypes. Wang et al., KDD 2025, doi 10.1145/3711896.3736957.
 
-    Here the feature is the penultimate vector z = f(u; x), [d]. C classes, m participants of the last round.
-
-    | direction | item | shape |
-    |---|---|---|
-    | down | weights; relational prototypes R; consistent prototypes O | tree; [m, C, d] + mask; [C, d] + mask |
-    | up | weights, samples n_k; class means of z (Eq. 3); class counts | tree, int; [C, d] + mask; [C] int64 |
-
-    Client, from round 2 on: CE + RPCL (Eq. 13-14) + CPDR (Eq. 15), then one statistics pass for its prototypes.
-    Server: weights as FedAvg; R by merging each client's prototype with its M nearest in angle to the class mean
-    (Eq. 5-9); O as the mean of R weighted by size against label discrepancy (Eq. 10-12).
-
-    Preset `sound` takes CPDR as a mean square, because the printed L1 sum over d swamps CE, and tau = 0.5: see the
-    method's page.
+    The feature is z [d], the head's input; prototypes are class means (Eq. 3). From round 2 on clients minimise CE +
+    RPCL (Eq. 13-14) + CPDR (Eq. 15). The server averages weights as FedAvg, merges each prototype with its M nearest by
+    the angle to the class mean into R [m, C, d] (Eq. 5-9), and averages R to O [C, d], weighted by size against label
+    discrepancy (Eq. 10-12). Preset `sound` takes CPDR as a mean square, because the printed L1 sum swamps CE, and tau =
+    0.5: see the method's page.
     """
 
     spec = fm.Spec(
@@ -107,7 +99,6 @@ class FedSC(fm.Method):
         clamped = neighbours_clamped("fedsc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
 
-    # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
@@ -124,7 +115,6 @@ class FedSC(fm.Method):
             "consistent": consistent.to(torch.float32),
         }
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "relational" not in payload:
@@ -169,7 +159,6 @@ class FedSC(fm.Method):
         payload, state = super().end(work, state, ctx)
         return payload | {"prototypes": work.collected["prototypes"], "class_counts": ctx.class_counts}, state
 
-    # -- self-examination ------------------------------------------------------------------------------------
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         held = torch.stack([fm.get_table(upload, "prototypes").held for upload in uploads.values()])
         return one_holder_per_class("fedsc", held, "no prototype has a neighbour, r = o = the local mean")

@@ -24,19 +24,11 @@ from fedloom.methods.parts.prototypes import (
 class FedSKC(fm.Method):
     """FedSKC: contrast with class knowledge in logit space, weights by distance to it. Wang et al., ICWS 2025.
 
-    Here the feature is the logit vector l = f(w; x), [C]. C classes, m participants of the round.
-
-    | direction | item | shape |
-    |---|---|---|
-    | down | weights; class knowledge c~ | tree; [C, C] + mask |
-    | up | weights, samples N_k; local knowledge c_k = SiLU(class means of l) | tree, int; [C, C] + mask |
-
-    Client, from round 2 on: CE + LCL (Eq. 2-3), then one statistics pass for its knowledge.
-    Server: c~ by merging each client's row with its M nearest, then the mean over holders (Eq. 1); weights e_k from
-    size and distance to c~ (GDA, Eq. 4); a step towards or away from the last broadcast model by the relative
-    change of c~'s variance (GPR, Eq. 5).
-
-    Preset `sound` has no U, no GDA and no GPR, and tau = 0.5: see the method's page.
+    The feature is the logit vector l [C]; a client's knowledge c_k [C, C] is SiLU of its class means. From round 2 on
+    clients minimise CE + LCL (Eq. 2-3). The server merges each client's row with its M nearest and averages over the
+    holders to c~ (Eq. 1), weighs clients by size and distance to c~ (GDA, Eq. 4), and steps towards or away from the
+    last broadcast model by the relative change of c~'s variance (GPR, Eq. 5). Preset `sound` has no U, GDA or GPR, and
+    tau = 0.5: see the method's page.
     """
 
     spec = fm.Spec(
@@ -128,7 +120,6 @@ class FedSKC(fm.Method):
         clamped = neighbours_clamped("fedskc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
 
-    # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return {name: value for name, value in server.items() if name != "rho"}
 
@@ -161,7 +152,6 @@ class FedSKC(fm.Method):
             return knowledge, "samples"
         return knowledge, aggregation_weights(local, knowledge, _samples(uploads), gda).tolist()
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "knowledge" not in payload:
@@ -198,7 +188,6 @@ class FedSKC(fm.Method):
             "knowledge": fm.ClassTable(silu(means.values), means.held) if self.options.silu else means
         }, state
 
-    # -- self-examination ------------------------------------------------------------------------------------
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         options, clients = self.options, len(uploads)
         local = fm.ClassTable.stack([fm.get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)

@@ -16,17 +16,9 @@ GROWN = 100.0  # a header row this many times longer than its first value is rep
 class FedSSA(fm.Method):
     """FedSSA: nets of any kind share header rows of the classes they hold. Yi et al., IJCAI 2024, arXiv 2312.09006.
 
-    The header is the last linear layer; its row of class s (weights and bias, d + 1 numbers) says what clients with
-    different nets have in common. S_k are the classes in client k's training data.
-
-    | direction | item | shape |
-    |---|---|---|
-    | down | header rows of S_k (at first contact, all rows) | [|S_k|, d + 1] + mask |
-    | up | trained header rows of S_k | [|S_k|, d + 1] + mask |
-
-    Client: row s in S_k becomes global + mu^t local (Eq. 4), mu^t falling to 0 (Eq. 5); then CE over all classes. It
-    keeps its whole net, rows of unseen classes included. Server: a row is the plain mean over the participants that
-    hold the class (Eq. 3); without any it stays.
+    The header is the last linear layer, its row of a class d + 1 numbers. A client gets the rows of its classes (at
+    first contact all), adds mu^t times its own, mu^t falling to 0 (Eq. 4-5), trains with CE over all classes, and sends
+    those rows. The server takes the plain mean over the holders of a class (Eq. 3); a row without holders stays.
     """
 
     spec = fm.Spec(
@@ -101,7 +93,6 @@ class FedSSA(fm.Method):
                 )
         return diagnostics
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         task = ctx.task
         rows = _rows(task.init, self.options.share_bias)
@@ -132,7 +123,6 @@ class FedSSA(fm.Method):
         next_server: fm.Record = {"header": header, "holds": holds}
         return next_server | stored_rows
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         options, tree = self.options, fm.get_tree(state, "model")
         if options.skip_first_fusion and ctx.round == 1:
@@ -157,7 +147,6 @@ class FedSSA(fm.Method):
             payload["class_counts"] = ctx.class_counts
         return payload, {"model": work.tree}
 
-    # -- self-examination ------------------------------------------------------------------------------------
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         tables = fm.ClassTable.stack([fm.get_table(upload, "header") for upload in uploads.values()])
         nothing = "the global row is the client's own, nothing is shared"

@@ -13,11 +13,10 @@ from fedloom.methods.parts.prototypes import PrototypePull
 class FedTGP(PrototypePull):
     """FedTGP: the server trains the global prototypes to lie apart. Zhang et al., AAAI 2024, arXiv 2401.03230.
 
-    Down, up, local: as FedProto, without class counts. From round 2 on every class has a prototype, because they come
-    from a generator at the server: embedding [C, d] -> linear -> ReLU -> linear. It takes gradient steps on
-    CE(-(distance + margin on the row's own class)) over the round's rows, one for each client and class, with their
-    distances to the generated rows. margin is the largest distance of a class mean (all holders alike) to the nearest
-    other one, and `margin` at most. Tested with the own head, or the nearest prototype ("nearest").
+    As FedProto, but prototypes come from a generator at the server: embedding [C, d] -> linear -> ReLU -> linear. It
+    takes gradient steps on CE(-(distance + margin on the row's own class)) of the round's rows, one for each client and
+    class, to the generated ones. margin is the largest distance of a class mean to the nearest other one, and `margin`
+    at most.
     """
 
     spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)})

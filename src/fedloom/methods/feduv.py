@@ -8,13 +8,9 @@ import fedloom.methods as fm
 class FedUV(fm.Method):
     """FedUV: classifier and features as spread as IID data would leave them. Son et al., CVPR 2024, arXiv 2402.18372.
 
-    Down, up, server: as FedAvg.
     Local: CE + variance mean_c max(0, C^(-1/2) - std_c) + uniformity mean_{i<j} exp(-|z_i - z_j|^2 / sigma), std_c the
-    unbiased standard deviation of the softmax output for class c over the batch, sigma the median (the lower of two) of
-    the batch's squared distances that are not 0, through which the gradient flows, as in the released code.
-
-    C^(-1/2) is std_c of one sample of each class, predicted with certainty. Batches of one are skipped. The weights
-    are the code's for every C; FedDW keeps them for 100 classes.
+    unbiased standard deviation of the softmax output for class c over the batch, sigma the lower median of the batch's
+    nonzero squared distances, with gradient as released. Batches of one are skipped.
     """
 
     spec = fm.Spec(batch_statistics=True, features=True)

@@ -17,13 +17,10 @@ class Floco(fm.Method):
     """Floco: the head is a simplex of several ends, and each client trains in its own part of it. Grinwald, Wiesner,
     Nakajima, NeurIPS 2024.
 
-    Down: body, M ends of the head's weight, one bias; from round tau the client's centre.   Up: the same, samples; in
-    round tau - 1, of all clients, also the change of the ends.
-    Local: CE with the head sum_i a_i end_i, a drawn for every batch: uniform on the simplex before tau, then
-    centre_k + U(0, rho) u, u of l1 norm 1. All ends move.
-    Server: as FedAvg. After round tau - 1: principal components of the changes, projected to the simplex where the
-    clients lie farthest apart.
-    Tested: personal at the client's centre, global at the middle of the simplex. Clients without a centre are there.
+    Local: CE with the head sum_i a_i end_i, a drawn for every batch: uniform on the simplex before round tau, then
+    centre_k + U(0, rho) u, u of l1 norm 1. Server: as FedAvg; after round tau - 1, in which all clients train, the
+    centres are principal components of their changes, projected to the simplex where they lie farthest apart. Tested:
+    personal at the client's centre, global at the middle of the simplex.
     """
 
     spec = fm.Spec(

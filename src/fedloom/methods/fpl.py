@@ -11,16 +11,12 @@ FEWEST = 4  # points of which FINCH can make two clusters
 
 @fm.register
 class FPL(fm.Method):
-    """FPL: several prototypes a class, so that small domains keep a say in contrast and pull. Huang et al., CVPR 2023.
-
-    | direction | item | shape |
-    |---|---|---|
-    | down | weights; from round 2 on K cluster prototypes a class | tree; [K, C, d] + mask |
-    | up | weights, samples; class means of z, the head's input | tree, int; [C, d] + mask |
+    """FPL: several prototypes per class, which keep small domains visible in contrast and pull. Huang et al., CVPR
+    2023.
 
     Local: CE + batch mean of -log(sum_own exp(cos(z, p) / tau) / sum_all exp(cos(z, p) / tau)) + |z - b_y|^2 / d, b_y
-    the plain mean of the prototypes p of the class; both terms are 0 for samples whose class has no prototype.
-    Server: the mean of weights by samples; FINCH over the participants' means of each class, and the clusters' means.
+    the mean of the prototypes p of the class; then the class means of z. Server: the mean of weights by samples; FINCH
+    over the participants' means of each class, and the clusters' means.
     """
 
     spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)})
@@ -50,7 +46,6 @@ class FPL(fm.Method):
             diagnostics.append(fm.Diagnostic("fpl.few_participants", message, float(participants)))
         return diagnostics
 
-    # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
@@ -61,7 +56,6 @@ class FPL(fm.Method):
             clusters = with_absent_classes(clusters, fm.get_table(server, "prototypes"))
         return super().aggregate(server, uploads, ctx) | {"prototypes": clusters}
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         start = super().begin(payload, state, ctx)
         if "prototypes" not in payload:  # round 1
@@ -90,7 +84,6 @@ class FPL(fm.Method):
         payload, state = super().end(work, state, ctx)
         return payload | {"prototypes": work.collected["prototypes"]}, state
 
-    # -- self-examination ------------------------------------------------------------------------------------
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         if len(uploads) < FEWEST or bool(fm.get_table(server, "prototypes").held[1:].any()):
             return []

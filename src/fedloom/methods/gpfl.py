@@ -18,13 +18,10 @@ class GPFL(fm.Method):
     """GPFL: features are bent by two conditions, one of all classes, one of the client's own. Zhang et al., ICCV 2023,
     arXiv 2308.10279.
 
-    Shared: body, an embedding E [C, d] of the classes, conditional nets gamma and beta (linear, ReLU, layer norm).
-    A client keeps its head. Down: the shared part. Up: the shared part, number of samples. Server: mean by samples.
-    Local, with u_G the mean row of E and u_P the mean of its rows by the client's class shares, both fixed for the
-    round, and h(u) = ReLU(z (gamma(u) + 1) + beta(u)): CE(head(h(u_P))) + CE(cos(h(u_G), E)) + lambda times the
-    2-norm, over the whole batch, of h(u_G) - E_y, E as it was received.
-
-    Tested: personal, by head(h(u_P)).
+    Shared: body, class embedding E [C, d], conditional nets gamma and beta; the head is private. With u_G the mean row
+    of E and u_P its mean by the client's class shares, both fixed for a round, and h(u) = ReLU(z (gamma(u) + 1) +
+    beta(u)): CE(head(h(u_P))) + CE(cos(h(u_G), E)) + lambda |h(u_G) - E_y| over the batch, E as received. Tested:
+    head(h(u_P)).
     """
 
     spec = fm.Spec(private=frozenset({fm.Role.HEAD}), features=True)
@@ -57,7 +54,6 @@ class GPFL(fm.Method):
     def extra(self, net: fm.Net) -> nn.Module:
         return Conditions(net.head.out_features, net.head.in_features).to(net.head.weight.dtype)
 
-    # -- server ----------------------------------------------------------------------------------------------
     def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
         return server
 
@@ -65,7 +61,6 @@ class GPFL(fm.Method):
         sent = {"before": fm.get_tree(server, "model")[EMBEDDING]} if self.options.inputs == "own" else {}
         return super().aggregate(server, uploads, ctx) | sent
 
-    # -- client ----------------------------------------------------------------------------------------------
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return super().client_init(ctx) | {"class_counts": ctx.class_counts}
 

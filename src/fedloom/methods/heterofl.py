@@ -13,12 +13,10 @@ _LAYERS = (nn.Linear, nn.Conv1d, nn.Conv2d, nn.Conv3d)
 class HeteroFL(fm.Method):
     """HeteroFL: weak clients train the leading slice of every layer. Diao, Ding, Tarokh, ICLR 2021, arXiv 2010.01264.
 
-    Down: the client's slice of the weights.   Up: the slice, classes that the client holds.   Client state: none.
-    The models of a run are one kind of net in several widths, the widest first. Rate r: the client's share of the
-    widest net's features.
-    Local: CE, outputs of hidden layers divided by r (Scaler), logits of classes that the client lacks set to 0.
+    The models of a run are one kind of net in several widths, the widest first; r is a client's share of the widest
+    net's features. Local: CE, outputs of hidden layers divided by r (Scaler), logits of absent classes set to 0.
     Server: each number is the mean over the clients that hold it, a row of the head over those that hold its class.
-    Numbers that nobody holds stay. Tested: the widest net, without Scaler.
+    Tested: the widest net, without Scaler.
     """
 
     spec = fm.Spec(

@@ -14,10 +14,8 @@ class IFCA(fm.Method):
     """IFCA: several global models, of which each client trains the one that fits it best. Ghosh et al., NeurIPS 2020,
     arXiv 2006.04088, Algorithm 1 with model averaging.
 
-    Down: all K models.   Up: the change of the chosen model, its number, samples.
-    Local: the model with the least mean CE on all training data (ties: the first), then CE from it.
-    Server: each model moves by the mean change of its clients; a model that nobody took stays.
-    Tested with the model that has the least CE on the client's training data at the time.
+    Local: the model with the least mean CE on all training data (ties: the first), then CE from it. Server: each model
+    moves by the mean change of its clients. Tested with the model that has the least CE on the client's training data.
     """
 
     spec = fm.Spec(

@@ -7,11 +7,9 @@ import fedloom.methods as fm
 class MOON(fm.Method):
     """MOON: features near the received model's, far from the client's last. Li, He, Song, CVPR 2021, arXiv 2103.16257.
 
-    Down, up, server: as FedAvg.   Client state: its model after its last training, before aggregation.
     Local: CE - mu log(e^(cos(z, z_g) / tau) / (e^(cos(z, z_g) / tau) + e^(cos(z, z_p) / tau))) (Eq. 3), z_g and z_p the
-    features of the same sample by the received and by the client's last model, in evaluation mode, without gradient.
-
-    A client without a last model trains on CE alone. mu is the paper's for CIFAR-10; it has 1 for CIFAR-100.
+    features by the received and by the client's last model, in evaluation mode, without gradient. A client without a
+    last model trains on CE alone. mu is the paper's for CIFAR-10; it has 1 for CIFAR-100.
     """
 
     spec = fm.Spec(features=True)

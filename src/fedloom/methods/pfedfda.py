@@ -34,12 +34,9 @@ class PFedFDA(fm.Method):
     """pFedFDA: a body trained under a head of global class Gaussians, which clients adapt to their own features.
     McLaughlin and Su, NeurIPS 2024, arXiv 2411.00329.
 
-    Down: body; class means M [C, d], covariance S [d, d], classes held so far [C].
-    Up: body, samples; beta m + (1 - beta) M, the same of s and S; classes held, beta.
-
-    Local: the head is that of the Gaussians (M, S) with the client's own class shares, and stays; CE trains the body.
-    m and s are the class means of features (M_c where the client has none) and their covariance within classes.
-    Server: the mean by samples of all three. Test: a pass over the training data, and the head of the mixture.
+    Local: CE trains the body under the head of the Gaussians (M [C, d], S [d, d]) with the client's class shares.
+    Clients send beta m + (1 - beta) M and the same of s and S, m and s the class means and the covariance of their
+    features. Server: the mean by samples. Test: a pass over the training data, and the head of the mixture.
     """
 
     spec = fm.Spec(

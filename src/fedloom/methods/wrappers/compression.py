@@ -53,7 +53,6 @@ class Packed(fm.Method):
     def restored(self, sent: fm.Tree, sizes: Sequence[int]) -> Tensor:
         """Return the change [d], float64, that `squeezed` sent."""
 
-    # -- client ----------------------------------------------------------------------------------------------
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         return super().begin(payload, self._without_left(state), ctx)
 
@@ -105,7 +104,6 @@ class Packed(fm.Method):
         }
         return sent, (change - self.restored(sent, sizes)).to(like[0].dtype)
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         server = super().server_init(ctx)
         if not self._trees_both_ways(super().down(server, 0, ctx)):
@@ -140,7 +138,6 @@ class Packed(fm.Method):
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         return super().predictors(server, None if state is None else self._without_left(state), ctx)
 
-    # -- both ------------------------------------------------------------------------------------------------
     def _trees_both_ways(self, received: fm.Record) -> list[str]:
         sends = self.spec.sends
         return [key for key, sent in sends.items() if sent.form != "own" and isinstance(received.get(key), dict)]

@@ -121,7 +121,6 @@ class NoisyUploads(Mapping[int, fm.Record]):
         mean = self._mean_tree(key, _as_tree(first), rng)
         return mean if isinstance(first, dict) else mean[""]
 
-    # -- trees -----------------------------------------------------------------------------------------------
     def _mean_tree(self, key: str, like: fm.Tree, rng: np.random.Generator) -> fm.Tree:
         """Return the server's tree plus (sum of cut changes + noise) / m. Counters and frozen parameters stay as they
         were."""
@@ -165,7 +164,6 @@ class NoisyUploads(Mapping[int, fm.Record]):
             name: server_tree[name] if name in server_tree else torch.zeros_like(value) for name, value in like.items()
         }
 
-    # -- class tables ----------------------------------------------------------------------------------------
     def _mean_table(self, key: str, like: fm.ClassTable, rng: np.random.Generator) -> fm.ClassTable:
         """Divide the sum of cut rows by the number of holders, both with noise. A class is held if that number rounds
         to 1 or more."""

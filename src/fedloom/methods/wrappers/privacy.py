@@ -113,7 +113,6 @@ class DP(fm.Method):
         self.dp_sees = frozenset(self.spec.sends)  # what wrappers around this one send besides gets no noise
         self._refuse_own_uploads()
 
-    # -- before the run --------------------------------------------------------------------------------------
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         self._refuse_own_uploads()  # of wrappers around this one, too
         for task in tasks:
@@ -181,7 +180,6 @@ class DP(fm.Method):
     def noised(self) -> set[str]:
         return {name for name, sent in self.spec.sends.items() if not sent.per_client}
 
-    # -- who takes part --------------------------------------------------------------------------------------
     def select(self, server: fm.Record, count: int, ctx: fm.ServerContext) -> Sequence[int]:
         if self.dp.sampling == "fixed":
             return super().select(server, count, ctx)
@@ -196,7 +194,6 @@ class DP(fm.Method):
     def _stand_in(ctx: fm.ServerContext) -> int:
         return int(ctx.task.streams.numpy("dp.stand_in", ctx.round).integers(ctx.task.clients))
 
-    # -- server ----------------------------------------------------------------------------------------------
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {self.dp_names.entry(name): 0 for name in _OWN}
 
