@@ -5,7 +5,6 @@ row of a class table, over the clients that hold the class. Clients weigh alike:
 overstate.
 """
 
-from abc import abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -41,7 +40,7 @@ class Kept(Faulty):
     """Options of multi-Krum."""
 
     kept: int | None = fm.option(
-        None, "Number of uploads that are averaged. Null averages all but the faulty ones.", ge=1
+        None, "Number of uploads that are averaged. Null averages all except the faulty ones.", ge=1
     )
 
 
@@ -118,6 +117,7 @@ class Robust(OverMeans):
     """Base of robust means: `rule` in the place of the mean. Refuses methods without a mean."""
 
     by_coordinate: ClassVar[bool] = False  # each coordinate of the result depends on that coordinate alone
+    reduction: ClassVar[Callable[..., Tensor]]  # of rows [m, p] to [p]; its other arguments are the options
 
     def __init__(self, options: BaseModel | None = None) -> None:
         super().__init__(options)
@@ -128,13 +128,14 @@ class Robust(OverMeans):
                 f"{', '.join(sliced)}; take median or trimmed, which look at each number by itself"
             )
 
-    @abstractmethod
     def rule(self, rows: Tensor) -> Tensor:
         """Reduce the vectors of the uploads, rows [m, p], to one [p] instead of their mean."""
+        return type(self).reduction(rows, **self.robust.model_dump())
 
     def needed(self) -> int:
-        """Return the fewest participants of a round for which the rule holds what it promises."""
-        return 2 * self.robust.faulty + 3 if isinstance(self.robust, Faulty) else 1
+        """Return the fewest participants of a round for which the rule withstands the faulty clients."""
+        faulty: int | None = getattr(self.robust, "faulty", None)
+        return 1 if faulty is None else (4 if isinstance(self.robust, BulyanFaulty) else 2) * faulty + 3
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         needed = self.needed()
@@ -247,16 +248,13 @@ def bounded(old: fm.Tree, new: fm.Tree, length: float) -> fm.Tree:
 class Median(Robust):
     """The median of each coordinate."""
 
-    word, by_coordinate = "median", True
-
-    def rule(self, rows: Tensor) -> Tensor:
-        return median(rows)
+    word, by_coordinate, reduction = "median", True, staticmethod(median)
 
 
 class Trimmed(Robust):
     """The mean of each coordinate without its extremes."""
 
-    word, by_coordinate, RuleOptions = "trimmed", True, TrimmedShare
+    word, by_coordinate, RuleOptions, reduction = "trimmed", True, TrimmedShare, staticmethod(trimmed_mean)
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         share, diagnostics = self.robust.share, super().examine(tasks, participants)
@@ -268,23 +266,17 @@ class Trimmed(Robust):
             diagnostics.append(fm.Diagnostic(f"{self.word}.nobody", message, share * participants))
         return diagnostics
 
-    def rule(self, rows: Tensor) -> Tensor:
-        return trimmed_mean(rows, self.robust.share)
-
 
 class Krum(Robust):
     """The upload nearest to its neighbours."""
 
-    word, RuleOptions = "krum", Faulty
-
-    def rule(self, rows: Tensor) -> Tensor:
-        return krum(rows, self.robust.faulty)
+    word, RuleOptions, reduction = "krum", Faulty, staticmethod(krum)
 
 
 class MultiKrum(Robust):
     """The mean of the uploads nearest to their neighbours."""
 
-    word, RuleOptions = "multikrum", Kept
+    word, RuleOptions, reduction = "multikrum", Kept, staticmethod(multi_krum)
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         kept, most = self.robust.kept, participants - self.robust.faulty
@@ -296,47 +288,27 @@ class MultiKrum(Robust):
             )
         return diagnostics
 
-    def rule(self, rows: Tensor) -> Tensor:
-        return multi_krum(rows, self.robust.faulty, self.robust.kept)
-
 
 class Bulyan(Robust):
     """The mean of values near the median, of the uploads that Krum picks."""
 
-    word, RuleOptions = "bulyan", BulyanFaulty
-
-    def needed(self) -> int:
-        return 4 * int(self.robust.faulty) + 3
-
-    def rule(self, rows: Tensor) -> Tensor:
-        return bulyan(rows, self.robust.faulty)
+    word, RuleOptions, reduction = "bulyan", BulyanFaulty, staticmethod(bulyan)
 
 
 class GeometricMedian(Robust):
     """The point with the least sum of distances."""
 
-    word, RuleOptions = "geomedian", Steps
-
-    def rule(self, rows: Tensor) -> Tensor:
-        return geometric_median(rows, self.robust.steps)
+    word, RuleOptions, reduction = "geomedian", Steps, staticmethod(geometric_median)
 
 
-def _put_over(kind: type[fm.Method], base: type[fm.Method], word: str, options: type[fm.Options]) -> type[fm.Method]:
-    """`base+word`. Raises `ConfigError` if there is another mean already, robust or with noise."""
-    alone(base, word, MEANS, "a robust mean", "would find no mean to replace")
-    alone(base, word, ("dp",), "a mean with noise", "would replace it, and the noise with it")
-    return fm.wrapped(kind, base, word, options)
+def _register(kind: type[OverMeans]) -> None:
+    def put_over(base: type[fm.Method]) -> type[fm.Method]:
+        alone(base, kind.word, MEANS, "a robust mean", "would find no mean to replace")
+        alone(base, kind.word, ("dp",), "a mean with noise", "would replace it, and the noise with it")
+        return fm.wrapped(kind, base, kind.word, kind.RuleOptions)
+
+    fm.WRAPPERS.register(kind.word)(put_over)
 
 
-def _register(kind: type[Robust]) -> None:
-    fm.WRAPPERS.register(kind.word)(lambda base: _put_over(kind, base, kind.word, kind.RuleOptions))
-
-
-for _kind in (Median, Trimmed, Krum, MultiKrum, Bulyan, GeometricMedian):
+for _kind in (Median, Trimmed, Krum, MultiKrum, Bulyan, GeometricMedian, NormBound):
     _register(_kind)
-
-
-@fm.WRAPPERS.register("normbound")
-def with_norm_bound(base: type[fm.Method]) -> type[fm.Method]:
-    """Return `base` with bounded changes."""
-    return _put_over(NormBound, base, "normbound", Bound)

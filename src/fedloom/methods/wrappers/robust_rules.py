@@ -47,11 +47,11 @@ def krum(rows: Tensor, faulty: int) -> Tensor:
     return rows[int(krum_scores(rows, faulty).argmin())]
 
 
-def multi_krum(rows: Tensor, faulty: int, count: int | None) -> Tensor:
-    """Average the `count` best rows by Krum's score, [m, p] -> [p]; None takes all but the faulty ones. Blanchard et
+def multi_krum(rows: Tensor, faulty: int, kept: int | None) -> Tensor:
+    """Average the `kept` best rows by Krum's score, [m, p] -> [p]; None takes all but the faulty ones. Blanchard et
     al., NeurIPS 2017, arXiv 1703.02757."""
-    count = count or max(1, len(rows) - faulty)
-    return rows[krum_scores(rows, faulty).argsort(stable=True)[:count]].mean(0)
+    kept = kept or max(1, len(rows) - faulty)
+    return rows[krum_scores(rows, faulty).argsort(stable=True)[:kept]].mean(0)
 
 
 def bulyan_picked(rows: Tensor, faulty: int) -> list[int]:
