@@ -80,8 +80,8 @@ class Calibration(fm.Method):
 
 def pooled(uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor]:
     """Return means [C, d] and unbiased covariances [C, d, d] of each class over all clients' samples, in float64."""
-    means = fm.ClassTable.stack([fm.get_table(upload, "means") for upload in uploads.values()]).to(torch.float64)
-    counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()]).double()
+    means = fm.tables_of(uploads, "means").to(torch.float64)
+    counts = fm.tensors_of(uploads, "class_counts").double()
     mean, total = means.mean_over_clients(counts), counts.sum(0)
     scatter = torch.zeros(*mean.values.shape, mean.values.shape[1], dtype=torch.float64)
     for table, count, upload in zip(means.values, counts, uploads.values(), strict=True):

@@ -51,8 +51,7 @@ class FD(fm.Method):
         return {"targets": foreign_outputs.mean_over_clients().to(torch.float32)}
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        tables = [fm.get_table(upload, "outputs") for upload in uploads.values()]
-        return {"outputs": fm.ClassTable.stack(tables), "senders": torch.tensor(list(uploads))}
+        return {"outputs": fm.tables_of(uploads, "outputs"), "senders": torch.tensor(list(uploads))}
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         targets = fm.get_table(payload, "targets")

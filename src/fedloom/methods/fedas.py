@@ -104,7 +104,7 @@ class FedAS(fm.Method):
 
 def traces_of(uploads: fm.Uploads) -> list[float]:
     """Return the clients' traces, 0 for those that are not finite."""
-    traces = [fm.get_number(upload, "trace") for upload in uploads.values()]
+    traces = fm.numbers_of(uploads, "trace")
     return [trace if math.isfinite(trace) and trace > 0 else 0.0 for trace in traces]
 
 

@@ -20,7 +20,7 @@ class CovarianceHead(MeansRound):
 
     def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:
         means, counts = self.class_means(uploads)
-        tables = fm.ClassTable.stack([fm.get_table(upload, "means") for upload in uploads.values()])
+        tables = fm.tables_of(uploads, "means")
         gram = self.gram(means, covariances(tables, counts, means), counts.sum(0))
         if not gram.isfinite().all():
             return torch.full_like(means.values, torch.nan), masking_bias(means.held)
@@ -40,7 +40,7 @@ class CovarianceHead(MeansRound):
         return gram
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
-        holders = torch.stack([fm.get_table(upload, "means").held for upload in uploads.values()]).sum(0)
+        holders = fm.tables_of(uploads, "means").held.sum(0)
         alone = int((holders <= 1).sum())
         if not alone:
             return []

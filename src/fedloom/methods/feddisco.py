@@ -41,8 +41,7 @@ class FedDisco(fm.Method):
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         samples, distances = (
-            torch.tensor([fm.get_number(upload, key) for upload in uploads.values()], dtype=torch.float64)
-            for key in ("samples", "discrepancy")
+            torch.tensor(fm.numbers_of(uploads, key), dtype=torch.float64) for key in ("samples", "discrepancy")
         )
         if self.options.normalised:
             distances = distances / distances.sum().clamp(min=1e-12)

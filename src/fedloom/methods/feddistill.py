@@ -54,7 +54,7 @@ class FedDistill(fm.Method):
         return server
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
+        counts = fm.tensors_of(uploads, "class_counts")
         fresh = self.mean(uploads, "outputs", counts)
         labels = next_soft_labels(fresh, fm.get_table(server, "soft_labels"), "eye", self.options.ema)
         return super().aggregate(server, uploads, ctx) | {"soft_labels": labels.to(torch.float32)}

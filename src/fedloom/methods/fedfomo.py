@@ -122,7 +122,7 @@ class FedFomo(fm.Method):
         return payload, {"model": work.tree, "base": started}
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
-        raw = torch.stack([fm.get_tensor(upload, "raw") for upload in uploads.values()])
+        raw = fm.tensors_of(uploads, "raw")
         raw[range(len(uploads)), list(uploads)] = 0.0
         if not raw.any() or (raw > 0).any():
             return []

@@ -71,7 +71,7 @@ class FedGen(fm.Method):
         biases = (
             torch.stack([model["head.bias"] for model in models], 1).flatten() if "head.bias" in models[0] else None
         )
-        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
+        counts = fm.tensors_of(uploads, "class_counts")
         held = counts.sum(0)
         shares = (counts.double() / held.clamp(min=1)).to(weights.dtype).T  # [C, m]
 

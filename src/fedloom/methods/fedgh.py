@@ -42,7 +42,7 @@ class FedGH(fm.Method):
         return {"prototypes": work.collected["prototypes"]}, next_state
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        tables = fm.ClassTable.stack([fm.get_table(upload, "prototypes") for upload in uploads.values()])
+        tables = fm.tables_of(uploads, "prototypes")
         labels = tables.held.nonzero()[:, 1]
         head = fm.get_tree(server, "model")
         rows = tables.values[tables.held].to(head["head.weight"].dtype)

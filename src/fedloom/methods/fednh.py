@@ -77,7 +77,7 @@ class FedNH(fm.Method):
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         rows = fm.get_tree(server, "model")[W]
-        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
+        counts = fm.tensors_of(uploads, "class_counts")
         fresh: fm.ClassTable = self.mean(uploads, "prototypes", counts)
         # in float64, because rows change by little when rho is near 1
         rho, mean = self.options.rho, normalize(fresh.values.double(), dim=1)

@@ -31,7 +31,7 @@ class FedNova(fm.Method):
         return payload | {"norm": gradient_weight(work.steps, ctx.task.optimizer.momentum)}, state
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        samples, norms = ([fm.get_number(upload, key) for upload in uploads.values()] for key in ("samples", "norm"))
+        samples, norms = (fm.numbers_of(uploads, key) for key in ("samples", "norm"))
         total = sum(samples)
         # p_k / |a_k|: a client that made no step divides by 1 and has no change either
         weights = [n / max(a, 1.0) / total for n, a in zip(samples, norms, strict=True)]

@@ -93,7 +93,7 @@ class FedORGP(PrototypePull):
         return distances
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        tables = fm.ClassTable.stack([fm.get_table(upload, "prototypes") for upload in uploads.values()])
+        tables = fm.tables_of(uploads, "prototypes")
         generator, options = fm.get_tree(server, "generator"), self.options
         rows, labels = measures.labelled_rows(tables, generator["embedding"].dtype)
 

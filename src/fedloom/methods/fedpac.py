@@ -70,7 +70,7 @@ class FedPAC(fm.Method):
         return payload | {"head": server[name]} if name in server else payload
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
+        counts = fm.tensors_of(uploads, "class_counts")
         means: fm.ClassTable = self.mean(
             uploads, "prototypes", counts if self.options.weights == "counts" else "uniform"
         )
@@ -78,10 +78,8 @@ class FedPAC(fm.Method):
         if "prototypes" in server:
             # a class that nobody holds in this round keeps the mean of the last round that had it
             means = means.fill_missing(fm.get_table(server, "prototypes"))
-        tables = fm.ClassTable.stack([fm.get_table(upload, "start_means") for upload in uploads.values()])
-        variances = torch.tensor(
-            [fm.get_number(upload, "variance") for upload in uploads.values()], dtype=torch.float64
-        )
+        tables = fm.tables_of(uploads, "start_means")
+        variances = torch.tensor(fm.numbers_of(uploads, "variance"), dtype=torch.float64)
         weights = head_weights(tables, counts, variances, self.options.cut)
         heads = [fm.get_tree(upload, "head") for upload in uploads.values()]
         for client, row in zip(uploads, weights.tolist(), strict=True):

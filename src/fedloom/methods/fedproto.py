@@ -5,7 +5,7 @@ import torch
 from pydantic import BaseModel
 
 import fedloom.methods as fm
-from fedloom.methods.parts.prototypes import PrototypePull
+from fedloom.methods.parts.prototypes import PrototypePull, training_with_class_means
 
 
 @fm.register
@@ -78,9 +78,7 @@ class FedProto(PrototypePull):
         return server
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
-        if self.options.prototypes_from == "after_training":
-            return super().phases(start, ctx)
-        return [fm.Train(self.loss, ctx.task.local_epochs, collect={"prototypes": fm.ClassMeans("features")})]
+        return training_with_class_means(self.loss, ctx.task.local_epochs, self.options.prototypes_from)
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, next_state = super().end(work, state, ctx)
@@ -94,7 +92,7 @@ class FedProto(PrototypePull):
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         counts: Any = "uniform"
         if self.options.weights == "counts":
-            counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
+            counts = fm.tensors_of(uploads, "class_counts")
         fresh: fm.ClassTable = self.mean(uploads, "prototypes", counts)
         shared = super().aggregate(server, uploads, ctx) if self.options.average_model else {}
         return shared | {"prototypes": fresh.to(torch.float32).fill_missing(fm.get_table(server, "prototypes"))}

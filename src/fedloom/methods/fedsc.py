@@ -5,7 +5,6 @@ from torch import Tensor
 
 import fedloom.methods as fm
 from fedloom.methods.parts import contrast
-from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.parameters import neighbours_clamped, one_holder_per_class
 from fedloom.methods.parts.prototypes import (
     client_distances,
@@ -15,6 +14,7 @@ from fedloom.methods.parts.prototypes import (
     nearest_holders,
     shares,
     sigmoid_weights,
+    training_with_class_means,
 )
 
 
@@ -103,9 +103,8 @@ class FedSC(fm.Method):
         return server
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        tables = [fm.get_table(upload, "prototypes") for upload in uploads.values()]
-        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
-        local = fm.ClassTable.stack(tables).to(torch.float64)
+        counts = fm.tensors_of(uploads, "class_counts")
+        local = fm.tables_of(uploads, "prototypes").to(torch.float64)
         relational = relational_prototypes(local, self.options.neighbours, self.options.neighbour)
         weights = discrepancy_weights(counts)
         consistent = consistent_prototypes(relational, weights, self.options.consistent)
@@ -132,13 +131,10 @@ class FedSC(fm.Method):
         return fm.Start(start.tree, {"prototypes": made} | prototypes)
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
-        epochs, options = ctx.task.local_epochs, self.options
+        options = self.options
         over_all = options.scale == "dataset" and isinstance(start.consts.get("prototypes"), contrast.Prototypes)
         refresh = {"scale": fm.SampleMean(_distances)} if over_all else {}
-        if options.prototypes_from == "last_epoch":
-            return [fm.Train(self.loss, epochs, refresh=refresh, collect={"prototypes": fm.ClassMeans("features")})]
-        after = fm.Collect({"prototypes": fm.ClassMeans(features)})
-        return [fm.Train(self.loss, epochs, refresh=refresh), after]
+        return training_with_class_means(self.loss, ctx.task.local_epochs, options.prototypes_from, refresh=refresh)
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         options = self.options
@@ -160,7 +156,7 @@ class FedSC(fm.Method):
         return payload | {"prototypes": work.collected["prototypes"], "class_counts": ctx.class_counts}, state
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
-        held = torch.stack([fm.get_table(upload, "prototypes").held for upload in uploads.values()])
+        held = fm.tables_of(uploads, "prototypes").held
         return one_holder_per_class("fedsc", held, "no prototype has a neighbour, r = o = the local mean")
 
 

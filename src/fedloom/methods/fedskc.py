@@ -17,6 +17,7 @@ from fedloom.methods.parts.prototypes import (
     nearest_holders,
     shares,
     sigmoid_weights,
+    training_with_class_means,
 )
 
 
@@ -145,7 +146,7 @@ class FedSKC(fm.Method):
         gda = self.options.gda
         if self.mean_alone:
             return self.mean(uploads, "knowledge", "uniform"), "samples" if gda == "fedavg" else "uniform"
-        local = fm.ClassTable.stack([fm.get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
+        local = fm.tables_of(uploads, "knowledge").to(torch.float64)
         knowledge = global_knowledge(local, self.options.neighbours)
         diverged = not bool(local.values.isfinite().all())  # no distances
         if gda == "fedavg" or (diverged and gda != "uniform"):
@@ -168,10 +169,7 @@ class FedSKC(fm.Method):
         epochs, options = ctx.task.local_epochs, self.options
         over_all = options.scale == "dataset" and "prototypes" in start.consts
         refresh = {"scale": fm.SampleMean(_distances)} if over_all else {}
-        if options.knowledge_from == "last_epoch":
-            return [fm.Train(self.loss, epochs, refresh=refresh, collect={"knowledge": fm.ClassMeans("logits")})]
-        after = fm.Collect({"knowledge": fm.ClassMeans(logits)})
-        return [fm.Train(self.loss, epochs, refresh=refresh), after]
+        return training_with_class_means(self.loss, epochs, options.knowledge_from, logits, "knowledge", refresh)
 
     def loss(self, net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
         logits = net(batch.x)
@@ -190,7 +188,7 @@ class FedSKC(fm.Method):
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         options, clients = self.options, len(uploads)
-        local = fm.ClassTable.stack([fm.get_table(u, "knowledge") for u in uploads.values()]).to(torch.float64)
+        local = fm.tables_of(uploads, "knowledge").to(torch.float64)
         diagnostics = one_holder_per_class("fedskc", local.held, "no row has a neighbour, c~ = the local knowledge")
         if options.gda in ("paper", "share") and clients > 1:
             knowledge = fm.get_table(server, "knowledge").to(torch.float64)
@@ -275,7 +273,7 @@ def variance_ratio(current: fm.ClassTable, last: fm.ClassTable, classes: str) ->
 
 
 def _samples(uploads: fm.Uploads) -> Tensor:
-    return torch.tensor([fm.get_number(upload, "samples") for upload in uploads.values()], dtype=torch.float64)
+    return torch.tensor(fm.numbers_of(uploads, "samples"), dtype=torch.float64)
 
 
 def _variances_not_negative(tree: fm.Tree, roles: Mapping[str, fm.Role]) -> fm.Tree:

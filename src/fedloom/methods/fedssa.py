@@ -113,7 +113,7 @@ class FedSSA(fm.Method):
             stored_rows |= {f"rows.{client}": upload["header"] for client, upload in uploads.items()}
             fresh: Any = self.reduce("header", stored_rows.values(), [1.0] * len(stored_rows))
         elif self.options.weights == "count":
-            counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()])
+            counts = fm.tensors_of(uploads, "class_counts")
             fresh = self.mean(uploads, "header", counts)
         else:
             fresh = self.mean(uploads, "header", "uniform")  # Eq. 3
@@ -148,7 +148,7 @@ class FedSSA(fm.Method):
         return payload, {"model": work.tree}
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
-        tables = fm.ClassTable.stack([fm.get_table(upload, "header") for upload in uploads.values()])
+        tables = fm.tables_of(uploads, "header")
         nothing = "the global row is the client's own, nothing is shared"
         diagnostics = one_holder_per_class("fedssa", tables.held, nothing) if self.options.pool == "sampled" else []
         # lengths are compared with those of the first header: its scale depends on the net

@@ -46,7 +46,7 @@ class FedTGP(PrototypePull):
         return super().server_init(ctx) | {"generator": first_generator(ctx.task)}
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        tables = fm.ClassTable.stack([fm.get_table(upload, "prototypes") for upload in uploads.values()])
+        tables = fm.tables_of(uploads, "prototypes")
         generator, lr = fm.get_tree(server, "generator"), self.options.server_lr
         rows, labels = labelled_rows(tables, generator["embedding"].dtype)
         margins = margin_of(tables, self.options.margin) * functional.one_hot(labels, ctx.task.num_classes)

@@ -50,7 +50,7 @@ class FPL(fm.Method):
         return server
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        tables = fm.ClassTable.stack([fm.get_table(upload, "prototypes") for upload in uploads.values()])
+        tables = fm.tables_of(uploads, "prototypes")
         clusters = class_clusters(tables).to(torch.float32)
         if self.options.keep_absent and "prototypes" in server:
             clusters = with_absent_classes(clusters, fm.get_table(server, "prototypes"))

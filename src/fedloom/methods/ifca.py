@@ -108,7 +108,7 @@ class IFCA(fm.Method):
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         clusters, known = (
-            [fm.get_number(upload, "cluster") for upload in uploads.values()],
+            fm.numbers_of(uploads, "cluster"),
             range(self.options.clusters),
         )
         strange = sum(cluster not in known for cluster in clusters)

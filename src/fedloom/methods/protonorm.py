@@ -59,9 +59,7 @@ class ProtoNorm(PrototypePull):
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         rows = fm.get_table(server, "prototypes")
-        means = fm.ClassTable.stack(
-            [fm.get_table(upload, "prototypes") for upload in uploads.values()]
-        ).mean_over_clients()
+        means = fm.tables_of(uploads, "prototypes").mean_over_clients()
         found, lengths = [], means.values[means.held].double().norm(dim=1)
         if bool((lengths <= SHORTEST).any()):
             message = "a class mean has no length, hence no direction: its class gets no prototype"

@@ -16,12 +16,14 @@ from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeAlias, TypeVar
 
 import numpy as np
+import torch
 from pydantic import BaseModel, ConfigDict, Field, JsonValue, ValidationError
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError, UnknownKeyError, short_repr, suggest_name
-from fedloom.core.records import Record, Value, get_number, get_tree
+from fedloom.core.records import Record, Value, get_number, get_table, get_tensor, get_tree
 from fedloom.core.registry import Registry
+from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, select
 from fedloom.methods.contract.citation import PAPERS, Citation
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, ServerContext, Start, Task, Tasks, Work
@@ -73,6 +75,21 @@ def register(method: M) -> M:
     method.settings = {**method.settings, **{paper: method.settings.get(paper, PAPERS[paper]) for paper in papers}}
     METHODS.register(method.name())(method)
     return method
+
+
+def tables_of(uploads: Uploads, name: str) -> ClassTable:
+    """Stack the class tables that clients sent as `name`: [m, C, d], in the order of client ids."""
+    return ClassTable.stack([get_table(upload, name) for upload in uploads.values()])
+
+
+def tensors_of(uploads: Uploads, name: str) -> Tensor:
+    """Stack the tensors that clients sent as `name`: [m, ...], in the order of client ids."""
+    return torch.stack([get_tensor(upload, name) for upload in uploads.values()])
+
+
+def numbers_of(uploads: Uploads, name: str) -> list[float]:
+    """Return the numbers that clients sent as `name`, in the order of client ids."""
+    return [get_number(upload, name) for upload in uploads.values()]
 
 
 class Options(BaseModel):

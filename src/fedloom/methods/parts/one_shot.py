@@ -139,7 +139,7 @@ class MeansRound(HeadRound):
 
     def class_means(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, Tensor]:
         """Return the means [C, d] over all samples of each class, float64, and the clients' class counts [m, C]."""
-        counts = torch.stack([fm.get_tensor(upload, "class_counts") for upload in uploads.values()]).double()
+        counts = fm.tensors_of(uploads, "class_counts").double()
         means: fm.ClassTable = self.mean(uploads, "means", counts)
         return means, counts
 

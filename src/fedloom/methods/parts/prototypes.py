@@ -1,7 +1,7 @@
 """Class prototypes [m, C, d]: neighbours, weights and clusters at the server, and a pull to them at the client."""
 
 import functools
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Literal
 
 import torch
@@ -130,6 +130,7 @@ def nearest(net: fm.Net, x: Tensor, table: fm.ClassTable) -> Tensor:
 
 
 Origin = Literal["after_training", "last_epoch"]
+Measure = Callable[[fm.Net, fm.Batch, fm.Consts], Tensor]
 
 
 class Options(fm.Options):
@@ -143,12 +144,20 @@ class Options(fm.Options):
     )
 
 
-def training_with_class_means(loss: LossFunction, epochs: int, origin: Origin) -> list[fm.Phase]:
-    """Return the phases of training on `loss`, with the tap "features", that leave the class means as "prototypes";
-    `origin` is the option `prototypes_from`."""
+def training_with_class_means(
+    loss: LossFunction,
+    epochs: int,
+    origin: Origin,
+    measure: Measure = features,
+    name: str = "prototypes",
+    refresh: Mapping[str, fm.Statistic] | None = None,
+) -> list[fm.Phase]:
+    """Return the phases of training on `loss` for `epochs` that leave the class means of `measure` under `name`: those
+    of the loss's tap of the same name in the last epoch, or of a pass after training, as `origin` says."""
     if origin == "last_epoch":
-        return [fm.Train(loss, epochs, collect={"prototypes": fm.ClassMeans("features")})]
-    return [fm.Train(loss, epochs), fm.Collect({"prototypes": fm.ClassMeans(features)})]
+        collect: dict[str, fm.Statistic] = {name: fm.ClassMeans(measure.__name__)}
+        return [fm.Train(loss, epochs, refresh=refresh or {}, collect=collect)]
+    return [fm.Train(loss, epochs, refresh=refresh or {}), fm.Collect({name: fm.ClassMeans(measure)})]
 
 
 _BLOCK = 1024  # rows whose cosines to all points are in memory at once
