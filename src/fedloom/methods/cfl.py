@@ -1,4 +1,4 @@
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -77,7 +77,7 @@ class CFL(fm.Method):
         return {"model": self._models(server)[cluster_of(server, client)]}
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
-        models, clusters = self._models(server), fm.get_tensor(server, "clusters").clone()
+        options, models, clusters = self.options, self._models(server), fm.get_tensor(server, "clusters").clone()
         similarity, known = fm.get_tensor(server, "similarity").clone(), fm.get_tensor(server, "known").clone()
         old = [parameters(model, ctx.task) for model in models]
         changes = {
@@ -98,12 +98,17 @@ class CFL(fm.Method):
         for number in range(len(models)):
             members = (clusters == number).nonzero()[:, 0]
             seen = members[known[members, members]]
-            changed = {k: {"change": changes[k]} for k in members.tolist() if k in changes}
+            changed = {k: changes[k] for k in members.tolist() if k in changes}
             if not changed:
                 continue
-            mean = mean_change(changed, [self._weight(uploads[k]) for k in changed])
-            norms.append((float(mean.norm()), max(float(upload["change"].norm()) for upload in changed.values())))
-            if self._may_split(*norms[-1], len(seen), ctx.round) and bool(known[seen.unsqueeze(1), seen].all()):
+            weights = [fm.get_number(uploads[k], "samples") if options.weights == "samples" else 1.0 for k in changed]
+            shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
+            mean_norm = float((shares @ torch.stack(list(changed.values()))).norm())
+            max_norm = max(float(change.norm()) for change in changed.values())
+            norms.append((mean_norm, max_norm))
+            stationary = mean_norm < options.eps1 and max_norm > options.eps2
+            may_split = stationary and len(seen) > options.min_size and ctx.round >= options.first_split
+            if may_split and bool(known[seen.unsqueeze(1), seen].all()):
                 # only pairs that were seen together have a similarity, so all pairs of a cluster must be known
                 apart = bipartition(similarity[seen.unsqueeze(1), seen], self.options.linkage)
                 clusters[seen[apart]] = len(models)
@@ -126,24 +131,10 @@ class CFL(fm.Method):
     def _models(self, server: fm.Record) -> list[dict[str, Tensor]]:
         return models_in(server, int(fm.get_tensor(server, "clusters").max()) + 1)
 
-    def _weight(self, upload: fm.Record) -> float:
-        return fm.get_number(upload, "samples") if self.options.weights == "samples" else 1.0
-
-    def _may_split(self, mean_norm: float, max_norm: float, members: int, round_: int) -> bool:
-        options = self.options
-        stationary = mean_norm < options.eps1 and max_norm > options.eps2
-        return bool(stationary and members > options.min_size and round_ >= options.first_split)
-
 
 def cluster_of(server: fm.Record, client: int) -> int:
     """Return the number of a client's cluster; 0 for a newcomer, and where no client is named."""
     return int(client_row(server, "clusters", client)) if client >= 0 else 0
-
-
-def mean_change(changed: Mapping[int, Mapping[str, Tensor]], weights: Sequence[float]) -> Tensor:
-    """Return the weighted mean [p] of clients' changes, in the order of their ids."""
-    shares = torch.tensor(weights, dtype=torch.float64) / sum(weights)
-    return shares @ torch.stack([upload["change"] for upload in changed.values()])
 
 
 def bipartition(similarity: Tensor, linkage: Literal["complete", "single"]) -> Tensor:

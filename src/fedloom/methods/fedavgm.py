@@ -2,8 +2,6 @@
 
 from typing import ClassVar
 
-from pydantic import BaseModel
-
 import fedloom.methods as fm
 from fedloom.methods.parts.parameters import FedOpt, parameters
 
@@ -24,7 +22,7 @@ class ServerMomentum(fm.Method):
 
     Options: ClassVar[type[fm.Options]] = Options
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.momentum_names = fm.names_of(self, _WORD)
         self.momentum = self.momentum_names.options(Options, self.options)

@@ -1,8 +1,6 @@
 from dataclasses import replace
 from typing import Literal
 
-from pydantic import BaseModel
-
 import fedloom.methods as fm
 
 
@@ -35,7 +33,7 @@ class FedBN(fm.Method):
         compared_in=("fedco2",),
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.spec = replace(self.spec, private=bn_roles(self.options.bn_stats))
 

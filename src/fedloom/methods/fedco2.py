@@ -3,7 +3,6 @@ from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.nn.functional import linear
 
@@ -97,7 +96,7 @@ class FedCO2(fm.Method):
         "apart.",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         if "bn" in self.options.personal:
             self.spec = replace(self.spec, private=bn_roles(self.options.bn_stats))

@@ -6,7 +6,6 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -31,7 +30,7 @@ class Decorr(fm.Method):
 
     Options: ClassVar[type[fm.Options]] = Options
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.decorr = fm.names_of(self, _WORD).options(Options, self.options)
         if self.spec.nets:

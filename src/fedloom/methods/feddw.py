@@ -4,7 +4,7 @@ from dataclasses import replace
 from typing import Annotated, ClassVar, Literal, TypeGuard
 
 import torch
-from pydantic import BaseModel, Field, PositiveInt
+from pydantic import Field, PositiveInt
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -47,7 +47,7 @@ class DW(fm.Method):
 
     Options: ClassVar[type[fm.Options]] = Options
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.names = fm.names_of(self, "dw")
         self.dw = self.names.options(Options, self.options)

@@ -2,7 +2,6 @@ from dataclasses import replace
 from typing import cast
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -39,7 +38,7 @@ class FedEM(fm.Method):
         released_code="The mean runs over all clients; those that were not drawn count with the old models.",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         nets: dict[str, str | None] = {component(number): None for number in range(self.options.components)}
         self.spec = replace(self.spec, nets=nets)
@@ -54,7 +53,9 @@ class FedEM(fm.Method):
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         tree = fm.get_tree(payload, "model")
-        return fm.Start(tree, {"prior": self._shares(state), "received": self._components(tree)})
+        prefixes = [f"{component(number)}." for number in range(self.options.components)]
+        models = [{n.removeprefix(p): v for n, v in tree.items() if n.startswith(p)} for p in prefixes]
+        return fm.Start(tree, {"prior": self._shares(state), "received": models})
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [self._e_step(), *super().phases(start, ctx)]
@@ -91,10 +92,6 @@ class FedEM(fm.Method):
         count = self.options.components
         shares = [float(fm.get_number(state, f"share.{j}")) if "share.0" in state else 1 / count for j in range(count)]
         return torch.tensor(shares)
-
-    def _components(self, tree: fm.Tree) -> list[fm.Tree]:
-        prefixes = [f"{component(number)}." for number in range(self.options.components)]
-        return [{n.removeprefix(p): v for n, v in tree.items() if n.startswith(p)} for p in prefixes]
 
 
 def component(number: int) -> str:

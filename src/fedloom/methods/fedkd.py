@@ -1,7 +1,6 @@
 from typing import Literal, cast
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor, nn
 
 import fedloom.methods as fm
@@ -55,7 +54,7 @@ class FedKD(fm.Method):
         "would be 0 / 0.",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         factors = self.options.compresses != "nothing"
         self.spec = fm.Spec(

@@ -2,7 +2,6 @@ from dataclasses import replace
 from typing import Literal, cast
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.func import functional_call
 
@@ -67,7 +66,7 @@ class FedL2G(fm.Method):
         "rate of the server is 100.",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         if self.options.guides == "features":
             self.spec = replace(self.spec, requires=(*self.spec.requires, "same_width"))

@@ -2,7 +2,6 @@ from collections.abc import Callable
 from typing import Literal, cast
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor, nn
 from torch.nn import functional
 
@@ -58,7 +57,7 @@ class FedMRL(fm.Method):
         "the small net has features, which stops if they are fewer than the classes.",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.spec = fm.Spec(
             private=frozenset({fm.Role.EXTRA}),

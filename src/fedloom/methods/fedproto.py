@@ -2,7 +2,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel
 
 import fedloom.methods as fm
 from fedloom.methods.parts.prototypes import PrototypePull, training_with_class_means
@@ -57,7 +56,7 @@ class FedProto(PrototypePull):
         code="yuetan031/FedProto at 97e42e2",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         sends = dict(self.spec.sends)
         if self.options.weights == "counts":

@@ -3,7 +3,7 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import BaseModel, field_validator
+from pydantic import field_validator
 from torch import Tensor
 from torch.nn.functional import silu
 
@@ -110,7 +110,7 @@ class FedSKC(fm.Method):
         "the last epoch, and the loss is that of `methods/fedskc.py`.",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.mean_alone = self.options.neighbours == 0 and self.options.gda in ("fedavg", "uniform")
         if self.mean_alone:

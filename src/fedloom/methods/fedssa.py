@@ -3,7 +3,6 @@ from dataclasses import replace
 from typing import Any, Literal
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -71,7 +70,7 @@ class FedSSA(fm.Method):
         "epochs.",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         if self.options.pool == "all_known" and self.options.weights == "count":
             raise fm.ConfigError("fedssa.weights = 'count': rows of earlier rounds have no counts; set pool to sampled")
@@ -131,7 +130,9 @@ class FedSSA(fm.Method):
         fused_classes = header.held if options.take_over == "all" else header.held & (ctx.class_counts > 0)
         mu = fusion_weight(ctx.round - 1, options.mu0, options.t_stable)
         rows = fused_rows(_rows(tree, options.share_bias), header.values, fused_classes, mu, options.fusion)
-        return fm.Start(_with_rows(tree, rows), {})
+        width = tree["head.weight"].shape[1]
+        biases = {} if rows.shape[1] == width else {"head.bias": rows[:, width].contiguous()}
+        return fm.Start(tree | {"head.weight": rows[:, :width].contiguous()} | biases, {})
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         clip = None if self.options.clip is None else clipped(self.options.clip)
@@ -175,9 +176,3 @@ def fused_rows(local: Tensor, received: Tensor, fused_classes: Tensor, mu: float
 def _rows(tree: fm.Tree, with_bias: bool) -> Tensor:
     bias = tree.get("head.bias") if with_bias else None
     return tree["head.weight"] if bias is None else torch.cat([tree["head.weight"], bias.unsqueeze(1)], dim=1)
-
-
-def _with_rows(tree: fm.Tree, rows: Tensor) -> fm.Tree:
-    width = tree["head.weight"].shape[1]
-    new = tree | {"head.weight": rows[:, :width].contiguous()}
-    return new if rows.shape[1] == width else new | {"head.bias": rows[:, width].contiguous()}

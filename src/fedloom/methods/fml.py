@@ -1,7 +1,5 @@
 from typing import Literal, cast
 
-from pydantic import BaseModel
-
 import fedloom.methods as fm
 from fedloom.methods.parts.several_models import pair_predictors, require_same_net
 
@@ -55,7 +53,7 @@ class FML(fm.Method):
         code="ZJU-DAI/Federated-Mutual-Learning at b547bbf",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         nets = {OWN: None, MEME: self.options.meme}
         self.spec = fm.Spec(nets=nets, private_nets=frozenset({OWN}), architectures="any")

@@ -2,7 +2,6 @@ from dataclasses import replace
 from typing import Literal
 
 import torch
-from pydantic import BaseModel
 
 import fedloom.methods as fm
 from fedloom.methods.parts import several_models
@@ -44,7 +43,7 @@ class IFCA(fm.Method):
         released_code="A client is tested with the model that fits its test data best, labels included.",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         if self.options.share_body:
             self.spec = replace(self.spec, requires=("trained_head",))

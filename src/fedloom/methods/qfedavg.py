@@ -1,7 +1,6 @@
 from dataclasses import replace
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -38,7 +37,7 @@ class QFedAvg(fm.Method):
         "default. Participants are drawn alike, where the paper draws them by samples.",
     )
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         changes = replace(self.spec.sends["model"], spread=max(1.0, _LOSSES_APART**self.options.q))
         self.spec = replace(self.spec, sends={**self.spec.sends, "model": changes})

@@ -99,15 +99,13 @@ def mean_of(values: Iterable[Value], weights: Iterable[float] | Tensor | ByNumbe
     if isinstance(first, dict):
         return weighted_mean(all_values, weights)  # type: ignore[arg-type]
     if isinstance(first, ClassTable):
-        return ClassTable.stack(list(all_values)).to(torch.float64).mean_over_clients(_as_tensor(weights))  # type: ignore[arg-type]
+        if not isinstance(weights, Tensor):
+            weights = torch.tensor(list(weights), dtype=torch.float64)
+        return ClassTable.stack(list(all_values)).to(torch.float64).mean_over_clients(weights)  # type: ignore[arg-type]
     if isinstance(first, Tensor):
         trees = ({"": tensor.double()} for tensor in all_values)  # type: ignore[union-attr]
         return weighted_mean(trees, weights)[""]
     raise TypeError(f"mean of {type(first).__name__}: only trees, class tables and tensors have one")
-
-
-def _as_tensor(weights: Iterable[float] | Tensor) -> Tensor:
-    return weights if isinstance(weights, Tensor) else torch.tensor(list(weights), dtype=torch.float64)
 
 
 def require(tasks: Tasks, method: str, spec: Spec) -> None:

@@ -118,6 +118,9 @@ def training(local_epochs: int | None = None, batch_size: int | None = None, **o
     return {"optimizer": optimizer, **{name: value for name, value in passes.items() if value is not None}}
 
 
+_Options = Options  # `Method.Options` hides the name within the class
+
+
 class Method:
     """Base of all methods. Its hooks, whose order is in the module's docstring, are those of FedAvg.
 
@@ -135,7 +138,7 @@ class Method:
     citation: ClassVar[Citation | None] = None  # its source and traffic, for tables and pages
     wrappers: ClassVar[tuple[str, ...]] = ()  # those around the method, from the inside out
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: _Options | None = None) -> None:
         self.options: Any = options if options is not None else self.Options()
 
     @classmethod
@@ -170,7 +173,8 @@ class Method:
         if len(tasks) > 1 and self.spec.architectures == "one":
             raise ConfigError(
                 f"{self.name()} averages weights of one architecture, the clients have {len(tasks)}; use one model, or "
-                "a method for several: " + ", ".join(n for n in METHODS.names() if _any_architecture(n))
+                "a method for several: "
+                + ", ".join(n for n in METHODS.names() if METHODS.get(n).spec.architectures == "any")
             )
         if self.spec.features and not all(task.classifier for task in tasks):
             raise ConfigError(
@@ -362,7 +366,3 @@ class Method:
         private_tree: Tree = get_tree(private, "model") if "model" in private else {}
         tree = (get_tree(shared, "model") if "model" in shared else {}) | private_tree
         return {name: tree[name] for name in task.init} if private_tree else tree
-
-
-def _any_architecture(name: str) -> bool:
-    return METHODS.get(name).spec.architectures == "any"

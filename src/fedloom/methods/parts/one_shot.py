@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import ClassVar, Literal
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -37,7 +36,7 @@ class OneShotHead(fm.Method):
     head_round: ClassVar[type[HeadRound]]
     needs_bias: ClassVar[bool] = False
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         if self.options.body == "first":
             self.spec = replace(self.spec, sends={})

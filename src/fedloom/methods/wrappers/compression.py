@@ -14,7 +14,6 @@ from typing import Any, ClassVar
 
 import numpy as np
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -37,7 +36,7 @@ class Packed(fm.Method):
     Packing: ClassVar[type[fm.Options]] = fm.Options
     feedback: ClassVar[bool] = True
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.packing_names = fm.names_of(self, self.packing)
         self.packing_options: Any = self.packing_names.options(self.Packing, self.options)

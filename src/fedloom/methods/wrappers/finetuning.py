@@ -10,7 +10,6 @@ from collections.abc import Callable
 from dataclasses import replace
 from typing import Any, ClassVar, Literal, TypeAlias
 
-from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -72,7 +71,7 @@ class FineTuned(fm.Method):
     tuned: ClassVar[Tuned]  # what `tuning_phases` tunes
     Tuning: ClassVar[type[TuningOptions]] = TuningOptions
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.tuning_options: Any = fm.names_of(self, self.tuning_word).options(self.Tuning, self.options)
 
@@ -129,24 +128,16 @@ class ProbedThenTuned(FineTuned):
     tuning_word, tuned = "lpft", "lp_ft"
     Tuning = ProbingOptions
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.spec = replace(self.spec, requires=(*self.spec.requires, "trained_head"))
-
-
-@fm.WRAPPERS.register("finetune")
-def finetuned(base: type[fm.Method]) -> type[fm.Method]:
-    """Return `base` whose global model each client tunes before its test."""
-    return _with_tuning(AllTuned, base)
-
-
-@fm.WRAPPERS.register("lpft")
-def probed_then_tuned(base: type[fm.Method]) -> type[fm.Method]:
-    """Return `base` whose global model each client tunes before its test, the head first."""
-    return _with_tuning(ProbedThenTuned, base)
 
 
 def _with_tuning(mixin: type[FineTuned], base: type[fm.Method]) -> type[fm.Method]:
     if set(base.wrappers) & set(WORDS):
         raise fm.ConfigError(f"{base.name()} tunes the global model already: {mixin.tuning_word} would tune it again")
     return fm.wrapped(mixin, base, mixin.tuning_word, mixin.Tuning)
+
+
+for _mixin in (AllTuned, ProbedThenTuned):
+    fm.WRAPPERS.register(_mixin.tuning_word)(functools.partial(_with_tuning, _mixin))

@@ -15,7 +15,6 @@ from importlib.util import find_spec
 from typing import Any, Literal
 
 import numpy as np
-from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -101,7 +100,7 @@ class Options(fm.Options):
 class DP(fm.Method):
     """Replaces means by means with noise. Server state: rounds with noise so far, and releases in each of them."""
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.dp_names = fm.names_of(self, "dp")
         self.dp = self.dp_names.options(Options, self.options)

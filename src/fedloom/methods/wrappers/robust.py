@@ -10,7 +10,6 @@ from dataclasses import replace
 from typing import Any, ClassVar
 
 import torch
-from pydantic import BaseModel
 from torch import Tensor
 
 import fedloom.methods as fm
@@ -77,7 +76,7 @@ class OverMeans(fm.Method):
     word: ClassVar[str]
     RuleOptions: ClassVar[type[fm.Options]] = fm.Options
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         self.robust: Any = fm.names_of(self, self.word).options(self.RuleOptions, self.options)
         self.replaced = fm.averaged(self, self.word)
@@ -119,7 +118,7 @@ class Robust(OverMeans):
     by_coordinate: ClassVar[bool] = False  # each coordinate of the result depends on that coordinate alone
     reduction: ClassVar[Callable[..., Tensor]]  # of rows [m, p] to [p]; its other arguments are the options
 
-    def __init__(self, options: BaseModel | None = None) -> None:
+    def __init__(self, options: fm.Options | None = None) -> None:
         super().__init__(options)
         sliced = [name for name in self.replaced if self.spec.sends[name].sliced]
         if sliced and not self.by_coordinate:
