@@ -70,7 +70,7 @@ BOMB = "a: &a [x, x, x, x, x, x, x, x, x, x]\n" + "".join(
         (3000 * "[" + 3000 * "]", "nested more than 30 deep"),
         ("".join(n * " " + "a:\n" for n in range(300)), "nested more than 30 deep"),
         (BOMB, "aliases unfold to more than 100,000 values"),
-        ("a: &a {b: *a}", r"\*a stands within itself"),
+        ("a: &a {b: *a}", r"\*a refers to itself"),
         ("x" * 100_000, "more than 65,536 characters"),
         ("a: " + 5000 * "9", "4300 digits"),
         ("a: 2024-99-99", "month must be in 1..12"),

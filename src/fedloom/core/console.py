@@ -48,19 +48,13 @@ def console_of(as_json: bool) -> Console:
 
 
 def fits(console: Console, table: Table, wraps: bool) -> bool:
-    """Tell whether a table can be printed without cutting a cell, or a word if its texts may be wrapped.
-
-    console: where it would be printed. table: the table. wraps: whether its texts may be wrapped.
-    """
+    """Tell whether a table can be printed without cutting a cell, or a word if its texts may be wrapped (`wraps`)."""
     needed = Measurement.get(console, console.options.update(max_width=_UNBOUNDED), table)
     return (needed.minimum if wraps else needed.maximum) <= console.width
 
 
 def print_table(console: Console, table: Table, wraps: bool = False) -> None:
-    """Print a table, or one line for each cell where it is too wide.
-
-    console: where to print. table: the table. wraps: whether its texts may be wrapped.
-    """
+    """Print a table, or one line for each cell where it is too wide. wraps: whether its texts may be wrapped."""
     if fits(console, table, wraps):
         console.print(table)
         return
@@ -74,16 +68,9 @@ def print_table(console: Console, table: Table, wraps: bool = False) -> None:
 
 def recorded(print_on: Callable[[Console], None]) -> dict[str, str]:
     """Return what a function prints on a console, as "text/html" and as "text/plain", for notebooks."""
-    console = PlainConsole(
-        file=io.StringIO(),
-        record=True,
-        width=_RECORDED_COLUMNS,
-        force_jupyter=False,
-        force_terminal=True,
-        color_system="truecolor",
-        highlight=False,
-        legacy_windows=False,
-    )
+    terminal: dict[str, Any] = {"force_jupyter": False, "force_terminal": True, "color_system": "truecolor"}
+    shape: dict[str, Any] = {"width": _RECORDED_COLUMNS, "highlight": False, "legacy_windows": False}
+    console = PlainConsole(file=io.StringIO(), record=True, **terminal, **shape)
     print_on(console)
     markup = console.export_html(code_format=_HTML, inline_styles=True, clear=False)
     lines = (line.rstrip() for line in console.export_text().splitlines())
@@ -134,7 +121,7 @@ class Interrupts:
 def raise_first_interrupt() -> Iterator[Interrupts]:
     """Raise a `KeyboardInterrupt` in this block for Ctrl-C, SIGTERM and SIGHUP; for the main thread.
 
-    Of several signals within three seconds only the first raises, so that the clean-up is not interrupted.
+    Of several signals within three seconds only the first raises, which leaves the clean-up undisturbed.
     A signal that is ignored on entry, as `nohup` does with SIGHUP, stays ignored.
     """
     last_time, interrupts = -_BURST_SECONDS, Interrupts()

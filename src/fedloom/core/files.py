@@ -1,4 +1,4 @@
-"""The cache folder, standard JSON, and writing to disk so that a reader never sees half a file."""
+"""The cache folder, standard JSON, and files that are written completely or not at all."""
 
 from __future__ import annotations
 
@@ -104,13 +104,13 @@ def open_to_read(path: Path) -> io.BufferedReader:
 def open_to_append(path: Path) -> BinaryIO:
     """Open a regular file for appending; it is created if needed.
 
-    Raises `OSError`, also for a symbolic link, which may point to a file of somebody else.
+    Raises `OSError`, also for a symbolic link, which may point to another user's file.
     """
     return os.fdopen(_descriptor(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | getattr(os, "O_NOFOLLOW", 0)), "ab")
 
 
 def _descriptor(path: Path, flags: int) -> int:
-    """Open a regular file, and wait for nobody."""
+    """Open a regular file without waiting, as opening a pipe would."""
     descriptor = os.open(path, flags | getattr(os, "O_NONBLOCK", 0), 0o666)
     try:
         _refuse_irregular(path, os.fstat(descriptor))
@@ -139,7 +139,7 @@ def refuse_unwritable(path: Path) -> None:
 
 
 def write_atomic(path: Path, data: bytes | str, *, private: bool = False) -> None:
-    """Write a file completely or not at all: a temporary file beside it is flushed, then renamed.
+    """Write a file completely or not at all: a temporary file in its folder is flushed, then renamed.
 
     path: the file; a symbolic link is replaced, and its target stays. data: its contents; text is written as UTF-8.
     private: only the owner can read the file (0600), and new folders are 0700; otherwise the umask decides.

@@ -7,6 +7,7 @@ import os
 import threading
 import warnings
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -46,26 +47,6 @@ _FLOAT32_PRECISIONS = [  # parents first, because setting a parent sets its chil
 ]
 
 
-def _autocast(device: str) -> Setting:
-    def read() -> bool:
-        return torch.is_autocast_enabled(device)
-
-    def write(enabled: bool) -> None:
-        torch.set_autocast_enabled(device, enabled)
-
-    return Setting(f"torch.set_autocast_enabled('{device}')", read, write, False, True)
-
-
-def _float32_precision(backend: str, operator: str, value: str) -> Setting:
-    def read() -> str:
-        return torch._C._get_fp32_precision_getter(backend, operator)
-
-    def write(precision: str) -> None:
-        torch._C._set_fp32_precision_setter(backend, operator, precision)
-
-    return Setting(f"fp32_precision of {backend} {operator}", read, write, value)
-
-
 def _matmul_precision() -> str | None:
     """Return None if the caller chose precisions by `fp32_precision` that this function cannot express."""
     try:
@@ -87,94 +68,68 @@ def _set_deterministic(mode: tuple[bool, bool]) -> None:
     torch.use_deterministic_algorithms(mode[0], warn_only=mode[1])
 
 
-def _set_anomaly(mode: tuple[bool, bool]) -> None:
-    torch.autograd.set_detect_anomaly(*mode)
-
-
 def _flushes_denormals() -> bool:
     return bool((np.full(1, 5e-324) * np.ones(1))[0] == 0)
 
 
-def _set_fill(fill: bool) -> None:
-    deterministic.fill_uninitialized_memory = fill  # type: ignore[attr-defined]
+def _attribute(owner: Any, path: str, name: str, value: Any) -> Setting:
+    return Setting(f"{path}.{name}", partial(getattr, owner, name), partial(setattr, owner, name), value)
 
 
-def _attention_kernel(name: str) -> Setting:
-    read, write = (getattr(torch.backends.cuda, f) for f in (f"{name}_sdp_enabled", f"enable_{name}_sdp"))
-    return Setting(f"torch.backends.cuda.enable_{name}_sdp", read, write, True)
-
-
-def _flag(name: str, value: Any, read: str, write: str) -> list[Setting]:
+def _flag(name: str, value: Any, functions: str) -> list[Setting]:
     """Return a flag by the names of its functions in `torch._C`; empty if this version of PyTorch lacks it."""
+    read, write = f"_get_{functions}", f"_set_{functions}"
     if not (hasattr(torch._C, read) and hasattr(torch._C, write)):
         return []
-    return [Setting(name, getattr(torch._C, read), getattr(torch._C, write), value)]
+    return [Setting(f"torch.backends.{name}", getattr(torch._C, read), getattr(torch._C, write), value)]
 
 
-def _matmul_on_cuda(name: str) -> Setting:
-    matmul = torch.backends.cuda.matmul
-
-    def read() -> Any:
-        return getattr(matmul, name)
-
-    def write(value: Any) -> None:
-        setattr(matmul, name, value)
-
-    return Setting(f"torch.backends.cuda.matmul.{name}", read, write, True)
+def _float32_precisions() -> Iterator[Setting]:
+    if hasattr(torch._C, "_get_fp32_precision_getter"):
+        for backend, operator, value in _FLOAT32_PRECISIONS:
+            read = partial(torch._C._get_fp32_precision_getter, backend, operator)
+            write = partial(torch._C._set_fp32_precision_setter, backend, operator)
+            yield Setting(f"fp32_precision of {backend} {operator}", read, write, value)
 
 
-def _opt_einsum() -> list[Setting]:
-    backend: Any = torch.backends.opt_einsum
-    if not backend.is_available():
-        return []
-    return [
-        Setting("torch.backends.opt_einsum.enabled", backend._get_enabled, backend._set_enabled, True),
-        Setting("torch.backends.opt_einsum.strategy", backend._get_strategy, backend._set_strategy, "auto"),
-    ]
+def _all_settings() -> Iterator[Setting]:
+    backends: Any = torch.backends
+    anomaly = (torch.is_anomaly_enabled, torch.is_anomaly_check_nan_enabled)
+    yield Setting("torch.set_default_dtype", torch.get_default_dtype, torch.set_default_dtype, torch.float32)
+    yield Setting("torch.set_num_threads", torch.get_num_threads, torch.set_num_threads, 1, True)
+    yield Setting("torch.set_flush_denormal", _flushes_denormals, torch.set_flush_denormal, False, True)
+    yield Setting("torch.set_float32_matmul_precision", _matmul_precision, _set_matmul_precision, "highest")
+    yield from _float32_precisions()
+    yield Setting("torch.use_deterministic_algorithms", _deterministic_mode, _set_deterministic, (False, False))
+    yield _attribute(deterministic, "torch.utils.deterministic", "fill_uninitialized_memory", True)
+    yield Setting(
+        "torch.autograd.set_detect_anomaly",
+        lambda: tuple(read() for read in anomaly),
+        lambda mode: torch.autograd.set_detect_anomaly(*mode),
+        (False, True),
+    )
+    for device in ("cpu", "cuda"):
+        read, write = partial(torch.is_autocast_enabled, device), partial(torch.set_autocast_enabled, device)
+        yield Setting(f"torch.set_autocast_enabled('{device}')", read, write, False, True)
+    for kernel in _ATTENTION_KERNELS:
+        read, write = (getattr(backends.cuda, name) for name in (f"{kernel}_sdp_enabled", f"enable_{kernel}_sdp"))
+        yield Setting(f"torch.backends.cuda.enable_{kernel}_sdp", read, write, True)
+    mha = backends.mha
+    yield Setting("torch.backends.mha.set_fastpath_enabled", mha.get_fastpath_enabled, mha.set_fastpath_enabled, True)
+    yield from _flag("mkldnn.enabled", True, "mkldnn_enabled")
+    yield from _flag("mkldnn.deterministic", False, "mkldnn_deterministic")
+    yield from _flag("nnpack", True, "nnpack_enabled")
+    for name in ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction"):
+        yield _attribute(backends.cuda.matmul, "torch.backends.cuda.matmul", name, True)
+    yield from _flag("cudnn.enabled", True, "cudnn_enabled")
+    yield from _flag("cudnn.benchmark", False, "cudnn_benchmark")
+    yield from _flag("cudnn.deterministic", False, "cudnn_deterministic")
+    if (einsum := backends.opt_einsum).is_available():
+        yield Setting("torch.backends.opt_einsum.enabled", einsum._get_enabled, einsum._set_enabled, True)
+        yield Setting("torch.backends.opt_einsum.strategy", einsum._get_strategy, einsum._set_strategy, "auto")
 
 
-def _all_settings() -> list[Setting]:
-    precisions = _FLOAT32_PRECISIONS if hasattr(torch._C, "_get_fp32_precision_getter") else []
-    return [
-        Setting("torch.set_default_dtype", torch.get_default_dtype, torch.set_default_dtype, torch.float32),
-        Setting("torch.set_num_threads", torch.get_num_threads, torch.set_num_threads, 1, True),
-        Setting("torch.set_flush_denormal", _flushes_denormals, torch.set_flush_denormal, False, True),
-        Setting("torch.set_float32_matmul_precision", _matmul_precision, _set_matmul_precision, "highest"),
-        *(_float32_precision(*names) for names in precisions),
-        Setting("torch.use_deterministic_algorithms", _deterministic_mode, _set_deterministic, (False, False)),
-        Setting(
-            "torch.utils.deterministic.fill_uninitialized_memory",
-            lambda: deterministic.fill_uninitialized_memory,  # type: ignore[attr-defined]
-            _set_fill,
-            True,
-        ),
-        Setting(
-            "torch.autograd.set_detect_anomaly",
-            lambda: (torch.is_anomaly_enabled(), torch.is_anomaly_check_nan_enabled()),
-            _set_anomaly,
-            (False, True),
-        ),
-        _autocast("cpu"),
-        _autocast("cuda"),
-        *map(_attention_kernel, _ATTENTION_KERNELS),
-        Setting(
-            "torch.backends.mha.set_fastpath_enabled",
-            torch.backends.mha.get_fastpath_enabled,
-            torch.backends.mha.set_fastpath_enabled,
-            True,
-        ),
-        *_flag("torch.backends.mkldnn.enabled", True, "_get_mkldnn_enabled", "_set_mkldnn_enabled"),
-        *_flag("torch.backends.mkldnn.deterministic", False, "_get_mkldnn_deterministic", "_set_mkldnn_deterministic"),
-        *_flag("torch.backends.nnpack", True, "_get_nnpack_enabled", "_set_nnpack_enabled"),
-        *map(_matmul_on_cuda, ("allow_fp16_reduced_precision_reduction", "allow_bf16_reduced_precision_reduction")),
-        *_flag("torch.backends.cudnn.enabled", True, "_get_cudnn_enabled", "_set_cudnn_enabled"),
-        *_flag("torch.backends.cudnn.benchmark", False, "_get_cudnn_benchmark", "_set_cudnn_benchmark"),
-        *_flag("torch.backends.cudnn.deterministic", False, "_get_cudnn_deterministic", "_set_cudnn_deterministic"),
-        *_opt_einsum(),
-    ]
-
-
-SETTINGS = _all_settings()
+SETTINGS = list(_all_settings())
 
 
 _OVERRIDES: Any = torch.overrides  # without types

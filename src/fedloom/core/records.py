@@ -1,7 +1,7 @@
 """Records and their bytes.
 
 A record is a flat dict of named values: trees, class tables, tensors and plain scalars. States, payloads and uploads
-are records, so that checkpoints and messages share one format: safetensors with a JSON header, never pickle. Of a
+are records, and so checkpoints and messages share one format: safetensors with a JSON header, never pickle. Of a
 class table only the rows of held classes are written.
 """
 
@@ -246,7 +246,7 @@ def _rebuild(name: str, entry: dict[str, Any], tensors: dict[str, Tensor]) -> Va
 
 
 def _encode_scalar(value: Scalar) -> dict[str, str]:
-    """Return a scalar as text whose length does not depend on the value, so that equal payloads have equal sizes.
+    """Return a scalar as text of a fixed length, because equal payloads must have equal sizes.
 
     Numbers are the 16 hex digits of a 64-bit word. Longer integers are written as long as they are.
     """

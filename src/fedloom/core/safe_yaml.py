@@ -110,7 +110,7 @@ def _load(text: str) -> Any:
 
 
 def _copy_containers(value: Any) -> Any:
-    """Copy dicts and lists, so that YAML aliases and cached documents share no mutable parts."""
+    """Copy dicts and lists, because YAML aliases and cached documents would share mutable parts."""
     if isinstance(value, dict):
         return {key: _copy_containers(entry) for key, entry in value.items()}
     return [_copy_containers(entry) for entry in value] if isinstance(value, list) else value
@@ -124,7 +124,7 @@ def _refuse_large(text: str) -> None:
     for event in yaml.parse(text, yaml.SafeLoader):
         if isinstance(event, yaml.AliasEvent):
             if any(anchor == event.anchor for anchor, _ in open_collections):
-                raise _RefusedYaml(f"the alias *{event.anchor} stands within itself")
+                raise _RefusedYaml(f"the alias *{event.anchor} refers to itself")
             size += sizes.get(event.anchor, 1)
         elif isinstance(event, yaml.ScalarEvent):
             size += 1

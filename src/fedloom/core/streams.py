@@ -26,17 +26,7 @@ def generator_states() -> tuple[bytes, int, tuple[int, bytes]]:
 
 
 def remember_draws(device: torch.device | None = None) -> Callable[[], None]:
-    """Return a function that sets the global generators back to their present states, to draw the same numbers again.
-
-    device: a CUDA device whose generator is set back too.
-
-    Example:
-        >>> draw_again = remember_draws()
-        >>> first = torch.rand(2)
-        >>> draw_again()
-        >>> torch.equal(torch.rand(2), first)
-        True
-    """
+    """Return a function that resets the global generators, and that of a CUDA device, to their present states."""
     generators = _global_generators(device)
     states = _states_of(generators)
     return lambda: _set_states(generators, states)
@@ -44,10 +34,7 @@ def remember_draws(device: torch.device | None = None) -> Callable[[], None]:
 
 @dataclass(frozen=True, slots=True)
 class Streams:
-    """The root of all randomness of one run.
-
-    seed: any integer.
-    """
+    """The root of all randomness of one run. seed: any integer."""
 
     seed: int
 
@@ -61,11 +48,7 @@ class Streams:
         return int.from_bytes(hashlib.blake2b(packed, digest_size=16).digest(), "little")
 
     def numpy(self, purpose: str, round_: int = 0, client: int = -1) -> np.random.Generator:
-        """Return a NumPy generator (PCG64) that no other purpose, round or client shares.
-
-        purpose: a word for what is drawn, such as "shuffle". round_: the round, which counts from 1; 0 is before the
-        first. client: id of the client; -1 is the server.
-        """
+        """Return a NumPy generator (PCG64) that no other `purpose`, `round_` or `client` shares, as for `key`."""
         return np.random.Generator(np.random.PCG64(self.key(purpose, round_, client)))
 
     def isolated(
@@ -75,8 +58,7 @@ class Streams:
 
         For code that takes no generator: initialisation of modules, dropout layers, random numbers inside a loss.
 
-        purpose: a word for what is drawn, such as "init". round_: the round, which counts from 1; 0 is before the
-        first. client: id of the client; -1 is the server. device: a CUDA device whose generator is seeded too.
+        purpose, round_, client: as for `key`. device: a CUDA device whose generator is seeded, too.
         """
         return self.resumable(purpose, round_, client, device).active(once=True)
 
@@ -85,8 +67,7 @@ class Streams:
     ) -> GlobalGenerators:
         """Return what `isolated` does as an object that several blocks can use, each from where the last one ended.
 
-        purpose: a word for what is drawn, as for `isolated`. round_: the round, which counts from 1; 0 is before the
-        first. client: id of the client; -1 is the server. device: a CUDA device whose generator is seeded too.
+        purpose, round_, client, device: as for `isolated`.
         """
         return GlobalGenerators(self.key(purpose, round_, client) & 0x7FFFFFFFFFFFFFFF, device)
 
@@ -116,7 +97,7 @@ class GlobalGenerators:
     def active(self, *, once: bool = False) -> Iterator[None]:
         """Let the global generators continue from these states, and restore theirs after the block.
 
-        once: no other block follows, so that the states after this one need not be kept.
+        once: no other block follows, so the states after this one need not be kept.
         """
         outer = _states_of(self._generators)
         if self._states is None:

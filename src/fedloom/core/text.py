@@ -24,18 +24,12 @@ def plus_minus(mean: float, std: float | None) -> str:
 
 
 def bytes_text(value: float, like: float | None = None) -> str:
-    """Return bytes with a decimal unit: 8385200 -> "8.39 MB".
-
-    value: number of bytes. like: another value whose unit and decimals to use.
-    """
+    """Return bytes with a decimal unit, 8385200 -> "8.39 MB", in the unit and decimals of the value `like`."""
     return _with_unit(value, like, _BYTES)
 
 
 def seconds_text(value: float, like: float | None = None) -> str:
-    """Return seconds, minutes or hours: 1.798 -> "1.80 s", 754 -> "12.6 min".
-
-    value: seconds. like: as in `bytes_text`.
-    """
+    """Return seconds, minutes or hours: 1.798 -> "1.80 s", 754 -> "12.6 min". like: as in `bytes_text`."""
     return _with_unit(value, like, _SECONDS)
 
 
@@ -95,12 +89,7 @@ LOWER_IS_BETTER = frozenset(("loss", "nll", "ece", "adaptive_ece", "brier", "att
 
 
 def higher_is_better(measure: str) -> bool | None:
-    """Return whether the highest value of a measure is the best; None for one that fedloom does not bring along.
-
-    Example:
-        >>> higher_is_better("auroc"), higher_is_better("loss"), higher_is_better("own_metric")
-        (True, False, None)
-    """
+    """Return whether the highest value of a measure is the best; None for a custom one."""
     name = measure.partition("/")[0]
     return False if name in LOWER_IS_BETTER else True if name in SHARES else None
 
@@ -111,12 +100,7 @@ def is_share(measure: str) -> bool:
 
 
 def unit(measure: str) -> str:
-    """Return the unit in which people read a measure: "%", "nats", or "" for a plain number.
-
-    Example:
-        >>> unit("auroc"), unit("loss"), unit("brier")
-        ('%', 'nats', '')
-    """
+    """Return the unit in which people read a measure: "%", "nats", or "" for a plain number."""
     return "%" if is_share(measure) else "nats" if measure.partition("/")[0] in NATS else ""
 
 
@@ -126,23 +110,15 @@ def with_unit(measure: str) -> str:
 
 
 def number_text(measure: str, value: float, decimals: int = 1) -> str:
-    """Return a value in the unit of its measure, without the unit.
+    """Return a value in the unit of its measure, without the unit: number_text("auroc", 0.9774) -> "97.7".
 
-    measure: the name of the measure. value: the value as it is stored. decimals: of a percentage; plain numbers have
-    two more.
-
-    Example:
-        >>> number_text("auroc", 0.9774), number_text("brier", 0.25)
-        ('97.7', '0.250')
+    decimals: of a percentage; plain numbers have two more.
     """
     return f"{100 * value:.{decimals}f}" if is_share(measure) else f"{value:.{decimals + 2}f}"
 
 
 def value_text(measure: str, value: float | None, decimals: int = 2) -> str:
-    """Return a value with its unit, "97.74 %"; a dash for None.
-
-    measure: name of the measure, which has the unit. value: the number, or None. decimals: as in `number_text`.
-    """
+    """Return the value of a measure with its unit, "97.74 %"; a dash for None. decimals: as in `number_text`."""
     return "–" if value is None else f"{number_text(measure, value, decimals)} {unit(measure)}".rstrip()
 
 

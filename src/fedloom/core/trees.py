@@ -22,8 +22,8 @@ _BLOCK, _SMALL, _TREES_PER_PASS = 65_536, 16_384, 16
 _USABLE_WEIGHTS = "need one for each tree, >= 0, with a positive sum"
 
 
-# Adds weights[k] * trees[k] to a sum [n], for trees whose entries stand one tree after another in the list, in their
-# order and with the bits of `Tensor.add_`; returns False, and adds nothing, if it cannot.
+# Adds weights[k] * trees[k] to a sum [n], for trees whose entries follow tree by tree in the list, in their order and
+# with the bits of `Tensor.add_`; returns False, and adds nothing, if it cannot.
 CompiledAdd: TypeAlias = Callable[[Tensor, list[Tensor], list[float]], bool]
 _compiled_add: CompiledAdd | None = None
 
@@ -59,7 +59,7 @@ def weighted_mean(trees: Iterable[Tree], weights: Iterable[float]) -> Tree:
         first_tree = first_tree or group[0][0]
         sums = sums or _zero_sums(first_tree)
         for tree, _ in group:
-            _require_alike(first_tree, tree)
+            _require_equal_layout(first_tree, tree)
         positive_pairs = [(tree, weight) for tree, weight in group if weight > 0]
         for entry_sum in sums:
             entry_sum.add([tree for tree, _ in positive_pairs], [weight for _, weight in positive_pairs])
@@ -123,7 +123,7 @@ def _to_tree(first: Tree, sums: Sequence[_Sum], divisor: float) -> Tree:
     return {name: means[name] if name in means else value.clone(memory_format=layout) for name, value in first.items()}
 
 
-def _require_alike(first: Tree, tree: Tree) -> None:
+def _require_equal_layout(first: Tree, tree: Tree) -> None:
     if tree.keys() != first.keys():
         raise ValueError(f"trees differ in names: {sorted(tree.keys() ^ first.keys())}")
     for name, value in first.items():
@@ -150,12 +150,7 @@ def sent_to(tensor: Tensor, device: torch.device) -> Tensor:
 
 
 def tree_on(tree: Mapping[str, Tensor], device: torch.device) -> Tree:
-    """Copy a tree to `device`, in the plain memory order: one copy for each dtype, as a copy of each entry waits.
-
-    Example:
-        >>> tree_on({"w": torch.ones(1, 2), "b": torch.zeros(2)}, torch.device("cpu"))
-        {'w': tensor([[1., 1.]]), 'b': tensor([0., 0.])}
-    """
+    """Copy a tree to `device`, in the plain memory order: one copy for each dtype, as a copy of each entry waits."""
     names_by_dtype: dict[torch.dtype, list[str]] = {}
     for name, tensor in tree.items():
         names_by_dtype.setdefault(tensor.dtype, []).append(name)
