@@ -13,7 +13,7 @@ from torch.nn.functional import cross_entropy
 import fedloom as fl
 from fedloom.core.errors import ConfigError
 from fedloom.core.records import get_table
-from fedloom.papers import round_probes
+from fedloom.papers import probes, round_probes
 from fedloom.papers.figures import ROUND_FIGURES
 from fedloom.results.report.figures import figure, save
 from fedloom.results.result import Result
@@ -95,7 +95,7 @@ def test_knowledge_keeps_the_distances_that_a_plane_can_keep(run: Result) -> Non
 
 @pytest.mark.parametrize("kind", ROUND_FIGURES)
 def test_each_is_drawn(kind: str, run: Result, tmp_path: Path, monkeypatch: Any) -> None:
-    monkeypatch.setattr(round_probes, "plane_of", lambda z, seed: z[:, :2].double().numpy())
+    monkeypatch.setattr(probes, "plane_of", lambda z, seed: z[:, :2].double().numpy())
     measured = round_probes.ROUND_PROBES[kind](run)
     rows = [{"panel": "digits", "row": name, "seed": 0, **row} for name in ("a", "b") for row in measured]
     panels = {"landscapes": 8}.get(kind, 2)

@@ -61,7 +61,7 @@ def diagnose(
 
     console = console_of(as_json)
     console.print(f"{diagnosis.name}: how heterogeneous", style="italic", markup=False)
-    print_grid(console, ("figure", "value", "random dealing (95 %)", "what the server needs"), diagnosis.rows())
+    print_grid(console, ("measure", "value", "random dealing (95 %)", "data that the server needs"), diagnosis.rows())
     shared.print_lines(console, *(f"  {sentence}" for sentence in diagnosis.sentences()))
     shared.print_lines(console, *(f"  note: {note}" for note in diagnosis.notes))
     if finished:

@@ -27,7 +27,7 @@ _RECORDED_COLUMNS = 90
 _STYLE = "white-space:pre;overflow-x:auto;line-height:normal;font-family:Menlo,Consolas,'DejaVu Sans Mono',monospace"
 _HTML = f'<pre style="{_STYLE}">{{code}}</pre>'
 _UNBOUNDED = 10_000
-_FILE_COLUMNS = 10_000  # columns of what is no terminal: a file or a pipe has no edge
+_FILE_COLUMNS = 10_000  # columns of a file or pipe, which have no edge
 
 
 class PlainConsole(Console):

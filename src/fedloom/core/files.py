@@ -47,7 +47,7 @@ def user_folder(purpose: Literal["cache", "state"], variable: str) -> Path:
 def expand_home(path: Path | str) -> Path:
     """Replace ~ or ~user at the beginning of a path by the home directory.
 
-    Raises `ConfigError` if there is none, and for what is no path.
+    Raises `ConfigError` if there is none, and for a value that is no path.
     """
     if not isinstance(path, str | os.PathLike):
         raise ConfigError(f"{short_repr(path)} is of type {type(path).__name__}; need a path, as a text or a Path")

@@ -33,7 +33,7 @@ class _Loader(yaml.SafeLoader):
     """The safe loader without duplicate keys.
 
     Truth values are true and false, as in YAML 1.2. Numbers are written in decimal or hexadecimal digits; words such as
-    1:30 and 010 are texts, of which a key that takes a number reads 010 as ten and refuses 1:30.
+    1:30 and 010 are texts. A key that takes a number reads 010 as ten and refuses 1:30.
     """
 
     yaml_implicit_resolvers = {  # noqa: RUF012

@@ -58,7 +58,7 @@ class Streams:
 
         For code that takes no generator: initialisation of modules, dropout layers, random numbers inside a loss.
 
-        purpose, round_, client: as for `key`. device: a CUDA device whose generator is seeded, too.
+        purpose, round_, client: as for `key`. device: a CUDA device whose generator is also seeded.
         """
         return self.resumable(purpose, round_, client, device).active(once=True)
 

@@ -76,7 +76,7 @@ class Advice:
         return self.methods[0] if self.suggestions else self.reference
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """The short list in words: method, its accuracy in the evidence, against the baseline there, what it costs."""
+        """The short list in words: method, its accuracy in the evidence, against the baseline there, and its costs."""
         baseline, rows = self.evidence.setting["baseline"], []
         for suggestion in self.suggestions:
             row, traits = suggestion.row, suggestion.traits
@@ -208,7 +208,7 @@ def reason_against(method: str, needs: Needs, config: RunConfig, scenario: Scena
 
 
 def _examined(config: RunConfig, scenario: Scenario) -> list[Diagnostic]:
-    """Return what a run would report before its first round. Raises `ConfigError` if the run would be refused."""
+    """Return the doubts that a run would report before its first round; `ConfigError` if it would be refused."""
     setup = Setup.from_config(config, *_shape(scenario))
     setup.worker(config, scenario.train_set)
     require_public(setup.method, scenario)
@@ -245,7 +245,7 @@ def _shape(scenario: Scenario) -> tuple[tuple[int, ...], int, int]:
 
 
 def _notes(diagnosis: Diagnosis, needs: Needs) -> Iterator[str]:
-    """Yield what no committed study has measured."""
+    """Yield properties of the data and needs that no committed study has measured."""
     if needs.dp:
         yield (
             "rows and trials are of methods without +dp: its noise lowers accuracy, and more of some methods than of "

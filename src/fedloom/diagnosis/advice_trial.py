@@ -79,7 +79,7 @@ class TrialOutcome:
 
     @property
     def diverged(self) -> list[Arm]:
-        """The arms of the final of which a run diverged."""
+        """The arms of the final with a diverged run."""
         return [arm for arm, values in self.finals.items() if not all(map(math.isfinite, values))]
 
     @property
@@ -162,7 +162,7 @@ def run_trial(
         config: rounds are those of the final; the learning rate is the middle one of three that every method tries.
         methods: names of the candidates.
         reference: the method that a gain has to exceed; it always reaches the final.
-        needs: resolved needs, whose goal says what is tested.
+        needs: resolved needs, whose goal decides the protocol.
         scenario: used instead of the one that the config describes.
         out: folder of the runs, which are resumed; None keeps nothing on disk.
         jobs: processes at a time; more than one needs `out` and no scenario.

@@ -1,4 +1,4 @@
-"""The bounds that the papers print, evaluated. The pages docs/theory/*.md list what is wrong in them.
+"""The bounds that the papers print, evaluated. The pages docs/theory/*.md list their faults.
 
 FedDW's are on its regulariser, its convergence and a Hessian, FedSSA's on its loss and headers. Those of FedSKC and
 FedSC differ in one factor: kappa = 1 / (M + 1) for FedSKC and (M + 2) / (M + 1) for FedSC, with M merged prototypes.
@@ -23,7 +23,7 @@ from fedloom.diagnosis.measured_round import Constants, require_numbers
 class PrintedBound:
     """A printed statement, evaluated.
 
-    statement: its name, e.g. "FedSKC, Theorem 2 (Eq. 19)". quantity: what the value bounds, in words. value: the bound;
+    statement: its name, e.g. "FedSKC, Theorem 2 (Eq. 19)". quantity: the bounded quantity, in words. value: the bound;
     NaN where the condition is not met. condition: when the statement says anything, as a formula in words; empty where
     it always does.
     """
@@ -221,7 +221,7 @@ def prototype_bounds(
 
     method: "fedskc" or "fedsc". constants: of one client and round. prototypes: further constants of these theorems.
 
-    Returns the bounds by what they bound: "change" of the loss over a round (Theorem 1), "descending_lr" below which
+    Returns the bounds by quantity: "change" of the loss over a round (Theorem 1), "descending_lr" below which
     that change is negative (Theorem 2), "converging_lr" and "rounds" (Theorem 3).
     """
     c, p = constants, prototypes

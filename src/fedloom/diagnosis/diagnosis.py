@@ -76,7 +76,7 @@ class Diagnosis:
         }
 
     def rows(self) -> list[tuple[str, str, str, str]]:
-        """The values in words: measure, value, its 95 % interval under random dealing, what the server needs for it."""
+        """The values in words: measure, value, 95 % interval under random dealing, data that the server needs."""
         labels, sizes = self.labels, self.labels.sizes
         effective = f"{np.median(labels.effective_classes):.1f} of {labels.classes} (median client)"
         groups = f"{len(set(labels.groups.tolist()))} of {len(labels.clients)} clients"

@@ -31,10 +31,10 @@ class LabelGuess:
 def infer_labels(upload: Record, received: Record, num_classes: int, changes: Collection[str] = ()) -> LabelGuess:
     """Infer a client's label shares from one upload, by what tells most.
 
-    Counts by class are read off. Otherwise the change of the last layer is scaled so that the class whose output fell
-    most has no sample, among the classes that masks name. Masks alone leave equal shares of these classes.
+    Counts by class are read off. Otherwise the change of the last layer is scaled such that the class whose output fell
+    most has no sample, among the classes in the masks. Masks alone give equal shares to these classes.
 
-    upload: what the client sent, unpacked. received: what it had received before. num_classes: C. changes: names of
+    upload: the client's, unpacked. received: the payload that it had received. num_classes: C. changes: names of
     entries that are changes already, `Sent(form="change")`; other trees are weights.
     """
     for value in upload.values():

@@ -64,7 +64,7 @@ class Constants:
 
     @property
     def descent(self) -> float:
-        """eta - L1 eta^2 / 2: what a step gains of the squared gradient, at least."""
+        """eta - L1 eta^2 / 2: the least share of the squared gradient that a step gains."""
         return self.lr - self.smoothness * self.lr**2 / 2
 
 

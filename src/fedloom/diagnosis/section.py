@@ -12,7 +12,7 @@ from fedloom.core.files import json_text, parse_json, read_file
 from fedloom.results.page_sections import Block, Cell, PageSection, SectionPicture, SectionTable
 
 FILE = "diagnosis.json"
-_COLUMNS = ("measure", "value", "random dealing (95 %)", "what the server needs")
+_COLUMNS = ("measure", "value", "random dealing (95 %)", "data that the server needs")
 _CLIENT_COLUMNS = (
     *("client", "samples", "effective classes", "Hellinger distance to all samples", "group of similar clients"),
 )

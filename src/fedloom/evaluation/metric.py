@@ -37,7 +37,7 @@ class Groups:
 
 @dataclass(frozen=True, eq=False)
 class Predictions:
-    """The class scores of a model for a batch, with the true labels. Metrics share what is computed from them.
+    """The class scores of a model for a batch, with the true labels. Metrics share values computed from them.
 
     Attributes:
         logits: class scores [B, C], float.
@@ -270,7 +270,7 @@ class Scores:
         metrics: their classes, by name.
         also: scores of the method's other predictors, by name, where they were asked for.
         bad: clients that misbehave in this scenario; all data here are clean.
-        client_details: what a run keeps of single clients from its last test, by client and name.
+        client_details: numbers that a run keeps of single clients from its last test, by client and name.
     """
 
     split: str
@@ -362,7 +362,7 @@ class Scores:
 
 
 def details_of_clients(states: Mapping[int, MetricStates]) -> dict[int, Mapping[str, list[int]]]:
-    """Return what a run keeps of each client's complete states; only of the first ones that fit 1.5 million numbers."""
+    """Return the numbers that a run keeps of each client, of the first ones that fit 1.5 million numbers."""
     by_client: dict[int, Mapping[str, list[int]]] = {}
     room = _MOST_NUMBERS
     for client, of_client in states.items():

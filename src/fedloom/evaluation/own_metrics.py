@@ -32,7 +32,7 @@ def register_metric(source: object) -> str:
         >>> register_metric(is_certain)
         'is_certain'
     """
-    METRICS.names()  # built-in metrics and plug-ins first, so that none is replaced
+    METRICS.names()  # load built-in metrics and plug-ins first, so none is replaced
     if isinstance(source, type) and issubclass(source, Metric):
         registered = (name for name, kind in METRICS if kind is source)
         name = next(registered, source.__name__)

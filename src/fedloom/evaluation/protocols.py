@@ -18,7 +18,7 @@ All N clients are tested, sampled or not, after aggregation; a client without sa
 mean, and `clients` says how many were in it. A metric that is not defined for some of them is averaged over the others,
 whose number is `<metric>_clients`. `accuracy_pooled` is the same with every sample weighing the same. Where
 clients misbehave, `accuracy_honest` is the mean over the others, and `attack_success` the share of samples that are
-taken for what the attack wants, on the data of the others where clients are tested.
+classified as the attack wants, on the data of the others where clients are tested.
 """
 
 from __future__ import annotations

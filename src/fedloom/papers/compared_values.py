@@ -1,4 +1,4 @@
-"""Compare the finished cells of a table, and the order of its methods, with what the paper prints."""
+"""Compare the finished cells of a table, and the order of its methods, with the printed values."""
 
 from __future__ import annotations
 
@@ -38,8 +38,7 @@ class ComparedValue:
         row: name of the row in the study.
         method: name of the method as printed.
         ours: without the seeds that never reached a target.
-        theirs: None where nothing is printed. Where other data stand in for the paper's, `column` says so, and nothing
-            is printed for them.
+        theirs: None where nothing is printed, and where other data replace the paper's, as `column` then says.
         theirs_std: the printed standard deviation; None where there is none.
         seconds: of one core, a run on average.
         step: the smallest step of one value, in its unit.
@@ -125,7 +124,7 @@ def compare_values(
 def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[ComparedOrder]:
     """Compare the order of the methods with the printed one, by column and metric.
 
-    Variants do not count. Gains have the order of the accuracies that they come from, so they have none of their own.
+    Variants do not count. Gains have the order of the accuracies that they come from, so they are not compared again.
     """
     groups: dict[tuple[str, str, str | None], list[ComparedValue]] = {}
     for value in values:
@@ -282,7 +281,7 @@ def _reason(
     if column is None:
         return "a mean over other columns"
     if run_row in recipe.table.columns[column].get("without", []):
-        return "left out here; see what the recipe leaves open"
+        return "left out here; see the recipe's choices"
     if not was_run:
         failure = next(iter(failures.get((column, run_row), {}).values()), None)
         return NOT_RUN if failure is None else f"failed: {failure}"

@@ -36,8 +36,8 @@ class Measurement:
 
     - row: the row of the study. ours: in the unit of `metric`; None where the run does not have it.
     - seconds: of one core, training and tests; None for a run on several cores.
-    - changed: what differs from the recipe, in words. comparable: it is within what the paper itself ran.
-    - test_samples: those of which an accuracy is the share; None for other values, and where they were not recorded.
+    - changed: the differences from the recipe, in words. comparable: whether the paper itself ran such a setting.
+    - test_samples: the number behind an accuracy; None for other values, and where they were not recorded.
     """
 
     column: str
@@ -59,7 +59,7 @@ class Measurement:
 
     @property
     def stand_in(self) -> bool:
-        """Whether other data stand in for the paper's."""
+        """Whether other data replace the paper's."""
         return _OTHER_SOURCE.search(self.changed) is not None
 
 
@@ -69,7 +69,7 @@ _ADAPTER = TypeAdapter(Measurement)
 def measure(recipe: Recipe, results: CellResults, changed: str = "", comparable: bool = True) -> list[Measurement]:
     """Measure the printed values of a recipe in the finished runs, `results` by column and row.
 
-    changed: what differs from the recipe, in words. comparable: whether the setting is within what the paper ran.
+    changed: the differences from the recipe, in words. comparable: whether the paper itself ran such a setting.
     """
     measurements = []
     for value, column, row in printed_rows(recipe):
@@ -203,7 +203,7 @@ def _client_of(domain: str, result: RunData) -> int | None:
 
 
 def _test_samples(value: PrintedValue, result: RunData) -> int | None:
-    """The test samples of which our value is the share: of all clients, or of the one that holds the domain."""
+    """The number of test samples behind our value: of all clients, or of the one that holds the domain."""
     if value.metric != GAIN and value.metric not in ACCURACY:
         return None
     if value.domain in (None, "Avg"):

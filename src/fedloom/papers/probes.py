@@ -1,4 +1,4 @@
-"""Measure what the trained models of a finished run show, as rows: features, class relations, norms, loss surfaces.
+"""Measure the trained models of a finished run, as rows: features, class relations, norms, loss surfaces.
 
 The model is the server's, or each client's where the run's protocol tests personal models. Data are those of the run,
 without augmentation. Every function takes a `Result` of `fl.run`, or one with its folder, and raises the errors of
@@ -72,8 +72,12 @@ def points(
             {"client": client, "kind": kind, "class": label, "name": names[label]}
             for kind, label in zip(kinds, labels, strict=True)
         ]
-    z = torch.cat(vectors).float()
-    plane = plane_of(normalize(z) if unit else z, result.numbers["seed"])
+    return placed(rows, torch.cat(vectors).float(), unit, result.numbers["seed"])
+
+
+def placed(rows: Rows, z: Tensor, unit: bool, seed: int) -> Rows:
+    """Add to rows the places x, y of their vectors z [n, d] by t-SNE. unit: scale the vectors to length 1 before."""
+    plane = plane_of(normalize(z) if unit else z, seed)
     return [row | {"x": float(x), "y": float(y)} for row, (x, y) in zip(rows, plane, strict=True)]
 
 

@@ -1,4 +1,4 @@
-"""Recipes: what a table of a paper prints (`values/*.csv`) and what it runs here (`recipes/*.yaml`), as a study."""
+"""Recipes: the printed values of papers' tables (`values/*.csv`), and studies that repeat them (`recipes/*.yaml`)."""
 
 from __future__ import annotations
 
@@ -69,7 +69,7 @@ _NOT_DRAWN = "Not drawn:"
 class Small(Section):
     """The reduction of a paper's tables to small scale.
 
-    reduction: what it is, in words. row_notes: what it does to single rows, by row. keys: the config keys that make it.
+    reduction: a description. row_notes: its effect on single rows, by row. keys: the config keys that make it.
     left_out: rows that are not run at this scale, each with patterns of columns. seeds: how many seeds are run.
     """
 
@@ -92,7 +92,7 @@ class Points(Section):
 class Table(Section):
     """One table, or the runs of a figure.
 
-    - kind: a table, or what a figure draws: accuracy by round (curves), by the `axis` of a sweep, of single clients
+    - kind: a table, or a kind of figure: accuracy by round (curves), by the `axis` of a sweep, of single clients
       (clients), as bars, or against its costs; the parts of a run's drift by round (drift). Of trained models: t-SNE
       (points), FedDW's SL and CR matrices (relations) or class weight norms (norms). Of client models of single rounds,
       which the columns name by `checkpoint.keep_clients`: loss landscapes, class counts of cohorts, t-SNE
@@ -110,7 +110,7 @@ class Table(Section):
       rounds), fixed before anything runs. printed_runs: the number of runs behind printed standard deviations, if the
       paper says it.
     - small: the table's part of the reduction. reduction: that in words, where it is not the paper's.
-    - why_not_run: why nothing is run. choices: what the paper leaves open, and what was chosen.
+    - why_not_run: why nothing is run. choices: our choices where the paper is silent.
     """
 
     title: str
@@ -138,7 +138,7 @@ class Table(Section):
 class Claim(Section):
     """A value that the paper states in its text, or draws in a figure.
 
-    claim: what it says. printed: the value, in `unit`. table, row, minus: the cells of a table, "column/row", whose
+    claim: in words. printed: the value, in `unit`. table, row, minus: the cells of a table, "column/row", whose
     mean or difference of means it is; none if no table has them. values: a file of printed values that is listed whole.
     why: why it cannot be compared with our runs.
     """
@@ -156,9 +156,9 @@ class Claim(Section):
 class Paper(Section):
     """A paper: its tables and figures, and what holds for all of them.
 
-    rows: config keys by the name of a printed row. searched: config keys of which the paper tried several values and
-    prints the best result; a single run is not compared with such a maximum. claims: values that the paper states
-    outside its tables. choices: what the paper leaves open, and what was chosen.
+    rows: config keys by the name of a printed row. searched: config keys that the paper searched, printing the best
+    result; a single run is not compared with such a maximum. claims: values that the paper states
+    outside its tables. choices: our choices where the paper is silent.
     """
 
     title: str
@@ -181,7 +181,7 @@ class Recipe:
 
     @property
     def rows(self) -> dict[str, Keys]:
-        """Config keys of what is run, by the label of its row."""
+        """Config keys by the label of the row."""
         rows = self.table.own_rows
         if not rows:
             names = self.paper.rows if self.table.rows is None else self.table.rows

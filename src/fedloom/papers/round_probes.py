@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from fedloom.core.errors import ConfigError
 from fedloom.core.tables import ClassTable
 from fedloom.data import Scenario
-from fedloom.papers.probes import Rows, evenly, loss_surface, outputs_of, plane_of, scenario_of, single_net
+from fedloom.papers.probes import Rows, evenly, loss_surface, outputs_of, placed, scenario_of, single_net
 from fedloom.runs.client_models import kept_rounds
 from fedloom.runs.export.trained import RoundModels
 from fedloom.runs.storage.run_data import RunData
@@ -92,13 +92,13 @@ def local_points(result: RunData, *, unit: bool = False, samples: int = 1000) ->
     held = torch.unique(labels)
     means = torch.stack([trained[labels == label].mean(0) for label in held])
     z = torch.cat([outputs_of(net, scenario.test_set, indices).double(), means]).float()
-    plane = plane_of(torch.nn.functional.normalize(z) if unit else z, result.numbers["seed"])
     kinds = ["sample"] * len(indices) + ["means"] * len(held)
     classes = scenario.test_set.y[indices].tolist() + held.tolist()
-    return [
-        {"client": client, "kind": kind, "class": label, "name": scenario.class_names[label], "x": x, "y": y}
-        for kind, label, (x, y) in zip(kinds, classes, plane.tolist(), strict=True)
+    rows: Rows = [
+        {"client": client, "kind": kind, "class": label, "name": scenario.class_names[label]}
+        for kind, label in zip(kinds, classes, strict=True)
     ]
+    return placed(rows, z, unit, result.numbers["seed"])
 
 
 def knowledge(result: RunData) -> Rows:

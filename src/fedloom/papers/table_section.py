@@ -54,7 +54,7 @@ def table_blocks(
     A figure has no verdicts, so only its setting and its choices are shown.
 
     recipe: has the printed values. measurements: ours, by cell and seed. setting: the setting in which the cells ran,
-    in words. failures: why cells of the study failed. choices: what the paper leaves open, and what was chosen.
+    in words. failures: why cells of the study failed. choices: our choices where the paper is silent.
     """
     blocks: list[Block] = [f"Setting: {setting}."]
     if recipe.table.kind == "table":

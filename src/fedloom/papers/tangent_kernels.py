@@ -157,7 +157,7 @@ def descend(
         clients: the client of each sample [n].
         targets: y [n].
         model: "online" is FedBN; "joint" trains (F_on + F_off) / 2 on one loss, as Theorem 4.3 has it; "apart" trains
-            both models on losses of their own, as the algorithm does, and reports the residual of their mean.
+            both models on separate losses, as the algorithm does, and reports the residual of their mean.
         lr: the step size.
         steps: how many.
 

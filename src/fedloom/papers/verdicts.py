@@ -26,7 +26,7 @@ _MAX_SEEDS = 20
 
 @dataclass(frozen=True, slots=True)
 class Verdict:
-    """One word, and what it rests on."""
+    """One word and the evidence for it."""
 
     word: VerdictWord
     why: str
@@ -137,24 +137,13 @@ def judge_value(
 ) -> Verdict:
     """Compare our values with the printed one. Fewer than three seeds decide nothing.
 
-    Args:
-        ours: one value for each seed, in the unit of `theirs`.
-        theirs: the printed value; None if the paper prints none.
-        margin: the largest difference that counts as none, as in `equivalence`.
-        step: the measure's smallest step.
-        theirs_std: the printed sample standard deviation.
-        theirs_runs: the number of runs that it is over.
-        missed: seeds that never had the value, e.g. a target accuracy that they did not reach, so that there is no
-            mean.
-        reason: why the values cannot be compared, whatever they are.
+    ours: one value for each seed, in the unit of `theirs`. theirs: the printed value; None if the paper prints none.
+    margin, step, theirs_std, theirs_runs: as for `equivalence`. missed: seeds without a value, because they never
+    reached the target accuracy; then there is no mean. reason: why the values cannot be compared at all.
 
     Example:
         >>> judge_value([70.1, 69.8, 70.3], 70.0).word
         'reproduced'
-        >>> judge_value([66.0, 70.5, 73.9], 70.0).word
-        'undecided'
-        >>> judge_value([65.5], 66.2)
-        Verdict(word='undecided', why='-0.70; fewer than 3 seeds')
     """
     if reason is not None:
         difference = f"; {fmean(ours) - theirs:+.2f}" if ours and theirs is not None and not missed else ""

@@ -1,7 +1,4 @@
-"""The metrics, by what they are computed from: counts of classes, ranks of scores, confidences.
-
-`ALWAYS` names those that every run records, `SHOWN` those of them that every summary and table shows beside accuracy.
-"""
+"""The metrics. Every run records those in `ALWAYS`; summaries and tables show those in `SHOWN` next to accuracy."""
 
 from fedloom.evaluation.metrics.basic import Accuracy, AttackSuccess, Loss
 

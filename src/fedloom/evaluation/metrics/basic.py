@@ -50,7 +50,7 @@ class MeanOverSamples(Metric):
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
-        raise NotImplementedError  # each metric has a class of its own; states of functions are plain, to be pickled
+        raise NotImplementedError  # subclasses say how; states of functions are of this class, which can be pickled
 
     def compute(self) -> float:
         return self.value_sum / self.total if self.total else math.nan

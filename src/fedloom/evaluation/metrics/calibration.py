@@ -1,8 +1,8 @@
 """Metrics of probabilities: calibration errors, the Brier score and the negative log-likelihood.
 
 The expected calibration error (Guo et al. 2017, arXiv 1706.04599) compares the confidence max_c p_c with the share of
-correct predictions, in 15 bins ((b - 1) / 15, b / 15]. It grows where samples are few, so that it is reported on all
-samples together and not by client.
+correct predictions, in 15 bins ((b - 1) / 15, b / 15]. It grows where samples are few, so it is reported on all samples
+together and not by client.
 """
 
 from __future__ import annotations

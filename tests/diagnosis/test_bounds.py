@@ -1,4 +1,4 @@
-"""FedDW's bounds on worked numbers, the faults of the printed forms, and the Hessian of its regulariser."""
+"""The papers' bounds on worked numbers, the faults of the printed forms, and where they say nothing."""
 
 from __future__ import annotations
 
@@ -13,7 +13,17 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
-from fedloom.diagnosis.bounds import feddw_bounds, hessian_of
+from fedloom.core.tables import ClassTable
+from fedloom.diagnosis.bounds import (
+    Method,
+    PrototypeConstants,
+    feddw_bounds,
+    fedssa_bounds,
+    header_distances,
+    hessian_of,
+    kappa_of,
+    prototype_bounds,
+)
 from fedloom.diagnosis.measured_round import Constants
 from fedloom.methods.parts.consistency import class_relations, gram_linearised, inconsistency, softmax_linearised
 
@@ -111,3 +121,100 @@ def test_equation_24_is_not_the_gradient() -> None:
 def test_impossible_values_are_refused(changed: dict[str, float]) -> None:
     with pytest.raises(ConfigError, match="must be"):
         feddw_bounds(CONSTANTS, **{**REST, **changed})  # type: ignore[arg-type]
+
+
+SSA = GOLDEN["fedssa_theory"]["inputs"]
+SSA_CONSTANTS = Constants(SSA["L1"], SSA["s2"], SSA["eta"], SSA["E"], SSA["L0"], SSA["Ls"], SSA["sum_grad_sq"])
+SSA_REST = {"header_distance": SSA["d2"], "target": SSA["eps"], "rounds": SSA["T"]}
+
+
+def test_fedssa_worked_numbers() -> None:
+    bounds = fedssa_bounds(SSA_CONSTANTS, **SSA_REST)
+    at_round = fedssa_bounds(replace(SSA_CONSTANTS, loss=SSA["loss_t"]), **SSA_REST)
+    assert at_round["loss"].value == pytest.approx(GOLDEN["fedssa_theory"]["thm1_rhs"], abs=5e-7)
+    assert bounds["gradient"].value == pytest.approx(GOLDEN["fedssa_theory"]["thm2_rhs"], abs=5e-7)
+    assert bounds["rounds"].value == pytest.approx(GOLDEN["fedssa_theory"]["T_needed_eq23"], abs=5e-6)
+    assert bounds["largest_lr"].value == pytest.approx(GOLDEN["fedssa_theory"]["eta_upper_eq25"], abs=5e-7)
+
+
+def test_theorem_1_is_lemma_1_and_lemma_2() -> None:
+    bounds = fedssa_bounds(SSA_CONSTANTS, **SSA_REST)
+    assert bounds["loss"].value == pytest.approx(bounds["loss_before_fusion"].value + bounds["fusion"].value)
+    assert bounds["fusion"].value == pytest.approx(-SSA["eta"] * SSA["L1"] * SSA["d2"] / 2)
+
+
+def test_rounds_end_at_the_rate_of_equation_25() -> None:
+    lr = fedssa_bounds(SSA_CONSTANTS, **SSA_REST)["largest_lr"].value
+    assert fedssa_bounds(replace(SSA_CONSTANTS, lr=lr * 0.999), **SSA_REST)["rounds"].is_met
+    assert not fedssa_bounds(replace(SSA_CONSTANTS, lr=lr * 1.001), **SSA_REST)["rounds"].is_met
+
+
+def test_distances_are_those_of_classes_that_both_hold() -> None:
+    held = torch.tensor([True, True, False]), torch.tensor([True, False, False])
+    server = ClassTable(torch.tensor([[0.0, 4.0], [1.0, 1.0], [9.0, 9.0]]), held[0])
+    client = ClassTable(torch.tensor([[3.0, 0.0], [5.0, 5.0], [5.0, 5.0]]), held[1])
+    assert header_distances(server, client).tolist() == [25.0]
+    with pytest.raises(ConfigError, match="share no class"):
+        header_distances(client, ClassTable(torch.zeros(3, 2), torch.tensor([False, True, True])))
+
+
+@pytest.mark.parametrize("changed", [{"header_distance": -1.0}, {"target": 0.0}, {"rounds": 0}])
+def test_fedssa_impossible_values_are_refused(changed: dict[str, float]) -> None:
+    with pytest.raises(ConfigError, match="must be"):
+        fedssa_bounds(SSA_CONSTANTS, **{**SSA_REST, **changed})  # type: ignore[arg-type]
+
+
+SKC = GOLDEN["fedskc_fedsc"]["inputs"]
+SKC_CONSTANTS = Constants(SKC["L1"], SKC["s2"], SKC["eta"], SKC["E"], SKC["gap"])
+PROTOTYPES = PrototypeConstants(SKC["L2"], SKC["B"], SKC["C"], SKC["M"], SKC["xi"])
+
+
+@pytest.mark.parametrize("method", ["fedskc", "fedsc"])
+def test_prototype_worked_numbers(method: Method) -> None:
+    bounds = prototype_bounds(method, SKC_CONSTANTS, PROTOTYPES)
+    expected = GOLDEN["fedskc_fedsc"][method]
+    assert bounds["change"].value == pytest.approx(expected["theorem1_decrease_bound"], abs=5e-7)
+    assert bounds["descending_lr"].value == pytest.approx(expected["theorem2_eta_max"], abs=5e-7)
+    assert bounds["converging_lr"].value == pytest.approx(expected["theorem3_eta_max"], abs=5e-7)
+    assert bounds["rounds"].value == pytest.approx(expected["theorem3_R_min"], abs=5e-7)
+    assert all(bound.is_met for bound in bounds.values())
+
+
+@pytest.mark.parametrize("method", ["fedskc", "fedsc"])
+def test_the_change_is_zero_at_the_rate_of_theorem_2(method: Method) -> None:
+    lr = prototype_bounds(method, SKC_CONSTANTS, PROTOTYPES)["descending_lr"].value
+    assert prototype_bounds(method, replace(SKC_CONSTANTS, lr=lr), PROTOTYPES)["change"].value == pytest.approx(
+        0, abs=1e-12
+    )
+
+
+@pytest.mark.parametrize("method", ["fedskc", "fedsc"])
+def test_no_rate_helps_where_features_move_too_much(method: Method) -> None:
+    """With 100 classes and L2 of 1, neither condition can be met."""
+    bounds = prototype_bounds(method, SKC_CONSTANTS, replace(PROTOTYPES, feature_lipschitz=1.0, classes=100))
+    for name in ("descending_lr", "converging_lr", "rounds"):
+        assert math.isnan(bounds[name].value)
+        assert not bounds[name].is_met
+    assert bounds["change"].value > 0
+
+
+def test_kappa_of_both() -> None:
+    assert [kappa_of("fedskc", merged) for merged in (0, 3)] == [1, 0.25]
+    assert [kappa_of("fedsc", merged) for merged in (0, 3)] == [2, 1.25]
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [({"smoothness": 0.0}, "smoothness"), ({"lr": math.nan}, "lr"), ({"gradient_variance": -1.0}, "variance"),
+     ({"loss": -1.0}, "loss"), ({"steps": 0}, "steps")],
+)  # fmt: skip
+def test_impossible_constants_are_refused(changed: dict[str, float], message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        replace(SKC_CONSTANTS, **changed)
+
+
+def test_impossible_prototypes_are_refused() -> None:
+    with pytest.raises(ConfigError, match="merged"):
+        replace(PROTOTYPES, merged=-1)
+    with pytest.raises(ConfigError, match="target"):
+        replace(PROTOTYPES, target=0.0)
