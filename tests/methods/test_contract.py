@@ -46,14 +46,6 @@ FEDSC = [
 
 
 # -- options -----------------------------------------------------------------------------------------------------------
-def test_the_methods_of_this_house_are_registered():
-    assert set(NAMES) <= set(METHODS.names())
-
-
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("preset", PRESETS)
-def test_every_method_has_every_preset(name, preset):
-    assert type(configured(name, preset)) is METHODS.get(name)
 
 
 def test_presets_of_fedsc():
@@ -64,11 +56,6 @@ def test_presets_of_fedsc():
     assert (authors.neighbour, authors.scale, authors.positives) == ("none", "none", "self")
     assert (authors.cpdr, authors.consistent, authors.prototypes_from) == ("off", "code", "last_epoch")
     assert (sound.scale, sound.cpdr, sound.tau) == ("dataset", "mse", 0.5)
-
-
-def test_options_override_presets():
-    options = configured("fedsc", "authors", tau=0.5, cpdr="l2").options
-    assert (options.tau, options.cpdr, options.positives) == (0.5, "l2", "self")
 
 
 @pytest.mark.parametrize(

@@ -3,12 +3,10 @@
 import pytest
 import torch
 
-from fedloom.core.records import to_bytes, wire_size
-from fedloom.core.trees import weighted_mean
 from fedloom.methods import METHODS
 from fedloom.methods.contract.phases import Batch
 from golden_world import GOLDEN, WORLD, golden_run, golden_scenario, matches, probe, refuted
-from support import TinyBN, after, configured, furthest, same_tree, world
+from support import TinyBN, after, configured, same_tree, world
 
 GOLD = GOLDEN["copa"]
 COPA = METHODS.get("copa")
@@ -67,26 +65,3 @@ def test_alone_it_is_fedavg():
     offered = ours.method.predictors(ours.federation.server, None, ours.federation.server_context())
     assert same_tree(offered["global"].tree, plain.federation.server["model"])
     assert set(ours.reports[-1].terms) == {"ce"}
-
-
-def test_without_weight_the_first_body_is_that_of_uniform_fedavg():
-    ours = after(world(configured("copa", weight=0), LABELS, net=TinyBN), 1)
-    plain = world(configured("fedavg"), LABELS, net=TinyBN)
-    sent = [plain.worker.run(plain.job(client)).upload["model"] for client in range(len(LABELS))]
-    mean = weighted_mean(sent, [1.0] * len(sent))
-    body = ours.federation.server["model"]
-    assert furthest(body, {name: mean[name] for name in body}) < 1e-6
-    for client, tree in enumerate(sent):
-        assert furthest(ours.federation.server[f"head.{client}"], {n: tree[n] for n in HEAD}) < 1e-6
-
-
-def test_heads_of_clients_that_were_not_drawn_stay_and_everything_travels():
-    toy = world(configured("copa"), LABELS, net=TinyBN, participation=0.5)
-    for _ in range(3):
-        before = toy.federation.server
-        report = toy.federation.step()
-        for client in set(range(4)) - set(report.participants):
-            assert same_tree(before[f"head.{client}"], toy.federation.server[f"head.{client}"])
-        down = toy.method.down(before, 0, toy.federation.server_context())
-        assert report.bytes_down == wire_size(down) * len(report.participants) == len(to_bytes(down)) * 2
-    assert not list(toy.federation.states.items())

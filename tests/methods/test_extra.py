@@ -14,7 +14,7 @@ from fedloom.nets.net import EXTRA, Role
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from support import CLASSES, ENGINES, TinyBN, after, alike, furthest, same_tree, world
+from support import CLASSES, ENGINES, TinyBN, after, alike, furthest, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]
 NAMES = ["extra.mix.weight", "extra.mix.bias"]
@@ -67,14 +67,6 @@ def test_its_entries_have_a_role_of_their_own_and_come_last(method):
     assert {name for name, role in toy.task.roles.items() if role is Role.EXTRA} == set(NAMES)
     assert toy.task.names(BESIDE) == set(NAMES)
     assert EXTRA == "extra"
-
-
-def test_it_is_drawn_from_the_stream_of_the_first_weights():
-    first, again, other = (world(Shared(), LABELS, seed=seed).task.init for seed in (3, 3, 4))
-    assert same_tree(first, again)
-    assert not torch.equal(first[NAMES[0]], other[NAMES[0]])
-    torch.manual_seed(5)
-    assert same_tree(first, world(Shared(), LABELS).task.init)
 
 
 def test_shared_it_travels_is_averaged_and_counted():

@@ -8,7 +8,7 @@ from torch.nn.functional import cross_entropy
 
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.phases import OptimizerSpec
-from support import Recording, Tiny, TinyBN, configured, furthest, world
+from support import Tiny, TinyBN, configured, furthest, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1]]
 
@@ -56,40 +56,6 @@ def test_two_epochs_of_batches_are_a_plain_torch_loop_over_the_same_shuffles():
             sgd.step()
     done = toy.worker.run(toy.job(0))
     assert furthest(done.upload["model"], reference.state_dict()) < 1e-6
-
-
-def test_weighted_average_by_hand():
-    method = configured("fedavg")
-    ctx = ServerContext(world(method, LABELS).task, 1)
-    uploads = {
-        0: {"model": {"w": torch.tensor([1.0, 2.0]), "n": torch.tensor(7)}, "samples": 1},
-        4: {"model": {"w": torch.tensor([4.0, -1.0]), "n": torch.tensor(9)}, "samples": 3},
-    }
-    server = method.aggregate({"model": {}}, uploads, ctx)
-    assert server["model"]["w"].tolist() == [3.25, -0.25]
-    assert int(server["model"]["n"]) == 7
-    assert server["model"]["w"].dtype == torch.float32
-
-
-def test_clients_weigh_by_their_samples():
-    toy = world(configured("fedavg"), LABELS, engine=Recording, net=TinyBN)
-    toy.federation.step()
-    sent = [done.upload["model"] for done in toy.federation.engine.done]
-    assert [done.upload["samples"] for done in toy.federation.engine.done] == [7, 3, 5]
-    for name, value in toy.federation.server["model"].items():
-        if name == "norm.num_batches_tracked":
-            continue
-        a, b, c = (tree[name].double() for tree in sent)
-        assert torch.allclose(value.double(), (7 * a + 3 * b + 5 * c) / 15, rtol=0, atol=1e-6)
-        if name == "head.weight":
-            assert not torch.allclose(value.double(), (a + b + c) / 3, rtol=0, atol=1e-4)
-
-
-def test_one_client_is_copied_bit_for_bit():
-    toy = world(configured("fedavg"), [LABELS[0]], engine=Recording, net=TinyBN)
-    toy.federation.step()
-    sent = toy.federation.engine.done[0].upload["model"]
-    assert all(torch.equal(value, sent[name]) for name, value in toy.federation.server["model"].items())
 
 
 def test_the_global_predictor_is_the_server_model_and_there_is_no_personal_one():

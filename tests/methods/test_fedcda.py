@@ -86,13 +86,6 @@ def test_a_run_that_is_all_warm_up_says_so(warmup, codes):
     assert [diagnostic.code for diagnostic in toy.method.examine([toy.task], 5)] == codes
 
 
-def test_with_one_model_each_it_is_the_uniform_mean():
-    toy = world(configured("fedcda", kept=1, warmup=0), LABELS, engine=Recording)
-    toy.federation.step()
-    sent = [done.upload["model"] for done in toy.federation.engine.done]
-    assert furthest(toy.federation.server["model"], weighted_mean(sent, [1.0] * 5)) < 1e-7
-
-
 @pytest.mark.parametrize(("kept", "batches", "clients"), [(3, 3, 5), (3, 1, 40), (2, 1, 12), (1, 2, 9), (4, 3, 2)])
 def test_groups_hold_everybody_once_and_few_combinations(kept, batches, clients):
     method = configured("fedcda", kept=kept, batches=batches)

@@ -1,29 +1,22 @@
 """FedDW and the DW wrapper: the properties that the equations promise, whatever the numbers."""
 
 import math
-import pickle
 
 import pytest
 import torch
 from torch import nn
-from torch.func import functional_call, grad, vmap
 
-import fedloom
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import from_bytes, to_bytes, wire_size
-from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
-from fedloom.engine import Federation, LocalTraining, Serial, Worker
 from fedloom.methods import METHODS
-from fedloom.methods.contract.contexts import ServerContext, Start, Task
+from fedloom.methods.contract.contexts import Start
 from fedloom.methods.contract.phases import Batch, OptimizerSpec, Train
 from fedloom.methods.contract.spec import Spec
 from fedloom.methods.feddw import decayed, with_dw
 from fedloom.methods.fedprox import FedProx
-from fedloom.methods.parts.consistency import class_relations, inconsistency, next_soft_labels
-from fedloom.nets.blueprint import Blueprint
+from fedloom.methods.parts.consistency import class_relations, next_soft_labels
 from fedloom.nets.net import Role
-from support import CLASSES, Recording, Tiny, TinyBN, configured, furthest, same_bits, same_tree, world
+from support import CLASSES, Tiny, TinyBN, configured, furthest, same_bits, same_tree, world
 
 PRESETS = ("paper", "authors", "sound")
 WRAPPED = ("fedavg+dw", "fedprox+dw", "fedsc+dw", "fedskc+dw")
@@ -65,29 +58,6 @@ def example(width=6, rows=7, seed=0):
 
 
 # -- the regulariser ---------------------------------------------------------------------------------------------------
-@pytest.mark.parametrize("seed", range(5))
-def test_gradient_formula(seed):
-    """P = (2 / C^2)(S - Omega); Q = S o (P - rowsum(P o S) 1^T); dL/dw = (Q + Q^T) w."""
-    rng = torch.Generator().manual_seed(seed)
-    weight = torch.randn(CLASSES, 5, generator=rng, dtype=torch.float64, requires_grad=True)
-    target, every = omega(seed), torch.ones(CLASSES, dtype=torch.bool)
-    (ours,) = torch.autograd.grad(inconsistency(class_relations(weight), target, every), weight)
-    s = torch.softmax(weight.detach() @ weight.detach().T, 1)
-    p = 2 / CLASSES**2 * (s - target)
-    q = s * (p - (p * s).sum(1, keepdim=True))
-    assert torch.allclose(ours, (q + q.T) @ weight.detach(), rtol=0, atol=1e-14)
-
-
-def test_range_and_relabelling():
-    every = torch.ones(CLASSES, dtype=torch.bool)
-    for seed in range(30):
-        rng = torch.Generator().manual_seed(seed)
-        weight = torch.randn(CLASSES, 5, generator=rng, dtype=torch.float64) * 10 ** (seed % 3 - 1)
-        value = inconsistency(class_relations(weight), omega(seed), every)
-        assert 0 <= float(value) < 2 / CLASSES
-        order = torch.randperm(CLASSES, generator=rng)
-        relabelled = inconsistency(class_relations(weight[order]), omega(seed)[order][:, order], every)
-        assert torch.allclose(relabelled, value, rtol=0, atol=1e-14)
 
 
 @pytest.mark.parametrize("options", FORMS, ids=str)
@@ -116,20 +86,6 @@ def test_rows_that_do_not_count_are_left_out_of_the_mean_over_all():
         expected = (class_relations(weight) - omega()).square()[torch.tensor(rows)].sum() / CLASSES**2
         for each in (consts, spoilt):
             assert torch.allclose(method.regulariser(weight, each), expected, rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("form", ["softmax_lin", "gram"])
-def test_linearised_forms_are_to_first_order_right_at_the_reference(form):
-    consts = consts_of(width=5)
-    weight = consts["reference"].clone().requires_grad_()
-    ours = configured("feddw", "paper", linearised=form).regulariser(weight, consts)
-    if form == "softmax_lin":
-        exact = configured("feddw", "paper").regulariser(weight, consts)
-    else:
-        exact = inconsistency(weight @ weight.T, consts["soft_labels"], consts["soft_label_rows"])
-    assert torch.allclose(ours, exact, rtol=0, atol=1e-14)
-    gradients = [torch.autograd.grad(value, weight)[0] for value in (ours, exact)]
-    assert torch.allclose(*gradients, rtol=0, atol=1e-13)
 
 
 # -- the SL matrix -----------------------------------------------------------------------------------------------------
@@ -179,33 +135,6 @@ def test_soft_labels_are_of_the_weights_that_travel_with_them():
         assert torch.allclose(done.upload["soft_labels"].values[label], p[y == label].mean(0), rtol=0, atol=1e-6)
 
 
-def test_the_order_of_clients_does_not_matter():
-    toy = world(configured("feddw", "authors"), SKEWED)
-    uploads = {k: toy.worker.run(toy.job(k)).upload for k in range(4)}
-    ctx = ServerContext(toy.task, 1)
-    straight = toy.method.aggregate(toy.federation.server, uploads, ctx)
-    shuffled = toy.method.aggregate(
-        toy.federation.server, {place: uploads[k] for place, k in enumerate((3, 1, 0, 2))}, ctx
-    )
-    assert furthest(straight["model"], shuffled["model"]) < 1e-6
-    assert torch.allclose(straight["soft_labels"].values, shuffled["soft_labels"].values, rtol=0, atol=1e-6)
-    assert torch.equal(straight["classes_seen"], shuffled["classes_seen"])
-
-
-def test_the_cumulative_sums_are_part_of_the_servers_state():
-    whole, stored = (world(configured("feddw", "authors"), SKEWED, participation=0.5) for _ in range(2))
-    for _ in range(3):
-        whole.federation.step()
-        stored.federation.step()
-        stored.federation.server = from_bytes(to_bytes(stored.federation.server))
-    assert same_bits(whole.federation.server, stored.federation.server)
-    counts = whole.federation.server["soft_label_counts"]
-    assert float(counts.sum()) == sum(
-        len(SKEWED[k]) for round_ in (1, 2, 3) for k in whole.federation.participants(round_)
-    )
-    assert "soft_label_sums" not in whole.job(0).payload
-
-
 # -- whole rounds ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("net", [Tiny, TinyBN])
@@ -220,67 +149,11 @@ def test_without_mu_it_is_fedavg_without_bias_bit_for_bit(preset, net, optimizer
         assert same_tree(plain.federation.server["model"], ours.federation.server["model"])
 
 
-def test_with_mu_it_is_not():
-    plain = world(configured("fedavg"), SKEWED, net=bias_free(Tiny))
-    ours = world(configured("feddw", "paper", mu=10), SKEWED)
-    for toy in (plain, ours):
-        toy.federation.step()
-    assert furthest(plain.federation.server["model"], ours.federation.server["model"]) > 1e-3
-
-
 def test_the_authors_keep_the_bias():
     toy = world(configured("feddw", "authors"), SKEWED)
     assert "head.bias" in toy.task.init
     assert toy.method.spec.head_bias
     assert not METHODS.get("feddw").spec.head_bias
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_what_travels(preset):
-    """2 P + 2 C^2 + C numbers (P parameters, C^2 only of held rows) and a mask each way."""
-    toy = world(configured("feddw", preset), SKEWED, engine=Recording)
-    plain = world(configured("fedavg"), SKEWED, net=bias_free(Tiny), engine=Recording)
-    kept = 4 * CLASSES if preset == "authors" else 0  # the bias
-    for _ in range(2):
-        toy.federation.step()
-        plain.federation.step()
-    for ours, bare in zip(toy.federation.engine.jobs, plain.federation.engine.jobs, strict=True):
-        assert set(ours.payload) == {"model", "soft_labels"}
-        rows = int(ours.payload["soft_labels"].held.sum())
-        values = 4 * rows * CLASSES + CLASSES + kept
-        assert values <= wire_size(ours.payload) - wire_size(bare.payload) < values + 400
-    for ours, bare in zip(toy.federation.engine.done, plain.federation.engine.done, strict=True):
-        assert set(ours.upload) == {"model", "samples", "soft_labels", "class_counts"}
-        assert ours.state == {}
-        rows = len(set(SKEWED[ours.client]))
-        values = 4 * rows * CLASSES + CLASSES + 8 * CLASSES + kept
-        assert values <= wire_size(ours.upload) - wire_size(bare.upload) < values + 500
-
-
-def test_everything_held_gives_the_formula_of_the_specification():
-    toy = world(configured("feddw"), [[0, 1, 2, 3], [3, 2, 1, 0]])
-    down, up = toy.job(0).payload, toy.worker.run(toy.job(0)).upload
-    parameters = sum(value.numel() for value in toy.task.init.values())
-
-    def numbers(record):
-        tables = [v for v in record.values() if isinstance(v, ClassTable)]
-        trees = [v for v in record.values() if isinstance(v, dict)]
-        return sum(t.values.numel() for t in tables) + sum(v.numel() for tree in trees for v in tree.values())
-
-    total = numbers(down) + numbers(up) + up["class_counts"].numel()
-    assert total == 2 * parameters + 2 * CLASSES**2 + CLASSES
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("net", [Tiny, TinyBN])
-@pytest.mark.parametrize("options", FORMS[:3], ids=str)
-def test_rounds_of_the_skewed_world_stay_finite(preset, net, options):
-    toy = world(configured("feddw", preset, **options), SKEWED, net=net, epochs=2, participation=0.5)
-    for _ in range(5):
-        report = toy.federation.step()
-        assert all(math.isfinite(value) for value in report.terms.values())
-    assert all(value.isfinite().all() for value in toy.federation.server["model"].values())
-    assert toy.federation.states == {}
 
 
 def test_the_first_round_can_be_skipped():
@@ -357,40 +230,6 @@ def test_padded_rows_change_nothing(options):
     assert float(nothing.terms["ce"].detach()) == 0
     assert torch.allclose(nothing.total, nothing.terms["dw"])
     assert torch.allclose(nothing.total, consts["mu"] * method.regulariser(net.head.weight, consts))
-
-
-@pytest.mark.parametrize("options", FORMS, ids=str)
-@pytest.mark.parametrize("masked", [False, True])
-def test_stacked_clients_get_the_gradients_of_single_ones(options, masked):
-    method = configured("feddw", "paper", **options)
-    nets = [bias_free(Tiny)().double() for _ in range(3)]
-    rng = torch.Generator().manual_seed(1)
-    x, y = torch.randn(3, 6, 5, generator=rng, dtype=torch.float64), torch.arange(18).reshape(3, 6) % CLASSES
-    mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [False] * 6]) if masked else None
-
-    def objective(params, x, y, mask, arrays):
-        class Called:
-            head = type("Head", (), {"weight": params["head.weight"]})
-
-            def __call__(self, inputs):
-                return functional_call(nets[0], params, (inputs,))
-
-        return method.loss(Called(), Batch(x, y, mask), {**arrays, "mu": 0.7}).total
-
-    arrays = [
-        {k: v for k, v in consts_of(seed=seed).items() if k != "mu"}
-        | {"soft_label_rows": torch.tensor([True, True, seed == 1, True])}
-        for seed in range(3)
-    ]
-    params = [{n: p.detach() for n, p in net.named_parameters()} for net in nets]
-    stack = torch.utils._pytree.tree_map
-    stacked = vmap(grad(objective), in_dims=(0, 0, 0, 0 if masked else None, 0))(
-        stack(lambda *t: torch.stack(t), *params), x, y, mask, stack(lambda *t: torch.stack(t), *arrays)
-    )
-    for k in range(3):
-        single = grad(objective)(params[k], x[k], y[k], mask[k] if masked else None, arrays[k])
-        for name, value in single.items():
-            assert torch.allclose(stacked[name][k], value, rtol=1e-10, atol=1e-10)
 
 
 # -- warnings ----------------------------------------------------------------------------------------------------------
@@ -491,13 +330,6 @@ def test_unknown_parts_of_a_name(name, hint):
     assert "fedprox+dw" not in METHODS.names()
 
 
-def test_wrapped_methods_cross_process_borders():
-    method = configured("fedprox+dw", "paper", dw_mu=0.5, mu=0.25)
-    again = pickle.loads(pickle.dumps(method))  # noqa: S301
-    assert type(again) is type(method)
-    assert again.options == method.options
-
-
 class FrozenHead(FedProx):
     """Trains everything but the head."""
 
@@ -560,28 +392,3 @@ def test_presets():
     assert (authors.mu_decay, authors.sl_ema, authors.sl_cumulative) == ((9, 10), 0.5, True)
     assert (authors.absent_row, authors.head_bias) == ("eye", True)
     assert (sound.mu, sound.absent_row) == (30, "mask")
-
-
-def on_digits(method, rounds):
-    """A federation on the digits data: what `study` puts together."""
-    scenario = fedloom.scenario("digits", partition="dirichlet", alpha=0.1, clients=5).build(1)
-    streams, data = Streams(1), scenario.train_set
-    blueprint = Blueprint("digits-cnn", data.input_shape, 10, head_bias=method.spec.head_bias)
-    net = blueprint.build(streams)
-    task = Task.of(net, clients=5, num_classes=10, rounds=rounds, local_epochs=1, streams=streams)
-    worker = Worker(method, [net], data, LocalTraining(32, OptimizerSpec(lr=0.05, momentum=0.9)))
-    federation = Federation(method, Serial(worker), [task], scenario, participation=1.0)
-    for _ in range(rounds):
-        federation.step()
-    worker.loaded_nets[0].load(federation.server["model"])
-    with torch.no_grad():
-        test = scenario.test_set
-        return net.eval()(test.gather(torch.arange(len(test)))), test.y
-
-
-@pytest.mark.parametrize("name", ["feddw", "fedprox+dw"])
-@pytest.mark.parametrize("preset", PRESETS)
-def test_on_digits(name, preset):
-    logits, y = on_digits(configured(name, preset), rounds=4)
-    assert logits.isfinite().all()
-    assert float((logits.argmax(1) == y).float().mean()) > 0.15

@@ -18,7 +18,6 @@ from fedloom.methods.parts.consistency import (
     class_relations,
     gram_linearised,
     inconsistency,
-    next_soft_labels,
     softmax_linearised,
 )
 from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, world
@@ -114,21 +113,6 @@ def test_global_soft_labels(preset, options, rounds, entry):
     server = served(preset, rounds, **options)
     assert server["soft_labels"].held.all()
     assert torch.allclose(server["soft_labels"].values, torch.tensor(SL[entry]), rtol=0, atol=2e-6)
-
-
-def test_global_soft_labels_in_both_precisions(precision):
-    locals_ = [local_sums(precision, k)[:2] for k in range(CLIENTS)]
-    sums, counts = (sum(parts) for parts in zip(*locals_, strict=True))
-    first = ClassTable(torch.eye(CLASSES), torch.ones(CLASSES, dtype=torch.bool))
-    assert SL["inputs"]["initial_global_sl"] == "identity(4)"
-    for rule, entry in (
-        ("keep", "global_all3_keep"),
-        ("uniform", "global_all3_absent_uniform"),
-        ("eye", "global_all3_keep"),
-    ):
-        assert precision.matches(
-            next_soft_labels(ClassTable.from_sums(sums, counts), first, rule, 1.0).values, SL[entry]
-        )
 
 
 def test_weights_as_fedavg(precision):

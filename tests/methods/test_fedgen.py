@@ -10,7 +10,7 @@ from fedloom.methods import METHODS
 from fedloom.methods.contract.phases import Batch
 from fedloom.methods.fedgen import crowding, generated
 from golden_world import GOLDEN, WORLD, golden_run, matches
-from support import TinyBN, after, configured, leaves, world
+from support import TinyBN, after, configured, world
 
 GOLD = GOLDEN["fedgen"]
 ROUNDED = 5e-9 + 1e-10  # half of the golden file's last digit, and the rounding of float64 in our sums
@@ -21,10 +21,6 @@ SMALL = {"noise": 2, "hidden": 4, "server_lr": GOLD["options"]["lr"], "server_st
 
 def exactly(values):
     return torch.tensor(values, dtype=torch.float64)
-
-
-def numbers(record):
-    return sum(tensor.numel() for tensor in leaves(record).values())
 
 
 class Golden(FEDGEN):
@@ -117,14 +113,3 @@ def test_crowding_by_hand():
     noise, z = torch.tensor([[0.0, 0.0], [1.0, 3.0]]), torch.tensor([[0.0], [2.0]])
     assert float(crowding(noise, z)) == pytest.approx(np.exp(-(5 * 2 + 5 * 2) / 4))
     assert float(crowding(noise, torch.zeros(2, 1))) == 1.0
-
-
-def test_what_travels_is_the_formula():
-    """P, the generator and C counts down; P and C counts up."""
-    toy = after(world(configured("fedgen"), LABELS, net=TinyBN), 1)
-    job = toy.job(0, round_=2)
-    entries = sum(value.numel() for value in toy.task.init.values())
-    generator = (32 + 4) * 256 + 256 + 256 * 6 + 6
-    sent = toy.worker.run(job).upload
-    assert numbers(job.payload) == entries + generator + 4
-    assert numbers(sent) - 1 == entries + 4  # the number of samples is a scalar

@@ -58,13 +58,6 @@ def test_rows_stay_unit_and_those_without_data_stay_as_they_are():
     assert not any(torch.equal(rows[c], first[c]) for c in (0, 1, 3))
 
 
-def test_with_rho_1_prototypes_do_not_move():
-    toy = world(configured("fednh", rho=1.0), LABELS)
-    first = toy.federation.server["model"][W]
-    after(toy, 3)
-    assert torch.equal(toy.federation.server["model"][W], first)
-
-
 def test_clients_do_not_train_the_prototypes_even_with_weight_decay():
     decay = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=0.1)
     toy = world(configured("fednh"), LABELS, net=TinyBN, optimizer=decay, engine=Recording)

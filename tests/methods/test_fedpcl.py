@@ -71,18 +71,6 @@ def test_a_client_predicts_among_its_own_classes_and_one_without_means_among_all
         assert {c for c in range(4) if bool((scores[:, c] != UNKNOWN).all())} == classes
 
 
-def test_tables_of_absent_clients_are_kept():
-    toy = world(configured("fedpcl"), LABELS, participation=0.5)
-    for _ in range(3):
-        toy.federation.step()
-    senders = toy.federation.server["senders"].tolist()
-    tables = get_table(toy.federation.server, "tables")
-    assert senders == sorted(toy.federation.states)
-    for place, client in enumerate(senders):
-        own = get_table(toy.federation.states[client], "prototypes")
-        assert torch.equal(tables.values[place], own.values)
-
-
 def test_classes_that_nobody_has_sent_are_reported():
     toy = world(configured("fedpcl"), LABELS)
     toy.federation.step()

@@ -4,25 +4,20 @@ import math
 
 import pytest
 import torch
-from torch.func import functional_call, grad, vmap
 
 import fedloom
-from fedloom.core.records import from_bytes, to_bytes, wire_size
 from fedloom.core.tables import ClassTable
 from fedloom.methods import fedskc
 from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.phases import Batch, OptimizerSpec
-from fedloom.methods.parts.prototypes import client_distances, merge_neighbours, nearest_holders
 from support import (
     CLASSES,
-    Recording,
     Through,
     Tiny,
     TinyBN,
     configured,
     furthest,
     rows_of,
-    same_bits,
     same_tree,
     world,
 )
@@ -99,22 +94,7 @@ def test_a_class_of_one_holder_keeps_its_row_and_one_of_nobody_stays_absent(neig
     assert not c.values[3].any()
 
 
-def test_without_neighbours_knowledge_is_the_plain_mean_of_the_holders():
-    local = random_table(clients=5, seed=2)
-    c = fedskc.global_knowledge(local, 0)
-    for label in range(CLASSES):
-        rows = local.values[local.held[:, label], label]
-        assert torch.allclose(c.values[label], rows.mean(0), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("neighbours", [3, 4, 100])
-def test_with_all_neighbours_every_row_is_the_same(neighbours):
-    local = random_table(held=[[True] * CLASSES] * 4)
-    merged = merge_neighbours(local, nearest_holders(client_distances(local), local.held, neighbours))
-    assert torch.allclose(merged.values, merged.values[:1].expand_as(merged.values), rtol=0, atol=1e-14)
-
-
-@pytest.mark.parametrize("neighbours", [1, 2])
+@pytest.mark.parametrize("neighbours", [0, 1, 2, 9])
 def test_knowledge_against_plain_loops(neighbours):
     local = random_table(clients=6, seed=5)
     c = fedskc.global_knowledge(local, neighbours)
@@ -172,36 +152,6 @@ def test_weights_sum_to_one_and_equal_clients_weigh_the_same(mode):
     same = ClassTable(local.values[:1].expand(5, -1, -1), local.held[:1].expand(5, -1))
     e = fedskc.aggregation_weights(same, fedskc.global_knowledge(same, 1), torch.full_like(samples, 7), mode)
     assert torch.allclose(e, torch.full_like(e, 0.2), rtol=0, atol=1e-15)
-
-
-@pytest.mark.parametrize("mode", ["paper", "share"])
-def test_permuting_clients_permutes_weights(mode):
-    local, order = random_table(clients=4, seed=7), [2, 0, 3, 1]
-    samples = torch.tensor([1.0, 2, 3, 1], dtype=torch.float64)
-    c = fedskc.global_knowledge(local, 4)
-    shuffled = ClassTable(local.values[order], local.held[order])
-    e = fedskc.aggregation_weights(local, c, samples, mode)
-    assert torch.allclose(fedskc.aggregation_weights(shuffled, c, samples[order], mode), e[order], rtol=0, atol=1e-14)
-    assert len({round(float(x), 9) for x in e}) == 4
-
-
-def test_huge_distances_give_finite_weights():
-    local = ClassTable(random_table().values * 1e6, torch.ones(4, CLASSES, dtype=torch.bool))
-    samples = torch.ones(4, dtype=torch.float64)
-    e = fedskc.aggregation_weights(local, fedskc.global_knowledge(local, 1), samples, "paper")
-    assert e.isfinite().all()
-    assert float(e.sum()) == pytest.approx(1, abs=1e-12)
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_permuting_clients_leaves_the_server_as_it_is(preset):
-    method = configured("fedskc", preset)
-    uploads, order = uploads_of(random_table(seed=4)), [3, 1, 0, 2]
-    server = {"model": {"w": torch.ones(5)}, "knowledge": knowledge_table(dtype=torch.float32)}
-    straight = method.aggregate(server, uploads, server_context(method))
-    shuffled = method.aggregate(server, {n: uploads[k] for n, k in enumerate(order)}, server_context(method))
-    assert furthest(straight["model"], shuffled["model"]) < 1e-6
-    assert torch.allclose(straight["knowledge"].values, shuffled["knowledge"].values, rtol=0, atol=1e-6)
 
 
 # -- GPR ---------------------------------------------------------------------------------------------------------------
@@ -379,17 +329,6 @@ def test_samples_of_an_unknown_class_feel_cross_entropy_alone():
     assert torch.equal(torch.autograd.grad(objective.total, logits)[0], expected)
 
 
-@pytest.mark.parametrize("missing", ["mask", "self"])
-def test_no_gradient_reaches_the_knowledge(missing):
-    toy = world(configured("fedskc", "paper", missing_positive=missing), SKEWED, engine=Recording)
-    for _ in range(2):
-        toy.federation.step()
-    consts = toy.method.begin(toy.job(0, round_=3).payload, {}, toy.federation.client_context(0, 3)).consts
-    assert not any(value.requires_grad for value in consts.values() if isinstance(value, torch.Tensor))
-    for done in toy.federation.engine.done:
-        assert not done.upload["knowledge"].values.requires_grad
-
-
 def test_U_takes_no_gradient_unless_asked():
     logits, y = example()
     logits.requires_grad_()
@@ -462,36 +401,6 @@ def test_padded_rows_change_nothing(options):
     assert not nothing[1].any()
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("masked", [False, True])
-def test_stacked_clients_get_the_gradients_of_single_ones(preset, masked):
-    method = configured("fedskc", preset)
-    tables = [knowledge_table(seed) for seed in range(3)]
-    consts = [constants(method, table) for table in tables]
-    nets = [Tiny().double() for _ in range(3)]
-    rng = torch.Generator().manual_seed(1)
-    x, y = torch.randn(3, 6, 5, generator=rng, dtype=torch.float64), torch.arange(18).reshape(3, 6) % CLASSES
-    mask = torch.tensor([[True] * 6, [True] * 4 + [False] * 2, [False] * 6]) if masked else None
-
-    def objective(params, x, y, mask, arrays):
-        class Called:
-            def __call__(self, inputs):
-                return functional_call(nets[0], params, (inputs,))
-
-        return method.loss(Called(), Batch(x, y, mask), {**consts[0], **arrays}).total
-
-    arrays = [{k: v for k, v in c.items() if isinstance(v, torch.Tensor)} for c in consts]
-    params = [{n: p.detach() for n, p in net.named_parameters()} for net in nets]
-    stack = torch.utils._pytree.tree_map
-    stacked = vmap(grad(objective), in_dims=(0, 0, 0, 0 if masked else None, 0))(
-        stack(lambda *t: torch.stack(t), *params), x, y, mask, stack(lambda *t: torch.stack(t), *arrays)
-    )
-    for k in range(3):
-        single = grad(objective)(params[k], x[k], y[k], mask[k] if masked else None, arrays[k])
-        for name, value in single.items():
-            assert torch.allclose(stacked[name][k], value, rtol=1e-9, atol=1e-9)
-
-
 # -- whole rounds ------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("preset", PRESETS)
 @pytest.mark.parametrize("net", [Tiny, TinyBN])
@@ -526,28 +435,6 @@ def test_clients_that_do_not_move_leave_the_model_as_it_was(gda):
         assert furthest(toy.federation.server["model"], toy.task.init) < 1e-7
 
 
-@pytest.mark.parametrize("preset", PRESETS)
-def test_what_travels(preset):
-    """Knowledge of held classes only: at most 4 C^2 bytes and C of mask beside FedAvg's."""
-    toy = world(configured("fedskc", preset), SKEWED, engine=Recording)
-    plain = world(configured("fedavg"), SKEWED, engine=Recording)
-    for _ in range(2):
-        toy.federation.step()
-        plain.federation.step()
-    first, second = toy.federation.engine.jobs[:4], toy.federation.engine.jobs[4:]
-    assert all(set(job.payload) == {"model"} for job in first)
-    for job in second:
-        assert set(job.payload) == {"model", "knowledge"}
-        assert job.payload["knowledge"].held.tolist() == [True, True, True, False]
-    for done, bare in zip(toy.federation.engine.done, plain.federation.engine.done, strict=True):
-        assert set(done.upload) == {"model", "samples", "knowledge"}
-        assert done.state == {}
-        held = len(set(SKEWED[done.client]))
-        extra = wire_size(done.upload) - wire_size(bare.upload)
-        values = 4 * held * CLASSES + CLASSES
-        assert values <= extra < values + 256  # names, shapes, offsets
-
-
 @pytest.mark.parametrize("net", [Tiny, TinyBN])
 @pytest.mark.parametrize("silu", [True, False])
 def test_knowledge_is_of_the_weights_that_travel_with_it(net, silu):
@@ -572,18 +459,6 @@ def test_knowledge_of_the_last_epoch_is_seen_before_the_steps():
     assert torch.allclose(ours, expected, rtol=0, atol=1e-6)
 
 
-def test_a_client_that_joins_late_gets_the_knowledge_of_the_others():
-    toy = world(configured("fedskc", "paper"), SKEWED, participation=0.25, engine=Recording, rounds=8)
-    for _ in range(8):
-        report = toy.federation.step()
-        assert all(math.isfinite(value) for value in report.terms.values())
-    jobs = toy.federation.engine.jobs
-    assert len({job.ctx.client for job in jobs}) > 2
-    newcomers = [job for n, job in enumerate(jobs) if n and job.ctx.client not in {j.ctx.client for j in jobs[:n]}]
-    assert newcomers
-    assert all("knowledge" in job.payload and not job.state for job in newcomers)
-
-
 def test_a_first_round_without_anybody_is_no_obstacle():
     """The first participants have no data: round 2 has no knowledge yet, even with U of the data set."""
     toy = world(configured("fedskc", "paper", scale="dataset"), [[], [0, 1, 0]])
@@ -591,34 +466,6 @@ def test_a_first_round_without_anybody_is_no_obstacle():
     job = toy.job(1, round_=2)
     assert set(job.payload) == set(payload)
     assert set(toy.worker.run(job).terms) == {"ce"}
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-@pytest.mark.parametrize("net", [Tiny, TinyBN])
-def test_rounds_of_the_skewed_world_stay_finite(preset, net):
-    toy = world(configured("fedskc", preset), SKEWED, net=net, epochs=2, participation=0.5)
-    for _ in range(6):
-        report = toy.federation.step()
-        assert all(math.isfinite(value) for value in report.terms.values())
-    server = toy.federation.server
-    assert all(value.isfinite().all() for value in server["model"].values())
-    assert server["knowledge"].values.isfinite().all()
-    assert not server["knowledge"].held[3]
-
-
-def test_server_state_survives_a_round_trip_through_bytes():
-    whole, stored = (world(configured("fedskc", "paper"), SKEWED, net=TinyBN) for _ in range(2))
-    for _ in range(3):
-        whole.federation.step()
-        stored.federation.step()
-        stored.federation.server = from_bytes(to_bytes(stored.federation.server))
-    assert same_bits(whole.federation.server, stored.federation.server)
-    assert "rho" in whole.federation.server
-    assert "rho" not in toy_payload(whole)
-
-
-def toy_payload(toy):
-    return toy.job(0, round_=4).payload
 
 
 def test_presets():
@@ -636,13 +483,3 @@ def test_presets():
     assert (authors.missing_positive, authors.lcl_ramp, authors.knowledge_from) == ("self", 100, "last_epoch")
     assert (authors.gda, authors.gpr, authors.beta, authors.gpr_classes) == ("fedavg", "paper", 0.99, "own")
     assert (sound.tau, sound.scale, sound.gda, sound.gpr) == (0.5, "none", "fedavg", "off")
-
-
-@pytest.mark.parametrize("preset", PRESETS)
-def test_on_digits(preset):
-    """Four rounds of real images, a run like any other."""
-    scenario = fedloom.scenario("digits", partition="dirichlet", alpha=0.1, clients=5)
-    training = {"local_epochs": 1, "batch_size": 32, "optimizer": {"lr": 0.05, "momentum": 0.9}}
-    result = fedloom.run(method="fedskc", preset=preset, scenario=scenario, rounds=4, seed=1, **training)
-    assert math.isfinite(result.numbers["test_loss"])
-    assert preset == "paper" or result.numbers["accuracy"] > 0.15  # the printed GPR shrinks this net too fast

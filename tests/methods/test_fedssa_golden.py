@@ -125,26 +125,6 @@ def test_pooling_of_stored_rows_is_not_the_default():
     assert not STORED.matches(served([[0, 1, 2], [0, 1]])[:, :WIDTH], pooled)
 
 
-@pytest.mark.parametrize(
-    ("clients", "seen", "entry", "bias"),
-    [
-        ([0, 1, 2], True, "W_global_all", "b_global_all"),
-        ([0, 1], True, "W_global_sampled_0_1", "b_global_sampled_0_1"),
-        ([0, 1, 2], False, "W_global_lg_fedavg_all_rows", None),
-    ],
-)
-def test_global_rows_in_both_precisions(precision, clients, seen, entry, bias):
-    inputs = MEAN["inputs"]
-    locals_ = [
-        table(precision, inputs["W_local"][k], inputs["b_local"][k]).keep_classes(mask(k) | torch.tensor(not seen))
-        for k in clients
-    ]
-    before = table(precision, inputs["W_global_prev"], inputs["b_global_prev"])
-    values = ClassTable.stack(locals_).mean_over_clients().fill_missing(before).values
-    assert precision.matches(values[:, :WIDTH], MEAN[entry])
-    assert bias is None or precision.matches(values[:, WIDTH], MEAN[bias])
-
-
 def test_a_row_of_zeros_counts_where_the_mask_says_so(precision):
     trap = MEAN["zero_row_trap"]
     local = trap["W_local_with_client1_row0_zero"]

@@ -1,6 +1,5 @@
 """Every mean of what clients send goes through `Method.reduce`; what is sent is what the declaration says."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -17,7 +16,6 @@ from support import (
     after,
     configured,
     each_preset,
-    furthest,
     handmade,
     same_bits,
     world,
@@ -91,14 +89,6 @@ def test_all_that_the_server_needs_only_the_mean_of_is_reduced(name, options):
     assert {count for *_, count in seen} <= {len(LABELS)}
     plain = after(world(handmade(name, **options), LABELS, net=TinyBN), 3)
     assert same_bits(toy.federation.server, plain.federation.server)
-
-
-@pytest.mark.parametrize(("name", "preset"), each_preset(NAMES))
-def test_in_every_preset_models_are_reduced(name, preset):
-    method, seen = noting(name, preset)
-    after(world(method, LABELS, net=TinyBN), 2)
-    if "model" in method.spec.sends:
-        assert [key for key, *_ in seen].count("model") == 2 * MEANS_A_ROUND.get(name, 1)
 
 
 def test_a_method_may_replace_the_mean():
@@ -190,14 +180,6 @@ def test_what_has_no_mean_is_refused():
     for weights in ([1.0, -1.0], [0.0, 0.0], [1.0]):
         with pytest.raises(ValueError, match="weights"):
             mean_of(ROWS[:2], weights)
-
-
-def test_a_models_mean_is_that_of_its_clients_by_samples():
-    toy = after(world(Method(), LABELS, engine=Recording), 1)
-    trees = [done.upload["model"] for done in toy.federation.engine.done]
-    shares = np.array([len(LABELS[done.client]) for done in toy.federation.engine.done]) / sum(map(len, LABELS))
-    expected = {name: sum(s * t[name].double() for s, t in zip(shares, trees, strict=True)) for name in trees[0]}
-    assert furthest(toy.federation.server["model"], expected) < 1e-7
 
 
 # -- slices ------------------------------------------------------------------------------------------------------------

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from fedloom.core.records import to_bytes, wire_size
+from fedloom.core.records import wire_size
 from fedloom.core.streams import Streams
 from fedloom.data import SOURCES, make_scenario
 from fedloom.data.partitions.partition import PARTITIONS
@@ -154,21 +154,6 @@ def test_clients_that_do_not_exist_or_come_twice_are_refused(wrong):
     assert toy.federation.round == 0
 
 
-def test_a_selection_may_look_at_the_servers_state():
-    class Learns(Method):
-        def select(self, server, count, ctx):
-            return [int(server["next"])]
-
-        def server_init(self, ctx):
-            return super().server_init(ctx) | {"next": 3}
-
-        def aggregate(self, server, uploads, ctx):
-            return super().aggregate(server, uploads, ctx) | {"next": (server["next"] + 1) % 5}
-
-    toy = after(world(Learns(), LABELS), 3)
-    assert [report.participants for report in toy.reports] == [(3,), (4,), (0,)]
-
-
 # -- the closing round -------------------------------------------------------------------------------------------------
 class Heads(Method):
     """The closing round: every client sends its head after one epoch on it alone; the server keeps their mean."""
@@ -251,17 +236,6 @@ def test_its_bytes_steps_and_samples_count():
 def test_every_engine_closes_alike(engine):
     toys = [world(Closes(), LABELS, net=TinyBN, rounds=2, participation=0.6) for _ in range(2)]
     assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
-
-
-def test_a_federation_that_goes_on_closes_too():
-    whole = after(world(Closes(), LABELS, rounds=3, participation=0.6), 3)
-    first, second = (world(Closes(), LABELS, rounds=3, participation=0.6) for _ in range(2))
-    after(first, 2)
-    second.federation.round, second.federation.server = 2, dict(first.federation.server)
-    second.federation.states.update(first.federation.states)
-    after(second, 1)
-    assert to_bytes(second.federation.server) == to_bytes(whole.federation.server)
-    assert dict(second.federation.states) == dict(whole.federation.states)
 
 
 @pytest.fixture
