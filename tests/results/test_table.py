@@ -8,9 +8,10 @@ from dataclasses import replace
 
 import pytest
 
-from fedloom.results.formats import formatted, rows_csv
+from fedloom.results.comparison import Comparison
 from fedloom.results.report import result_table
-from fedloom.results.table import grouped, metric_text
+from fedloom.results.result_tables import metric_text, record
+from fedloom.results.table import grouped
 
 
 def test_runs_that_differ_in_the_seed_only_are_one_row(make_result):
@@ -140,7 +141,7 @@ def test_a_metric_that_a_seed_does_not_define_is_a_mean_over_the_others_and_says
     (row,) = result_table(runs)
     assert (row["metrics"]["auroc"], row["metrics_n"]["auroc"]) == (pytest.approx(0.7), 2)
     assert metric_text(row, "auroc") == "70.0 ± 14.1 (2 of 3 seeds)"  # 0.2 / sqrt(2)
-    assert "70.0 ± 14.1 (2 of 3 seeds)" in formatted(runs, "latex").replace("$\\pm$", "±")
-    assert rows_csv([row]).splitlines()[0].endswith("auroc,auroc_std,auroc_n")
+    assert "70.0 ± 14.1 (2 of 3 seeds)" in Comparison(runs).table("latex").replace("$\\pm$", "±")
+    assert list(record(row))[-3:] == ["auroc", "auroc_std", "auroc_n"]
     (none,) = result_table([tested(0, None)])
     assert metric_text(none, "auroc") == ""

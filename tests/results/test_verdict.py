@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
+from fedloom.results.comparison import Comparison
 from fedloom.results.difference import all_paired
-from fedloom.results.formats import formatted
 from fedloom.results.report import result_table, verdict
 from fedloom.results.verdict import verdicts
 
@@ -205,11 +205,11 @@ def test_the_finding_marks_a_run_whose_last_loss_is_finite(make_result, note):
 
 def test_tables_have_a_column_of_what_diverged(make_result):
     runs = [make_result("fedavg", 0, (0.1, 0.1)), _diverging(make_result("fedsc", 0, (0.1, 0.1)))]
-    markdown, csv = formatted(runs, "markdown"), formatted(runs, "csv")
+    markdown, csv = Comparison(runs).table("markdown"), Comparison(runs).table("csv")
     assert markdown.splitlines()[0].rstrip("| ").endswith("diverged")
     assert markdown.splitlines()[-1].rstrip("| ").endswith("seed 0")
     assert csv.splitlines()[0].endswith(",diverged")
-    assert "diverged" not in formatted(runs[:1], "markdown")
+    assert "diverged" not in Comparison(runs[:1]).table("markdown")
 
 
 def test_training_on_pooled_data_is_named_and_not_ranked(say):

@@ -6,7 +6,7 @@ import pytest
 
 import fedloom as fl
 from fedloom.core.errors import ConfigError
-from fedloom.results.formats import formatted
+from fedloom.results.comparison import Comparison
 from fedloom.results.result import Result
 from fedloom.runs.config.run_config import load, parse
 
@@ -40,14 +40,14 @@ def test_personal_models_of_honest_clients_count_for_success():
 
 
 def test_tables_have_columns_for_attacks_where_there_are_any(results):
-    plain = formatted([results["none"]], "markdown")
-    both = formatted([results["none"], results["flip"], results["sign"]], "markdown")
+    plain = Comparison([results["none"]]).table("markdown")
+    both = Comparison([results["none"], results["flip"], results["sign"]]).table("markdown")
     assert "success" not in plain
     assert "label-flip 0.4" in both
     assert "sign-flip 0.2" in both
     assert f"{100 * results['flip'].numbers['attack']['success']:.1f}" in both
-    assert "attack_success" in formatted([results["flip"]], "csv")
-    assert "attack" not in formatted([results["none"]], "csv")
+    assert "attack_success" in Comparison([results["flip"]]).table("csv")
+    assert "attack" not in Comparison([results["none"]]).table("csv")
 
 
 def test_the_report_says_how_clients_misbehaved(results, tmp_path):

@@ -12,10 +12,8 @@ import fedloom as fl
 from fedloom.cli.terminal import print_comparison, print_result
 from fedloom.methods.wrappers.privacy import epsilon
 from fedloom.results.comparison import Comparison
-from fedloom.results.report.line_charts import chart_rows
-from fedloom.results.report.page_tables import numbers_table
+from fedloom.results.report import write_report
 from fedloom.results.result import Result
-from fedloom.results.table import grouped
 
 
 def shown(print_, *things):
@@ -87,9 +85,9 @@ def test_tables_have_a_column_for_each_figure_that_a_row_has(mixed):
     assert "epsilon" not in Comparison(mixed[:1]).table()
 
 
-def test_the_page_and_the_terminal_show_them(mixed):
+def test_the_page_and_the_terminal_show_them(mixed, tmp_path):
     rows = Comparison(mixed).rows()
-    page = numbers_table(chart_rows(grouped(mixed)), [], {})
+    page = write_report(mixed, tmp_path / "report.html").read_text()
     assert '<th scope="col" class="num">Epsilon</th>' in page
     assert 'data-value="12.345">12.3</td>' in page
     told = shown(print_comparison, rows)

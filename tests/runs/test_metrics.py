@@ -13,7 +13,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.data import from_arrays
 from fedloom.evaluation import METRICS, Predictions
 from fedloom.flower.in_process import run_in_process
-from fedloom.results.formats import formatted
+from fedloom.results.comparison import Comparison
 from fedloom.results.report import write_report
 from fedloom.results.result import Result
 from fedloom.runs.config.run_config import parse
@@ -45,8 +45,8 @@ def test_a_plugin_metric_is_in_files_tables_report_and_over_flower(tmp_path):
     by_client = [row["value"] for row in rows if row["client"] is not None and row["round"] == rows[-1]["round"]]
     assert sum(by_client) / len(by_client) == pytest.approx(value)
 
-    assert f"{value:.3f}" in formatted([result], "markdown")
-    assert "brier_score" in formatted([result], "csv").splitlines()[0].split(",")
+    assert f"{value:.3f}" in Comparison([result]).table("markdown")
+    assert "brier_score" in Comparison([result]).table("csv").splitlines()[0].split(",")
     write_report([result], tmp_path / "report.html")
     assert f"{value:.4f}" in (tmp_path / "report.html").read_text()
 

@@ -8,16 +8,15 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD
-from rich.console import Console
+from rich.console import Console, JustifyMethod
 from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
 from fedloom.core.console import fits, print_table
-from fedloom.core.text import counted, value_text, with_unit
-from fedloom.results.formats import ATTACK_NOTE, optional_columns
-from fedloom.results.report import ResultRow, bytes_text, percent, plus_minus, seconds_text
-from fedloom.results.table import figure_names, figure_text, metric_text
+from fedloom.core.text import bytes_text, counted, percent, value_text, with_unit
+from fedloom.results.group import ResultRow
+from fedloom.results.result_tables import ATTACK_NOTE, metric_text, result_columns
 from fedloom.runs.storage.log import curve, of_protocol
 from fedloom.runs.storage.run_data import SECONDS, RunData
 
@@ -148,32 +147,15 @@ def _in_ascii(console: Console, text: str) -> str:
 def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
     """Methods side by side."""
     table = Table(box=SIMPLE_HEAD, header_style="bold")
-    table.add_column("method", no_wrap=True)
-    table.add_column("preset")
     named = sorted({(row["protocol"], row["select"]) for row in rows})
     several = len({protocol for protocol, _ in named}) > 1
-    if several:
-        table.add_column("protocol", no_wrap=True)
-    figures = figure_names(rows)
-    for column in ("n", "accuracy %", "best val %", "up", "down", "time", *figures):
-        table.add_column(column, justify="right", no_wrap=True)
-    optional = [column for column in optional_columns(rows) if column[0] not in map(with_unit, _BELOW)]
-    for heading, number, _ in optional:
-        table.add_column(heading, justify="right" if number else "left", no_wrap=True)
+    hidden = {"select", *map(with_unit, _BELOW), *(() if several else ("protocol",))}
+    columns = [column for column in result_columns(rows) if column.heading not in hidden]
+    for column in columns:
+        justify: JustifyMethod = "left" if column.number is None else "right"
+        table.add_column(column.heading, justify=justify, no_wrap=column.heading != "preset")
     for row in rows:
-        table.add_row(
-            Text(row["label"]),
-            Text(row["preset"]),
-            *([row["protocol"]] if several else []),
-            str(row["n"]),
-            _in_ascii(console, plus_minus(row["accuracy"], row["std"])),
-            "" if row["best_val"] is None else percent(row["best_val"]),
-            bytes_text(row["bytes_up"]),
-            bytes_text(row["bytes_down"]),
-            seconds_text(row["seconds"]),
-            *(figure_text(row, name) for name in figures),
-            *(_in_ascii(console, text(row)) for _, _, text in optional),
-        )
+        table.add_row(*(Text(_in_ascii(console, column.text(row))) for column in columns))
     print_table(console, table)
     selects = sorted({select for _, select in named})
     protocols = "; ".join(f"protocol {protocol}, round selected: {select}" for protocol, select in named)

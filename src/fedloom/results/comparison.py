@@ -13,14 +13,14 @@ from fedloom.core.files import expand_home
 from fedloom.core.text import counted
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import Paired, all_paired
-from fedloom.results.fairness import formatted_fairness
-from fedloom.results.formats import formatted_costs, formatted_targets
+from fedloom.results.fairness import fairness_table
 from fedloom.results.group import ResultRow, selected_accuracies
-from fedloom.results.paper_table import Tabular, frame
-from fedloom.results.result import Result, Summary, comparison_summary
+from fedloom.results.result import Result, Summary, Tabular, comparison_summary
+from fedloom.results.result_tables import cost_table, target_table
 from fedloom.results.table import grouped, not_offered_notes, result_table
 from fedloom.results.table_notes import run_notes
-from fedloom.results.unseen_tables import formatted_left_out, formatted_newcomers
+from fedloom.results.tables import Table, frame
+from fedloom.results.unseen_tables import left_out_table, newcomer_table
 from fedloom.results.verdict import BASELINE, verdict
 from fedloom.runs.storage.finished_runs import STUDY_FILE, refuse_mixed_results, refuse_none, search_runs, tuned_notes
 from fedloom.runs.storage.run_data import RunData
@@ -122,7 +122,7 @@ class Comparison(Tabular):
         Means are over the seeds that reached it. Raises `ConfigError` for an unknown format or a wrong target.
         """
         targets = [target] if isinstance(target, float | int) else target
-        return formatted_targets(self.results, targets, format)
+        return target_table(self.results, targets).formatted(format)
 
     def cost_table(self, format: str = "markdown") -> str:
         """Return a client's time for a local epoch, in ms and as a multiple of FedAvg's, and FLOPs and bytes of a run,
@@ -131,7 +131,7 @@ class Comparison(Tabular):
         Means are over seeds. Times compare only if all runs used one machine and one engine. Raises `ConfigError` for
         an unknown format.
         """
-        return formatted_costs(self.results, format)
+        return cost_table(self.results).formatted(format)
 
     def fairness_table(self, format: str = "markdown") -> str:
         """Return how accuracy spreads over clients, and how many clients are worse off than with local training or
@@ -140,7 +140,7 @@ class Comparison(Tabular):
         Means are over seeds; runs whose protocol tests no single clients are left out. Raises `ConfigError` for an
         unknown format.
         """
-        return formatted_fairness(grouped(self.results), format)
+        return _text(fairness_table(grouped(self.results)), format)
 
     def domain_table(self, format: str = "markdown") -> str:
         """Return the accuracy on each domain that runs left out of their training, and the mean over domains, as text.
@@ -148,7 +148,7 @@ class Comparison(Tabular):
         Args:
             format: "markdown", "latex" or "csv".
         """
-        return formatted_left_out(grouped(self.results), format)
+        return _text(left_out_table(grouped(self.results)), format)
 
     def newcomer_table(self, format: str = "markdown") -> str:
         """Return the accuracy on clients that never trained, by method and by how they were served, as text.
@@ -158,7 +158,7 @@ class Comparison(Tabular):
         Args:
             format: "markdown", "latex" or "csv".
         """
-        return formatted_newcomers(grouped(self.results), format)
+        return _text(newcomer_table(grouped(self.results)), format)
 
     def clients_to_pandas(self) -> pandas.DataFrame:
         """Return one row for each run and client: label, method, seed, protocol, client, and accuracy at the selected
@@ -265,3 +265,8 @@ class Comparison(Tabular):
         named |= {"seed": numbers["seed"], "protocol": row["protocol"], "select": row["select"], **row["setting"]}
         outcome: dict[str, Any] = {key: numbers[key] for key in _COLUMNS} | {"seconds": numbers["seconds"]["total"]}
         return {**named, **outcome, **numbers.get("figures", {})}
+
+
+def _text(table: Table, format: str) -> str:
+    """Return a table as text; nothing where it has no rows."""
+    return table.formatted(format) if table.rows else ""

@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from fedloom.core.text import counts_text, percent
 from fedloom.results.comparability import same_setting
-from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
 from fedloom.results.group import Group, selected_accuracies
+from fedloom.results.tables import Column, Table, diverged_field, label_with_notes, or_dash
 
 _BySeed: TypeAlias = Mapping[int, Mapping[int, float]]  # accuracy by seed and client
 _EDGE = 0.1  # share of the clients that are the worst, or the best
@@ -197,21 +197,12 @@ def _foreign(own: _BySeed, others: _BySeed) -> tuple[float | None, float | None]
 
 def mean_fairness(measured: Sequence[Fairness]) -> Fairness:
     """Return the mean of each figure over seeds; Jain's index over those where it is defined."""
-    jains = [found.jain for found in measured if found.jain is not None]
-
-    def mean_of(name: str) -> float:
-        return fmean(getattr(found, name) for found in measured)
-
-    return Fairness(
-        mean([found.clients for found in measured]),
-        mean_of("mean"),
-        mean_of("std"),
-        mean_of("worst10"),
-        mean_of("best10"),
-        mean_of("gap"),
-        mean_of("gap10"),
-        fmean(jains) if jains else None,
-    )
+    defined: dict[str, list[Any]] = {
+        name: [value for found in measured if (value := getattr(found, name)) is not None]
+        for name in Fairness.__slots__
+    }
+    clients = mean(defined.pop("clients"))  # stays a whole number where all seeds have as many
+    return Fairness(clients, **{name: fmean(values) if values else None for name, values in defined.items()})  # type: ignore[arg-type]  # only Jain's index may be None
 
 
 def _mean_shares(ours: _BySeed, theirs: _BySeed) -> ClientShares | None:
@@ -219,83 +210,79 @@ def _mean_shares(ours: _BySeed, theirs: _BySeed) -> ClientShares | None:
     shares = [found for found in by_seed if found is not None]
     if not shares:
         return None
-    compared = tuple(n for found in shares for n in found.compared)
-
-    def mean_of(name: str) -> float:
-        return fmean(getattr(found, name) for found in shares)
-
-    return ClientShares(mean_of("worse"), mean_of("equal"), mean_of("better"), mean_of("worse_clients"), compared)
+    names = ("worse", "equal", "better", "worse_clients")
+    worse, equal, better, clients = (fmean(getattr(found, name) for found in shares) for name in names)
+    return ClientShares(worse, equal, better, clients, tuple(n for found in shares for n in found.compared))
 
 
-def fairness_numbers(row: FairnessRow) -> dict[str, Any]:
-    """Return a row as plain numbers, without the shares against references that did not run."""
-    found = row.fairness
-    numbers: dict[str, Any] = {"label": row.label, "protocol": row.protocol, "seeds": row.seeds}
-    numbers |= {name: getattr(found, name) for name in Fairness.__slots__}
+def _record(row: FairnessRow) -> dict[str, Any]:
+    """Return a row as plain values, without the shares against references that did not run."""
+    record: dict[str, Any] = {"label": row.label, "protocol": row.protocol, "seeds": row.seeds}
+    record |= {name: getattr(row.fairness, name) for name in Fairness.__slots__}
     for name, shares in row.against.items():
         kinds = ("worse", "equal", "better")
-        numbers |= {f"{kind}_than_{name.lower().replace(' ', '_')}": getattr(shares, kind) for kind in kinds}
-    numbers |= {} if row.foreign is None else {"foreign": row.foreign, "drop": row.drop}
-    numbers |= {"smallest_test": row.smallest, "median_test": row.median}
-    return numbers | diverged_field(row.diverged)
+        record |= {f"{kind}_than_{name.lower().replace(' ', '_')}": getattr(shares, kind) for kind in kinds}
+    record |= {} if row.foreign is None else {"foreign": row.foreign, "drop": row.drop}
+    record |= {"smallest_test": row.smallest, "median_test": row.median}
+    return record | diverged_field(row.diverged)
 
 
-def fairness_columns(rows: Sequence[FairnessRow]) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns and the texts of the rows, for people: percent, clients as k of N."""
-    named = dict.fromkeys(name for row in rows for name in row.against if name != ITS_GLOBAL)
-    references = [name for name in REFERENCES if name in named]
-    references += [name for name in named if name not in REFERENCES]
-    references += [ITS_GLOBAL] if any(ITS_GLOBAL in row.against for row in rows) else []
-    has_foreign = any(row.foreign is not None for row in rows)
-    sized = any(row.smallest is not None for row in rows)
-    several = len({row.protocol for row in rows}) > 1
-    names = [
-        "method",
-        *(["protocol"] if several else []),
-        "mean %",
-        "std",
-        "worst 10 %",
-        "best 10 %",
-        "best to worst",
-        "Jain",
-    ]
-    names += ["on others' data %", "drop"] if has_foreign else []
-    names += [f"worse than {name}" for name in references] + (["test samples, least / median"] if sized else [])
-    texts = []
-    for row in rows:
-        found = row.fairness
-        shown = (found.mean, found.std, found.worst10, found.best10, found.gap)
-        cells = [
-            label_with_notes(row.label, None, row.diverged),
-            *([row.protocol] if several else []),
-            *map(percent, shown),
-            "–" if found.jain is None else f"{found.jain:.3f}",
-        ]
-        if has_foreign:
-            cells += ["–" if value is None else percent(value) for value in (row.foreign, row.drop)]
-        for name in references:
-            shares = row.against.get(name)
-            if shares is None:
-                cells.append("–")
-            else:  # "1.3 of 18", or "2.5 of 17 to 18" where seeds differ
-                cells.append(f"{_number_text(shares.worse_clients)} of {counts_text(shares.compared)}")
-        if sized:
-            cells.append("–" if row.smallest is None else f"{row.smallest:,} / {_number_text(row.median or 0.0)}")
-        texts.append(cells)
-    return names, texts
+_CAPTION = (
+    "Accuracy over clients, means over seeds: std over all clients, means of the worst and best tenth, Jain's index "
+    "(1: all alike), and clients that are strictly worse than with the same seed's reference."
+)
+_SHARES = {
+    "mean %": "mean",
+    "std": "std",
+    "worst 10 %": "worst10",
+    "best 10 %": "best10",
+    "best to worst": "gap",
+}
+
+
+def fairness_table(groups: Sequence[Group]) -> Table:
+    """Return the fairness of all groups that test single clients: percent for people, clients as k of N."""
+    rows = fairness_rows(groups)
+    named = dict.fromkeys(name for row in rows for name in row.against)
+    # FedAvg and local training come first, the run's own global model last.
+    known = {name: place for place, name in enumerate((*REFERENCES, None, ITS_GLOBAL))}
+    references = sorted(named, key=lambda name: known.get(name, known[None]))
+    columns: list[Column[FairnessRow]] = [Column("method", lambda row: label_with_notes(row.label, None, row.diverged))]
+    if len({row.protocol for row in rows}) > 1:
+        columns.append(Column("protocol", lambda row: row.protocol))
+    columns += [_share(heading, name) for heading, name in _SHARES.items()]
+    columns.append(Column("Jain", lambda row: or_dash(row.fairness.jain, "{:.3f}".format), lambda r: r.fairness.jain))
+    if any(row.foreign is not None for row in rows):
+        columns.append(Column("on others' data %", lambda row: or_dash(row.foreign, percent), lambda row: row.foreign))
+        columns.append(Column("drop", lambda row: or_dash(row.drop, percent), lambda row: row.drop))
+    columns += map(_worse_than, references)
+    if any(row.smallest is not None for row in rows):
+        columns.append(Column("test samples, least / median", _sizes, lambda row: row.smallest))
+    records = [_record(row) for row in rows]
+    return Table.of("fairness", _CAPTION, columns, rows, records=records, title="Accuracy over clients")
+
+
+def _share(heading: str, name: str) -> Column[FairnessRow]:
+    def value(row: FairnessRow) -> float:
+        return float(getattr(row.fairness, name))
+
+    return Column(heading, lambda row: percent(value(row)), value)
+
+
+def _worse_than(name: str) -> Column[FairnessRow]:
+    def text(row: FairnessRow) -> str:  # "1.3 of 18", or "2.5 of 17 to 18" where seeds differ
+        shares = row.against.get(name)
+        return "–" if shares is None else f"{_number_text(shares.worse_clients)} of {counts_text(shares.compared)}"
+
+    def number(row: FairnessRow) -> float | None:
+        return row.against[name].worse_clients if name in row.against else None
+
+    return Column(f"worse than {name}", text, number)
+
+
+def _sizes(row: FairnessRow) -> str:
+    return "–" if row.smallest is None else f"{row.smallest:,} / {_number_text(row.median or 0.0)}"
 
 
 def _number_text(value: float) -> str:
     return f"{value:,.1f}".removesuffix(".0")
-
-
-def formatted_fairness(groups: Sequence[Group], format: str) -> str:
-    """Return the fairness of all groups as text in markdown, latex, html or csv; empty if no run tests clients."""
-    rows = fairness_rows(groups)
-    if format == "csv":
-        return as_csv([fairness_numbers(row) for row in rows])
-    if not rows:
-        return ""
-    names, texts = fairness_columns(rows)
-    numeric = [name not in ("method", "protocol") for name in names]
-    return text_table(texts, names, numeric, format, "Accuracy over clients")

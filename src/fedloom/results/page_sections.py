@@ -7,39 +7,12 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedloom.core.text import counted, listed, seeds_text
+from fedloom.results.tables import Cell, Table
 
 if TYPE_CHECKING:
     from fedloom.runs.studies.outcome import Outcome
     from fedloom.runs.studies.plan import Cell as Planned
     from fedloom.runs.studies.plan import StudyPlan
-
-Cell: TypeAlias = str | tuple[str, float | None]
-
-
-@dataclass(frozen=True, slots=True)
-class SectionTable:
-    """A table. `name`: its id within the section; `heads`: number of leading cells that name a row. `folds`: whether it
-    opens on a click only.
-
-    A cell of a numeric column is a pair of its text and the number to sort by, or None.
-    """
-
-    name: str
-    caption: str
-    columns: tuple[str, ...]
-    rows: list[list[Cell]]
-    heads: int = 1
-    folds: bool = False
-
-    @property
-    def numeric(self) -> list[bool]:
-        """Return for each column whether it is numeric."""
-        return [all(isinstance(row[k], tuple) for row in self.rows) for k in range(len(self.columns))]
-
-    @property
-    def texts(self) -> list[list[str]]:
-        """Return the texts of all cells, row by row."""
-        return [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in self.rows]
 
 
 @dataclass(frozen=True, slots=True)
@@ -63,7 +36,7 @@ class SectionPicture:
     description: str
 
 
-Block: TypeAlias = str | list[str] | SectionTable | SectionPicture
+Block: TypeAlias = str | list[str] | Table | SectionPicture
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,9 +69,7 @@ def progress(study: StudyPlan, ended: Outcome) -> PageSection:
         if name not in untouched
     ]
     caption = "Seeds of each row. Not run yet is also what another process works on. The same command tries again."
-    sheet = SectionTable(
-        "rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows, folds=not failed
-    )
+    sheet = Table("rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows, folds=not failed)
     blocks: list[Block] = [f"{summary}.", sheet]
     if untouched:
         blocks.append(f"Rows of which no seed was run yet: {listed(untouched)}.")

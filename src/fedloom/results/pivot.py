@@ -4,19 +4,20 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
+from typing import Any
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import listed
 from fedloom.results.best_rows import best_rows, differences_against
 from fedloom.results.comparability import panel_titles, row_names
 from fedloom.results.difference import LEVEL, Difference
-from fedloom.results.formats import diverged_field
 from fedloom.results.group import Group, mean_std
-from fedloom.results.paper_table import PaperTable, ValueCell, ValueColumn
 from fedloom.results.table import grouped, protocols_of, settings_of
 from fedloom.results.table_notes import TableMeasure, Units, comparison_notes, notes_of, table_measure
+from fedloom.results.tables import Cell, Table, diverged_field
 from fedloom.runs.storage.run_data import RunData
 
 NAMED = ("method", "setting", "preset", "protocol", "select")
@@ -136,7 +137,7 @@ class PivotLayout:
     p_value: bool = False
 
 
-def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", label: str = "") -> PaperTable:
+def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", label: str = "") -> Table:
     """Return the means over seeds as a table of rows and columns.
 
     Bold are the best method of each setting and those that the one rule does not tell apart from it.
@@ -159,23 +160,37 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
     measures = [table_measure(name, groups, layout.units) for name in dict.fromkeys(layout.cells)]
     titles = panel_titles([group.row for group in groups], row_names([group.row for group in groups]))
     blocks = [_Block(measure, groups, titles, layout, keys) for measure in measures]
-    upper, rows = _ordered(key for _, key in at), _ordered(key for key, _ in at)
-    names = short_keys((*row_keys, *column_keys))
+    upper, lines = _ordered(key for _, key in at), _ordered(key for key, _ in at)
+    names, heads = short_keys((*row_keys, *column_keys)), len(row_keys)
     settings = [", ".join(map(partial(_heading, names), column_keys, key)) for key in upper]
-    columns = [ValueColumn(setting, words) for setting in settings for block in blocks for words in block.headings()]
-    body: list[tuple[list[str], list[ValueCell | None]]] = []
-    for row in rows:
-        cells: list[ValueCell | None] = []
-        for key in upper:
-            for block in blocks:
-                cells += block.cells(at.get((row, key)))
-        body.append((list(row), cells))
+    columns = [(setting, words) for setting in settings for block in blocks for words in block.headings()]
+    rows, records, bold = list[list[Cell]](), list[dict[str, Any]](), set[tuple[int, int]]()
+    for r, line in enumerate(lines):
+        values = [value for key in upper for block in blocks for value in block.values(at.get((line, key)))]
+        rows.append([*line, *((value.text, value.numbers.get("")) for value in values)])
+        bold |= {(r, heads + c) for c, value in enumerate(values) if value.bold}
+        records.append(dict(zip((names[key] for key in row_keys), line, strict=True)))
+        for column, value in zip(columns, values, strict=True):
+            words = ", ".join(filter(None, column))
+            records[-1] |= {f"{words} {ending}".rstrip(): number for ending, number in value.numbers.items()}
     scores = listed(measure.words for measure in measures)
     title = caption or f"{scores[:1].upper()}{scores[1:]} by {' and '.join(names.values())}"
     best = [block.best for block in blocks]
     notes = notes_of(groups, measures, best, layout.against if _differs(layout) else "")
     notes += comparison_notes(groups, titles, measures, best, keys.places(row_keys, column_keys))
-    return PaperTable([names[key] for key in row_keys], columns, body, title, label_of(label or "results"), notes)
+    return Table(
+        "pivot",
+        "",
+        [*(names[key] for key in row_keys), *(words for _, words in columns)],
+        rows,
+        heads,
+        records=records,
+        title=title,
+        label=label_of(label or "results"),
+        notes=notes,
+        bold=bold,
+        above=[*[""] * heads, *(setting for setting, _ in columns)],
+    )
 
 
 def default_columns(results: Sequence[RunData]) -> tuple[str, ...]:
@@ -205,6 +220,18 @@ def label_of(name: str) -> str:
     return plain if ":" in plain else f"tab:{plain}"
 
 
+@dataclass(frozen=True, slots=True)
+class _Value:
+    """A value as text, and as numbers for programs, by the ending of their column's name."""
+
+    text: str
+    numbers: Mapping[str, Any]
+    bold: bool = False
+
+
+_NONE = _Value("–", {})
+
+
 class _Block:
     """The columns of one measure in one setting: its means, and the differences that are wanted."""
 
@@ -227,59 +254,47 @@ class _Block:
 
     def headings(self) -> list[str]:
         """Return the headings of the block's columns."""
-        words = [self._measure.words]
-        if self._measure.tested:
-            if self._layout.interval:
-                words.append(f"over {self._layout.against} [{100 * LEVEL:.0f} %]")
-            if self._layout.p_value:
-                words.append("p")
-        return words
+        interval = [f"over {self._layout.against} [{100 * LEVEL:.0f} %]"] if self._layout.interval else []
+        p_value = ["p"] if self._layout.p_value else []
+        return [self._measure.words, *(interval + p_value if self._measure.tested else [])]
 
-    def cells(self, index: int | None) -> list[ValueCell | None]:
-        """Return the block's cells of a group; None for no run."""
+    def values(self, index: int | None) -> list[_Value]:
+        """Return the block's values of a group; None for no run."""
         count = len(self.headings())
         if index is None or not self._measure.defined(index):
-            return [None] * count
-        outcome = self._differences.get(index)
-        cells: list[ValueCell | None] = [self._mean(index)]
+            return [_NONE] * count
+        values, outcome = [self._mean(index)], self._differences.get(index)
         if count > 1 and self._layout.interval:
-            cells.append(None if outcome is None else self._interval(outcome))
+            values.append(_NONE if outcome is None else self._interval(outcome))
         if count > 1 and self._layout.p_value:
             holm = None if outcome is None else outcome.holm
-            cells.append(None if holm is None else ValueCell(_p_text(holm), {"": holm}))
-        return cells
+            values.append(_NONE if holm is None else _Value("<0.001" if holm < 0.001 else f"{holm:.3f}", {"": holm}))
+        return values
 
-    def _mean(self, index: int) -> ValueCell:
+    def _mean(self, index: int) -> _Value:
         values, row = self._measure.defined(index), self._groups[index].row
         if row["diverged"] and self._measure.tested:
-            return ValueCell("diverged", {"": None, **diverged_field(row["diverged"])})
+            return _Value("diverged", {"": None, **diverged_field(row["diverged"])})
         mean, std = mean_std([self._measure.scale * value for value in values])
-        numbers: dict[str, float | int | str | None] = {"": mean}
+        numbers: dict[str, Any] = {"": mean}
         if self._measure.tested:
             numbers |= {"std": std, "n": len(values), "bold": int(index in self.best)}
         text = self._measure.text(index)
         if self._measure.tested and self._counts_vary and len(values) == row["n"]:  # else the text says it
             text += f" (n = {row['n']})"
-        return ValueCell(text, numbers, index in self.best)
+        return _Value(text, numbers, index in self.best)
 
-    def _interval(self, outcome: Difference) -> ValueCell:
+    def _interval(self, outcome: Difference) -> _Value:
         scale, decimals = self._measure.scale, self._measure.decimals
-        numbers: dict[str, float | int | str | None] = {"": scale * outcome.mean}
-        for ending, bound in (("low", outcome.low), ("high", outcome.high)):
-            numbers[ending] = None if bound is None else scale * bound
-        numbers["n"] = outcome.n
+        low, high = (None if bound is None else scale * bound for bound in (outcome.low, outcome.high))
         text = f"{scale * outcome.mean:+.{decimals}f}"
         text += "" if outcome.low is None else f" [{outcome.interval_text(scale, decimals)}]"
         text += f" (n = {outcome.n})" if self._pairs_vary else ""
-        return ValueCell(text, numbers)
+        return _Value(text, {"": scale * outcome.mean, "low": low, "high": high, "n": outcome.n})
 
 
 def _differs(layout: PivotLayout) -> bool:
     return layout.interval or layout.p_value
-
-
-def _p_text(p: float) -> str:
-    return "<0.001" if p < 0.001 else f"{p:.3f}"
 
 
 def _heading(names: Mapping[str, str], key: str, value: str) -> str:
@@ -295,8 +310,6 @@ def _ordered(keys: Iterable[tuple[str, ...]]) -> list[tuple[str, ...]]:
 
 
 def _ranks(parts: list[str]) -> dict[str, int]:
-    try:
+    with suppress(ValueError):  # words stay in their order
         parts = sorted(parts, key=float)
-    except ValueError:
-        return {part: rank for rank, part in enumerate(parts)}
     return {part: rank for rank, part in enumerate(parts)}

@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
-from tabulate import tabulate
-
 from fedloom.core.errors import printable
 from fedloom.core.text import counted, percent
-from fedloom.results.formats import columns_for, text_table
 from fedloom.results.group import ResultRow
-from fedloom.results.paper_table import Tabular, frame
+from fedloom.results.result_tables import result_columns, results_table
+from fedloom.results.tables import Cell, Record, Table, frame
 from fedloom.runs.storage.log import RoundSelection
 from fedloom.runs.storage.run_data import RunData
 
@@ -30,40 +28,26 @@ if TYPE_CHECKING:
 
 _KEYS = ("method", "preset", "seed", "protocol", "select", "accuracy", "best_val_accuracy", "rounds")
 _SHARES = {"accuracy": "accuracy %", "best_val_accuracy": "best val %"}
-_LEFT_ALIGNED = {"method", "preset", "protocol", "select", "cell", "state"}
 _COMPARED = {"method", "preset", "n", "up", "down", "time", "diverged", "attack", "success %", *_SHARES.values()}
 
 
-class Summary(list[Mapping[str, Any]]):
+class Summary(list[Record]):
     """Rows of plain values, for `pandas.DataFrame` too. `print` shows them as a table, and so does a notebook.
 
     notes: sentences below the table.
     """
 
-    def __init__(
-        self,
-        rows: Iterable[Mapping[str, Any]],
-        columns: Sequence[str],
-        cells: Sequence[Sequence[str]],
-        notes: Sequence[str] = (),
-    ) -> None:
-        super().__init__(rows)
-        self._columns, self._cells, self.notes = list(columns), [list(row) for row in cells], list(notes)
+    def __init__(self, table: Table, notes: Sequence[str] = ()) -> None:
+        super().__init__(table.records or ())
+        self._table, self.notes = table, list(notes)
 
     def __repr__(self) -> str:
-        cells = [[printable(cell) for cell in row] for row in self._cells]
-        align = self._align() if cells else None
-        table = tabulate(cells, self._columns, "simple", colalign=align, disable_numparse=True)
-        return "\n".join([table, *map(printable, self.notes)])
+        return "\n".join([printable(self._table.formatted("text"), keep_lines=True), *map(printable, self.notes)])
 
     __str__ = __repr__
 
     def _repr_html_(self) -> str:
-        table = text_table(self._cells, self._columns, [side == "right" for side in self._align()], "html")
-        return table + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
-
-    def _align(self) -> list[str]:
-        return ["left" if column in _LEFT_ALIGNED else "right" for column in self._columns]
+        return self._table.formatted("html") + "".join(f"<p>{html.escape(note)}</p>" for note in self.notes)
 
 
 def summary_rows(run: RunData) -> list[dict[str, Any]]:
@@ -75,12 +59,13 @@ def summary_rows(run: RunData) -> list[dict[str, Any]]:
 
 def run_summary(run: RunData) -> Summary:
     """Return the summary of one run; its notes say where the run ended early and what its diagnostics found."""
-    rows, numbers = summary_rows(run), run.numbers
-    columns = [_SHARES.get(key, key) for key in rows[0]]
-    cells = [[_text(key, value) for key, value in row.items()] for row in rows]
+    records, numbers = summary_rows(run), run.numbers
+    cells = [[_cell(key, value) for key, value in record.items()] for record in records]
     stopped = numbers.get("stopped")
     notes = [f"stopped after round {stopped['round']}: {stopped['reason']}"] if stopped else []
-    return Summary(rows, columns, cells, notes + [f"note: {message}" for message in numbers["degenerate"]])
+    notes += [f"note: {message}" for message in numbers["degenerate"]]
+    columns = [_SHARES.get(key, key) for key in records[0]]
+    return Summary(Table("summary", "", columns, cells, records=records), notes)
 
 
 def comparison_summary(rows: Sequence[ResultRow], verdict: str) -> Summary:
@@ -90,24 +75,41 @@ def comparison_summary(rows: Sequence[ResultRow], verdict: str) -> Summary:
         rows: the rows of its table.
         verdict: the finding of the comparison, in words.
     """
-    columns: dict[str, Callable[[ResultRow], str]] = {name: text for name, _, text in columns_for(rows)}
     several = {"protocol"} if len({row["protocol"] for row in rows}) > 1 else set()
-    shown = {name: text for name, text in columns.items() if name in _COMPARED | several}
-    cells = [[text(row) for text in shown.values()] for row in rows]
+    shown = [column for column in result_columns(rows) if column.heading in _COMPARED | several]
     measured = sorted({f"protocol {row['protocol']}, round selected: {row['select']}" for row in rows})
     if several and len({row["select"] for row in rows}) == 1:
         measured = [f"round selected: {rows[0]['select']}"]
     notes = [f"accuracy: mean ± sample std over n seeds; {'; '.join(measured)}", verdict] if rows else []
     notes += [f"{row['label']}: {note}" for row in rows for note in (*row["stopped"], *row["degenerate"])]
-    return Summary([dict(row) for row in rows], list(shown), cells, notes)
+    return Summary(Table.of("summary", "", shown, rows, records=[dict(row) for row in rows]), notes)
 
 
-def _text(key: str, value: Any) -> str:
-    if value is None:
-        return "–"
-    if key in _SHARES:
-        return percent(value)
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
+def _cell(key: str, value: Any) -> Cell:
+    if isinstance(value, str):
+        return value
+    text = "–" if value is None else percent(value) if key in _SHARES else value
+    return (f"{text:.4g}" if isinstance(text, float) else str(text)), value
+
+
+class Tabular:
+    """Add tables to a class with finished runs."""
+
+    __slots__ = ()
+
+    def _runs(self) -> Sequence[RunData]:
+        raise NotImplementedError
+
+    def table(self, format: str = "markdown") -> str:
+        """Return one row for each group of runs that differ in the seed only, as text in "markdown", "latex" or "csv".
+
+        markdown and latex: accuracy in percent, mean ± sample standard deviation over n seeds; bytes and time per run.
+        csv: plain numbers, accuracies as shares in [0, 1], bytes, seconds. Raises `ConfigError` for another format.
+        """
+        return results_table(self._runs(), with_notes=format == "latex").formatted(format)
+
+    def _repr_html_(self) -> str:
+        return self.table("html")
 
 
 @dataclass(frozen=True, slots=True, repr=False)

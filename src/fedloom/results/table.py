@@ -11,7 +11,7 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any
 
-from fedloom.core.text import distinct_notes, flat, listed, number_text, seeds_share
+from fedloom.core.text import distinct_notes, flat, listed
 from fedloom.results.comparability import OWN_COLUMNS, key_words, own_prefixes, setting_keys
 from fedloom.results.difference import STEP
 from fedloom.results.group import MAIN_PROTOCOL, Group, ResultRow, mean_std
@@ -307,31 +307,3 @@ def _largest(figures: Sequence[Mapping[str, float | None]]) -> dict[str, float]:
     ]
     names = dict.fromkeys(name for finite_figures in finite for name in finite_figures)
     return {name: max(finite_figures[name] for finite_figures in finite if name in finite_figures) for name in names}
-
-
-def figure_names(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the names of all figures that some row has, sorted."""
-    return sorted({name for row in rows for name in row["figures"]})
-
-
-def metric_names(rows: Sequence[ResultRow]) -> list[str]:
-    """Return the names of all metrics but accuracy that some row has, sorted: a summary on disk is."""
-    return sorted({name for row in rows for name in row["metrics"]} - {"accuracy"})
-
-
-def metric_text(row: ResultRow, name: str) -> str:
-    """Return a metric in its unit (`core.units`), with its spread over seeds; empty if the row has none.
-
-    Where a seed does not define it, as AUROC where one class is tested, the number of seeds that do follows.
-    """
-    if name not in row["metrics"]:
-        return ""
-    mean, std = row["metrics"][name], row["metrics_std"][name]
-    text = number_text(name, mean)
-    text = text if std is None else f"{text} ± {number_text(name, std)}"
-    return text + seeds_share(row["metrics_n"][name], row["n"])
-
-
-def figure_text(row: ResultRow, name: str) -> str:
-    """Return a figure with three digits; empty if the row has none."""
-    return f"{row['figures'][name]:.3g}" if name in row["figures"] else ""

@@ -9,8 +9,8 @@ from typing import Any
 
 from fedloom.core.text import percent, plus_minus
 from fedloom.results.fairness import Fairness, fairness, mean_fairness
-from fedloom.results.formats import as_csv, diverged_field, label_with_notes, text_table
 from fedloom.results.group import Group, mean_std
+from fedloom.results.tables import Column, Table, diverged_field, label_with_notes, or_dash
 from fedloom.runs.storage.run_data import RunData
 
 _KEY = "scenario.held_out.domain"
@@ -93,36 +93,34 @@ def _left_out_row(by_domain: dict[str, Group], all_domains: Collection[str]) -> 
     return LeftOutRow("/".join(filter(None, (setting, name))), domains, mean, std, len(seeds), note, diverged)
 
 
-def formatted_left_out(groups: Sequence[Group], format: str) -> str:
-    """Return accuracy on each left-out domain, and the mean, as text; empty if no run left one out.
-
-    groups: groups of runs; those without a left-out domain are skipped. format: "markdown", "latex", "html" or "csv".
-    """
+def left_out_table(groups: Sequence[Group]) -> Table:
+    """Return the accuracy on each left-out domain, and their mean; without rows if no run left one out."""
     rows = left_out_rows(groups)
-    if format == "csv":
-        return as_csv([left_out_numbers(row) for row in rows])
-    if not rows:
-        return ""
-    names, texts = left_out_columns(rows)
-    return text_table(texts, names, (False, *(True,) * (len(names) - 1)), format)
+    columns: list[Column[LeftOutRow]] = [
+        Column("method", lambda row: label_with_notes(row.label, row.note, row.diverged)),
+        *map(_without, dict.fromkeys(domain for row in rows for domain in row.domains)),
+        Column("mean %", lambda row: or_dash(row.mean, lambda mean: plus_minus(mean, row.std)), lambda row: row.mean),
+        Column("n", lambda row: str(row.seeds), lambda row: row.seeds),
+    ]
+    records = [
+        {
+            "label": row.label,
+            **row.domains,
+            "mean": row.mean,
+            "std": row.std,
+            "seeds": row.seeds,
+            **diverged_field(row.diverged),
+        }
+        for row in rows
+    ]
+    return Table.of("domains", LEFT_OUT_CAPTION, columns, rows, records=records)
 
 
-def left_out_numbers(row: LeftOutRow) -> dict[str, Any]:
-    """Return a row as plain numbers."""
-    numbers = {"label": row.label, **row.domains, "mean": row.mean, "std": row.std, "seeds": row.seeds}
-    return numbers | diverged_field(row.diverged)
+def _without(domain: str) -> Column[LeftOutRow]:
+    def accuracy(row: LeftOutRow) -> float | None:
+        return row.domains.get(domain)
 
-
-def left_out_columns(rows: Sequence[LeftOutRow]) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns and the texts of the rows, for people: percent."""
-    domains = list(dict.fromkeys(domain for row in rows for domain in row.domains))
-    texts = []
-    for row in rows:
-        label = label_with_notes(row.label, row.note, row.diverged)
-        cells = [percent(row.domains[domain]) if domain in row.domains else "–" for domain in domains]
-        mean = "–" if row.mean is None else plus_minus(row.mean, row.std)
-        texts.append([label, *cells, mean, str(row.seeds)])
-    return ["method", *(f"without {domain} %" for domain in domains), "mean %", "n"], texts
+    return Column(f"without {domain} %", lambda row: or_dash(accuracy(row), percent), accuracy)
 
 
 NEWCOMERS_CAPTION = (
@@ -211,42 +209,40 @@ def _order(way: str) -> tuple[float, int, str]:
     return float(shots) if shots.isdigit() else float("inf"), known, rest
 
 
-def newcomer_numbers(row: NewcomerRow) -> list[dict[str, Any]]:
-    """Return a row as plain numbers: a line for each way of serving, with how accuracy spreads over newcomers."""
-    lines = []
-    for way, accuracies in row.served.items():
-        mean, std = mean_std(accuracies)
-        line: dict[str, Any] = {"label": row.label, "served": way, "accuracy": mean, "std_over_seeds": std}
-        spread = asdict(row.spread[way]) if way in row.spread else {}
-        diverged = diverged_field(row.diverged)
-        lines.append(line | {"seeds": row.seeds} | spread | {"majority_own": row.majority} | diverged)
-    return lines
+def newcomer_table(groups: Sequence[Group]) -> Table:
+    """Return the accuracy on clients that never trained; without rows if no run held clients out.
 
-
-def newcomer_columns(rows: Sequence[NewcomerRow]) -> tuple[list[str], list[list[str]]]:
-    """Return the names of the columns and the texts of the rows, for people: percent."""
-    ways = sorted({way for row in rows for way in row.served}, key=_order)
-    with_majority = any(row.majority is not None for row in rows)
-    texts = []
-    for row in rows:
-        note = None if row.note is None else f"zero-shot: {row.note}"
-        label = label_with_notes(row.label, note, row.diverged)
-        cells = [plus_minus(*mean_std(row.served[way])) if way in row.served else "–" for way in ways]
-        majority = ["–" if row.majority is None else percent(row.majority)] if with_majority else []
-        texts.append([label, *cells, *majority, str(row.seeds)])
-    return ["method", *(f"{way} %" for way in ways), *(["own majority %"] if with_majority else []), "n"], texts
-
-
-def formatted_newcomers(groups: Sequence[Group], format: str) -> str:
-    """Return accuracy on clients that never trained as text; empty if no run held clients out.
-
-    groups: groups of runs; those without held-out clients are skipped. format: "markdown", "latex", "html" or "csv".
+    The records have a line for each way of serving, with how accuracy spreads over newcomers.
     """
     rows = newcomer_rows(groups)
-    if format == "csv":
-        return as_csv([line for row in rows for line in newcomer_numbers(row)])
-    if not rows:
-        return ""
-    names, texts = newcomer_columns(rows)
-    numeric = (False, *(True,) * (len(names) - 1))
-    return text_table(texts, names, numeric, format, "Accuracy on clients that never trained")
+    columns: list[Column[NewcomerRow]] = [
+        Column(
+            "method",
+            lambda row: label_with_notes(row.label, row.note and f"zero-shot: {row.note}", row.diverged),
+        ),
+        *map(_served, sorted({way for row in rows for way in row.served}, key=_order)),
+    ]
+    if any(row.majority is not None for row in rows):
+        columns.append(Column("own majority %", lambda row: or_dash(row.majority, percent), lambda row: row.majority))
+    columns.append(Column("n", lambda row: str(row.seeds), lambda row: row.seeds))
+    records = [record for row in rows for record in _records(row)]
+    title = "Accuracy on clients that never trained"
+    return Table.of("newcomers", NEWCOMERS_CAPTION, columns, rows, records=records, title=title)
+
+
+def _served(way: str) -> Column[NewcomerRow]:
+    return Column(
+        f"{way} %",
+        lambda row: plus_minus(*mean_std(row.served[way])) if way in row.served else "–",
+        lambda row: fmean(row.served[way]) if way in row.served else None,
+    )
+
+
+def _records(row: NewcomerRow) -> list[dict[str, Any]]:
+    records = []
+    for way, accuracies in row.served.items():
+        mean, std = mean_std(accuracies)
+        record: dict[str, Any] = {"label": row.label, "served": way, "accuracy": mean, "std_over_seeds": std}
+        record |= {"seeds": row.seeds} | (asdict(row.spread[way]) if way in row.spread else {})
+        records.append(record | {"majority_own": row.majority} | diverged_field(row.diverged))
+    return records

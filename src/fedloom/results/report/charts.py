@@ -2,36 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
 from fedloom.core.text import bytes_text, listed, percent, seconds_text
-from fedloom.results.fairness import fairness_columns, fairness_rows, formatted_fairness
-from fedloom.results.formats import Format
-from fedloom.results.group import Group
-from fedloom.results.page_sections import Cell
 from fedloom.results.report.axes import inline
 from fedloom.results.report.class_results import majority_accuracy
 from fedloom.results.report.curves import Bar, Dots, all_clients, draw_bars, draw_dots
 from fedloom.results.report.holdings import as_bubbles, draw_holdings, owners
 from fedloom.results.report.line_charts import ChartRow
-from fedloom.results.report.markup import chart, chart_beside_facts, fold, grid, key, name_cell, paragraph, table
-from fedloom.results.unseen_tables import (
-    LEFT_OUT_CAPTION,
-    NEWCOMERS_CAPTION,
-    formatted_left_out,
-    formatted_newcomers,
-    left_out_columns,
-    left_out_rows,
-    newcomer_columns,
-    newcomer_rows,
-)
+from fedloom.results.report.markup import chart, chart_beside_facts, fold, grid, key, paragraph
 
 _PER_RUN = "One run, all clients and rounds; mean over seeds."
-_SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
 _OPEN_BARS = 16  # rows
 _BYTE_PARTS, _PHASES = ("up", "down"), ("train", "evaluate", "aggregate", "move", "checkpoint")
 
@@ -95,66 +80,6 @@ def client_spread(rows: Sequence[ChartRow]) -> list[Markup]:
         ]
         figures.append(chart(svgs, panel, caption if len(panels) == 1 else ""))
     return figures if len(figures) < 2 else [paragraph(caption, "note"), grid(figures)]
-
-
-def client_fairness(groups: Sequence[Group]) -> Markup | None:
-    """Spread of accuracy over clients, and how many are worse off, as a table; None where no clients are tested."""
-    rows = fairness_rows(groups)
-    if not rows:
-        return None
-    names, texts = fairness_columns(rows)
-    body: list[list[Cell]] = [
-        [
-            name_cell(cells[0]),
-            *(
-                text if name == "protocol" else (text, _first_number(text))
-                for name, text in zip(names[1:], cells[1:], strict=True)
-            ),
-        ]
-        for cells in texts
-    ]
-    caption = (
-        "Accuracy over clients, means over seeds: std over all clients, means of the worst and best tenth, Jain's "
-        "index (1: all alike), and clients that are strictly worse than with the same seed's reference."
-    )
-    saved = {end: formatted_fairness(groups, form) for end, form in _SAVED.items()}
-    headings = [f"{name[:1].upper()}{name[1:]}" for name in names]
-    return table("fairness-note", caption, headings, set(headings[1:]) - {"Protocol"}, body, saved)
-
-
-def left_out_domains(groups: Sequence[Group]) -> Markup | None:
-    """Accuracy on domains that runs left out, as a table; None where no run did."""
-    rows = left_out_rows(groups)
-    if not rows:
-        return None
-    names, texts = left_out_columns(rows)
-    saved = {end: formatted_left_out(groups, form) for end, form in _SAVED.items()}
-    return _accuracies("domains-note", LEFT_OUT_CAPTION, names, texts, saved)
-
-
-def newcomers(groups: Sequence[Group]) -> Markup | None:
-    """Accuracy on clients that never trained, as a table; None where no run held any out."""
-    rows = newcomer_rows(groups)
-    if not rows:
-        return None
-    names, texts = newcomer_columns(rows)
-    saved = {end: formatted_newcomers(groups, form) for end, form in _SAVED.items()}
-    return _accuracies("newcomers-note", NEWCOMERS_CAPTION, names, texts, saved)
-
-
-def _accuracies(
-    name: str, caption: str, names: Sequence[str], texts: Sequence[Sequence[str]], saved: Mapping[str, str]
-) -> Markup:
-    """Render texts of accuracies below the name of a method, as a table that sorts by its numbers."""
-    body: list[list[Cell]] = [
-        [name_cell(cells[0]), *((text, _first_number(text)) for text in cells[1:])] for cells in texts
-    ]
-    headings = [name if name == "n" else f"{name[:1].upper()}{name[1:]}" for name in names]
-    return table(name, caption, headings, set(headings[1:]), body, saved)
-
-
-def _first_number(text: str) -> float | None:
-    return None if text == "–" else float(text.split()[0].replace(",", ""))
 
 
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:

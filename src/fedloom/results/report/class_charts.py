@@ -15,9 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from fedloom.core.text import percent
-from fedloom.results.formats import Format, as_csv, text_table
 from fedloom.results.group import Group
-from fedloom.results.page_sections import Cell
 from fedloom.results.plots.palette import shortened_names
 from fedloom.results.report.axes import color, inline, new_figure
 from fedloom.results.report.class_results import (
@@ -31,7 +29,8 @@ from fedloom.results.report.class_results import (
 )
 from fedloom.results.report.curves import CHARACTER, TEXT, place
 from fedloom.results.report.line_charts import ChartRow
-from fedloom.results.report.markup import bullets, chart, choices, fold, grid, name_cell, paragraph, table
+from fedloom.results.report.markup import bullets, chart, choices, fold, grid, paragraph, table
+from fedloom.results.tables import Cell, Table, or_dash
 
 HALF = 390.0  # CSS pixels at natural size
 WITH_COUNTS = 12  # classes up to which the cells of a matrix have their counts
@@ -195,7 +194,6 @@ _MOST_ROWS = 30  # rows whose matrices are drawn; beyond them the page would be 
 _MOST_WITH_CLIENTS = 4  # rows of a page that has the counts of all their clients
 _MOST_BARS = 40
 _NAMED = 5
-_FORMATS: dict[str, Format] = {"md": "markdown", "tex": "latex"}
 _MISSING = (
     "These runs recorded no predictions by class. `fedloom evaluate RUN DATA` counts them on labelled data, and every "
     "new run records them."
@@ -354,26 +352,16 @@ def _lowest(recalls: Sequence[float | None]) -> str:
 
 
 def _table(name: str, results: ClassResults) -> Markup:
-    columns = ("class", "test samples", "recall %", "precision %")
     sizes = [None] * len(results.classes) if results.support is None else [mean(of) for of in results.support]
+    texts = results.support_texts()
+    columns = ("class", "test samples", "recall %", "precision %")
     values = list(zip(results.classes, sizes, results.recall, results.precision, strict=True))
     rows: list[list[Cell]] = [
-        [name_cell(label), (text or "–", samples), _share(recall), _share(precision)]
-        for text, (label, samples, recall, precision) in zip(results.support_texts(), values, strict=True)
+        [label, (text or "–", samples), (or_dash(recall, percent), recall), (or_dash(precision, percent), precision)]
+        for text, (label, samples, recall, precision) in zip(texts, values, strict=True)
     ]
-    plain = [
-        {"class": label, "test_samples": samples, "recall": recall, "precision": precision}
-        for label, samples, recall, precision in values
-    ]
-    texts = [[label, *(cell[0] for cell in row[1:])] for (label, *_), row in zip(values, rows, strict=True)]
-    numeric = (False, True, True, True)
-    saved = {end: text_table(texts, columns, numeric, form) for end, form in _FORMATS.items()}
-    headings = [f"{column[:1].upper()}{column[1:]}" for column in columns]
+    records = [dict(zip(("class", "test_samples", "recall", "precision"), value, strict=True)) for value in values]
     caption = "Test data after the last round."
     if results.seeds > 1:
         caption += f" Recall and precision: all {results.seeds} seeds together. Test samples: of one seed."
-    return table(f"{name}-note", caption, headings, set(headings[1:]), rows, {"csv": as_csv(plain)} | saved)
-
-
-def _share(value: float | None) -> tuple[str, float | None]:
-    return "–" if value is None else percent(value), value
+    return table(Table(name, caption, columns, rows, records=records))

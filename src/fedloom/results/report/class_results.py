@@ -11,6 +11,7 @@ from markupsafe import Markup
 from pydantic import TypeAdapter, ValidationError
 
 from fedloom.core.errors import RunFolderError, short_repr
+from fedloom.core.files import json_text
 from fedloom.core.text import counts_text
 from fedloom.results.group import Group
 from fedloom.results.report.markup import client_confusion
@@ -190,9 +191,8 @@ def client_matrices(name: str, run: RunData, classes: Sequence[str]) -> Markup |
     if len(chosen) < run.numbers["clients"]:
         caption += f" {len(chosen)} of {run.numbers['clients']} clients; Result.confusion(client) has those recorded."
     clients = [[client, [count for cell in cells for count in cell]] for client, cells in chosen.items()]
-    return client_confusion(
-        name, "Confusion matrix of one client", caption, {"classes": list(classes), "clients": clients}
-    )
+    data = json_text({"classes": list(classes), "clients": clients})
+    return client_confusion(name, "Confusion matrix of one client", caption, data)
 
 
 def _accuracy(confusion: Confusion) -> float:

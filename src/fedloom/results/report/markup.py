@@ -1,25 +1,26 @@
-"""Pieces of a page, each made by a jinja2 macro of `templates/`: a `str` is text and is escaped, `Markup` is HTML."""
+"""Pieces of a page, each made by a jinja2 macro of `templates/`: a `str` is text and is escaped, `Markup` is HTML.
+
+The macros of `elements.html` and `cells.html` say what their arguments are.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence, Set
-from dataclasses import dataclass
-from functools import cache
+from collections.abc import Callable, Collection, Sequence
+from functools import cache, partial
 from importlib.resources import files
+from typing import TypeAlias
 
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedloom.core.files import json_text
-from fedloom.results.page_sections import Cell
+from fedloom.results.tables import Cell, Table
+
+Piece: TypeAlias = Callable[..., Markup]
 
 
-def render_macro(template: str, macro: str, *arguments: object) -> Markup:
-    """Call a macro of a template file with its arguments in order.
-
-    Raises `jinja2.UndefinedError` for a value that is missing.
-    """
-    rendered: Markup = getattr(_environment().get_template(template).module, macro)(*arguments)
+def render_macro(template: str, macro: str, *arguments: object, **keys: object) -> Markup:
+    """Call a macro of a template file. Raises `jinja2.UndefinedError` for a value that is missing."""
+    rendered: Markup = getattr(_environment().get_template(template).module, macro)(*arguments, **keys)
     return rendered
 
 
@@ -33,14 +34,11 @@ def asset(name: str) -> str:
     return (files("fedloom.results.report") / "assets" / name).read_text(encoding="utf-8")
 
 
-def _template_source(name: str) -> str:
-    return (files("fedloom.results.report") / "templates" / name).read_text(encoding="utf-8")
-
-
 @cache
 def _environment() -> Environment:
+    templates = files("fedloom.results.report") / "templates"
     return Environment(
-        loader=FunctionLoader(_template_source),
+        loader=FunctionLoader(lambda name: (templates / name).read_text(encoding="utf-8")),
         autoescape=True,
         undefined=StrictUndefined,
         trim_blocks=True,
@@ -49,152 +47,62 @@ def _environment() -> Environment:
     )
 
 
-def section(title: str, anchor: str, blocks: Sequence[Markup], css: str = "") -> Markup:
-    """Render a section: `title` as a heading with the id `anchor`, and `blocks` below it."""
-    return render_macro("elements.html", "section", title, anchor, blocks, css)
+_element = partial(partial, render_macro, "elements.html")
+section: Piece = _element("section")
+bullets: Piece = _element("bullets")
+chart: Piece = _element("chart")
+key: Piece = _element("key")
+shared_legend: Piece = _element("shared_legend")
+facts: Piece = _element("facts")
+details: Piece = _element("details")
+fold: Piece = _element("fold")
+client_confusion: Piece = _element("client_confusion")
+choices: Piece = _element("choices")
+paragraph: Piece = _element("paragraph")
+grid: Piece = _element("grid")
+chart_beside_facts: Piece = _element("chart_beside_facts")
+svg: Piece = _element("svg")
 
+_cell_of = partial(partial, render_macro, "cells.html")
+name_cell: Piece = _cell_of("name")
+words_cell: Piece = _cell_of("words")
+code_cell: Piece = _cell_of("code")
+accuracy_cell: Piece = _cell_of("accuracy")
 
-def bullets(texts: Iterable[str], css: str = "") -> Markup:
-    """Render a list."""
-    return render_macro("elements.html", "bullets", texts, css)
-
-
-def chart(
-    svgs: Sequence[Markup], title: str, caption: str = "", key: Markup | None = None, *, wide: bool = False
-) -> Markup:
-    """Render a figure under its title, caption and key.
-
-    svgs: drawings side by side. wide: across all columns of a grid.
-    """
-    return render_macro("elements.html", "chart", Markup("\n").join(svgs), title, caption, key or "", wide)
-
-
-def key(entries: Iterable[tuple[str, str, int]], css: str = "") -> Markup:
-    """Render a legend.
-
-    entries: the custom property of a colour, its label, and the number of its dash; -1 for a dot.
-    """
-    return render_macro("elements.html", "key", entries, css)
-
-
-def shared_legend(title: str, caption: str, entries: Iterable[tuple[str, str, int]]) -> Markup:
-    """Render title, caption and legend of charts that follow.
-
-    title: heading of the charts. caption: text below it. entries: as of `key`.
-    """
-    return render_macro("elements.html", "shared_legend", title, caption, entries)
-
-
-def facts(pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Render names with their values."""
-    return render_macro("elements.html", "facts", pairs)
-
-
-_ENLARGED = 1.25  # times its natural width, which a drawing takes at most
-
-
-@dataclass(frozen=True, slots=True)
-class Download:
-    """A text that a link of the page saves as a file."""
-
-    file_name: str
-    media_type: str
-    label: str
-    text: str
-
-
-_KINDS = {"csv": ("text/csv", "CSV"), "md": ("text/markdown", "Markdown"), "tex": ("text/x-tex", "LaTeX")}
+_SAVED = {
+    "csv": ("text/csv", "CSV", "csv"),
+    "md": ("text/markdown", "Markdown", "markdown"),
+    "tex": ("text/x-tex", "LaTeX", "latex"),
+}
+_LONG = 40  # characters of a cell that is shown on one line
 
 
 def table(
-    anchor: str,
-    caption: str,
-    columns: Sequence[str],
-    numeric: Set[str],
-    rows: Sequence[Sequence[Cell]],
-    saved: Mapping[str, str],
-    heads: int = 1,
+    shown: Table,
+    saved: Callable[[str], Table] | None = None,
+    ends: Collection[str] = _SAVED,
     foot: Sequence[Sequence[Cell]] = (),
 ) -> Markup:
     """Render a table with its caption and the links that save it.
 
-    numeric: columns of numbers, whose cells have the number to sort by. saved: the table as text, by the ends of file
-    names (csv, md, tex). heads: how many cells, from the first on, name a row. foot: rows that stay below the others.
+    shown: the table; its cells may be markup. saved: the table that the links save in a format, if it is another one.
+    ends: the ends of the names of saved files. foot: rows that stay below the others.
     """
-    name = anchor.removesuffix("-note")
-    downloads = [Download(f"{name}.{end}", *_KINDS[end], text) for end, text in saved.items()]
-    return render_macro("table.html", "table", anchor, caption, columns, numeric, rows, downloads, heads, foot)
+    downloads = []
+    for end in ends:
+        media_type, label, format = _SAVED[end]
+        text = (shown if saved is None else saved(format)).formatted(format)
+        downloads.append((f"{shown.name}.{end}", media_type, label, text))
+    headings = [name if name == "n" or "." in name else f"{name[:1].upper()}{name[1:]}" for name in shown.columns]
+    numeric = {heading for heading, number in zip(headings, shown.numeric, strict=True) if number}
+    rows = [[_cell(cell, k < shown.heads) for k, cell in enumerate(row)] for row in shown.rows]
+    arguments = shown.caption, headings, numeric, rows, downloads, shown.heads, foot
+    rendered = render_macro("table.html", "table", f"{shown.name}-note", *arguments)
+    return fold(f"All {len(rows)} rows", [rendered]) if shown.folds else rendered
 
 
-def details(summary: str, text: str) -> Markup:
-    """Render preformatted text that opens on a click."""
-    return render_macro("elements.html", "details", summary, text)
-
-
-def fold(summary: str, blocks: Sequence[Markup], css: str = "") -> Markup:
-    """Render `blocks`, folded under the line `summary`; a click opens them."""
-    return render_macro("elements.html", "fold", summary, blocks, css)
-
-
-def client_confusion(name: str, title: str, caption: str, data: Mapping[str, object]) -> Markup:
-    """Render the confusion matrix of one client, which a field chooses and the page's script draws.
-
-    name: prefix of the files that it is saved as. data: the matrices, as JSON values.
-    """
-    return render_macro("elements.html", "client_confusion", name, title, caption, json_text(data))
-
-
-def choices(label: str, folds: Sequence[Markup]) -> Markup:
-    """Render folds and a field that selects the one to show; without a script each opens on a click.
-
-    folds: the folds, as `fold` gives them.
-    """
-    return render_macro("elements.html", "choices", label, folds)
-
-
-def paragraph(text: str, css: str = "") -> Markup:
-    """Render a paragraph."""
-    return render_macro("elements.html", "paragraph", text, css)
-
-
-def grid(charts: Sequence[Markup]) -> Markup:
-    """Render charts in columns."""
-    return render_macro("elements.html", "grid", charts)
-
-
-def chart_beside_facts(picture: Markup, title: str, pairs: Iterable[tuple[str, str]]) -> Markup:
-    """Render `picture`, a chart, next to a list of names and values, `pairs`, under `title`."""
-    return render_macro("elements.html", "chart_beside_facts", picture, title, pairs)
-
-
-def svg(name: str, view_box: str, title: str, description: str, content: Markup, css: str = "") -> Markup:
-    """Render a drawing.
-
-    name: prefix of its ids, and of the files it is saved as. view_box: its four numbers. title: short text for people
-    who do not see it. description: longer text for people who do not see it.
-    """
-    largest = round(_ENLARGED * float(view_box.split()[2]))
-    return render_macro("elements.html", "svg", name, css, view_box, largest, title, description, content)
-
-
-def name_cell(label: str, tone: str = "", dash: int = -1) -> Markup:
-    """Render the cell that names a row.
-
-    tone: the custom property of its colour. dash: the number of its dash; -1 for a dot.
-    """
-    return render_macro("cells.html", "name", label, tone, dash)
-
-
-def words_cell(text: str) -> Markup:
-    """Render a cell of long text, which may break into lines."""
-    return render_macro("cells.html", "words", text)
-
-
-def code_cell(text: str) -> Markup:
-    """Render a cell of a path or a hash."""
-    return render_macro("cells.html", "code", text)
-
-
-def accuracy_cell(mean: str, std: str) -> Markup:
-    """Render a mean with its sample standard deviation, which may be empty."""
-    return render_macro("cells.html", "accuracy", mean, std)
+def _cell(cell: Cell, names_row: bool) -> Cell:
+    text, number = (cell, None) if isinstance(cell, str) else cell
+    if not isinstance(text, Markup):
+        text = name_cell(text) if names_row else words_cell(text) if len(text) > _LONG else text
+    return text if isinstance(cell, str) else (text, number)

@@ -14,7 +14,7 @@ from fedloom.core.text import listed, percent
 from fedloom.results.best_rows import average_ranks
 from fedloom.results.comparability import same_runs_notes
 from fedloom.results.difference import all_paired
-from fedloom.results.formats import Format, formatted
+from fedloom.results.fairness import fairness_table
 from fedloom.results.group import Group, ResultRow
 from fedloom.results.page_sections import PageSection
 from fedloom.results.report import charts, line_charts
@@ -22,7 +22,7 @@ from fedloom.results.report.class_charts import class_blocks
 from fedloom.results.report.class_results import class_results, majority_accuracy
 from fedloom.results.report.curves import diverged
 from fedloom.results.report.line_charts import ChartRow, chart_rows
-from fedloom.results.report.markup import asset, bullets, fold, render_page, section
+from fedloom.results.report.markup import asset, bullets, fold, render_page, section, table
 from fedloom.results.report.page_tables import (
     client_tables,
     configs,
@@ -33,8 +33,10 @@ from fedloom.results.report.page_tables import (
     tuning_blocks,
 )
 from fedloom.results.report.sections import render_section
+from fedloom.results.result_tables import results_table
 from fedloom.results.table import attack_words, grouped, not_offered_notes
 from fedloom.results.table_notes import run_notes
+from fedloom.results.unseen_tables import left_out_table, newcomer_table
 from fedloom.results.verdict import BASELINE, verdicts
 from fedloom.runs.storage.finished_runs import tuning_choices
 from fedloom.runs.storage.run_data import RunData
@@ -113,8 +115,6 @@ _REMARKS = 5  # that are open; the others fold
 _OPEN = 8  # tests in words, configs and runs that are open
 _NAMED_ROWS = 4  # rows in a sentence
 
-_SAVED: dict[str, Format] = {"csv": "csv", "md": "markdown", "tex": "latex"}
-
 
 def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[PageSection] = ()) -> str:
     """Return the whole page as HTML.
@@ -139,7 +139,7 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
         overview=_facts(groups),
         remarks=remarks[:_REMARKS],
         further_remarks=remarks[_REMARKS:],
-        table=numbers_table(charted, pairs, {end: formatted(results, form) for end, form in _SAVED.items()}),
+        table=numbers_table(charted, pairs, lambda format: results_table(results, format == "latex")),
         sections=[*map(render_section, parts), *_sections(charted)],
         version=__version__,
         style=Markup(asset("style.css")),
@@ -159,17 +159,19 @@ def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
     trained = [row for row in rows if not row.group.is_further]
     runs = [row.group for row in trained]
     results = [result for group in runs for result in group.results]
-    left_out, newcomers = charts.left_out_domains(groups), charts.newcomers(groups)
-    fairness = charts.client_fairness(groups)
+    left_out, newcomers, fairness = (
+        [table(sheet)] if sheet.rows else []
+        for sheet in (left_out_table(groups), newcomer_table(groups), fairness_table(groups))
+    )
     blocks_by_section: dict[tuple[str, str], Sequence[Markup]] = {
         ("Seed by seed", "paired"): _paired(rows),
-        ("Domains left out", "domains"): [left_out] if left_out else [],
-        ("Clients that never trained", "newcomers"): [newcomers] if newcomers else [],
+        ("Domains left out", "domains"): left_out,
+        ("Clients that never trained", "newcomers"): newcomers,
         ("Classes", "classes"): class_blocks(rows),
         ("Learning curves", "curves"): line_charts.learning_curves(rows),
         ("Single clients", "clients"): [
             *charts.client_spread(rows),
-            *([fairness] if fairness else []),
+            *fairness,
             *client_tables(rows),
         ],
         ("Losses", "losses"): line_charts.losses(rows),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import io
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import replace
 from functools import partial
 from math import nan
 from pathlib import Path
@@ -17,11 +18,10 @@ from matplotlib.ticker import MaxNLocator
 
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import write_atomic
-from fedloom.results.formats import as_csv, text_table
-from fedloom.results.page_sections import Block, Cell, PageSection, SectionPicture
+from fedloom.results.page_sections import Block, PageSection, SectionPicture
 from fedloom.results.plots.palette import dash, tone_name
 from fedloom.results.report.axes import color, dressed, in_light_theme, inline, new_figure
-from fedloom.results.report.markup import bullets, chart, fold, name_cell, paragraph, section, table, words_cell
+from fedloom.results.report.markup import bullets, chart, paragraph, section, table
 
 _TONES = {"local": "p0", "sampling": "p2", "server": "p4"}
 _POSITIVE, _NEGATIVE = (0.20, 0.49, 0.75), (0.85, 0.45, 0.10)  # mixed by opacity, which suits light and dark pages
@@ -235,9 +235,6 @@ def picture_block(section: str, picture: SectionPicture) -> Markup:
     return chart(svgs, picture.title, picture.caption, wide=True)
 
 
-_LONG = 40  # characters of a cell that is shown on one line
-
-
 def render_section(part: PageSection) -> Markup:
     """Render a section."""
     return section(part.title, part.name, [_block(part, block) for block in part.blocks if block], "part")
@@ -250,21 +247,4 @@ def _block(part: PageSection, block: Block) -> Markup:
         return picture_block(part.name, block)
     if isinstance(block, list):
         return bullets(block)
-    names = [f"{name[:1].upper()}{name[1:]}" for name in block.columns]
-    numeric = {name for name, number in zip(names, block.numeric, strict=True) if number}
-    plain = as_csv([dict(zip(block.columns, row, strict=True)) for row in block.texts])
-    formats = {"md": "markdown", "tex": "latex"}
-    saved = {end: text_table(block.texts, block.columns, block.numeric, form) for end, form in formats.items()}
-    rows = [[_cell(cell, k < block.heads) for k, cell in enumerate(row)] for row in block.rows]
-    anchor = f"{part.name}-{block.name}-note"
-    sheet = table(anchor, block.caption, names, numeric, rows, {"csv": plain} | saved, block.heads)
-    return fold(f"All {len(rows)} rows", [sheet]) if block.folds else sheet
-
-
-def _cell(cell: Cell, names_row: bool) -> Cell:
-    text, number = (cell, None) if isinstance(cell, str) else cell
-    if names_row:
-        text = name_cell(text)
-    elif len(text) > _LONG:
-        text = words_cell(text)
-    return text if isinstance(cell, str) else (text, number)
+    return table(replace(block, name=f"{part.name}-{block.name}"))

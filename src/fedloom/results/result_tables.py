@@ -1,0 +1,184 @@
+"""The tables of finished runs: results, the cost of reaching an accuracy, and the cost of a run. Needs no torch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import asdict
+from typing import Any
+
+from fedloom.core.text import (
+    bytes_text,
+    number_text,
+    percent,
+    plus_minus,
+    seconds_text,
+    seeds_share,
+    seeds_text,
+    with_unit,
+)
+from fedloom.results.best_rows import best_rows
+from fedloom.results.comparability import panel_titles, row_names
+from fedloom.results.costs import Costs, ReachedMean, costs, reached_mean
+from fedloom.results.group import Group, ResultRow
+from fedloom.results.table import grouped
+from fedloom.results.table_notes import comparison_notes, notes_of, table_measure
+from fedloom.results.tables import Column, Table, diverged_field, label_with_notes, or_dash
+from fedloom.runs.storage.run_data import RunData
+
+ATTACK_NOTE = (
+    "success: share of flipped-class test samples taken for what the attack wants; other attacks show in the fall of "
+    "accuracy against a run without them. All test data are clean"
+)
+# Keys of a record, apart from the settings in which rows differ.
+_BEFORE = ("label", "method", "preset", "protocol", "select")
+_AFTER = ("n", "accuracy", "std", "best_val", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
+
+
+def figure_names(rows: Sequence[ResultRow]) -> list[str]:
+    """Return the names of all figures that some row has, sorted."""
+    return sorted({name for row in rows for name in row["figures"]})
+
+
+def metric_names(rows: Sequence[ResultRow]) -> list[str]:
+    """Return the names of all metrics but accuracy that some row has, sorted: a summary on disk is."""
+    return sorted({name for row in rows for name in row["metrics"]} - {"accuracy"})
+
+
+def metric_text(row: ResultRow, name: str) -> str:
+    """Return a metric in its unit (`core.units`), with its spread over seeds; empty if the row has none.
+
+    Where a seed does not define it, as AUROC where one class is tested, the number of seeds that do follows.
+    """
+    if name not in row["metrics"]:
+        return ""
+    mean, std = row["metrics"][name], row["metrics_std"][name]
+    text = number_text(name, mean)
+    text = text if std is None else f"{text} ± {number_text(name, std)}"
+    return text + seeds_share(row["metrics_n"][name], row["n"])
+
+
+def result_columns(rows: Sequence[ResultRow]) -> list[Column[ResultRow]]:
+    """Return the columns that rows of results need for people; every view of them shows some of these."""
+    columns: list[Column[ResultRow]] = [
+        Column("method", lambda row: row["label"]),
+        Column("preset", lambda row: row["preset"]),
+        Column("protocol", lambda row: row["protocol"]),
+        Column("select", lambda row: row["select"]),
+        Column("n", lambda row: str(row["n"]), lambda row: row["n"]),
+        Column("accuracy %", lambda row: plus_minus(row["accuracy"], row["std"]), lambda row: row["accuracy"]),
+        Column("best val %", lambda row: or_dash(row["best_val"], percent), lambda row: row["best_val"]),
+        Column("up", lambda row: bytes_text(row["bytes_up"]), lambda row: row["bytes_up"]),
+        Column("down", lambda row: bytes_text(row["bytes_down"]), lambda row: row["bytes_down"]),
+        Column("time", lambda row: seconds_text(row["seconds"]), lambda row: row["seconds"]),
+        *map(_figure, figure_names(rows)),
+        *map(_metric, metric_names(rows)),
+    ]
+    if any(row["diverged"] for row in rows):
+        columns.append(Column("diverged", lambda row: seeds_text(row["diverged"]) if row["diverged"] else "no"))
+    if any(row["attack"] for row in rows):
+        columns.append(Column("attack", lambda row: row["attack"] or "none"))
+        success: Column[ResultRow] = Column(
+            "success %", lambda row: or_dash(row["attack_success"], percent), lambda row: row["attack_success"]
+        )
+        columns.append(success)
+    return columns
+
+
+# Functions, because a lambda in a loop over names would read the last name.
+def _figure(name: str) -> Column[ResultRow]:
+    def text(row: ResultRow) -> str:
+        return f"{row['figures'][name]:.3g}" if name in row["figures"] else ""
+
+    return Column(name, text, lambda row: row["figures"].get(name))
+
+
+def _metric(name: str) -> Column[ResultRow]:
+    return Column(with_unit(name), lambda row: metric_text(row, name), lambda row: row["metrics"].get(name))
+
+
+def record(row: ResultRow) -> dict[str, Any]:
+    """Return a row as plain values for programs."""
+    every: dict[str, Any] = dict(row)
+    attacked = {key: every[key] for key in ("attack", "attack_success")} if row["attack"] else {}
+    metrics = row["metrics"] | {f"{name}_std": std for name, std in row["metrics_std"].items()}
+    metrics |= {f"{name}_n": n for name, n in row["metrics_n"].items() if n < row["n"]}
+    named = {key: every[key] for key in _BEFORE} | row["setting"] | {"seeds": " ".join(map(str, row["seeds"]))}
+    numbers = {key: every[key] for key in _AFTER} | metrics | row["figures"]
+    return named | numbers | diverged_field(row["diverged"]) | attacked
+
+
+def results_table(results: Sequence[RunData], with_notes: bool = False) -> Table:
+    """Return a row for each group of runs that differ in the seed only. with_notes: mark the best, and add notes."""
+    groups = grouped(results)
+    rows = [group.row for group in groups]
+    columns, notes, bold = result_columns(rows), list[str](), set[tuple[int, int]]()
+    if with_notes:
+        headings = [column.heading for column in columns]
+        titles = panel_titles(rows, row_names(rows))
+        measures = [table_measure(name, groups, "percent") for name in ("accuracy", *metric_names(rows))]
+        best = [
+            best_rows(groups, titles, measure.complete, measure.lower) if measure.ranked else set[int]()
+            for measure in measures
+        ]
+        bold = {
+            (index, headings.index(with_unit(measure.name)))
+            for measure, indices in zip(measures, best, strict=True)
+            for index in indices
+        }
+        places = [(row["protocol"], row["select"]) for row in rows]
+        notes = [*notes_of(groups, measures, best, ""), *comparison_notes(groups, titles, measures, best, places)]
+    title, records = "Results of the finished runs", [record(row) for row in rows]
+    return Table.of("results", "", columns, rows, records=records, title=title, notes=notes, bold=bold)
+
+
+_Reaching = tuple[ResultRow, float, ReachedMean]
+
+
+def target_table(results: Sequence[RunData], targets: Sequence[float]) -> Table:
+    """Return the cost of reaching accuracies in [0, 1]: means over the seeds that reached them."""
+    reached: list[_Reaching] = [
+        (group.row, target, reached_mean(group.results, target)) for group in grouped(results) for target in targets
+    ]
+    several = len({row["protocol"] for row, *_ in reached}) > 1
+    protocol: list[Column[_Reaching]] = [Column("protocol", lambda cell: cell[0]["protocol"])] if several else []
+    columns: list[Column[_Reaching]] = [
+        Column("method", lambda cell: label_with_notes(cell[0]["label"], None, cell[0]["diverged"])),
+        *protocol,
+        Column("target %", lambda cell: f"{100 * cell[1]:g}", lambda cell: cell[1]),
+        Column("seeds there", lambda cell: f"{cell[2].n} of {cell[2].of}", lambda cell: cell[2].n),
+        Column("round", lambda cell: or_dash(cell[2].round, "{:.0f}".format), lambda cell: cell[2].round),
+        Column("bytes", lambda cell: or_dash(cell[2].bytes, bytes_text), lambda cell: cell[2].bytes),
+        Column("FLOPs", lambda cell: or_dash(cell[2].flops, "{:.3g}".format), lambda cell: cell[2].flops),
+    ]
+    records = [
+        {"label": row["label"], "target": target, **asdict(mean), "protocol": row["protocol"]}
+        | diverged_field(row["diverged"])
+        for row, target, mean in reached
+    ]
+    return Table.of("targets", "", columns, reached, records=records, title="Cost of reaching an accuracy")
+
+
+_Cost = tuple[str, Costs]
+
+
+def cost_table(results: Sequence[RunData]) -> Table:
+    """Return epoch times, also relative to FedAvg, FLOPs and bytes of a run: means over seeds.
+
+    A run in several protocols has one row.
+    """
+    groups: list[Group] = [group for group in grouped(results) if not group.is_further]
+    labelled: list[_Cost] = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
+    columns: list[Column[_Cost]] = [
+        Column("method", lambda cell: cell[0]),
+        Column("ms per local epoch", lambda cell: _ms(cell[1]), lambda cell: cell[1].epoch_ms),
+        Column("× FedAvg", lambda cell: or_dash(cell[1].relative, "{:.2f}".format), lambda cell: cell[1].relative),
+        Column("FLOPs", lambda cell: f"{cell[1].flops:.3g}", lambda cell: cell[1].flops),
+        Column("bytes", lambda cell: bytes_text(cell[1].bytes), lambda cell: cell[1].bytes),
+    ]
+    records = [{"label": label, **asdict(cost)} for label, cost in labelled]
+    return Table.of("costs", "", columns, labelled, records=records, title="Cost of a run")
+
+
+def _ms(cost: Costs) -> str:
+    text = or_dash(cost.epoch_ms, "{:,.1f}".format)
+    return text if cost.epoch_ms_std is None else f"{text} ± {cost.epoch_ms_std:,.1f}"
