@@ -15,7 +15,7 @@ from fedloom.core.files import expand_home
 from fedloom.core.text import counted, seconds_text
 from fedloom.results.comparison import Comparison
 from fedloom.results.result import Summary
-from fedloom.results.tables import Table
+from fedloom.results.tables import DataTable
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.keywords import CompareKeywords, scenario_section
 from fedloom.runs.config.scenario_config import ScenarioConfig
@@ -122,7 +122,7 @@ class Study:
         if seconds := seconds_left(folder, [job for job in jobs if states.of(job) != "done"]):
             notes.append(f"about {seconds_text(seconds)} on one core, as long as the finished runs took")
         rows = [{"cell": name, "state": state} for name, state in names.items()]
-        return Summary(Table("plan", "", ("cell", "state"), list(names.items()), records=rows), notes)
+        return Summary(DataTable("plan", "", ("cell", "state"), list(names.items()), records=rows), notes)
 
     def run(
         self,

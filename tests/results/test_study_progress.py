@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from fedloom.results.page_sections import progress
-from fedloom.results.tables import Table
+from fedloom.results.tables import DataTable
 from fedloom.runs.studies.outcome import Outcome
 from fedloom.runs.studies.plan import parse_study
 
@@ -23,7 +23,7 @@ def test_seeds_stand_under_what_became_of_them_with_every_reason() -> None:
     told, sheet, rest = part.blocks
     assert told == "3 of 9 cells done, 3 failed, 3 not run yet."
     assert part.limits == ["3 of 9 cells done, 3 failed, 3 not run yet: the report names them in Cells of the study."]
-    assert isinstance(sheet, Table)
+    assert isinstance(sheet, DataTable)
     assert sheet.texts == [
         ["fedavg", "0, 1, 2", "–", "–", ""],
         ["fedprox", "–", "0, 1, 2", "–", "seeds 0 and 1: OSError: full; seed 2: ValueError: nan"],

@@ -10,7 +10,7 @@ from typing import Any
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text, parse_json, read_file
 from fedloom.results.page_sections import Block, PageSection, SectionPicture
-from fedloom.results.tables import Cell, Table
+from fedloom.results.tables import Cell, DataTable
 
 FILE = "diagnosis.json"
 _COLUMNS = ("measure", "value", "random dealing (95 %)", "data that the server needs")
@@ -66,8 +66,8 @@ def _section(path: Path, facts: Mapping[str, Any], number: int) -> PageSection:
         notes = [f"Not computed: {note}" for note in facts["notes"]]
     except (TypeError, ValueError, LookupError, AttributeError) as error:
         raise RunFolderError(f"{path}: damaged ({error}); delete it, or run `fedloom diagnose` again") from None
-    table = Table("skew", "How clients differ", _COLUMNS, figures)
-    clients = Table("clients", "Each client", _CLIENT_COLUMNS, by_client, folds=True)
+    table = DataTable("skew", "How clients differ", _COLUMNS, figures)
+    clients = DataTable("clients", "Each client", _CLIENT_COLUMNS, by_client, folds=True)
     blocks: list[Block] = [sentences, *maps, table, clients, *([notes] if notes else [])]
     name = "diagnosis" if number == 1 else f"diagnosis-{number}"
     return PageSection(name, f"How heterogeneous the data are: {facts['name']}", blocks)

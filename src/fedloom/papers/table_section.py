@@ -22,9 +22,9 @@ from fedloom.papers.recipe import Recipe
 from fedloom.papers.verdicts import NOT_RUN
 from fedloom.results.group import mean_std
 from fedloom.results.page_sections import PageSection
-from fedloom.results.tables import Cell, Table
+from fedloom.results.tables import Cell, DataTable
 
-Block: TypeAlias = str | Table | list[str]
+Block: TypeAlias = str | DataTable | list[str]
 
 
 def as_markdown(
@@ -82,7 +82,7 @@ def number(mean: float, std: float | None) -> str:
 
 
 def _markdown(block: Block) -> str:
-    if isinstance(block, Table):
+    if isinstance(block, DataTable):
         return tabulate(block.texts, block.columns, tablefmt="pipe", disable_numparse=True)
     return block if isinstance(block, str) else bullets(block)
 
@@ -107,7 +107,7 @@ def _comparison(recipe: Recipe, measurements: Sequence[Measurement], values: Seq
     return [*blocks, f"Measured on {'; '.join(machines)}."]
 
 
-def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> Table:
+def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> DataTable:
     """The values. Verdicts are left out where all are the same."""
     rows: list[list[Cell]] = [
         [
@@ -123,19 +123,19 @@ def _values_sheet(values: Sequence[ComparedValue], with_verdicts: bool) -> Table
     ]
     names = ("column", "row", "measure", "seeds", "ours", "theirs", *(("verdict", "why") if with_verdicts else ()))
     caption = "Our values and the printed ones: mean ± sample standard deviation over seeds."
-    return Table("values", caption, names, rows, heads=2)
+    return DataTable("values", caption, names, rows, heads=2)
 
 
-def _orders_sheet(orders: Sequence[ComparedOrder]) -> Table:
+def _orders_sheet(orders: Sequence[ComparedOrder]) -> DataTable:
     rows: list[list[Cell]] = [
         [order.column, _with_domain(order.metric, order.domain), order.verdict.word, order.verdict.why]
         for order in orders
     ]
     caption = "Whether the order of the rows is the printed one: pairs printed apart, and Spearman's rank correlation."
-    return Table("orders", caption, ("column", "measure", "order", "why"), rows)
+    return DataTable("orders", caption, ("column", "measure", "order", "why"), rows)
 
 
-def _gains_sheet(table_gains: Sequence[Gain]) -> Table:
+def _gains_sheet(table_gains: Sequence[Gain]) -> DataTable:
     rows: list[list[Cell]] = []
     for gain in table_gains:
         outcome, theirs = gain.ours, "–" if gain.theirs is None else f"{gain.theirs:+.2f}"
@@ -150,17 +150,17 @@ def _gains_sheet(table_gains: Sequence[Gain]) -> Table:
         rows.append([_with_domain(gain.column, gain.domain), gain.row, gain.baseline, *numbers, outcome.verdict])
     names = ("column", "row", "over", "seeds", "ours", "95 % interval", "theirs", "theirs inside", "Holm p", "word")
     caption = "Gains in points: the mean over equal seeds, its uncorrected t interval, and p after Holm's correction."
-    return Table("gains", caption, names, rows, heads=2)
+    return DataTable("gains", caption, names, rows, heads=2)
 
 
-def _minutes_sheet(values: Sequence[ComparedValue]) -> Table:
+def _minutes_sheet(values: Sequence[ComparedValue]) -> DataTable:
     """Minutes of one core for a run of each row; no rows where no run was on one core."""
     rows: list[list[Cell]] = [
         [value.column, value.row, (f"{value.seconds / 60:.1f}", value.seconds)]
         for value in {(value.column, value.row): value for value in values}.values()
         if value.seconds is not None
     ]
-    return Table("minutes", "Minutes of one core for a run.", ("column", "row", "core minutes"), rows, heads=2)
+    return DataTable("minutes", "Minutes of one core for a run.", ("column", "row", "core minutes"), rows, heads=2)
 
 
 def _with_domain(name: str, domain: str | None) -> str:

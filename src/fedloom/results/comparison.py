@@ -19,7 +19,7 @@ from fedloom.results.result import Result, Summary, Tabular, comparison_summary
 from fedloom.results.result_tables import cost_table, target_table
 from fedloom.results.table import grouped, not_offered_notes, result_table
 from fedloom.results.table_notes import run_notes
-from fedloom.results.tables import Table, frame
+from fedloom.results.tables import DataTable, frame
 from fedloom.results.unseen_tables import left_out_table, newcomer_table
 from fedloom.results.verdict import BASELINE, verdict
 from fedloom.runs.storage.finished_runs import STUDY_FILE, refuse_mixed_results, refuse_none, search_runs, tuned_notes
@@ -267,6 +267,6 @@ class Comparison(Tabular):
         return {**named, **outcome, **numbers.get("figures", {})}
 
 
-def _text(table: Table, format: str) -> str:
+def _text(table: DataTable, format: str) -> str:
     """Return a table as text; nothing where it has no rows."""
     return table.formatted(format) if table.rows else ""

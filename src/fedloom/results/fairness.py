@@ -11,7 +11,7 @@ from typing import Any, TypeAlias
 from fedloom.core.text import counts_text, percent
 from fedloom.results.comparability import same_setting
 from fedloom.results.group import Group, selected_accuracies
-from fedloom.results.tables import Column, Table, diverged_field, label_with_notes, or_dash
+from fedloom.results.tables import DataColumn, DataTable, diverged_field, label_with_notes, or_dash
 
 _BySeed: TypeAlias = Mapping[int, Mapping[int, float]]  # accuracy by seed and client
 _EDGE = 0.1  # share of the clients that are the worst, or the best
@@ -240,36 +240,42 @@ _SHARES = {
 }
 
 
-def fairness_table(groups: Sequence[Group]) -> Table:
+def fairness_table(groups: Sequence[Group]) -> DataTable:
     """Return the fairness of all groups that test single clients: percent for people, clients as k of N."""
     rows = fairness_rows(groups)
     named = dict.fromkeys(name for row in rows for name in row.against)
     # FedAvg and local training come first, the run's own global model last.
     known = {name: place for place, name in enumerate((*REFERENCES, None, ITS_GLOBAL))}
     references = sorted(named, key=lambda name: known.get(name, known[None]))
-    columns: list[Column[FairnessRow]] = [Column("method", lambda row: label_with_notes(row.label, None, row.diverged))]
+    columns: list[DataColumn[FairnessRow]] = [
+        DataColumn("method", lambda row: label_with_notes(row.label, None, row.diverged))
+    ]
     if len({row.protocol for row in rows}) > 1:
-        columns.append(Column("protocol", lambda row: row.protocol))
+        columns.append(DataColumn("protocol", lambda row: row.protocol))
     columns += [_share(heading, name) for heading, name in _SHARES.items()]
-    columns.append(Column("Jain", lambda row: or_dash(row.fairness.jain, "{:.3f}".format), lambda r: r.fairness.jain))
+    columns.append(
+        DataColumn("Jain", lambda row: or_dash(row.fairness.jain, "{:.3f}".format), lambda r: r.fairness.jain)
+    )
     if any(row.foreign is not None for row in rows):
-        columns.append(Column("on others' data %", lambda row: or_dash(row.foreign, percent), lambda row: row.foreign))
-        columns.append(Column("drop", lambda row: or_dash(row.drop, percent), lambda row: row.drop))
+        columns.append(
+            DataColumn("on others' data %", lambda row: or_dash(row.foreign, percent), lambda row: row.foreign)
+        )
+        columns.append(DataColumn("drop", lambda row: or_dash(row.drop, percent), lambda row: row.drop))
     columns += map(_worse_than, references)
     if any(row.smallest is not None for row in rows):
-        columns.append(Column("test samples, least / median", _sizes, lambda row: row.smallest))
+        columns.append(DataColumn("test samples, least / median", _sizes, lambda row: row.smallest))
     records = [_record(row) for row in rows]
-    return Table.of("fairness", _CAPTION, columns, rows, records=records, title="Accuracy over clients")
+    return DataTable.of("fairness", _CAPTION, columns, rows, records=records, title="Accuracy over clients")
 
 
-def _share(heading: str, name: str) -> Column[FairnessRow]:
+def _share(heading: str, name: str) -> DataColumn[FairnessRow]:
     def value(row: FairnessRow) -> float:
         return float(getattr(row.fairness, name))
 
-    return Column(heading, lambda row: percent(value(row)), value)
+    return DataColumn(heading, lambda row: percent(value(row)), value)
 
 
-def _worse_than(name: str) -> Column[FairnessRow]:
+def _worse_than(name: str) -> DataColumn[FairnessRow]:
     def text(row: FairnessRow) -> str:  # "1.3 of 18", or "2.5 of 17 to 18" where seeds differ
         shares = row.against.get(name)
         return "–" if shares is None else f"{_number_text(shares.worse_clients)} of {counts_text(shares.compared)}"
@@ -277,7 +283,7 @@ def _worse_than(name: str) -> Column[FairnessRow]:
     def number(row: FairnessRow) -> float | None:
         return row.against[name].worse_clients if name in row.against else None
 
-    return Column(f"worse than {name}", text, number)
+    return DataColumn(f"worse than {name}", text, number)
 
 
 def _sizes(row: FairnessRow) -> str:

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedloom.core.text import counted, listed, seeds_text
-from fedloom.results.tables import Cell, Table
+from fedloom.results.tables import Cell, DataTable
 
 if TYPE_CHECKING:
     from fedloom.runs.studies.outcome import Outcome
@@ -36,7 +36,7 @@ class SectionPicture:
     description: str
 
 
-Block: TypeAlias = str | list[str] | Table | SectionPicture
+Block: TypeAlias = str | list[str] | DataTable | SectionPicture
 
 
 @dataclass(frozen=True, slots=True)
@@ -69,7 +69,9 @@ def progress(study: StudyPlan, ended: Outcome) -> PageSection:
         if name not in untouched
     ]
     caption = "Seeds of each row. Not run yet is also what another process works on. The same command tries again."
-    sheet = Table("rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows, folds=not failed)
+    sheet = DataTable(
+        "rows", caption, ("row", "done", "failed", "not run yet", "why it failed"), rows, folds=not failed
+    )
     blocks: list[Block] = [f"{summary}.", sheet]
     if untouched:
         blocks.append(f"Rows of which no seed was run yet: {listed(untouched)}.")

@@ -17,7 +17,7 @@ from fedloom.results.difference import LEVEL, Difference
 from fedloom.results.group import Group, mean_std
 from fedloom.results.table import grouped, protocols_of, settings_of
 from fedloom.results.table_notes import TableMeasure, Units, comparison_notes, notes_of, table_measure
-from fedloom.results.tables import Cell, Table, diverged_field
+from fedloom.results.tables import Cell, DataTable, diverged_field
 from fedloom.runs.storage.run_data import RunData
 
 NAMED = ("method", "setting", "preset", "protocol", "select")
@@ -137,7 +137,7 @@ class PivotLayout:
     p_value: bool = False
 
 
-def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", label: str = "") -> Table:
+def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", label: str = "") -> DataTable:
     """Return the means over seeds as a table of rows and columns.
 
     Bold are the best method of each setting and those that the one rule does not tell apart from it.
@@ -178,7 +178,7 @@ def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", la
     best = [block.best for block in blocks]
     notes = notes_of(groups, measures, best, layout.against if _differs(layout) else "")
     notes += comparison_notes(groups, titles, measures, best, keys.places(row_keys, column_keys))
-    return Table(
+    return DataTable(
         "pivot",
         "",
         [*(names[key] for key in row_keys), *(words for _, words in columns)],

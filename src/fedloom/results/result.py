@@ -12,7 +12,7 @@ from fedloom.core.errors import printable
 from fedloom.core.text import counted, percent
 from fedloom.results.group import ResultRow
 from fedloom.results.result_tables import result_columns, results_table
-from fedloom.results.tables import Cell, Record, Table, frame
+from fedloom.results.tables import Cell, DataTable, Record, frame
 from fedloom.runs.storage.log import RoundSelection
 from fedloom.runs.storage.run_data import RunData
 
@@ -37,7 +37,7 @@ class Summary(list[Record]):
     notes: sentences below the table.
     """
 
-    def __init__(self, table: Table, notes: Sequence[str] = ()) -> None:
+    def __init__(self, table: DataTable, notes: Sequence[str] = ()) -> None:
         super().__init__(table.records or ())
         self._table, self.notes = table, list(notes)
 
@@ -65,7 +65,7 @@ def run_summary(run: RunData) -> Summary:
     notes = [f"stopped after round {stopped['round']}: {stopped['reason']}"] if stopped else []
     notes += [f"note: {message}" for message in numbers["degenerate"]]
     columns = [_SHARES.get(key, key) for key in records[0]]
-    return Summary(Table("summary", "", columns, cells, records=records), notes)
+    return Summary(DataTable("summary", "", columns, cells, records=records), notes)
 
 
 def comparison_summary(rows: Sequence[ResultRow], verdict: str) -> Summary:
@@ -82,7 +82,7 @@ def comparison_summary(rows: Sequence[ResultRow], verdict: str) -> Summary:
         measured = [f"round selected: {rows[0]['select']}"]
     notes = [f"accuracy: mean ± sample std over n seeds; {'; '.join(measured)}", verdict] if rows else []
     notes += [f"{row['label']}: {note}" for row in rows for note in (*row["stopped"], *row["degenerate"])]
-    return Summary(Table.of("summary", "", shown, rows, records=[dict(row) for row in rows]), notes)
+    return Summary(DataTable.of("summary", "", shown, rows, records=[dict(row) for row in rows]), notes)
 
 
 def _cell(key: str, value: Any) -> Cell:

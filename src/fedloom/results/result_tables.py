@@ -22,7 +22,7 @@ from fedloom.results.costs import Costs, ReachedMean, costs, reached_mean
 from fedloom.results.group import Group, ResultRow
 from fedloom.results.table import grouped
 from fedloom.results.table_notes import comparison_notes, notes_of, table_measure
-from fedloom.results.tables import Column, Table, diverged_field, label_with_notes, or_dash
+from fedloom.results.tables import DataColumn, DataTable, diverged_field, label_with_notes, or_dash
 from fedloom.runs.storage.run_data import RunData
 
 ATTACK_NOTE = (
@@ -57,27 +57,27 @@ def metric_text(row: ResultRow, name: str) -> str:
     return text + seeds_share(row["metrics_n"][name], row["n"])
 
 
-def result_columns(rows: Sequence[ResultRow]) -> list[Column[ResultRow]]:
+def result_columns(rows: Sequence[ResultRow]) -> list[DataColumn[ResultRow]]:
     """Return the columns that rows of results need for people; every view of them shows some of these."""
-    columns: list[Column[ResultRow]] = [
-        Column("method", lambda row: row["label"]),
-        Column("preset", lambda row: row["preset"]),
-        Column("protocol", lambda row: row["protocol"]),
-        Column("select", lambda row: row["select"]),
-        Column("n", lambda row: str(row["n"]), lambda row: row["n"]),
-        Column("accuracy %", lambda row: plus_minus(row["accuracy"], row["std"]), lambda row: row["accuracy"]),
-        Column("best val %", lambda row: or_dash(row["best_val"], percent), lambda row: row["best_val"]),
-        Column("up", lambda row: bytes_text(row["bytes_up"]), lambda row: row["bytes_up"]),
-        Column("down", lambda row: bytes_text(row["bytes_down"]), lambda row: row["bytes_down"]),
-        Column("time", lambda row: seconds_text(row["seconds"]), lambda row: row["seconds"]),
+    columns: list[DataColumn[ResultRow]] = [
+        DataColumn("method", lambda row: row["label"]),
+        DataColumn("preset", lambda row: row["preset"]),
+        DataColumn("protocol", lambda row: row["protocol"]),
+        DataColumn("select", lambda row: row["select"]),
+        DataColumn("n", lambda row: str(row["n"]), lambda row: row["n"]),
+        DataColumn("accuracy %", lambda row: plus_minus(row["accuracy"], row["std"]), lambda row: row["accuracy"]),
+        DataColumn("best val %", lambda row: or_dash(row["best_val"], percent), lambda row: row["best_val"]),
+        DataColumn("up", lambda row: bytes_text(row["bytes_up"]), lambda row: row["bytes_up"]),
+        DataColumn("down", lambda row: bytes_text(row["bytes_down"]), lambda row: row["bytes_down"]),
+        DataColumn("time", lambda row: seconds_text(row["seconds"]), lambda row: row["seconds"]),
         *map(_figure, figure_names(rows)),
         *map(_metric, metric_names(rows)),
     ]
     if any(row["diverged"] for row in rows):
-        columns.append(Column("diverged", lambda row: seeds_text(row["diverged"]) if row["diverged"] else "no"))
+        columns.append(DataColumn("diverged", lambda row: seeds_text(row["diverged"]) if row["diverged"] else "no"))
     if any(row["attack"] for row in rows):
-        columns.append(Column("attack", lambda row: row["attack"] or "none"))
-        success: Column[ResultRow] = Column(
+        columns.append(DataColumn("attack", lambda row: row["attack"] or "none"))
+        success: DataColumn[ResultRow] = DataColumn(
             "success %", lambda row: or_dash(row["attack_success"], percent), lambda row: row["attack_success"]
         )
         columns.append(success)
@@ -85,15 +85,15 @@ def result_columns(rows: Sequence[ResultRow]) -> list[Column[ResultRow]]:
 
 
 # Functions, because a lambda in a loop over names would read the last name.
-def _figure(name: str) -> Column[ResultRow]:
+def _figure(name: str) -> DataColumn[ResultRow]:
     def text(row: ResultRow) -> str:
         return f"{row['figures'][name]:.3g}" if name in row["figures"] else ""
 
-    return Column(name, text, lambda row: row["figures"].get(name))
+    return DataColumn(name, text, lambda row: row["figures"].get(name))
 
 
-def _metric(name: str) -> Column[ResultRow]:
-    return Column(with_unit(name), lambda row: metric_text(row, name), lambda row: row["metrics"].get(name))
+def _metric(name: str) -> DataColumn[ResultRow]:
+    return DataColumn(with_unit(name), lambda row: metric_text(row, name), lambda row: row["metrics"].get(name))
 
 
 def record(row: ResultRow) -> dict[str, Any]:
@@ -107,7 +107,7 @@ def record(row: ResultRow) -> dict[str, Any]:
     return named | numbers | diverged_field(row["diverged"]) | attacked
 
 
-def results_table(results: Sequence[RunData], with_notes: bool = False) -> Table:
+def results_table(results: Sequence[RunData], with_notes: bool = False) -> DataTable:
     """Return a row for each group of runs that differ in the seed only. with_notes: mark the best, and add notes."""
     groups = grouped(results)
     rows = [group.row for group in groups]
@@ -128,55 +128,57 @@ def results_table(results: Sequence[RunData], with_notes: bool = False) -> Table
         places = [(row["protocol"], row["select"]) for row in rows]
         notes = [*notes_of(groups, measures, best, ""), *comparison_notes(groups, titles, measures, best, places)]
     title, records = "Results of the finished runs", [record(row) for row in rows]
-    return Table.of("results", "", columns, rows, records=records, title=title, notes=notes, bold=bold)
+    return DataTable.of("results", "", columns, rows, records=records, title=title, notes=notes, bold=bold)
 
 
 _Reaching = tuple[ResultRow, float, ReachedMean]
 
 
-def target_table(results: Sequence[RunData], targets: Sequence[float]) -> Table:
+def target_table(results: Sequence[RunData], targets: Sequence[float]) -> DataTable:
     """Return the cost of reaching accuracies in [0, 1]: means over the seeds that reached them."""
     reached: list[_Reaching] = [
         (group.row, target, reached_mean(group.results, target)) for group in grouped(results) for target in targets
     ]
     several = len({row["protocol"] for row, *_ in reached}) > 1
-    protocol: list[Column[_Reaching]] = [Column("protocol", lambda cell: cell[0]["protocol"])] if several else []
-    columns: list[Column[_Reaching]] = [
-        Column("method", lambda cell: label_with_notes(cell[0]["label"], None, cell[0]["diverged"])),
+    protocol: list[DataColumn[_Reaching]] = (
+        [DataColumn("protocol", lambda cell: cell[0]["protocol"])] if several else []
+    )
+    columns: list[DataColumn[_Reaching]] = [
+        DataColumn("method", lambda cell: label_with_notes(cell[0]["label"], None, cell[0]["diverged"])),
         *protocol,
-        Column("target %", lambda cell: f"{100 * cell[1]:g}", lambda cell: cell[1]),
-        Column("seeds there", lambda cell: f"{cell[2].n} of {cell[2].of}", lambda cell: cell[2].n),
-        Column("round", lambda cell: or_dash(cell[2].round, "{:.0f}".format), lambda cell: cell[2].round),
-        Column("bytes", lambda cell: or_dash(cell[2].bytes, bytes_text), lambda cell: cell[2].bytes),
-        Column("FLOPs", lambda cell: or_dash(cell[2].flops, "{:.3g}".format), lambda cell: cell[2].flops),
+        DataColumn("target %", lambda cell: f"{100 * cell[1]:g}", lambda cell: cell[1]),
+        DataColumn("seeds there", lambda cell: f"{cell[2].n} of {cell[2].of}", lambda cell: cell[2].n),
+        DataColumn("round", lambda cell: or_dash(cell[2].round, "{:.0f}".format), lambda cell: cell[2].round),
+        DataColumn("bytes", lambda cell: or_dash(cell[2].bytes, bytes_text), lambda cell: cell[2].bytes),
+        DataColumn("FLOPs", lambda cell: or_dash(cell[2].flops, "{:.3g}".format), lambda cell: cell[2].flops),
     ]
     records = [
         {"label": row["label"], "target": target, **asdict(mean), "protocol": row["protocol"]}
         | diverged_field(row["diverged"])
         for row, target, mean in reached
     ]
-    return Table.of("targets", "", columns, reached, records=records, title="Cost of reaching an accuracy")
+    return DataTable.of("targets", "", columns, reached, records=records, title="Cost of reaching an accuracy")
 
 
 _Cost = tuple[str, Costs]
 
 
-def cost_table(results: Sequence[RunData]) -> Table:
+def cost_table(results: Sequence[RunData]) -> DataTable:
     """Return epoch times, also relative to FedAvg, FLOPs and bytes of a run: means over seeds.
 
     A run in several protocols has one row.
     """
     groups: list[Group] = [group for group in grouped(results) if not group.is_further]
     labelled: list[_Cost] = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
-    columns: list[Column[_Cost]] = [
-        Column("method", lambda cell: cell[0]),
-        Column("ms per local epoch", lambda cell: _ms(cell[1]), lambda cell: cell[1].epoch_ms),
-        Column("× FedAvg", lambda cell: or_dash(cell[1].relative, "{:.2f}".format), lambda cell: cell[1].relative),
-        Column("FLOPs", lambda cell: f"{cell[1].flops:.3g}", lambda cell: cell[1].flops),
-        Column("bytes", lambda cell: bytes_text(cell[1].bytes), lambda cell: cell[1].bytes),
+    columns: list[DataColumn[_Cost]] = [
+        DataColumn("method", lambda cell: cell[0]),
+        DataColumn("ms per local epoch", lambda cell: _ms(cell[1]), lambda cell: cell[1].epoch_ms),
+        DataColumn("× FedAvg", lambda cell: or_dash(cell[1].relative, "{:.2f}".format), lambda cell: cell[1].relative),
+        DataColumn("FLOPs", lambda cell: f"{cell[1].flops:.3g}", lambda cell: cell[1].flops),
+        DataColumn("bytes", lambda cell: bytes_text(cell[1].bytes), lambda cell: cell[1].bytes),
     ]
     records = [{"label": label, **asdict(cost)} for label, cost in labelled]
-    return Table.of("costs", "", columns, labelled, records=records, title="Cost of a run")
+    return DataTable.of("costs", "", columns, labelled, records=records, title="Cost of a run")
 
 
 def _ms(cost: Costs) -> str:

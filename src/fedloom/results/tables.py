@@ -44,7 +44,7 @@ _NO_RUN = "–"
 
 
 @dataclass(frozen=True, slots=True)
-class Column(Generic[Row]):
+class DataColumn(Generic[Row]):
     """A column: its heading, the text of a row, and the number by which readers sort; None for words."""
 
     heading: str
@@ -57,7 +57,7 @@ class Column(Generic[Row]):
 
 
 @dataclass(frozen=True, slots=True)
-class Table:
+class DataTable:
     """A table for people and programs. Every table of results, of a paper and of a page is one.
 
     Attributes:
@@ -89,7 +89,7 @@ class Table:
     above: Sequence[str] = ()
 
     @classmethod
-    def of(cls, name: str, caption: str, columns: Sequence[Column[Row]], rows: Sequence[Row], **keys: Any) -> Self:
+    def of(cls, name: str, caption: str, columns: Sequence[DataColumn[Row]], rows: Sequence[Row], **keys: Any) -> Self:
         """Make a table from rows of any type. keys: further attributes."""
         cells = [[column.cell(row) for column in columns] for row in rows]
         return cls(name, caption, [column.heading for column in columns], cells, **keys)

@@ -10,7 +10,7 @@ from typing import Any
 from fedloom.core.text import percent, plus_minus
 from fedloom.results.fairness import Fairness, fairness, mean_fairness
 from fedloom.results.group import Group, mean_std
-from fedloom.results.tables import Column, Table, diverged_field, label_with_notes, or_dash
+from fedloom.results.tables import DataColumn, DataTable, diverged_field, label_with_notes, or_dash
 from fedloom.runs.storage.run_data import RunData
 
 _KEY = "scenario.held_out.domain"
@@ -93,14 +93,16 @@ def _left_out_row(by_domain: dict[str, Group], all_domains: Collection[str]) -> 
     return LeftOutRow("/".join(filter(None, (setting, name))), domains, mean, std, len(seeds), note, diverged)
 
 
-def left_out_table(groups: Sequence[Group]) -> Table:
+def left_out_table(groups: Sequence[Group]) -> DataTable:
     """Return the accuracy on each left-out domain, and their mean; without rows if no run left one out."""
     rows = left_out_rows(groups)
-    columns: list[Column[LeftOutRow]] = [
-        Column("method", lambda row: label_with_notes(row.label, row.note, row.diverged)),
+    columns: list[DataColumn[LeftOutRow]] = [
+        DataColumn("method", lambda row: label_with_notes(row.label, row.note, row.diverged)),
         *map(_without, dict.fromkeys(domain for row in rows for domain in row.domains)),
-        Column("mean %", lambda row: or_dash(row.mean, lambda mean: plus_minus(mean, row.std)), lambda row: row.mean),
-        Column("n", lambda row: str(row.seeds), lambda row: row.seeds),
+        DataColumn(
+            "mean %", lambda row: or_dash(row.mean, lambda mean: plus_minus(mean, row.std)), lambda row: row.mean
+        ),
+        DataColumn("n", lambda row: str(row.seeds), lambda row: row.seeds),
     ]
     records = [
         {
@@ -113,14 +115,14 @@ def left_out_table(groups: Sequence[Group]) -> Table:
         }
         for row in rows
     ]
-    return Table.of("domains", LEFT_OUT_CAPTION, columns, rows, records=records)
+    return DataTable.of("domains", LEFT_OUT_CAPTION, columns, rows, records=records)
 
 
-def _without(domain: str) -> Column[LeftOutRow]:
+def _without(domain: str) -> DataColumn[LeftOutRow]:
     def accuracy(row: LeftOutRow) -> float | None:
         return row.domains.get(domain)
 
-    return Column(f"without {domain} %", lambda row: or_dash(accuracy(row), percent), accuracy)
+    return DataColumn(f"without {domain} %", lambda row: or_dash(accuracy(row), percent), accuracy)
 
 
 NEWCOMERS_CAPTION = (
@@ -209,29 +211,31 @@ def _order(way: str) -> tuple[float, int, str]:
     return float(shots) if shots.isdigit() else float("inf"), known, rest
 
 
-def newcomer_table(groups: Sequence[Group]) -> Table:
+def newcomer_table(groups: Sequence[Group]) -> DataTable:
     """Return the accuracy on clients that never trained; without rows if no run held clients out.
 
     The records have a line for each way of serving, with how accuracy spreads over newcomers.
     """
     rows = newcomer_rows(groups)
-    columns: list[Column[NewcomerRow]] = [
-        Column(
+    columns: list[DataColumn[NewcomerRow]] = [
+        DataColumn(
             "method",
             lambda row: label_with_notes(row.label, row.note and f"zero-shot: {row.note}", row.diverged),
         ),
         *map(_served, sorted({way for row in rows for way in row.served}, key=_order)),
     ]
     if any(row.majority is not None for row in rows):
-        columns.append(Column("own majority %", lambda row: or_dash(row.majority, percent), lambda row: row.majority))
-    columns.append(Column("n", lambda row: str(row.seeds), lambda row: row.seeds))
+        columns.append(
+            DataColumn("own majority %", lambda row: or_dash(row.majority, percent), lambda row: row.majority)
+        )
+    columns.append(DataColumn("n", lambda row: str(row.seeds), lambda row: row.seeds))
     records = [record for row in rows for record in _records(row)]
     title = "Accuracy on clients that never trained"
-    return Table.of("newcomers", NEWCOMERS_CAPTION, columns, rows, records=records, title=title)
+    return DataTable.of("newcomers", NEWCOMERS_CAPTION, columns, rows, records=records, title=title)
 
 
-def _served(way: str) -> Column[NewcomerRow]:
-    return Column(
+def _served(way: str) -> DataColumn[NewcomerRow]:
+    return DataColumn(
         f"{way} %",
         lambda row: plus_minus(*mean_std(row.served[way])) if way in row.served else "–",
         lambda row: fmean(row.served[way]) if way in row.served else None,

@@ -18,7 +18,7 @@ from matplotlib.image import imread
 
 from fedloom.results.page_sections import PageSection
 from fedloom.results.report import write_report
-from fedloom.results.tables import Table
+from fedloom.results.tables import DataTable
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = [
@@ -120,7 +120,9 @@ def report(make_result, make_scenario, tmp_path):
     results.append(make_result("fedavg", world=make_scenario(60, 30), config=heat, degenerate=["weights are uniform"]))
     failed = "DataError: source mnist: no folder; " + "put the files there, " * 12
     rows = [["mnist/fedavg", ("0, 1, 2", 3), "–"], ["mnist/a-method-with-a-long-name", ("–", 0), failed]]
-    part = PageSection("cells", "Cells", ["1 failed.", Table("rows", "Seeds.", ("row", "done", "why"), rows), ["open"]])
+    part = PageSection(
+        "cells", "Cells", ["1 failed.", DataTable("rows", "Seeds.", ("row", "done", "why"), rows), ["open"]]
+    )
     return write_report(results, tmp_path / "report.html", parts=[part])
 
 

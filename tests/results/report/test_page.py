@@ -16,7 +16,7 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.results.page_sections import PageSection
 from fedloom.results.report import write_report
-from fedloom.results.tables import Table
+from fedloom.results.tables import DataTable
 
 NASTY = "<script>alert('1')</script> & \"$x$\" 漢 ${title}"
 
@@ -189,7 +189,7 @@ def test_strings_of_configs_are_text(page_of, make_result, make_scenario):
 
 def test_a_part_of_somebody_else_is_a_section_whose_tables_sort_and_save(tmp_path, make_result):
     rows = [["hard", NASTY, ("98.0 ± 1.0", 98.0)], ["mild", "fedavg", ("–", None)]]
-    sheet = Table("values", NASTY, ("column", "row", "accuracy %"), rows, heads=2)
+    sheet = DataTable("values", NASTY, ("column", "row", "accuracy %"), rows, heads=2)
     part = PageSection("paper", NASTY, [NASTY, sheet, [NASTY, "left open"], []], [f"limits: {NASTY}"])
     text = write_report([make_result()], tmp_path / "report.html", parts=[part]).read_text(encoding="utf-8")
     elements = Elements(text)

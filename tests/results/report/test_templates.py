@@ -7,7 +7,7 @@ from jinja2 import UndefinedError
 from markupsafe import Markup
 
 from fedloom.results.report.markup import bullets, render_macro, render_page, table
-from fedloom.results.tables import Table
+from fedloom.results.tables import DataTable
 
 NASTY = '<script>"x"</script> & \''
 
@@ -19,7 +19,7 @@ def test_text_is_escaped_and_markup_is_kept():
 
 
 def test_columns_of_numbers_are_marked_and_have_the_number_to_sort_by():
-    text = table(Table("t", "Caption", ("Name", "Size"), [[NASTY, ("1 kB", 1000.5)], ["b", ("–", None)]]))
+    text = table(DataTable("t", "Caption", ("Name", "Size"), [[NASTY, ("1 kB", 1000.5)], ["b", ("–", None)]]))
     assert text.count('<th scope="row">') == 2
     assert '<td class="num" data-label="Size" data-value="1000.5">1 kB</td>' in text
     assert '<td class="num" data-label="Size">–</td>' in text

@@ -30,7 +30,7 @@ from fedloom.results.report.class_results import (
 from fedloom.results.report.curves import CHARACTER, TEXT, place
 from fedloom.results.report.line_charts import ChartRow
 from fedloom.results.report.markup import bullets, chart, choices, fold, grid, paragraph, table
-from fedloom.results.tables import Cell, Table, or_dash
+from fedloom.results.tables import Cell, DataTable, or_dash
 
 HALF = 390.0  # CSS pixels at natural size
 WITH_COUNTS = 12  # classes up to which the cells of a matrix have their counts
@@ -364,4 +364,4 @@ def _table(name: str, results: ClassResults) -> Markup:
     caption = "Test data after the last round."
     if results.seeds > 1:
         caption += f" Recall and precision: all {results.seeds} seeds together. Test samples: of one seed."
-    return table(Table(name, caption, columns, rows, records=records))
+    return table(DataTable(name, caption, columns, rows, records=records))

@@ -6,7 +6,7 @@ from collections.abc import Iterable, Sequence
 
 from fedloom.core.text import counted
 from fedloom.results.page_sections import Block, PageSection, SectionPicture
-from fedloom.results.tables import Cell, Table
+from fedloom.results.tables import Cell, DataTable
 from fedloom.runs.storage.log import DriftRound
 from fedloom.runs.storage.run_data import RunData
 
@@ -149,8 +149,8 @@ def _section(run: RunData, rounds: Sequence[DriftRound], number: int) -> PageSec
     blocks: list[Block] = [
         drift_sentences(rounds),
         *_pictures(rounds),
-        Table("summary", "Drift in figures", ("figure", "first", "last", "mean"), summary),
-        Table("rounds", "Drift by round", _COLUMNS, by_round, folds=True),
+        DataTable("summary", "Drift in figures", ("figure", "first", "last", "mean"), summary),
+        DataTable("rounds", "Drift by round", _COLUMNS, by_round, folds=True),
     ]
     if notes := drift_notes(rounds):
         blocks.append([f"Not measured: {note}" for note in notes])

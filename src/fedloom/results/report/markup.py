@@ -13,7 +13,7 @@ from typing import TypeAlias
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedloom.results.tables import Cell, Table
+from fedloom.results.tables import Cell, DataTable
 
 Piece: TypeAlias = Callable[..., Markup]
 
@@ -78,8 +78,8 @@ _LONG = 40  # characters of a cell that is shown on one line
 
 
 def table(
-    shown: Table,
-    saved: Callable[[str], Table] | None = None,
+    shown: DataTable,
+    saved: Callable[[str], DataTable] | None = None,
     ends: Collection[str] = _SAVED,
     foot: Sequence[Sequence[Cell]] = (),
 ) -> Markup:

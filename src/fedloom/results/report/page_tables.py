@@ -27,7 +27,7 @@ from fedloom.results.report.markup import (
     words_cell,
 )
 from fedloom.results.result_tables import ATTACK_NOTE, figure_names, result_columns
-from fedloom.results.tables import Cell, Column, Table, or_dash
+from fedloom.results.tables import Cell, DataColumn, DataTable, or_dash
 from fedloom.runs.storage.finished_runs import TuningChoice
 from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import RunFolder
@@ -35,7 +35,7 @@ from fedloom.runs.storage.run_folder import RunFolder
 _UNIFORM = ("preset", "protocol", "select")
 
 
-def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Callable[[str], Table]) -> Markup:
+def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Callable[[str], DataTable]) -> Markup:
     """Render the results, one row per group, with the word of its comparison with the baseline.
 
     The caption states the protocol and options that all rows share; the majority baselines come below the rows.
@@ -55,13 +55,15 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Call
     method_by_label = {row.row["label"]: row.method for row in rows}
     names = {method_by_label[pair.reference] for pair in pairs}
     reference = names.pop() if len(names) == 1 else "the baseline"
-    columns: list[Column[ChartRow]] = [
+    columns: list[DataColumn[ChartRow]] = [
         *_named(several),
-        Column("accuracy %", lambda row: _accuracy(row.row["accuracy"], row.row["std"]), lambda r: r.row["accuracy"]),
+        DataColumn(
+            "accuracy %", lambda row: _accuracy(row.row["accuracy"], row.row["std"]), lambda r: r.row["accuracy"]
+        ),
     ]
     if pairs:
         columns.append(
-            Column(
+            DataColumn(
                 f"against {reference}",
                 lambda row: _against(pair_by_label.get(row.row["label"])),
                 lambda row: pair_by_label[row.row["label"]].outcome.mean if row.row["label"] in pair_by_label else None,
@@ -80,39 +82,45 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Call
     caption += f" All rows: {shared}." if shared else ""
     if any(row["attack"] for row in plain):
         caption += f" {ATTACK_NOTE[0].upper()}{ATTACK_NOTE[1:]}."
-    sheet = Table.of("results", caption, columns, rows)
+    sheet = DataTable.of("results", caption, columns, rows)
     return table(sheet, saved, foot=_majority_rows(rows, len(columns), several))
 
 
-def _named(several: bool) -> list[Column[ChartRow]]:
+def _named(several: bool) -> list[DataColumn[ChartRow]]:
     """The columns that name a row. several: whether there are several settings."""
-    setting: Column[ChartRow] = Column("setting", lambda row: words_cell(row.panel))
-    method: Column[ChartRow] = Column("method", lambda row: name_cell(row.method, row.color, dash_number(row.tone)))
+    setting: DataColumn[ChartRow] = DataColumn("setting", lambda row: words_cell(row.panel))
+    method: DataColumn[ChartRow] = DataColumn(
+        "method", lambda row: name_cell(row.method, row.color, dash_number(row.tone))
+    )
     return [method, setting] if several else [method]
 
 
-def _of_row(column: Column[Any], heading: str) -> Column[ChartRow]:
+def _of_row(column: DataColumn[Any], heading: str) -> DataColumn[ChartRow]:
     number = column.number
-    return Column(heading, lambda row: column.text(row.row), number and (lambda row: number(row.row)))
+    return DataColumn(heading, lambda row: column.text(row.row), number and (lambda row: number(row.row)))
 
 
 def costs_table(rows: Sequence[ChartRow]) -> Markup:
     """Render bytes, seconds and memory of a run, a row a group."""
     plain: list[Any] = [row.row for row in rows]
     likes = {key: max(row[key] for row in plain) for key in ("bytes_up", "bytes_down", "seconds")}
-    costs: list[Column[ChartRow]] = [
-        Column("up", lambda r: bytes_text(r.row["bytes_up"], likes["bytes_up"]), lambda r: r.row["bytes_up"]),
-        Column("down", lambda r: bytes_text(r.row["bytes_down"], likes["bytes_down"]), lambda r: r.row["bytes_down"]),
-        Column("time", lambda r: seconds_text(r.row["seconds"], likes["seconds"]), lambda r: r.row["seconds"]),
-        Column("memory MiB", lambda r: f"{r.row['peak_memory_mb']:,.0f}", lambda r: r.row["peak_memory_mb"]),
+    costs: list[DataColumn[ChartRow]] = [
+        DataColumn("up", lambda r: bytes_text(r.row["bytes_up"], likes["bytes_up"]), lambda r: r.row["bytes_up"]),
+        DataColumn(
+            "down", lambda r: bytes_text(r.row["bytes_down"], likes["bytes_down"]), lambda r: r.row["bytes_down"]
+        ),
+        DataColumn("time", lambda r: seconds_text(r.row["seconds"], likes["seconds"]), lambda r: r.row["seconds"]),
+        DataColumn("memory MiB", lambda r: f"{r.row['peak_memory_mb']:,.0f}", lambda r: r.row["peak_memory_mb"]),
     ]
     several = len({row.panel for row in rows}) > 1
-    words: list[Column[ChartRow]] = [Column("method", lambda row: row.method)]
-    words += [Column("setting", lambda row: row.panel)] if several else []
+    words: list[DataColumn[ChartRow]] = [DataColumn("method", lambda row: row.method)]
+    words += [DataColumn("setting", lambda row: row.panel)] if several else []
     keys = ("label", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
-    saved = Table.of("costs", "", [*words, *costs], rows, records=[{key: row[key] for key in keys} for row in plain])
+    saved = DataTable.of(
+        "costs", "", [*words, *costs], rows, records=[{key: row[key] for key in keys} for row in plain]
+    )
     caption = "One run, all clients and rounds; mean over seeds, memory the largest."
-    return table(Table.of("costs", caption, [*_named(several), *costs], rows), lambda format: saved)
+    return table(DataTable.of("costs", caption, [*_named(several), *costs], rows), lambda format: saved)
 
 
 def _majority_rows(rows: Sequence[ChartRow], columns: int, several: bool) -> list[list[Cell]]:
@@ -172,7 +180,7 @@ def _client_table(number: int, row: ChartRow) -> Markup:
         records.append({"client": client, **held, **shares})
     caption, untested = f"Seed {run.numbers['seed']}, last test.", run.numbers["clients"] - len(body)
     caption += f" Clients that were not tested: {untested:,}." if untested > 0 else ""
-    sheet = table(Table(f"client-table-{number}", caption, columns, body, records=records), ends=["csv"])
+    sheet = table(DataTable(f"client-table-{number}", caption, columns, body, records=records), ends=["csv"])
     return fold(f"{row.row['label']}: each of {counted(len(body), 'client')}", [sheet])
 
 
@@ -201,7 +209,7 @@ def tuning_blocks(choices: Sequence[TuningChoice]) -> list[Markup]:
     columns = ("Row", *keys, "Validation", "Tried")
     caption = f"Chosen on validation data: {rules}."
     most = max(len(choice.trials) for choice in choices)
-    sheet = table(Table("tuning", caption, columns, body, records=records), ends=["csv"])
+    sheet = table(DataTable("tuning", caption, columns, body, records=records), ends=["csv"])
     summary = f"{', '.join(keys[:_NAMED])} for {counted(len(choices), 'row')}, {counted(most, 'trial')} each"
     return [paragraph("Each row has the values that were best on its own validation data."), fold(summary, [sheet])]
 
@@ -250,7 +258,7 @@ def run_list(groups: Sequence[Group]) -> Markup:
     ]
     columns = ("Run", "Seed", "Accuracy %", "Memory MiB", "Engine", "Folder", "Checkpoint sha256")
     caption = "Every run: peak memory, engine, folder, and the hash of its last checkpoint."
-    return table(Table("runs", caption, columns, body, records=records), ends=["csv"])
+    return table(DataTable("runs", caption, columns, body, records=records), ends=["csv"])
 
 
 def _plain(result: RunData) -> dict[str, Any]:
