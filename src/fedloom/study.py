@@ -14,8 +14,8 @@ from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.files import expand_home
 from fedloom.core.text import counted, seconds_text
 from fedloom.results.comparison import Comparison
+from fedloom.results.data_table import DataTable
 from fedloom.results.result import Summary
-from fedloom.results.tables import DataTable
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.keywords import CompareKeywords, scenario_section
 from fedloom.runs.config.scenario_config import ScenarioConfig

@@ -13,8 +13,8 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.results.comparison import Comparison
+from fedloom.results.data_table import escaped, table_row
 from fedloom.results.result import Result
-from fedloom.results.tables import escaped, table_row
 from toy_results import MakeResult, toy_scenario
 
 WORLD = toy_scenario() | {"test_samples": 10_000}

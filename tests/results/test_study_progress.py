@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+from fedloom.results.data_table import DataTable
 from fedloom.results.page_sections import progress
-from fedloom.results.tables import DataTable
 from fedloom.runs.studies.outcome import Outcome
 from fedloom.runs.studies.plan import parse_study
 

@@ -117,7 +117,7 @@ def table(
 ) -> None:
     """The table of finished runs as text for a paper or a program; with --rows, --columns or --cells a pivot."""
     from fedloom.results.comparison import Comparison
-    from fedloom.results.tables import check_format
+    from fedloom.results.data_table import check_format
     from fedloom.runs.studies.outcome import collect
 
     pivots = any(option is not None for option in (rows, columns, cells)) or interval or p_value

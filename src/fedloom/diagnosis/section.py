@@ -9,8 +9,8 @@ from typing import Any
 
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_text, parse_json, read_file
+from fedloom.results.data_table import Cell, DataTable
 from fedloom.results.page_sections import Block, PageSection, SectionPicture
-from fedloom.results.tables import Cell, DataTable
 
 FILE = "diagnosis.json"
 _COLUMNS = ("measure", "value", "random dealing (95 %)", "data that the server needs")

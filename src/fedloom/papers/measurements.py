@@ -15,8 +15,8 @@ from pydantic import TypeAdapter
 
 from fedloom.papers.recipe import PrintedValue, Recipe
 from fedloom.results.costs import epoch_ms, reached
+from fedloom.results.data_table import as_csv
 from fedloom.results.group import selected_accuracies
-from fedloom.results.tables import as_csv
 from fedloom.runs.storage.data_record import environment_line
 from fedloom.runs.storage.log import mean_over
 from fedloom.runs.storage.run_data import RunData

@@ -20,9 +20,9 @@ from fedloom.papers.gains import Gain, gain_lines, gains
 from fedloom.papers.measurements import Measurement
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.verdicts import NOT_RUN
+from fedloom.results.data_table import Cell, DataTable
 from fedloom.results.group import mean_std
 from fedloom.results.page_sections import PageSection
-from fedloom.results.tables import Cell, DataTable
 
 Block: TypeAlias = str | DataTable | list[str]
 

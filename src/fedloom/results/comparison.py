@@ -12,6 +12,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.files import expand_home
 from fedloom.core.text import counted
 from fedloom.results.comparability import same_runs_notes
+from fedloom.results.data_table import DataTable, frame
 from fedloom.results.difference import Paired, all_paired
 from fedloom.results.fairness import fairness_table
 from fedloom.results.group import ResultRow, selected_accuracies
@@ -19,7 +20,6 @@ from fedloom.results.result import Result, Summary, Tabular, comparison_summary
 from fedloom.results.result_tables import cost_table, target_table
 from fedloom.results.table import grouped, not_offered_notes, result_table
 from fedloom.results.table_notes import run_notes
-from fedloom.results.tables import DataTable, frame
 from fedloom.results.unseen_tables import left_out_table, newcomer_table
 from fedloom.results.verdict import BASELINE, verdict
 from fedloom.runs.storage.finished_runs import STUDY_FILE, refuse_mixed_results, refuse_none, search_runs, tuned_notes

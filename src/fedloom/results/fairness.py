@@ -10,8 +10,8 @@ from typing import Any, TypeAlias
 
 from fedloom.core.text import counts_text, percent
 from fedloom.results.comparability import same_setting
+from fedloom.results.data_table import DataTable, Field, diverged_field, label_with_notes, or_dash
 from fedloom.results.group import Group, selected_accuracies
-from fedloom.results.tables import DataColumn, DataTable, diverged_field, label_with_notes, or_dash
 
 _BySeed: TypeAlias = Mapping[int, Mapping[int, float]]  # accuracy by seed and client
 _EDGE = 0.1  # share of the clients that are the worst, or the best
@@ -247,35 +247,29 @@ def fairness_table(groups: Sequence[Group]) -> DataTable:
     # FedAvg and local training come first, the run's own global model last.
     known = {name: place for place, name in enumerate((*REFERENCES, None, ITS_GLOBAL))}
     references = sorted(named, key=lambda name: known.get(name, known[None]))
-    columns: list[DataColumn[FairnessRow]] = [
-        DataColumn("method", lambda row: label_with_notes(row.label, None, row.diverged))
-    ]
+    columns: list[Field[FairnessRow]] = [Field("method", lambda row: label_with_notes(row.label, None, row.diverged))]
     if len({row.protocol for row in rows}) > 1:
-        columns.append(DataColumn("protocol", lambda row: row.protocol))
+        columns.append(Field("protocol", lambda row: row.protocol))
     columns += [_share(heading, name) for heading, name in _SHARES.items()]
-    columns.append(
-        DataColumn("Jain", lambda row: or_dash(row.fairness.jain, "{:.3f}".format), lambda r: r.fairness.jain)
-    )
+    columns.append(Field("Jain", lambda row: or_dash(row.fairness.jain, "{:.3f}".format), lambda r: r.fairness.jain))
     if any(row.foreign is not None for row in rows):
-        columns.append(
-            DataColumn("on others' data %", lambda row: or_dash(row.foreign, percent), lambda row: row.foreign)
-        )
-        columns.append(DataColumn("drop", lambda row: or_dash(row.drop, percent), lambda row: row.drop))
+        columns.append(Field("on others' data %", lambda row: or_dash(row.foreign, percent), lambda row: row.foreign))
+        columns.append(Field("drop", lambda row: or_dash(row.drop, percent), lambda row: row.drop))
     columns += map(_worse_than, references)
     if any(row.smallest is not None for row in rows):
-        columns.append(DataColumn("test samples, least / median", _sizes, lambda row: row.smallest))
+        columns.append(Field("test samples, least / median", _sizes, lambda row: row.smallest))
     records = [_record(row) for row in rows]
     return DataTable.of("fairness", _CAPTION, columns, rows, records=records, title="Accuracy over clients")
 
 
-def _share(heading: str, name: str) -> DataColumn[FairnessRow]:
+def _share(heading: str, name: str) -> Field[FairnessRow]:
     def value(row: FairnessRow) -> float:
         return float(getattr(row.fairness, name))
 
-    return DataColumn(heading, lambda row: percent(value(row)), value)
+    return Field(heading, lambda row: percent(value(row)), value)
 
 
-def _worse_than(name: str) -> DataColumn[FairnessRow]:
+def _worse_than(name: str) -> Field[FairnessRow]:
     def text(row: FairnessRow) -> str:  # "1.3 of 18", or "2.5 of 17 to 18" where seeds differ
         shares = row.against.get(name)
         return "–" if shares is None else f"{_number_text(shares.worse_clients)} of {counts_text(shares.compared)}"
@@ -283,7 +277,7 @@ def _worse_than(name: str) -> DataColumn[FairnessRow]:
     def number(row: FairnessRow) -> float | None:
         return row.against[name].worse_clients if name in row.against else None
 
-    return DataColumn(f"worse than {name}", text, number)
+    return Field(f"worse than {name}", text, number)
 
 
 def _sizes(row: FairnessRow) -> str:

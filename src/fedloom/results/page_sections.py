@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, TypeAlias
 
 from fedloom.core.text import counted, listed, seeds_text
-from fedloom.results.tables import Cell, DataTable
+from fedloom.results.data_table import Cell, DataTable
 
 if TYPE_CHECKING:
     from fedloom.runs.studies.outcome import Outcome

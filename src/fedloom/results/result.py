@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING, Any, Self
 
 from fedloom.core.errors import printable
 from fedloom.core.text import counted, percent
+from fedloom.results.data_table import Cell, DataTable, Record, frame
 from fedloom.results.group import ResultRow
 from fedloom.results.result_tables import result_columns, results_table
-from fedloom.results.tables import Cell, DataTable, Record, frame
 from fedloom.runs.storage.log import RoundSelection
 from fedloom.runs.storage.run_data import RunData
 

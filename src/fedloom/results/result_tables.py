@@ -19,10 +19,10 @@ from fedloom.core.text import (
 from fedloom.results.best_rows import best_rows
 from fedloom.results.comparability import panel_titles, row_names
 from fedloom.results.costs import Costs, ReachedMean, costs, reached_mean
+from fedloom.results.data_table import DataTable, Field, diverged_field, label_with_notes, or_dash
 from fedloom.results.group import Group, ResultRow
 from fedloom.results.table import grouped
 from fedloom.results.table_notes import comparison_notes, notes_of, table_measure
-from fedloom.results.tables import DataColumn, DataTable, diverged_field, label_with_notes, or_dash
 from fedloom.runs.storage.run_data import RunData
 
 ATTACK_NOTE = (
@@ -57,27 +57,27 @@ def metric_text(row: ResultRow, name: str) -> str:
     return text + seeds_share(row["metrics_n"][name], row["n"])
 
 
-def result_columns(rows: Sequence[ResultRow]) -> list[DataColumn[ResultRow]]:
+def result_columns(rows: Sequence[ResultRow]) -> list[Field[ResultRow]]:
     """Return the columns that rows of results need for people; every view of them shows some of these."""
-    columns: list[DataColumn[ResultRow]] = [
-        DataColumn("method", lambda row: row["label"]),
-        DataColumn("preset", lambda row: row["preset"]),
-        DataColumn("protocol", lambda row: row["protocol"]),
-        DataColumn("select", lambda row: row["select"]),
-        DataColumn("n", lambda row: str(row["n"]), lambda row: row["n"]),
-        DataColumn("accuracy %", lambda row: plus_minus(row["accuracy"], row["std"]), lambda row: row["accuracy"]),
-        DataColumn("best val %", lambda row: or_dash(row["best_val"], percent), lambda row: row["best_val"]),
-        DataColumn("up", lambda row: bytes_text(row["bytes_up"]), lambda row: row["bytes_up"]),
-        DataColumn("down", lambda row: bytes_text(row["bytes_down"]), lambda row: row["bytes_down"]),
-        DataColumn("time", lambda row: seconds_text(row["seconds"]), lambda row: row["seconds"]),
+    columns: list[Field[ResultRow]] = [
+        Field("method", lambda row: row["label"]),
+        Field("preset", lambda row: row["preset"]),
+        Field("protocol", lambda row: row["protocol"]),
+        Field("select", lambda row: row["select"]),
+        Field("n", lambda row: str(row["n"]), lambda row: row["n"]),
+        Field("accuracy %", lambda row: plus_minus(row["accuracy"], row["std"]), lambda row: row["accuracy"]),
+        Field("best val %", lambda row: or_dash(row["best_val"], percent), lambda row: row["best_val"]),
+        Field("up", lambda row: bytes_text(row["bytes_up"]), lambda row: row["bytes_up"]),
+        Field("down", lambda row: bytes_text(row["bytes_down"]), lambda row: row["bytes_down"]),
+        Field("time", lambda row: seconds_text(row["seconds"]), lambda row: row["seconds"]),
         *map(_figure, figure_names(rows)),
         *map(_metric, metric_names(rows)),
     ]
     if any(row["diverged"] for row in rows):
-        columns.append(DataColumn("diverged", lambda row: seeds_text(row["diverged"]) if row["diverged"] else "no"))
+        columns.append(Field("diverged", lambda row: seeds_text(row["diverged"]) if row["diverged"] else "no"))
     if any(row["attack"] for row in rows):
-        columns.append(DataColumn("attack", lambda row: row["attack"] or "none"))
-        success: DataColumn[ResultRow] = DataColumn(
+        columns.append(Field("attack", lambda row: row["attack"] or "none"))
+        success: Field[ResultRow] = Field(
             "success %", lambda row: or_dash(row["attack_success"], percent), lambda row: row["attack_success"]
         )
         columns.append(success)
@@ -85,15 +85,15 @@ def result_columns(rows: Sequence[ResultRow]) -> list[DataColumn[ResultRow]]:
 
 
 # Functions, because a lambda in a loop over names would read the last name.
-def _figure(name: str) -> DataColumn[ResultRow]:
+def _figure(name: str) -> Field[ResultRow]:
     def text(row: ResultRow) -> str:
         return f"{row['figures'][name]:.3g}" if name in row["figures"] else ""
 
-    return DataColumn(name, text, lambda row: row["figures"].get(name))
+    return Field(name, text, lambda row: row["figures"].get(name))
 
 
-def _metric(name: str) -> DataColumn[ResultRow]:
-    return DataColumn(with_unit(name), lambda row: metric_text(row, name), lambda row: row["metrics"].get(name))
+def _metric(name: str) -> Field[ResultRow]:
+    return Field(with_unit(name), lambda row: metric_text(row, name), lambda row: row["metrics"].get(name))
 
 
 def record(row: ResultRow) -> dict[str, Any]:
@@ -140,17 +140,15 @@ def target_table(results: Sequence[RunData], targets: Sequence[float]) -> DataTa
         (group.row, target, reached_mean(group.results, target)) for group in grouped(results) for target in targets
     ]
     several = len({row["protocol"] for row, *_ in reached}) > 1
-    protocol: list[DataColumn[_Reaching]] = (
-        [DataColumn("protocol", lambda cell: cell[0]["protocol"])] if several else []
-    )
-    columns: list[DataColumn[_Reaching]] = [
-        DataColumn("method", lambda cell: label_with_notes(cell[0]["label"], None, cell[0]["diverged"])),
+    protocol: list[Field[_Reaching]] = [Field("protocol", lambda cell: cell[0]["protocol"])] if several else []
+    columns: list[Field[_Reaching]] = [
+        Field("method", lambda cell: label_with_notes(cell[0]["label"], None, cell[0]["diverged"])),
         *protocol,
-        DataColumn("target %", lambda cell: f"{100 * cell[1]:g}", lambda cell: cell[1]),
-        DataColumn("seeds there", lambda cell: f"{cell[2].n} of {cell[2].of}", lambda cell: cell[2].n),
-        DataColumn("round", lambda cell: or_dash(cell[2].round, "{:.0f}".format), lambda cell: cell[2].round),
-        DataColumn("bytes", lambda cell: or_dash(cell[2].bytes, bytes_text), lambda cell: cell[2].bytes),
-        DataColumn("FLOPs", lambda cell: or_dash(cell[2].flops, "{:.3g}".format), lambda cell: cell[2].flops),
+        Field("target %", lambda cell: f"{100 * cell[1]:g}", lambda cell: cell[1]),
+        Field("seeds there", lambda cell: f"{cell[2].n} of {cell[2].of}", lambda cell: cell[2].n),
+        Field("round", lambda cell: or_dash(cell[2].round, "{:.0f}".format), lambda cell: cell[2].round),
+        Field("bytes", lambda cell: or_dash(cell[2].bytes, bytes_text), lambda cell: cell[2].bytes),
+        Field("FLOPs", lambda cell: or_dash(cell[2].flops, "{:.3g}".format), lambda cell: cell[2].flops),
     ]
     records = [
         {"label": row["label"], "target": target, **asdict(mean), "protocol": row["protocol"]}
@@ -170,12 +168,12 @@ def cost_table(results: Sequence[RunData]) -> DataTable:
     """
     groups: list[Group] = [group for group in grouped(results) if not group.is_further]
     labelled: list[_Cost] = list(zip((group.row["label"] for group in groups), costs(groups), strict=True))
-    columns: list[DataColumn[_Cost]] = [
-        DataColumn("method", lambda cell: cell[0]),
-        DataColumn("ms per local epoch", lambda cell: _ms(cell[1]), lambda cell: cell[1].epoch_ms),
-        DataColumn("× FedAvg", lambda cell: or_dash(cell[1].relative, "{:.2f}".format), lambda cell: cell[1].relative),
-        DataColumn("FLOPs", lambda cell: f"{cell[1].flops:.3g}", lambda cell: cell[1].flops),
-        DataColumn("bytes", lambda cell: bytes_text(cell[1].bytes), lambda cell: cell[1].bytes),
+    columns: list[Field[_Cost]] = [
+        Field("method", lambda cell: cell[0]),
+        Field("ms per local epoch", lambda cell: _ms(cell[1]), lambda cell: cell[1].epoch_ms),
+        Field("× FedAvg", lambda cell: or_dash(cell[1].relative, "{:.2f}".format), lambda cell: cell[1].relative),
+        Field("FLOPs", lambda cell: f"{cell[1].flops:.3g}", lambda cell: cell[1].flops),
+        Field("bytes", lambda cell: bytes_text(cell[1].bytes), lambda cell: cell[1].bytes),
     ]
     records = [{"label": label, **asdict(cost)} for label, cost in labelled]
     return DataTable.of("costs", "", columns, labelled, records=records, title="Cost of a run")

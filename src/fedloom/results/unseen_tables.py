@@ -8,9 +8,9 @@ from statistics import fmean
 from typing import Any
 
 from fedloom.core.text import percent, plus_minus
+from fedloom.results.data_table import DataTable, Field, diverged_field, label_with_notes, or_dash
 from fedloom.results.fairness import Fairness, fairness, mean_fairness
 from fedloom.results.group import Group, mean_std
-from fedloom.results.tables import DataColumn, DataTable, diverged_field, label_with_notes, or_dash
 from fedloom.runs.storage.run_data import RunData
 
 _KEY = "scenario.held_out.domain"
@@ -96,13 +96,11 @@ def _left_out_row(by_domain: dict[str, Group], all_domains: Collection[str]) -> 
 def left_out_table(groups: Sequence[Group]) -> DataTable:
     """Return the accuracy on each left-out domain, and their mean; without rows if no run left one out."""
     rows = left_out_rows(groups)
-    columns: list[DataColumn[LeftOutRow]] = [
-        DataColumn("method", lambda row: label_with_notes(row.label, row.note, row.diverged)),
+    columns: list[Field[LeftOutRow]] = [
+        Field("method", lambda row: label_with_notes(row.label, row.note, row.diverged)),
         *map(_without, dict.fromkeys(domain for row in rows for domain in row.domains)),
-        DataColumn(
-            "mean %", lambda row: or_dash(row.mean, lambda mean: plus_minus(mean, row.std)), lambda row: row.mean
-        ),
-        DataColumn("n", lambda row: str(row.seeds), lambda row: row.seeds),
+        Field("mean %", lambda row: or_dash(row.mean, lambda mean: plus_minus(mean, row.std)), lambda row: row.mean),
+        Field("n", lambda row: str(row.seeds), lambda row: row.seeds),
     ]
     records = [
         {
@@ -118,11 +116,11 @@ def left_out_table(groups: Sequence[Group]) -> DataTable:
     return DataTable.of("domains", LEFT_OUT_CAPTION, columns, rows, records=records)
 
 
-def _without(domain: str) -> DataColumn[LeftOutRow]:
+def _without(domain: str) -> Field[LeftOutRow]:
     def accuracy(row: LeftOutRow) -> float | None:
         return row.domains.get(domain)
 
-    return DataColumn(f"without {domain} %", lambda row: or_dash(accuracy(row), percent), accuracy)
+    return Field(f"without {domain} %", lambda row: or_dash(accuracy(row), percent), accuracy)
 
 
 NEWCOMERS_CAPTION = (
@@ -217,25 +215,23 @@ def newcomer_table(groups: Sequence[Group]) -> DataTable:
     The records have a line for each way of serving, with how accuracy spreads over newcomers.
     """
     rows = newcomer_rows(groups)
-    columns: list[DataColumn[NewcomerRow]] = [
-        DataColumn(
+    columns: list[Field[NewcomerRow]] = [
+        Field(
             "method",
             lambda row: label_with_notes(row.label, row.note and f"zero-shot: {row.note}", row.diverged),
         ),
         *map(_served, sorted({way for row in rows for way in row.served}, key=_order)),
     ]
     if any(row.majority is not None for row in rows):
-        columns.append(
-            DataColumn("own majority %", lambda row: or_dash(row.majority, percent), lambda row: row.majority)
-        )
-    columns.append(DataColumn("n", lambda row: str(row.seeds), lambda row: row.seeds))
+        columns.append(Field("own majority %", lambda row: or_dash(row.majority, percent), lambda row: row.majority))
+    columns.append(Field("n", lambda row: str(row.seeds), lambda row: row.seeds))
     records = [record for row in rows for record in _records(row)]
     title = "Accuracy on clients that never trained"
     return DataTable.of("newcomers", NEWCOMERS_CAPTION, columns, rows, records=records, title=title)
 
 
-def _served(way: str) -> DataColumn[NewcomerRow]:
-    return DataColumn(
+def _served(way: str) -> Field[NewcomerRow]:
+    return Field(
         f"{way} %",
         lambda row: plus_minus(*mean_std(row.served[way])) if way in row.served else "–",
         lambda row: fmean(row.served[way]) if way in row.served else None,

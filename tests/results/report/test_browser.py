@@ -16,9 +16,9 @@ import numpy as np
 import pytest
 from matplotlib.image import imread
 
+from fedloom.results.data_table import DataTable
 from fedloom.results.page_sections import PageSection
 from fedloom.results.report import write_report
-from fedloom.results.tables import DataTable
 
 CHROMIUM = next(filter(None, map(shutil.which, ("chromium", "chromium-browser", "google-chrome", "chrome"))), None)
 pytestmark = [

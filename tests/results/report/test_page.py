@@ -14,9 +14,9 @@ from urllib.parse import unquote
 import pytest
 
 from fedloom.core.errors import ConfigError
+from fedloom.results.data_table import DataTable
 from fedloom.results.page_sections import PageSection
 from fedloom.results.report import write_report
-from fedloom.results.tables import DataTable
 
 NASTY = "<script>alert('1')</script> & \"$x$\" 漢 ${title}"
 

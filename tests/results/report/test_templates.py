@@ -6,8 +6,8 @@ import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup
 
+from fedloom.results.data_table import DataTable
 from fedloom.results.report.markup import bullets, render_macro, render_page, table
-from fedloom.results.tables import DataTable
 
 NASTY = '<script>"x"</script> & \''
 

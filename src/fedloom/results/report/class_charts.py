@@ -15,6 +15,7 @@ from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter
 
 from fedloom.core.text import percent
+from fedloom.results.data_table import Cell, DataTable, or_dash
 from fedloom.results.group import Group
 from fedloom.results.plots.palette import shortened_names
 from fedloom.results.report.axes import color, inline, new_figure
@@ -30,7 +31,6 @@ from fedloom.results.report.class_results import (
 from fedloom.results.report.curves import CHARACTER, TEXT, place
 from fedloom.results.report.line_charts import ChartRow
 from fedloom.results.report.markup import bullets, chart, choices, fold, grid, paragraph, table
-from fedloom.results.tables import Cell, DataTable, or_dash
 
 HALF = 390.0  # CSS pixels at natural size
 WITH_COUNTS = 12  # classes up to which the cells of a matrix have their counts

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 
 from fedloom.core.text import counted
+from fedloom.results.data_table import Cell, DataTable
 from fedloom.results.page_sections import Block, PageSection, SectionPicture
-from fedloom.results.tables import Cell, DataTable
 from fedloom.runs.storage.log import DriftRound
 from fedloom.runs.storage.run_data import RunData
 

@@ -22,9 +22,9 @@ from matplotlib.patheffects import withStroke
 from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedloom.core.files import write_atomic
+from fedloom.results.data_table import as_csv
 from fedloom.results.report import axes
 from fedloom.results.report.axes import SHAPES, Rows, color, dressed, in_light_theme, strokes
-from fedloom.results.tables import as_csv
 
 _MOST_CLIENTS = 3  # rows of bubbles in a panel
 _MOST_CLASSES = 20  # beyond these a legend is longer than its figure

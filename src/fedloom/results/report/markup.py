@@ -13,7 +13,7 @@ from typing import TypeAlias
 from jinja2 import Environment, FunctionLoader, StrictUndefined
 from markupsafe import Markup
 
-from fedloom.results.tables import Cell, DataTable
+from fedloom.results.data_table import Cell, DataTable
 
 Piece: TypeAlias = Callable[..., Markup]
 

@@ -10,6 +10,7 @@ import yaml
 from markupsafe import Markup
 
 from fedloom.core.text import bytes_text, counted, percent, seconds_text, seeds_text
+from fedloom.results.data_table import Cell, DataTable, Field, or_dash
 from fedloom.results.difference import Paired
 from fedloom.results.group import Group, client_accuracies, display_name
 from fedloom.results.plots.palette import dash_number
@@ -27,7 +28,6 @@ from fedloom.results.report.markup import (
     words_cell,
 )
 from fedloom.results.result_tables import ATTACK_NOTE, figure_names, result_columns
-from fedloom.results.tables import Cell, DataColumn, DataTable, or_dash
 from fedloom.runs.storage.finished_runs import TuningChoice
 from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import RunFolder
@@ -55,15 +55,13 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Call
     method_by_label = {row.row["label"]: row.method for row in rows}
     names = {method_by_label[pair.reference] for pair in pairs}
     reference = names.pop() if len(names) == 1 else "the baseline"
-    columns: list[DataColumn[ChartRow]] = [
+    columns: list[Field[ChartRow]] = [
         *_named(several),
-        DataColumn(
-            "accuracy %", lambda row: _accuracy(row.row["accuracy"], row.row["std"]), lambda r: r.row["accuracy"]
-        ),
+        Field("accuracy %", lambda row: _accuracy(row.row["accuracy"], row.row["std"]), lambda r: r.row["accuracy"]),
     ]
     if pairs:
         columns.append(
-            DataColumn(
+            Field(
                 f"against {reference}",
                 lambda row: _against(pair_by_label.get(row.row["label"])),
                 lambda row: pair_by_label[row.row["label"]].outcome.mean if row.row["label"] in pair_by_label else None,
@@ -86,35 +84,31 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Call
     return table(sheet, saved, foot=_majority_rows(rows, len(columns), several))
 
 
-def _named(several: bool) -> list[DataColumn[ChartRow]]:
+def _named(several: bool) -> list[Field[ChartRow]]:
     """The columns that name a row. several: whether there are several settings."""
-    setting: DataColumn[ChartRow] = DataColumn("setting", lambda row: words_cell(row.panel))
-    method: DataColumn[ChartRow] = DataColumn(
-        "method", lambda row: name_cell(row.method, row.color, dash_number(row.tone))
-    )
+    setting: Field[ChartRow] = Field("setting", lambda row: words_cell(row.panel))
+    method: Field[ChartRow] = Field("method", lambda row: name_cell(row.method, row.color, dash_number(row.tone)))
     return [method, setting] if several else [method]
 
 
-def _of_row(column: DataColumn[Any], heading: str) -> DataColumn[ChartRow]:
+def _of_row(column: Field[Any], heading: str) -> Field[ChartRow]:
     number = column.number
-    return DataColumn(heading, lambda row: column.text(row.row), number and (lambda row: number(row.row)))
+    return Field(heading, lambda row: column.text(row.row), number and (lambda row: number(row.row)))
 
 
 def costs_table(rows: Sequence[ChartRow]) -> Markup:
     """Render bytes, seconds and memory of a run, a row a group."""
     plain: list[Any] = [row.row for row in rows]
     likes = {key: max(row[key] for row in plain) for key in ("bytes_up", "bytes_down", "seconds")}
-    costs: list[DataColumn[ChartRow]] = [
-        DataColumn("up", lambda r: bytes_text(r.row["bytes_up"], likes["bytes_up"]), lambda r: r.row["bytes_up"]),
-        DataColumn(
-            "down", lambda r: bytes_text(r.row["bytes_down"], likes["bytes_down"]), lambda r: r.row["bytes_down"]
-        ),
-        DataColumn("time", lambda r: seconds_text(r.row["seconds"], likes["seconds"]), lambda r: r.row["seconds"]),
-        DataColumn("memory MiB", lambda r: f"{r.row['peak_memory_mb']:,.0f}", lambda r: r.row["peak_memory_mb"]),
+    costs: list[Field[ChartRow]] = [
+        Field("up", lambda r: bytes_text(r.row["bytes_up"], likes["bytes_up"]), lambda r: r.row["bytes_up"]),
+        Field("down", lambda r: bytes_text(r.row["bytes_down"], likes["bytes_down"]), lambda r: r.row["bytes_down"]),
+        Field("time", lambda r: seconds_text(r.row["seconds"], likes["seconds"]), lambda r: r.row["seconds"]),
+        Field("memory MiB", lambda r: f"{r.row['peak_memory_mb']:,.0f}", lambda r: r.row["peak_memory_mb"]),
     ]
     several = len({row.panel for row in rows}) > 1
-    words: list[DataColumn[ChartRow]] = [DataColumn("method", lambda row: row.method)]
-    words += [DataColumn("setting", lambda row: row.panel)] if several else []
+    words: list[Field[ChartRow]] = [Field("method", lambda row: row.method)]
+    words += [Field("setting", lambda row: row.panel)] if several else []
     keys = ("label", "bytes_up", "bytes_down", "seconds", "peak_memory_mb")
     saved = DataTable.of(
         "costs", "", [*words, *costs], rows, records=[{key: row[key] for key in keys} for row in plain]

@@ -44,7 +44,7 @@ _NO_RUN = "–"
 
 
 @dataclass(frozen=True, slots=True)
-class DataColumn(Generic[Row]):
+class Field(Generic[Row]):
     """A column: its heading, the text of a row, and the number by which readers sort; None for words."""
 
     heading: str
@@ -89,7 +89,7 @@ class DataTable:
     above: Sequence[str] = ()
 
     @classmethod
-    def of(cls, name: str, caption: str, columns: Sequence[DataColumn[Row]], rows: Sequence[Row], **keys: Any) -> Self:
+    def of(cls, name: str, caption: str, columns: Sequence[Field[Row]], rows: Sequence[Row], **keys: Any) -> Self:
         """Make a table from rows of any type. keys: further attributes."""
         cells = [[column.cell(row) for column in columns] for row in rows]
         return cls(name, caption, [column.heading for column in columns], cells, **keys)
