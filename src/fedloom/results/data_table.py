@@ -90,7 +90,7 @@ class DataTable:
 
     @classmethod
     def of(cls, name: str, caption: str, columns: Sequence[Field[Row]], rows: Sequence[Row], **keys: Any) -> Self:
-        """Make a table from rows of any type. keys: further attributes."""
+        """Make a table from rows of any type, whose cells the columns know; the rest are its attributes."""
         cells = [[column.cell(row) for column in columns] for row in rows]
         return cls(name, caption, [column.heading for column in columns], cells, **keys)
 
