@@ -45,13 +45,8 @@ def twin_of(name: str, names: Sequence[str]) -> str | None:
 
 
 def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:
-    """Return a note on similar names, or nothing.
-
-    Args:
-        origin: name of the set in messages.
-        role: the kind of names in messages, such as "classes".
-        counts: samples by name.
-    """
+    """Return a note on similar names among counts (samples by name), or nothing. role: what they name, such as
+    "classes"."""
     groups = near_twins(counts)
     if not groups:
         return []
@@ -62,56 +57,23 @@ def twins_note(origin: str, role: str, counts: Mapping[str, int]) -> list[str]:
     ]
 
 
-MISSING_MARKS = frozenset(
-    [
-        "?",
-        "??",
-        "-",
-        "--",
-        "---",
-        ".",
-        "..",
-        "NA",
-        "N/A",
-        "n/a",
-        "na",
-        "N.A.",
-        "n.a.",
-        "NaN",
-        "nan",
-        "NAN",
-        "null",
-        "NULL",
-        "Null",
-        "#N/A",
-        "#NA",
-        "<NA>",
-        "\\N",
-    ]
-)
-"""Words that people and programs write for a missing value."""
-
-PARTS = ("train", "test")
-"""The parts of a set, as messages call them."""
-
+# What people and programs write for a missing value.
+_MARKS = r"? ?? - -- --- . .. NA N/A n/a na N.A. n.a. NaN nan NAN null NULL Null #N/A #NA <NA> \N"
+MISSING_MARKS = frozenset(_MARKS.split())
+PARTS = ("train", "test")  # of a set, as messages call them
 _LARGEST, _MANY = 2**31 - 1, 1000
 
 
 def class_ids(
     parts: Sequence[np.ndarray], origin: str, classes: Sequence[str] | None = None
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
-    """Return the class ids of each part (training set first), and the names of the C classes.
+    """Return the class ids of each part [n] (training set first), and the names of the C classes.
 
     Whole numbers from 0 on are ids already, holes included, as long as at least half of 0 .. C-1 occur. Other whole
-    numbers, from 1 on or -1 and 1, get ids in their order, and are the names; with `classes`, as many numbers as there
-    are names. Words: see `named_ids`. Labels of other kinds come back as they are, for
-    `fedloom.data.dataset.checked` to refuse. Raises `DataError` for labels that are no classes: too many, too large, or
-    marks of a missing value that `classes` does not name.
-
-    Args:
-        parts: labels [n] of each part, numbers or words.
-        origin: name of the set in messages.
-        classes: names of the classes in the order of their ids; None takes those that the labels have.
+    numbers, from 1 on or -1 and 1, get ids in their order, and are the names; with `classes` (names in the order of the
+    ids), as many numbers as there are names. Words: see `named_ids`. Labels of other kinds come back as they are, for
+    `fedloom.data.dataset.checked` to refuse. Raises `DataError`, with the set as origin, for labels that are no
+    classes: too many, too large, or marks of a missing value that `classes` does not name.
     """
     labels = [_plain(part, origin) for part in parts]
     if classes is not None and len(set(classes)) < len(classes):
@@ -145,12 +107,9 @@ def named_ids(
 ) -> tuple[list[np.ndarray], tuple[str, ...]]:
     """Return the ids [n], int64, of the words of each part, and the class names.
 
-    Args:
-        parts: words of each part [n].
-        origins: name the parts in messages.
-        classes: names of the classes; None takes the words of the first part in the order of `sorted_words`.
-
-    Raises `DataError` for missing words, too many different ones, and words of a later part that are none of them.
+    classes: the names; None takes the words of the first part in the order of `sorted_words`. origins: name the parts
+    in messages. Raises `DataError` for missing words, too many different ones, and words of a later part that are none
+    of them.
     """
     words = [np.asarray(part, np.str_) for part in parts]
     for part, origin in zip(words, origins, strict=False):
@@ -175,11 +134,8 @@ def named_ids(
 def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[int], test: Sequence[int]) -> list[str]:
     """Return notes on unusual classes: similar names, a single class, and classes that only one part has.
 
-    Args:
-        origins: names of the training and the test part; the same name twice for parts that were split from one.
-        classes: names of the C classes.
-        train: training samples of each class [C].
-        test: test samples of each class [C].
+    origins: names of both parts, the same twice for parts that were split from one. train, test: samples of each class
+    [C].
     """
     split_from_one = origins[0] == origins[1]
     counts = np.add(train, test).tolist() if split_from_one else train
@@ -195,13 +151,8 @@ def class_notes(origins: Sequence[str], classes: Sequence[str], train: Sequence[
 
 
 def refuse_missing_labels(labels: np.ndarray, origin: str, noun: str = "samples") -> None:
-    """Raise `DataError` for labels that are written as missing values are.
-
-    Args:
-        labels: words [n].
-        origin: name of the set in messages.
-        noun: plural noun for the labelled things in messages.
-    """
+    """Raise `DataError` for labels [n] that are written as missing values are. origin, noun: the set, and what is
+    labelled."""
     words, counts = np.unique(labels, return_counts=True)
     marks = missing_marks(words.tolist())
     if marks:
@@ -271,13 +222,8 @@ def unknown_cells(counts: Mapping[str, int], vocabulary: Collection[str]) -> int
 
 
 def refuse_other_spelling(counts: Mapping[str, int], vocabulary: Collection[str], origin: str) -> None:
-    """Raise `DataError` if a word is another spelling of a known word, or if hardly any cell holds a known word.
-
-    Args:
-        counts: number of rows by word.
-        vocabulary: the known words.
-        origin: name of the column in messages.
-    """
+    """Raise `DataError` if a word of counts (rows by word of the column `origin`) is another spelling of a known word
+    in the vocabulary, or if hardly any cell holds a known word."""
     words = set(vocabulary)
     absent = {word: count for word, count in counts.items() if word not in words}
     spellings = {folded(word): word for word in vocabulary} if absent else {}

@@ -208,50 +208,42 @@ class UploadAttack(Attack):
         self, value: Value, received: Value | None, colluding: Sequence[Value], round_: AttackRound
     ) -> Value:
         if isinstance(value, dict):
-            received_tree: Mapping[str, Tensor] = received if isinstance(received, dict) else {}
+            origin: Mapping[str, Tensor] = received if isinstance(received, dict) else {}
             trees = [tree for tree in colluding if isinstance(tree, dict)]
+            entries = {name: [tree[name] for tree in trees if name in tree] for name in value}
             return {
                 name: entry
                 if name in round_.unchanged
-                else self._forge_tensor(
-                    entry, received_tree.get(name), [tree[name] for tree in trees if name in tree], round_
-                )
+                else self._forge_tensor(entry, origin.get(name), entries[name], round_)
                 for name, entry in value.items()
             }
         if isinstance(value, ClassTable):
-            has_origin = isinstance(received, ClassTable) and received.values.shape == value.values.shape
-            origin = received if has_origin else None
-            tables = [table for table in colluding if isinstance(table, ClassTable)]
-            return self._forge_table(value, origin, tables, round_)  # type: ignore[arg-type]
-        if isinstance(value, Tensor):
-            received_tensor = received if isinstance(received, Tensor) else None
-            tensors = [tensor for tensor in colluding if isinstance(tensor, Tensor)]
-            return self._forge_tensor(value, received_tensor, tensors, round_)
-        return value
+            return self._forge_table(value, received, colluding, round_)
+        return self._forge_tensor(value, received, colluding, round_) if isinstance(value, Tensor) else value
 
     def _forge_table(
-        self, table: ClassTable, received: ClassTable | None, colluding: Sequence[ClassTable], round_: AttackRound
+        self, table: ClassTable, received: Value | None, colluding: Sequence[Value], round_: AttackRound
     ) -> ClassTable:
-        rows = table.values.clone()
-        tables = [other_table for other_table in colluding if other_table.values.shape == table.values.shape]
+        rows, shape = table.values.clone(), table.values.shape
+        tables = [other for other in colluding if isinstance(other, ClassTable) and other.values.shape == shape]
+        origin = received if isinstance(received, ClassTable) and received.values.shape == shape else None
         for label in table.held.nonzero().flatten().tolist():
-            received_row = received.values[label] if received is not None and received.held[label] else None
+            received_row = origin.values[label] if origin is not None and origin.held[label] else None
             colluding_rows = [holder.values[label] for holder in tables if holder.held[label]]
             rows[label] = self._forge_tensor(rows[label], received_row, colluding_rows, round_)
         return ClassTable(rows, table.held)
 
     def _forge_tensor(
-        self, value: Tensor, received: Tensor | None, colluding: Sequence[Tensor], round_: AttackRound
+        self, value: Tensor, received: Value | None, colluding: Sequence[Value], round_: AttackRound
     ) -> Tensor:
         if not value.is_floating_point() or not value.numel():
             return value
-        has_origin = received is not None and received.shape == value.shape
-        zeros = torch.zeros_like(value, dtype=torch.float64)
         # Attacks forge changes, uploads are values: subtract what the client received, and add it back below.
-        origin = received.double() if received is not None and has_origin else zeros
-        changes = torch.stack(
-            [(tensor.double() - origin).flatten() for tensor in colluding if tensor.shape == value.shape]
-        )
+        origin = torch.zeros_like(value, dtype=torch.float64)
+        if isinstance(received, Tensor) and received.shape == value.shape:
+            origin = received.double()
+        tensors = [tensor for tensor in colluding if isinstance(tensor, Tensor) and tensor.shape == value.shape]
+        changes = torch.stack([(tensor.double() - origin).flatten() for tensor in tensors])
         forged_change = self.forge_change((value.double() - origin).flatten(), changes, round_)
         return (origin + forged_change.view(value.shape)).to(value.dtype)
 

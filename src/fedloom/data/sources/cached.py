@@ -1,7 +1,4 @@
-"""Base classes of sources that parse files: they check samples, cache them on disk and normalise pixels.
-
-The base class of image sets that are read from published files, and the search for these files.
-"""
+"""Base classes of sources that parse files: they check samples, cache them on disk and normalise pixels."""
 
 from __future__ import annotations
 
@@ -105,15 +102,12 @@ def checked_splits(parsed: ParsedSplits) -> Splits:
             f"{parsed.origin}: train holds {kinds[0]} and test {kinds[1]}, which need not be on one scale; give both "
             "as bytes, or both as real numbers of one scale"
         )
-    return Splits(train, test, notes=(*parsed.notes, *_class_notes(parsed, train, test), *constant_inputs(train)))
-
-
-def _class_notes(parsed: ParsedSplits, train: Dataset, test: Dataset) -> list[str]:
-    if parsed.has_class_notes:
-        return []
-    counts = [np.bincount(part.y.numpy(), minlength=part.num_classes).tolist() for part in (train, test)]
-    origins = parsed.part_origins or [f"{parsed.origin} ({part})" for part in PARTS]
-    return class_notes(origins, parsed.classes, *counts)
+    about_classes: list[str] = []
+    if not parsed.has_class_notes:
+        counts = [np.bincount(part.y.numpy(), minlength=part.num_classes).tolist() for part in (train, test)]
+        origins = parsed.part_origins or [f"{parsed.origin} ({part})" for part in PARTS]
+        about_classes = class_notes(origins, parsed.classes, *counts)
+    return Splits(train, test, notes=(*parsed.notes, *about_classes, *constant_inputs(train)))
 
 
 class CachedSource(Source):
@@ -202,23 +196,18 @@ class ImageSource(CachedSource):
 
 
 def training_moments(train: Dataset) -> tuple[list[float], list[float]] | None:
-    """Mean and standard deviation per channel, in stored units; None unless samples are images or volumes."""
+    """Return mean and standard deviation per channel, in stored units; None unless samples are images or volumes."""
     return channel_moments(train.x.numpy()) if train.x.dim() >= 4 else None
 
 
 def _splits_of_entry(entry: CacheEntry) -> Splits:
-    def dataset(name: str) -> Dataset:
-        x, y, domain = (entry.arrays.get(f"{name}.{key}") for key in ("x", "y", "domain"))
-        assert x is not None
-        assert y is not None
-        return Dataset(
-            torch.from_numpy(x),
-            torch.from_numpy(y),
-            tuple(entry.meta["classes"]),
-            domain=None if domain is None else torch.from_numpy(domain),
-            domains=tuple(entry.meta["domains"]),
-            words=tuple(entry.meta["words"]),
-            white=entry.meta["white"],
-        )
+    meta = entry.meta
 
-    return Splits(dataset("train"), dataset("test"), notes=tuple(entry.meta.get("notes", ())))
+    def dataset(name: str) -> Dataset:
+        x, y = (torch.from_numpy(entry.arrays[f"{name}.{key}"]) for key in "xy")
+        domain = entry.arrays.get(f"{name}.domain")
+        names: dict[str, Any] = {key: tuple(meta[key]) for key in ("classes", "domains", "words")}
+        domain_ids = None if domain is None else torch.from_numpy(domain)
+        return Dataset(x, y, domain=domain_ids, white=meta["white"], **names)
+
+    return Splits(dataset("train"), dataset("test"), notes=tuple(meta.get("notes", ())))

@@ -6,7 +6,6 @@ import bz2
 import io
 from collections.abc import Sequence
 from functools import lru_cache
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar
 
@@ -16,11 +15,10 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
 from fedloom.data.sources.class_folders import LabelledFiles
-from fedloom.data.sources.files import Files
+from fedloom.data.sources.files import Files, package_folder
 from fedloom.data.sources.image_folder import decode_parts
 from fedloom.data.sources.npz import PublishedImages
 from fedloom.data.sources.source import source
-from fedloom.data.sources.text import utf8
 
 
 class _Mat(PublishedImages):
@@ -159,7 +157,7 @@ def _listed(files: Files, folder: str) -> LabelledFiles:
     """Lines "name label" of the label list of a folder."""
     name = f"{folder}_labels.txt"
     listed = []
-    for number, line in enumerate(utf8(files.read(name), files.display_name(name)).splitlines(), 1):
+    for number, line in enumerate(files.lines(name), 1):
         picture, _, label = line.strip().rpartition(" ")
         if not picture or not label.isascii() or not label.isdigit():
             raise DataError(f"{files.display_name(name)}: line {number} is '{line[:80]}'; need 'name.png label'")
@@ -199,11 +197,9 @@ class Rendered(ImageSource):
         return ParsedSplits("rendered", samples[0], samples[1], tuple("0123456789"))
 
 
+@lru_cache(maxsize=1)
 def _find_fonts() -> list[Path]:
-    spec = find_spec("matplotlib")
-    if spec is None or not spec.submodule_search_locations:
-        raise DataError("source rendered: matplotlib is not installed; its package holds the fonts")
-    folder = Path(spec.submodule_search_locations[0]) / "mpl-data" / "fonts" / "ttf"
+    folder = package_folder("rendered", "matplotlib", "matplotlib", "fonts") / "mpl-data" / "fonts" / "ttf"
     fonts = [path for path in sorted(folder.glob("DejaVu*.ttf")) if "Display" not in path.name]
     if not fonts:
         raise DataError(f"source rendered: no DejaVu fonts in {folder}; reinstall matplotlib")
@@ -220,7 +216,7 @@ def _load_font(path: Path, height: int) -> Any:
 def _draw_digit(label: int, size: int, rng: np.random.Generator) -> np.ndarray:
     from PIL import Image, ImageDraw
 
-    fonts = _cached_fonts()
+    fonts = _find_fonts()
     font = _load_font(fonts[rng.integers(len(fonts))], int(rng.integers(size // 2, size * 9 // 10 + 1)) * 5 // 4)
     centre = size / 2 + rng.uniform(-size / 10, size / 10, 2)
     mask = Image.new("L", (size, size))
@@ -232,8 +228,3 @@ def _draw_digit(label: int, size: int, rng: np.random.Generator) -> np.ndarray:
         ink = rng.integers(0, 256, 3)
     opacity = np.asarray(mask, np.float64)[None] / 255
     return np.rint(background[:, None, None] * (1 - opacity) + ink[:, None, None] * opacity).astype(np.uint8)
-
-
-@lru_cache(maxsize=1)
-def _cached_fonts() -> list[Path]:
-    return _find_fonts()

@@ -4,16 +4,14 @@ from __future__ import annotations
 
 import gzip
 from dataclasses import replace
-from importlib.util import find_spec
-from pathlib import Path
 from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
 
-from fedloom.core.errors import DataError
 from fedloom.data.dataset import checked
 from fedloom.data.sources.cached import ParsedSamples, ParsedSplits, checked_splits
+from fedloom.data.sources.files import package_folder
 from fedloom.data.sources.source import Source, Splits, source
 
 _DIMENSION, _CLASSES = 60, 10
@@ -144,10 +142,8 @@ class Digits(Source):
 def _read_digits() -> tuple[np.ndarray, np.ndarray]:
     """Read pixels [1797, 8, 8] uint8 and labels [1797] from scikit-learn's file."""
     # importing scikit-learn's loaders would cost a second and a half at every start
-    spec = find_spec("sklearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise DataError("source digits: scikit-learn is not installed; its package holds the images")
-    path = Path(spec.submodule_search_locations[0]) / "datasets" / "data" / "digits.csv.gz"
+    folder = package_folder("digits", "sklearn", "scikit-learn", "images")
+    path = folder / "datasets" / "data" / "digits.csv.gz"
     if path.is_file():
         with gzip.open(path, "rt") as stream:
             table = np.array([row.split(",") for row in stream.read().split()], dtype=np.float32)

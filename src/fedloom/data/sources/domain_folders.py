@@ -18,9 +18,9 @@ from fedloom.data.sources.image_folder import decode_parts
 from fedloom.data.sources.npz import PublishedImages, channels_first, read_npz
 from fedloom.data.sources.pixels import resized
 from fedloom.data.sources.source import first_rows, source, stratified_split
-from fedloom.data.sources.text import utf8
 
 _TEST_SHARE = 0.2
+_OFFICE_CLASSES = "back_pack bike calculator headphones keyboard laptop_computer monitor mouse mug projector"
 _TOP_TEN = "bird feather headphones ice_cream teapot tiger whale windmill wine_glass zebra"
 
 
@@ -118,13 +118,12 @@ class _DomainFolders(PublishedImages):
 
     def _listed(self, files: Files, name: str) -> LabelledFiles:
         listed = []
-        for number, line in enumerate(utf8(files.read(name), files.display_name(name)).splitlines(), 1):
+        for number, line in enumerate(files.lines(name), 1):
             picture = line.strip().rpartition(" ")[0]
             parts = picture.split("/")
             if len(parts) < 3:
-                raise DataError(
-                    f"{files.display_name(name)}: line {number} is '{line[:80]}'; need 'domain/class/file label'"
-                )
+                place = f"{files.display_name(name)}: line {number}"
+                raise DataError(f"{place} is '{line[:80]}'; need 'domain/class/file label'")
             if parts[1] in self.class_names:
                 listed.append((picture, self.class_names.index(parts[1])))
         if not listed:
@@ -152,18 +151,7 @@ class OfficeCaltech10(_DomainFolders):
     publisher: ClassVar[str] = "Gong et al., and by the authors of FedBN as office_caltech_10_dataset.zip"
     domain_names: ClassVar[tuple[str, ...]] = ("amazon", "caltech", "dslr", "webcam")
     folder: ClassVar[str] = "office_caltech_10"
-    class_names: ClassVar[tuple[str, ...]] = (
-        "back_pack",
-        "bike",
-        "calculator",
-        "headphones",
-        "keyboard",
-        "laptop_computer",
-        "monitor",
-        "mouse",
-        "mug",
-        "projector",
-    )
+    class_names: ClassVar[tuple[str, ...]] = tuple(_OFFICE_CLASSES.split())
 
     def layouts(self) -> Sequence[tuple[str, str]]:
         archives = [("office_caltech_10_dataset.zip", ""), (f"{self.kind}.npz", ""), ("office_caltech10.npz", "")]

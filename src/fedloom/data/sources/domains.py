@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import zlib
 from collections.abc import Mapping, Sequence
-from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, ClassVar, Literal
 
@@ -16,6 +15,7 @@ from fedloom.core.errors import DataError, FedloomError
 from fedloom.data.dataset import Dataset
 from fedloom.data.sources.cached import Allocator, ImageSource, Normalise, ParsedSamples, ParsedSplits
 from fedloom.data.sources.digits import Digits
+from fedloom.data.sources.files import package_folder
 from fedloom.data.sources.mnist import MNIST
 from fedloom.data.sources.pixels import WHITE, resized
 from fedloom.data.sources.source import SOURCES, Source, Splits, first_rows, source, stratified_split
@@ -225,10 +225,7 @@ class Blended(ImageSource):
 
 
 def _photograph_paths() -> list[Path]:
-    spec = find_spec("sklearn")
-    if spec is None or not spec.submodule_search_locations:
-        raise DataError("source blended: scikit-learn is not installed; its package holds the photographs")
-    folder = Path(spec.submodule_search_locations[0]) / "datasets" / "images"
+    folder = package_folder("blended", "sklearn", "scikit-learn", "photographs") / "datasets" / "images"
     return [folder / name for name in _PHOTOGRAPH_NAMES]
 
 

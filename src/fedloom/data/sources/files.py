@@ -11,6 +11,7 @@ import zipfile
 import zlib
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from importlib.util import find_spec
 from pathlib import Path, PurePosixPath
 
 from fedloom.core.errors import DataError, printable
@@ -46,6 +47,33 @@ def read_regular(path: Path) -> bytes:
         raise DataError(f"{printable(str(path))}: cannot be read ({error.strerror})") from None
 
 
+_PACKED = {b"\x1f\x8b": "gzip-compressed", b"PK\x03\x04": "a zip archive", b"BZh": "bzip2-compressed"}
+
+
+def utf8(raw: bytes, label: str) -> str:
+    """Return the text in `raw`, without a byte order mark. Raises `DataError` for packed files and NUL bytes, and with
+    the place of the first byte that is not UTF-8."""
+    packed = next((kind for magic, kind in _PACKED.items() if raw.startswith(magic)), None)
+    if packed is not None:
+        raise DataError(f"{label}: is {packed}; unpack it first")
+    if b"\x00" in raw:
+        raise DataError(f"{label}: byte {raw.index(0)} is NUL: no text, or UTF-16; convert the file to UTF-8")
+    try:
+        return raw.decode("utf-8").removeprefix("\ufeff")
+    except UnicodeDecodeError as error:
+        byte = f"byte {error.start} (0x{raw[error.start]:02x})"
+        raise DataError(f"{label}: {byte} is not UTF-8; convert the file to UTF-8") from None
+
+
+def package_folder(kind: str, package: str, name: str, content: str) -> Path:
+    """Return the folder of an installed package without importing it. Raises `DataError`, for the source `kind`, with
+    the package's name and content, if it is not installed."""
+    spec = find_spec(package)
+    if spec is None or not spec.submodule_search_locations:
+        raise DataError(f"source {kind}: {name} is not installed; its package holds the {content}")
+    return Path(spec.submodule_search_locations[0])
+
+
 _READ_ERRORS = (
     OSError,
     EOFError,
@@ -56,8 +84,7 @@ _READ_ERRORS = (
     zipfile.BadZipFile,
     tarfile.TarError,
 )
-ENCRYPTED = 1
-"""Flag bit of encrypted members of a .zip."""
+ENCRYPTED = 1  # flag bit of encrypted members of a .zip
 _SHOWN_FOLDERS = 5  # in a note
 _ARCHIVE_SUFFIXES = (".zip", ".tar", ".tar.gz", ".tgz", ".tar.xz", ".tar.bz2")
 
@@ -100,6 +127,10 @@ class Files:
         """Return the contents of one file. Raises `DataError` if it cannot be read."""
         return next(iter(self.read_each([name])))[1]
 
+    def lines(self, name: str) -> list[str]:
+        """Return the lines of a text. Raises `DataError` if it cannot be read or is not UTF-8."""
+        return utf8(self.read(name), self.display_name(name)).splitlines()
+
     def display_name(self, name: str) -> str:
         """Return the file's name for messages."""
         return printable(str(self.path / name))
@@ -109,7 +140,8 @@ class Files:
         return [self.path / name for name in (self.names() if names is None else names)]
 
     def _walk(self) -> tuple[list[str], list[str], int]:
-        """Names of files, names of empty folders, and the number of entries that are neither files nor folders."""
+        """Return names of files, names of empty folders, and the number of entries that are neither files nor
+        folders."""
         names: list[str] = []
         empty: list[str] = []
         skipped = 0
@@ -262,10 +294,8 @@ def verify_md5(paths: Iterable[Path], published: dict[str, str]) -> None:
         with path.open("rb") as stream:
             digest = hashlib.file_digest(stream, lambda: hashlib.md5(usedforsecurity=False)).hexdigest()
         if digest != expected:
-            raise DataError(
-                f"{path}: MD5 {digest}, its publisher gives {expected}; fetch it again, or set scenario.verify=false "
-                "if you changed it"
-            )
+            advice = "fetch it again, or set scenario.verify=false if you changed it"
+            raise DataError(f"{path}: MD5 {digest}, its publisher gives {expected}; {advice}")
 
 
 def _refuse_outside(archive: Path, name: str) -> str:
@@ -298,16 +328,10 @@ def search_path(kind: str, path: Path | None) -> Path:
 
 
 def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], publisher: str) -> Path:
-    """Find the folder or archive of a set: `path` itself if it is a file, else the first of `layouts` below it.
+    """Find the folder or archive of the set `kind`: `path` itself if it is a file, else the first of `layouts` below it
+    (or, without a path, below the data folder).
 
-    Args:
-        kind: name of the source, and of its folder where `path` is None.
-        path: the user's path, or None.
-        layouts: pairs of a folder or file below `path` ("" for `path` itself), and a file or folder/ that it must
-            contain ("" for none).
-        publisher: who publishes the set, for the message.
-
-    Raises `DataError` that names the expected files and the publisher.
+    layouts: pairs as for `has_layout`. Raises `DataError` that names the expected files and the publisher.
     """
     root = search_path(kind, path)
     if root.is_file():
@@ -324,12 +348,7 @@ def locate(kind: str, path: Path | None, layouts: Sequence[tuple[str, str]], pub
 
 
 def has_layout(root: Path, subpath: str, member: str) -> bool:
-    """Tell whether a layout of `locate` exists.
-
-    Args:
-        root: the folder to look below.
-        subpath: a folder or file below it, "" for itself.
-        member: a file, or a folder with / at its end, below `subpath`.
-    """
+    """Tell whether `member` (a file, or a folder with / at its end; "" for none) exists below `subpath` ("" for none)
+    of root."""
     path = root / subpath / member
     return path.is_dir() if member.endswith("/") else path.is_file()

@@ -23,7 +23,6 @@ from fedloom.data.sources.files import Files, open_files
 from fedloom.data.sources.npz import PublishedImages
 from fedloom.data.sources.pixels import WHITE, decode_into
 from fedloom.data.sources.source import source, stratified_split
-from fedloom.data.sources.text import utf8
 
 
 def decode_parts(
@@ -136,13 +135,11 @@ class TinyImageNet(PublishedImages):
         rows = np.random.default_rng(0).permutation(len(train))
         label = {name: c for c, name in enumerate(ids)}
         test = []
-        for number, line in enumerate(utf8(files.read(_ANNOTATIONS), files.display_name(_ANNOTATIONS)).splitlines(), 1):
-            name, _, rest = line.partition("\t")
-            wnid = rest.partition("\t")[0]
+        for number, line in enumerate(files.lines(_ANNOTATIONS), 1):
+            name, wnid, *_ = [*line.split("\t", 2), "", ""]
             if wnid not in label:
-                raise DataError(
-                    f"{files.display_name(_ANNOTATIONS)}: line {number} names class '{wnid}', which train/ lacks"
-                )
+                place = f"{files.display_name(_ANNOTATIONS)}: line {number}"
+                raise DataError(f"{place} names class '{wnid}', which train/ lacks")
             test.append((f"val/images/{name}", label[wnid]))
         return decode_parts(files, [train[row] for row in rows], test, _called(files, ids), 64, 3, allocate)
 
@@ -150,9 +147,7 @@ class TinyImageNet(PublishedImages):
 def _called(files: Files, ids: Sequence[str]) -> list[str]:
     if not files.has("words.txt"):
         return list(ids)
-    lines = (
-        line.partition("\t") for line in utf8(files.read("words.txt"), files.display_name("words.txt")).splitlines()
-    )
+    lines = (line.partition("\t") for line in files.lines("words.txt"))
     first = {wnid: words.split(",")[0].strip() for wnid, _, words in lines}
     names = [first.get(wnid, wnid) for wnid in ids]
     return [name if names.count(name) == 1 else wnid for name, wnid in zip(names, ids, strict=True)]

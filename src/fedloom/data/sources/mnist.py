@@ -31,7 +31,7 @@ _DTYPES: dict[int, np.dtype[Any]] = {
 
 
 def parse_idx(raw: bytes, label: str) -> np.ndarray:
-    """The array in the bytes of an IDX file, gzipped if `label` ends in .gz."""
+    """Return the array in the `raw` bytes of an IDX file, gzipped if `label` ends in .gz."""
     if label.endswith(".gz"):
         try:
             with gzip.open(io.BytesIO(raw)) as stream:
@@ -55,7 +55,7 @@ def parse_idx(raw: bytes, label: str) -> np.ndarray:
 
 
 def _stated_size(head: bytes) -> int:
-    """Bytes of the IDX file that begins with `head`; those of the head if it is no such file."""
+    """Return the bytes of the IDX file that begins with `head`; those of the head if it is no such file."""
     if len(head) < 4 or head[2] not in _DTYPES or len(head) < 4 + 4 * head[3]:
         return len(head)
     shape = (int.from_bytes(head[4 + 4 * d : 8 + 4 * d], "big") for d in range(head[3]))
@@ -63,28 +63,16 @@ def _stated_size(head: bytes) -> int:
 
 
 def idx_names(files: Files, train: str, test: str) -> list[str]:
-    """Return the names of the four files: images and labels of both parts, each gzipped if that is what there is.
-
-    Args:
-        files: the folder or archive.
-        train: first word of the training files' names.
-        test: first word of the test files' names.
-    """
+    """Return the names of the four files, images and labels of both parts (`train` and `test` begin their names), each
+    gzipped if that is what `files` have."""
     plain = [f"{part}-{kind}-ubyte" for part in (train, test) for kind in ("images-idx3", "labels-idx1")]
     return [f"{name}.gz" if files.has(f"{name}.gz") else name for name in plain]
 
 
 def parse_idx_set(files: Files, train: str, test: str, classes: tuple[str, ...] | None = None) -> ParsedSplits:
-    """Make a set from its four files.
-
-    Args:
-        files: the folder or archive.
-        train: first word of the training files' names.
-        test: first word of the test files' names.
-        classes: names of the classes; None takes those that the labels have (`fedloom.data.labels.class_ids`).
-
-    Raises `DataError` for images that are not [n, h, w], and for test labels above all training labels.
-    """
+    """Make a set from its four files; files, train, test as for `idx_names`, classes as for
+    `fedloom.data.labels.class_ids`. Raises `DataError` for images that are not [n, h, w], and for test labels above
+    all training labels."""
     read = dict(files.read_each(names := idx_names(files, train, test)))
     x, y, x_test, y_test = (parse_idx(read.pop(name), files.display_name(name)) for name in names)
     if x.ndim != 3 or x.size == 0:
@@ -115,6 +103,7 @@ class Idx(ImageSource):
 
 
 _FIRST = "train-images-idx3-ubyte"
+_CLOTHES = "t-shirt, trouser, pullover, dress, coat, sandal, shirt, sneaker, bag, ankle boot"
 _DEBIAN = Path("/usr/share/datasets/fashion-mnist")
 
 
@@ -146,18 +135,7 @@ class FashionMNIST(MNIST):
     """
 
     published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = ((0.2860,), (0.3530,))
-    class_names: ClassVar[tuple[str, ...]] = (
-        "t-shirt",
-        "trouser",
-        "pullover",
-        "dress",
-        "coat",
-        "sandal",
-        "shirt",
-        "sneaker",
-        "bag",
-        "ankle boot",
-    )
+    class_names: ClassVar[tuple[str, ...]] = tuple(_CLOTHES.split(", "))
 
     path: Path | None = Field(
         _DEBIAN,

@@ -109,7 +109,7 @@ class Nodes(Source):
         return Dataset(stored, y, self.classes, *self._scale(), features=self.features or ())
 
     def as_agreed(self, data: Dataset, origin: str) -> Dataset:
-        """`data` as the federation has agreed: its class ids, its features in its order, its scale.
+        """Return `data` as the federation has agreed: its class ids, its features in its order, its scale.
 
         Raises `DataError`, with `origin`, for other values, shapes, columns and classes.
         """
@@ -123,7 +123,8 @@ class Nodes(Source):
         return Dataset(x, self._labels(data, origin), self.classes, *self._scale(), features=self.features or ())
 
     def notes(self, data: Dataset, origin: str) -> list[str]:
-        """Sentences on words of `data`'s columns that the federation has not agreed on. Raises as `fitted`."""
+        """Return sentences on words of `data`'s columns that the federation has not agreed on. Raises as
+        `as_agreed`."""
         unknown = self._columns(data, origin)[1] if self.features and data.features else {}
         counts = ", ".join(f"'{column}' ({count:,})" for column, count in unknown.items())[:300]
         sentence = (
@@ -138,9 +139,8 @@ class Nodes(Source):
         return (torch.zeros(width), torch.full((width,), 255.0)) if self.values == "bytes" else (None, None)
 
     def _columns(self, data: Dataset, origin: str) -> tuple[Tensor, dict[str, int]]:
-        """The agreed features [n, d], and how many rows of each column hold a word that is not agreed on: it is 0 in
-        all of them. Raises `DataError` for columns that are missing, and for words in another spelling.
-        """
+        """Return the agreed features [n, d], and how many rows of each column hold a word that is not agreed on: it is
+        0 in all of them. Raises `DataError` for columns that are missing, and for words in another spelling."""
         positions = {name: position for position, name in enumerate(data.features)}
         prefixes = {name[: end + 1] for name in data.features for end in _equals(name)}
         x, agreed = torch.zeros(len(data), *self.input_shape), set[str]()
@@ -174,7 +174,8 @@ class Nodes(Source):
 
 
 def _by_column(features: Sequence[str], columns: Collection[str]) -> dict[str, dict[str, str]]:
-    """The words of each of `columns` (with "=" at the end), and the feature of each word; columns without the "="."""
+    """Return the words of each of `columns` (with "=" at the end), and the feature of each word; columns without the
+    "="."""
     words: dict[str, dict[str, str]] = {}
     for name in features:
         for end in _equals(name):
@@ -184,5 +185,5 @@ def _by_column(features: Sequence[str], columns: Collection[str]) -> dict[str, d
 
 
 def _equals(feature: str) -> list[int]:
-    """Where "column=word" may be split."""
+    """Return where "column=word" may be split."""
     return [end for end, letter in enumerate(feature) if letter == "="]

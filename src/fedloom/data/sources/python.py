@@ -4,25 +4,26 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import one_hot_hint
 from fedloom.data.labels import as_string_array, class_ids, missing_marks, sorted_words
-from fedloom.data.sources.cached import (
-    ImageSource,
-    Normalise,
-    ParsedSamples,
-    ParsedSplits,
-    checked_splits,
-    training_moments,
-)
+from fedloom.data.sources import cached
+from fedloom.data.sources.cached import Normalise, ParsedSamples
 from fedloom.data.sources.npz import ArrayLike, as_array, channels_first, index_notes, layout_notes
 from fedloom.data.sources.pixels import WHITE, PictureNotes
 from fedloom.data.sources.source import Splits, configure_source, stratified_split
 from fedloom.data.views import Views
+
+
+class _ReadSamples(NamedTuple):
+    """Samples that were read one by one, with notes on the pictures among all samples of the set."""
+
+    values: np.ndarray
+    pictures: PictureNotes
 
 
 def from_arrays(
@@ -41,7 +42,6 @@ def from_arrays(
     normalise: Normalise = "own",
     standardise: bool = False,
     test_share: float = 0.2,
-    _pictures: PictureNotes | None = None,
 ) -> Splits:
     """Make splits for `make_scenario` from arrays in memory.
 
@@ -64,11 +64,11 @@ def from_arrays(
         standardise: features [n, d] get mean 0 and deviation 1 over what clients train on, when the scenario is made.
         test_share: share of each class, in (0, 1), that is held out without a test set (seed 0); with owners, of each
             owner's samples, rounded down and spread over the owner's classes.
-        _pictures: what `from_torch` and `from_clients` noted while they read pictures.
 
     Raises `DataError` for arrays that do not fit.
     """
-    origin, pictures = "from_arrays", _pictures or PictureNotes()
+    origin = "from_arrays"
+    x_train, pictures = x_train if isinstance(x_train, _ReadSamples) else (x_train, PictureNotes())
     if (x_test is None) != (y_test is None):
         raise DataError(f"{origin}: x_test and y_test belong together; give both or neither")
     if owners is not None and domain is not None:
@@ -97,21 +97,15 @@ def from_arrays(
         parts = held_out(parts[0], test_share, len(names), owners is not None, origin)
     notes += pictures.sentences()
     white = WHITE if pictures.total else None
-    splits = checked_splits(
-        ParsedSplits(
-            origin,
-            parts[0],
-            parts[1],
-            names,
-            tuple(domains),
-            tokens,
-            white=white,
-            notes=tuple(notes),
-            part_origins=part_origins,
-        )
-    )
-    measured = _all_features(splits, tokens) if standardise else ()
-    scaled = configure_source(ImageSource, normalise=normalise).normalised(splits, training_moments(splits.train))
+    parsed = cached.ParsedSplits(origin, parts[0], parts[1], names, tuple(domains), tokens)
+    parsed = replace(parsed, white=white, notes=tuple(notes), part_origins=part_origins)
+    splits = cached.checked_splits(parsed)
+    shape = splits.train.input_shape
+    if standardise and (len(shape) != 1 or tokens):
+        raise DataError(f"from_arrays: standardise is for features [n, d], samples here have shape {shape}")
+    measured = tuple(range(shape[0])) if standardise else ()
+    scaling = configure_source(cached.ImageSource, normalise=normalise)
+    scaled = scaling.normalised(splits, cached.training_moments(splits.train))
     return replace(scaled, domains_are_owners=owners is not None, numeric_features=measured)
 
 
@@ -132,8 +126,9 @@ def from_torch(train: Any, test: Any | None = None, **keys: Any) -> Splits:
     if names is not None:
         keys.setdefault("classes", [str(name) for name in names])
     pictures = PictureNotes()
-    pair = _items(train, "train", pictures)
-    return from_arrays(*pair, *(() if test is None else _items(test, "test", pictures)), **keys, _pictures=pictures)
+    x, y = _items(train, "train", pictures)
+    rest = () if test is None else _items(test, "test", pictures)
+    return from_arrays(_ReadSamples(x, pictures), y, *rest, **keys)
 
 
 def from_clients(
@@ -165,7 +160,7 @@ def from_clients(
         test = x_test, y_test
     elif tests is not None:
         test = _pair(tests, "tests", pictures)
-    splits = from_arrays(x, y, *test, owners=owner, **keys, _pictures=pictures)
+    splits = from_arrays(_ReadSamples(x, pictures), y, *test, owners=owner, **keys)
     if names is None:
         return splits
     called = tuple(map(str, names))
@@ -176,7 +171,9 @@ def from_clients(
 def owner_ids(
     owners: Sequence[ArrayLike | None], samples: Sequence[int], origin: str
 ) -> tuple[list[np.ndarray | None], list[str]]:
-    """Ids [n] of the owners of each part's samples, None for a part without; and the owners' names, in order."""
+    """Return ids [n] of the owners of each part's samples (None for a part without), and the owners' names in order.
+    samples: number of each part. Raises `DataError`, with the set as origin, for owners that are no whole numbers or
+    words."""
     words: list[np.ndarray | None] = []
     for of, count in zip(owners, samples, strict=False):
         plain = None if of is None else as_string_array(as_array(of, origin))
@@ -211,14 +208,9 @@ def _refuse_missing_owners(ids: Sequence[np.ndarray | None], owners: Sequence[st
 def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, origin: str) -> list[ParsedSamples]:
     """Split samples into a training and a test part.
 
-    Args:
-        whole: all samples.
-        share: share of the test part, in (0, 1), of each class, or of each owner's samples where they are owned.
-        classes: number of classes C.
-        owned: whether each domain is an owner.
-        origin: name of the set in messages.
-
-    Raises `DataError` for a share outside (0, 1), labels of another length, and owners with too few samples.
+    The test part is a share in (0, 1) of each of the `classes` (number), or of each owner's samples where they are
+    owned. whole: all samples of the set `origin`. Raises `DataError` for a share outside (0, 1), labels of another
+    length, and owners with too few samples.
     """
     if not 0 < share < 1:
         raise DataError(f"{origin}: test_share = {share}; need a share in (0, 1)")
@@ -245,17 +237,15 @@ def held_out(whole: ParsedSamples, share: float, classes: int, owned: bool, orig
     ]
 
 
-def _all_features(splits: Splits, tokens: bool) -> tuple[int, ...]:
-    shape = splits.train.input_shape
-    if len(shape) != 1 or tokens:
-        raise DataError(f"from_arrays: standardise is for features [n, d], samples here have shape {shape}")
-    return tuple(range(shape[0]))
-
-
 def _items(data: Any, part: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray]:
     samples: list[np.ndarray] = []
     labels: list[int | str] = []
-    for row in range(_length(data, part)):
+    try:
+        length = len(data)
+    except TypeError:
+        problem = f"{part} is a {type(data).__name__} without a length"
+        raise DataError(f"from_torch: {problem}; make it a list of (sample, label)") from None
+    for row in range(length):
         entry = data[row]
         if not isinstance(entry, tuple | list) or len(entry) != 2:
             raise DataError(f"from_torch: item {row} of {part} is a {type(entry).__name__}; need (sample, label)")
@@ -269,30 +259,16 @@ def _items(data: Any, part: str, pictures: PictureNotes) -> tuple[np.ndarray, np
         labels.append(label.item())
     if not samples:
         raise DataError(f"from_torch: {part} holds no items")
-    return np.stack(samples), _one_kind(labels, part)
-
-
-def _length(data: Any, part: str) -> int:
-    try:
-        return len(data)
-    except TypeError:
-        raise DataError(
-            f"from_torch: {part} is a {type(data).__name__} without a length; make it a list of (sample, label)"
-        ) from None
-
-
-def _one_kind(labels: list[int | str], part: str) -> np.ndarray:
-    kinds = {type(label) for label in labels}
-    if len(kinds) > 1:
+    if len({type(label) for label in labels}) > 1:
         raise DataError(f"from_torch: labels of {part} are both words and numbers; need one kind")
     try:
-        return np.array(labels, np.str_ if str in kinds else np.int64)
+        return np.stack(samples), np.array(labels, np.str_ if isinstance(labels[0], str) else np.int64)
     except OverflowError:
         raise DataError(f"from_torch: label {max(labels)} of {part} is no class: need whole numbers 0 .. C-1") from None
 
 
 def is_pair(data: Any) -> bool:
-    """Whether this is (x, y) with an array of labels, rather than (sample, label)."""
+    """Tell whether this is (x, y) with an array of labels, rather than (sample, label)."""
     return isinstance(data, tuple) and len(data) == 2 and np.ndim(as_array(data[1], "labels")) > 0
 
 
@@ -303,7 +279,7 @@ def _pair(data: Any, name: str, pictures: PictureNotes) -> tuple[np.ndarray, np.
 
 
 def _stacked(datasets: Sequence[Any], what: str, pictures: PictureNotes) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """All samples, all labels, and whose they are: the place of the dataset in the list."""
+    """Return all samples, all labels, and whose they are: the place of the dataset in the list."""
     pairs = [_pair(data, f"{what} {place}", pictures) for place, data in enumerate(datasets)]
     if not pairs:
         raise DataError("from_clients: the list is empty; need one dataset a client")
@@ -314,15 +290,11 @@ def _stacked(datasets: Sequence[Any], what: str, pictures: PictureNotes) -> tupl
             raise DataError(
                 f"from_clients: {what} {place} holds {_looks(x, y)}, {what} 0 {_looks(*pairs[0])}; all must match"
             )
-    sizes = [len(y) for _, y in pairs]
-    return (
-        np.concatenate([x for x, _ in pairs]),
-        np.concatenate([y for _, y in pairs]),
-        np.repeat(np.arange(len(pairs)), sizes),
-    )
+    x, y = (np.concatenate(arrays) for arrays in zip(*pairs, strict=True))
+    return x, y, np.repeat(np.arange(len(pairs)), [len(labels) for _, labels in pairs])
 
 
 def _looks(x: np.ndarray, y: np.ndarray) -> str:
-    """The shape and dtype that the samples of all sets must share."""
+    """Return the shape and dtype that the samples of all sets must share."""
     kind = {"i": "whole", "u": "whole", "U": "words as"}.get(y.dtype.kind, str(y.dtype))
     return f"{'bytes' if x.dtype == np.uint8 else 'numbers'} of shape {x.shape[1:]} with {kind} labels"

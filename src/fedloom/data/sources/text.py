@@ -15,7 +15,7 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.data.labels import named_ids, refuse_missing_labels, require_few
 from fedloom.data.sources.cached import Allocator, CachedSource, ParsedSamples, ParsedSplits
-from fedloom.data.sources.files import Files, locate, open_files, verify_md5
+from fedloom.data.sources.files import Files, locate, open_files, utf8, verify_md5
 from fedloom.data.sources.source import source
 
 PADDING, UNKNOWN = 0, 1
@@ -29,7 +29,6 @@ _UNSPACED = re.compile(  # letters of scripts that put no spaces between words: 
 _LONG, _LONG_UNSPACED = 25, 3  # letters of a mean token that is no word, and of one in a script without spaces
 _LOOKED_AT = 1000  # texts
 _MANY_UNKNOWN = 0.3
-_PACKED = {b"\x1f\x8b": "gzip-compressed", b"PK\x03\x04": "a zip archive", b"BZh": "bzip2-compressed"}
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,22 +37,6 @@ class Texts:
 
     texts: list[str]
     labels: np.ndarray
-
-
-def utf8(raw: bytes, label: str) -> str:
-    """Return the text in `raw`, without a byte order mark. Raises `DataError` for packed files and NUL bytes, and with
-    the place of the first byte that is not UTF-8."""
-    packed = next((kind for magic, kind in _PACKED.items() if raw.startswith(magic)), None)
-    if packed is not None:
-        raise DataError(f"{label}: is {packed}; unpack it first")
-    if b"\x00" in raw:
-        raise DataError(f"{label}: byte {raw.index(0)} is NUL: no text, or UTF-16; convert the file to UTF-8")
-    try:
-        return raw.decode("utf-8").removeprefix("\ufeff")
-    except UnicodeDecodeError as error:
-        raise DataError(
-            f"{label}: byte {error.start} (0x{raw[error.start]:02x}) is not UTF-8; convert the file to UTF-8"
-        ) from None
 
 
 def words(text: str) -> list[str]:

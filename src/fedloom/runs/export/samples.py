@@ -13,11 +13,11 @@ from torch import Tensor
 
 from fedloom.core.errors import DataError, short_repr
 from fedloom.data.dataset import checked
-from fedloom.data.sources.files import read_regular, require_regular
+from fedloom.data.sources.files import read_regular, require_regular, utf8
 from fedloom.data.sources.npz import as_array, read_npz
 from fedloom.data.sources.pixels import PictureNotes, decode, is_image, picture_size
 from fedloom.data.sources.tables import LabelColumn, NewRows, table_rows
-from fedloom.data.sources.text import encode, infer_tokens, token_notes, utf8
+from fedloom.data.sources.text import encode, infer_tokens, token_notes
 from fedloom.runs.export.modules import ExportMetadata, Input
 
 TABLES = (".csv", ".parquet")
