@@ -142,14 +142,6 @@ def test_a_failed_build_leaves_nothing_and_the_next_one_works(source_file, folde
     assert (cached("toy", {}, [source_file], Build()).arrays["x"] == VALUES).all()
 
 
-def test_a_failed_rebuild_keeps_the_lock_free(source_file):
-    cached("toy", {}, [source_file], Build())
-    source_file.write_bytes(b"other")
-    with pytest.raises(DataError, match="no"):
-        cached("toy", {}, [source_file], lambda writer: (_ for _ in ()).throw(DataError("no")))
-    assert (cached("toy", {}, [source_file], Build()).arrays["x"] == VALUES).all()
-
-
 def test_what_a_killed_process_left_is_cleared_away(source_file, folder):
     cached("toy", {}, [source_file], Build())
     left_over = folder / f".{entry_of(folder).name}.abc"
@@ -158,15 +150,6 @@ def test_what_a_killed_process_left_is_cleared_away(source_file, folder):
     source_file.write_bytes(b"other")
     cached("toy", {}, [source_file], Build())
     assert not left_over.exists()
-
-
-def test_large_arrays_are_filled_in_place(source_file):
-    def build(writer):
-        array = writer.new("x", (3, 4), np.int64)
-        array[:] = VALUES
-        writer.add("x", array.reshape(3, 4))
-
-    assert (cached("toy", {}, [source_file], build).arrays["x"] == VALUES).all()
 
 
 def test_another_array_may_take_the_place_of_one_filled_in_place(source_file):

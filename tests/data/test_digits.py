@@ -1,6 +1,5 @@
 """The digits: real, complete, split the same way in every run."""
 
-import numpy as np
 import pytest
 import torch
 
@@ -31,11 +30,6 @@ def test_the_test_set_is_every_fifth_image_of_each_class_of_scikit_learns_file(s
     for part, rows in ((splits.train, train), (splits.test, test)):
         assert part.y.tolist() == digits.target[rows].tolist()
         assert (part.x[:, 0].numpy() == digits.images[rows]).all()
-
-
-def test_every_class_is_in_the_test_set_in_proportion(splits):
-    total = np.bincount(splits.train.y) + np.bincount(splits.test.y)
-    assert np.bincount(splits.test.y).tolist() == (total // 5).tolist()
 
 
 def test_the_split_is_the_same_in_every_load(splits):

@@ -145,24 +145,12 @@ def test_iid_sizes_differ_by_at_most_one(labels, clients, seed):
     assert sizes.max() - sizes.min() <= 1
 
 
-def test_iid_shuffles():
-    data = labels_only(np.zeros(100, np.int64))
-    assert set(IID().deal(data, data, 2, Streams(0).numpy("partition")).train[0].tolist()) != set(range(50))
-
-
 def test_deal_by_shares_cuts_every_class_at_the_cumulative_shares():
     labels = np.array([0] * 10 + [1] * 8)
     shares = np.array([[0.25, 1.0], [0.35, 0.0], [0.4, 0.0]])
     views = deal_by_shares(labels, shares, np.random.default_rng(0))
     # class 0: cuts at floor(2.5) = 2 and floor(6) = 6; class 1: everything to client 0
     assert views.class_counts(labels, 2).tolist() == [[2, 8], [4, 0], [4, 0]]
-
-
-def test_deal_by_shares_shuffles_within_a_class():
-    dealt = [
-        deal_by_shares(np.zeros(100, np.int64), np.array([[0.5], [0.5]]), np.random.default_rng(s)) for s in (0, 1)
-    ]
-    assert set(dealt[0][0].tolist()) != set(dealt[1][0].tolist())
 
 
 @PROPERTY

@@ -191,11 +191,6 @@ def test_rejection_is_bounded_and_the_bound_is_said(partition, says):
         deal(partition, one_class, 5)
 
 
-def test_the_number_of_draws_is_reported():
-    assert deal(Dirichlet(alpha=0.3, min_samples=0), SMALL, 8).draws == 1
-    assert max(deal(Dirichlet(alpha=0.3, min_samples=12), SMALL, 8, seed).draws for seed in range(5)) > 1
-
-
 @pytest.mark.parametrize("kind", [Dirichlet, DirichletFedMA, DirichletEqual, Quantity])
 @pytest.mark.parametrize("settings", [{}, {"alpha": 0}, {"alpha": math.nan}, {"alpha": math.inf}, {"alpha": 1, "x": 2}])
 def test_unusable_settings_are_refused(kind, settings):

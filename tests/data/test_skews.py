@@ -216,12 +216,6 @@ def test_transforms_go_by_client_and_keep_bytes():
             assert torch.equal(data.x[view], expected[k](clean.x[view]))
 
 
-def test_transforms_repeat_when_there_are_more_clients():
-    made = scenario(Transforms(), clients=10)  # four quarter turns
-    view = made.train.tensor(7)
-    assert torch.equal(made.train_set.x[view], torch.rot90(SPLITS.train.x[view], 3, (2, 3)))
-
-
 def test_rotations_go_by_client_and_quarter_turns_move_pixels():
     made, turns = scenario(Rotations(angles=(0, 90, -90, -180))), (0, 1, 3, 2)
     for data, clean, views in (

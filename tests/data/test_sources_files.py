@@ -1,13 +1,11 @@
 """Folders and archives as named files, pictures to pixels, and the splits of sets that have none."""
 
 import hashlib
-import io
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 
 from fedloom.core.errors import DataError
 from fedloom.data.sources.files import data_dir, open_files, verify_md5
@@ -112,44 +110,6 @@ def test_a_picture_becomes_channels_first_bytes():
     gray = pixels(1, channels=1)
     assert (decode(encoded(gray), "a", 8, 1)[0] == gray).all()
     assert (decode(encoded(gray), "a", 8, 3) == gray).all()  # gray replicated
-
-
-def test_resizing_is_bilinear_to_the_square():
-    assert decode(encoded(np.full((5, 9, 3), 77, np.uint8)), "a", 4, 3).tolist() == np.full((3, 4, 4), 77).tolist()
-
-
-def test_sixteen_bits_keep_all_levels_from_0_to_255():
-    deep = (np.arange(64, dtype=np.uint16) * 1000).reshape(8, 8)
-    assert np.abs(decode(encoded(deep), "a", 8, 1)[0] - deep / 257).max() < 1e-4
-
-
-def test_palettes_and_transparency_are_no_obstacle():
-    image = Image.fromarray(pixels(2)).convert("P")
-    stream = io.BytesIO()
-    image.save(stream, "PNG", transparency=bytes(range(256)))
-    assert (decode(stream.getvalue(), "a", 8, 3) == np.asarray(image.convert("RGB")).transpose(2, 0, 1)).all()
-    clear = np.dstack([pixels(3), np.zeros((8, 8), np.uint8)])
-    assert (decode(encoded(clear), "a", 8, 3) == clear[..., :3].transpose(2, 0, 1)).all()
-
-
-@pytest.mark.parametrize(
-    ("raw", "why"),
-    [
-        (b"", "unknown format"),
-        (b"no picture", "unknown format"),
-        (encoded(pixels(0, 64))[:-200], "truncated"),
-        (encoded(pixels(0, 64), "JPEG")[:-500], "truncated"),
-        (encoded(np.zeros((8, 8), np.float32), "TIFF"), "mode F has no fixed range"),
-    ],
-)
-def test_what_does_not_decode_is_named(raw, why):
-    with pytest.raises(DataError, match=rf"cat/3\.png: cannot be decoded as an image \(.*{why}"):
-        decode(raw, "cat/3.png", 8, 3)
-
-
-def test_a_picture_bomb_is_refused_unread():
-    with pytest.raises(DataError, match="pixels are too many"):
-        decode(encoded(np.zeros((1, 1), bool).repeat(9000, 0).repeat(9000, 1)), "a", 8, 3)
 
 
 def test_resizing_arrays():

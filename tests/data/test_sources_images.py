@@ -50,13 +50,6 @@ def idx_files(train="train", test="t10k", suffix=""):
     return {f"{n}{suffix}": gzip.compress(idx(a)) if suffix else idx(a) for n, a in arrays.items()}
 
 
-@pytest.mark.parametrize("suffix", ["", ".gz"])
-def test_mnist_from_idx_files(tmp_path, suffix):
-    splits = load("mnist", write_tree(tmp_path, idx_files(suffix=suffix)))
-    check(splits, GRAY[:4], TRAIN, GRAY[4:], TEST)
-    assert splits.train.classes == tuple("0123456789")
-
-
 def test_mnist_from_the_folders_of_torchvision_and_from_keras_npz(tmp_path):
     check(
         load("mnist", write_tree(tmp_path / "a", prefixed("MNIST/raw", idx_files()))), GRAY[:4], TRAIN, GRAY[4:], TEST
@@ -422,11 +415,6 @@ def test_without_a_path_the_data_folder_is_searched(tmp_path, monkeypatch):
     monkeypatch.setenv("FEDLOOM_DATA", str(tmp_path))
     write_tree(tmp_path / "mnist", idx_files())
     assert load("mnist").train.y.tolist() == TRAIN
-
-
-def test_limit_takes_the_first_training_images(tmp_path):
-    splits = load("mnist", write_tree(tmp_path, idx_files()), limit=2)
-    assert (len(splits.train), len(splits.test)) == (2, 2)
 
 
 @pytest.mark.parametrize(

@@ -1,7 +1,5 @@
 """What nodes with data of their own agree on, and how each one's data are made to fit."""
 
-import time
-
 import pytest
 import torch
 
@@ -146,12 +144,3 @@ def test_words_that_are_not_agreed_on_are_counted():
 def test_a_class_in_another_spelling_is_named():
     with pytest.raises(DataError, match="class 'Ill' is none of the federation's: ill, well; write 'ill'"):
         Nodes(**TABLE).as_agreed(table_of(["age", "sex=f"], [[1.0, 1.0]], [0], ["Ill"]), "here")
-
-
-def test_many_columns_are_matched_in_linear_time():
-    features = [f"gene{n}={word}" for n in range(10_000) for word in "ab"]
-    data = table_of(features, torch.ones(2, len(features)).tolist(), [0, 0], ["ill"])
-    start = time.perf_counter()
-    fitted = Nodes(classes=["ill", "well"], features=features).as_agreed(data, "here")
-    assert time.perf_counter() - start < 10  # seconds; with quadratic time minutes
-    assert fitted.x.sum() == 2 * len(features)

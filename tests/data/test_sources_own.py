@@ -18,15 +18,6 @@ Y = np.array([0, 1] * 5)
 # --- words, owners, standardised features ----------------------------------------------------------------------------
 
 
-def test_words_and_wild_numbers_name_their_classes():
-    assert from_arrays(X, np.where(Y == 1, "dog", "cat")).train.classes == ("cat", "dog")
-    named = from_arrays(X, ["cat", "dog"] * 5, X, ["cat"] * 9 + ["dog"], classes=["dog", "cat"])
-    assert named.test.y.tolist() == [1] * 9 + [0]
-    assert from_arrays(X, np.where(Y == 1, 255, 0)).train.classes == ("0", "255")
-    with pytest.raises(DataError, match="from_arrays: label 4611686018427387904 is no class"):
-        from_arrays(X, np.where(Y == 1, 2**62, 0))
-
-
 @pytest.mark.parametrize(
     "owners", [np.arange(10) // 5 * 7, ["b", "c"] * 5, torch.arange(10) // 5], ids=["numbers", "words", "tensor"]
 )
@@ -55,6 +46,7 @@ def test_owners_of_a_test_set_may_be_others():
         ({"owners": Y, "domain": Y, "domains": ["a", "b"]}, "owners and domain both say"),
         ({"owners_test": Y}, "owners_test and domain_test belong to x_test"),
         ({"domain": Y[:3], "domains": ["a", "b"]}, r"domain ids have shape \(3,\)"),
+        ({"domain": np.full(10, 2), "domains": ["a", "b"]}, r"domain id 2 is outside 0 \.\. 1"),
         ({"test_share": 1.5}, r"test_share = 1\.5; need a share in \(0, 1\)"),
         ({"standardise": True}, r"standardise is for features \[n, d\]"),
         ({"normalise": "none"}, "normalise = 'none': input should be 'own', 'unit'"),
@@ -91,20 +83,20 @@ class Stream(torch.utils.data.IterableDataset):
         return iter([])
 
 
-def test_words_as_labels_of_items():
-    assert from_torch([(X[0], "dog"), (X[1], "cat")] * 5).train.classes == ("cat", "dog")
-
-
 @pytest.mark.parametrize(
     ("items", "message"),
     [
         ([(X[0], torch.tensor([1, 0]))], r"label 0 of train is tensor\(\[1, 0\]\); need an integer or a word"),
         ([(X[0], 0), (X[0], "a")], "labels of train are both words and numbers"),
         ([(X[0], 2**63)] * 3, "label 9223372036854775808 of train is no class"),
+        ([], "train holds no items"),
+        ([X[0]], r"item 0 of train is a ndarray; need \(sample, label\)"),
+        ([(X[0], 0.5)], r"label 0 of train is 0\.5; need an integer"),
+        ([(X[0], 0), (X[0][:3], 1)], r"item 1 of train has shape \(3, 8, 3\), item 0 \(8, 8, 3\)"),
         (Stream(), "train is a Stream without a length; make it a list"),
         (iter([]), "train is a list_iterator without a length"),
     ],
-    ids=["one-hot", "mixed", "wild", "stream", "iterator"],
+    ids=["one-hot", "mixed", "wild", "none", "no pair", "real", "shapes", "stream", "iterator"],
 )
 def test_items_that_do_not_fit_are_refused(items, message):
     with pytest.raises(DataError, match=message):

@@ -96,9 +96,3 @@ def test_imdb(real):
     assert (splits.train.x == 1).float().mean() < 0.08  # unknown words
     assert 0.4 < splits.train.y[:1000].float().mean() < 0.6  # shuffled
     assert seconds_to_first_batch("imdb", path=real) < 1.0
-
-
-@pytest.mark.skipif(not Path("/usr/share/datasets/fashion-mnist").is_dir(), reason="needs dataset-fashion-mnist")
-def test_fashion_mnist_comes_quickly_from_the_cache():
-    assert len(load("fashion-mnist").train) == 60_000
-    assert seconds_to_first_batch("fashion-mnist") < 0.3
