@@ -1,7 +1,5 @@
-"""Blocks that are kept when freed, and objects that garbage collections leave out while a run lasts."""
+"""Objects that garbage collections leave out while a run lasts."""
 
-import ctypes
-import platform
 import types
 
 import pytest
@@ -22,18 +20,6 @@ def collector(monkeypatch):
     )
     monkeypatch.setattr(memory, "gc", fake)
     return fake
-
-
-@pytest.mark.skipif(platform.libc_ver()[0] != "glibc", reason="another C library")
-def test_large_blocks_are_kept_within_the_block_alone(monkeypatch):
-    calls = []
-    library = types.SimpleNamespace(mallopt=lambda *key_value: calls.append(key_value))
-    monkeypatch.setattr(ctypes, "CDLL", lambda name: library)
-    memory.keep_freed_memory()  # which is called once a process
-    calls.clear()
-    with memory.large_blocks_kept():
-        assert calls == [(-4, 0)]  # M_MMAP_MAX of malloc.h
-    assert calls == [(-4, 0), (-4, 65_536)]  # glibc's default
 
 
 def test_the_heap_is_held_until_the_last_run_ends(collector):

@@ -56,7 +56,7 @@ class Candidate:
         return min(self.seconds)
 
 
-class Auto:
+class Auto(Engine):
     """Runs each round on one of the `candidates`, beginning with the first that is compared.
 
     An engine that needs no comparison takes over as soon as it is ready, for as long as it serves.
@@ -64,8 +64,6 @@ class Auto:
     Args:
         rounds: remaining rounds of the run.
     """
-
-    may_drop_clients = False
 
     def __init__(self, candidates: Sequence[Candidate], rounds: int) -> None:
         self._preferred = [candidate for candidate in candidates if candidate.ready is not None]

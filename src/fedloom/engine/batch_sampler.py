@@ -16,7 +16,6 @@ from fedloom.core.trees import sent_to
 from fedloom.data.augment import Augmentation
 from fedloom.data.dataset import Dataset
 from fedloom.engine.jobs import Client, Draws, Job, LocalTraining
-from fedloom.engine.steps import Block
 from fedloom.methods.contract.phases import Batch, Collect, Train
 
 # Batch size of statistics passes and evaluation: large enough to be fast, fixed so that bits do not depend on the
@@ -114,11 +113,11 @@ class BatchSampler:
         """
         return EpochBatches(self, draws, self.epoch_order(job, draws, share, batches), epoch)
 
-    def block(self, indices: Tensor, draws: Draws) -> Block:
-        """Return samples in all views, as the batches of one block."""
-        x = self.gather(indices, draws)
-        second_view = self.gather(indices, draws) if self._views == 2 else None
-        return Block(x, self.data.y[indices], self.local_training.batch_size, second_view)
+    def block(self, indices: Tensor, draws: Draws) -> list[Batch]:
+        """Return samples in all views as batches, which are views of one tensor: sums may depend on addresses."""
+        size, views = self.local_training.batch_size, [self.gather(indices, draws) for _ in range(self._views)]
+        columns = [torch.split(tensor, size) for tensor in (views[0], self.data.y[indices], *views[1:])]
+        return [Batch(x, y, None, *second) for x, y, *second in zip(*columns, strict=True)]
 
     @cached_property
     def _of_passes(self) -> BatchSampler:
@@ -169,7 +168,7 @@ class EpochBatches:
         self.batches_per_block = 1 if self.augmented else sampler.batches_per_block
         self._samples = order.shape[0]
         self._position, self._last = 0, -(-self._samples // self.batch_size)
-        self._block: tuple[int, list[Block]] = -1, []
+        self._block: tuple[int, list[Batch]] = -1, []
 
     def __len__(self) -> int:
         """The number of batches that have not been taken."""
@@ -220,16 +219,15 @@ class EpochBatches:
         """Go on to a later batch: the caller gathers those before it, by `order`."""
         self._position += batches
 
-    def peek(self) -> Block:
+    def peek(self) -> Batch:
         """Return the next batch without taking it."""
         number = self._position // self.batches_per_block
         if number != self._block[0]:
             rows = self.batches_per_block * self.batch_size
-            block = self._sampler.block(self._order[number * rows : (number + 1) * rows], self._draws)
-            self._block = number, block.split([1] * len(block))
+            self._block = number, self._sampler.block(self._order[number * rows : (number + 1) * rows], self._draws)
         return self._block[1][self.slot]
 
-    def take(self) -> Block:
+    def take(self) -> Batch:
         """Take the next batch."""
         batch = self.peek()
         self._position += 1

@@ -180,7 +180,7 @@ def choose_engine(
         thread_warning = f"engine: threads cannot be used here ({thread_obstacle}); clients run in processes"
         choice = choice.model_copy(update={"name": "processes" if workers > 1 else "serial"})
         start = functools.partial(start, choice=choice)
-    elif choice.name in ("threads", "auto") and workers > 1 and worker.speedups.threads_compiling():
+    elif choice.name in ("threads", "auto") and workers > 1 and not worker.speedups.threads_ready():
         note(_COMPILING)
     uses_processes = choice.name not in ("serial", "ray", "threads")
     process_warning = None

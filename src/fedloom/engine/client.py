@@ -15,18 +15,11 @@ from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import BatchSampler, PhasePlan
-from fedloom.engine.client_phases import (
-    ClientMemory,
-    EpochResults,
-    NetMemory,
-    NoObjectives,
-    SeparateMemory,
-    chosen_weights,
-)
+from fedloom.engine.client_phases import EpochResults, NetMemory, Replay, Results, Stepper, chosen_weights
 from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, LocalTraining, methods_by_stage, staged
 from fedloom.engine.keys import to_device
 from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.speedups import Replay, Speedups
+from fedloom.engine.speedups import Speedups
 from fedloom.engine.statistics_pass import PassSteps
 from fedloom.engine.steps import EpochSteps, objective, trainable_names
 from fedloom.evaluation.protocols import Evaluator
@@ -39,6 +32,7 @@ from fedloom.nets.loaded_net import LoadedNet, net_of_client
 from fedloom.nets.net import EXTRA, Net, Role, has_batch_norm
 
 CPU = torch.device("cpu")
+ClientRound: TypeAlias = Generator[Replay, None, JobResult]
 
 
 class Worker:
@@ -126,25 +120,29 @@ class Worker:
     # -- one round -------------------------------------------------------------------------------------------
     def run(self, job: Job) -> JobResult:
         """Run the whole round of one client. Raises `ClientError` with the stage at which an exception occurred."""
-        return finished(self.round_in_net(job))
+        client_round = self.client_round(job, NetMemory)
+        while True:
+            try:
+                replay = next(client_round)
+            except StopIteration as stop:
+                result: JobResult = stop.value
+                return result
+            replay.run()
 
-    def round_in_net(self, job: Job) -> ClientRound:
-        """Run a client's round in the net of its architecture. No other client may use the net meanwhile."""
+    def client_round(self, job: Job, memory_type: type[NetMemory]) -> ClientRound:
+        """Run a client's round, and yield work that others may run before it continues.
+
+        Args:
+            job: the client's job.
+            memory_type: `NetMemory` trains in the net of the client's architecture, which no other client may use
+                meanwhile; with `SeparateMemory`, other clients can be between their steps.
+        """
         started, client = time.perf_counter(), self.begin(job)
         loaded_net = self.loaded_nets[job.ctx.task.group]
         with staged(job.ctx, "begin", self._methods[job.stage]):
-            memory = NetMemory(loaded_net, client.start.tree, self._random_numbers(job.ctx))
+            memory = memory_type(loaded_net, client.start.tree, self._random_numbers(job.ctx))
         with memory.active():
             yield from self._run_phases(loaded_net, memory, client)
-        return self.end(client, memory.weights(self.allocate), lambda: time.perf_counter() - started)
-
-    def round_beside_others(self, job: Job) -> ClientRound:
-        """Run a client's round on tensors of its own, so that other clients can be between their steps meanwhile."""
-        started, client = time.perf_counter(), self.begin(job)
-        loaded_net = self.loaded_nets[job.ctx.task.group]
-        with staged(job.ctx, "begin", self._methods[job.stage]):
-            memory = SeparateMemory(loaded_net, client.start.tree, self._random_numbers(job.ctx))
-        yield from self._run_phases(loaded_net, memory, client)
         return self.end(client, memory.weights(self.allocate), lambda: time.perf_counter() - started)
 
     def begin(self, job: Job) -> Client:
@@ -227,7 +225,8 @@ class Worker:
             return client
         memory = NetMemory(loaded_net, predictor.tree, self._random_numbers(ctx, "adapt"))
         with memory.active():
-            run_all(self._run_phases(loaded_net, memory, client, "adapt"))
+            for replay in self._run_phases(loaded_net, memory, client, "adapt"):
+                replay.run()
         return client
 
     def test(self, test: EvalJob) -> EvalResult:
@@ -272,7 +271,7 @@ class Worker:
 
     # -- one phase -------------------------------------------------------------------------------------------
     def _run_phases(
-        self, loaded_net: LoadedNet, memory: ClientMemory, client: Client, stage: str = "phase {}"
+        self, loaded_net: LoadedNet, memory: NetMemory, client: Client, stage: str = "phase {}"
     ) -> Iterator[Replay]:
         for index, phase in enumerate(client.phases):
             with staged(client.job.ctx, stage.format(index), client.method):
@@ -286,10 +285,10 @@ class Worker:
                     client.learned(results)
                     client.collected |= results
 
-    def _train(self, loaded_net: LoadedNet, memory: ClientMemory, phase: Train, client: Client) -> Iterator[Replay]:
+    def _train(self, loaded_net: LoadedNet, memory: NetMemory, phase: Train, client: Client) -> Iterator[Replay]:
         ctx, net = client.job.ctx, loaded_net.net
         sampler, job, draws = self.sampler.for_phase(phase, client)
-        stepper = self.stepper if sampler is self.sampler else self.speedups.plain_stepper()
+        stepper = self.stepper if sampler is self.sampler else Stepper()
         trainable, default = self._trainable(loaded_net, phase, ctx), self.local_training.optimizer
         several = isinstance(phase.optimizer, Mapping)
         specs = [phase.spec_of(name, default) for name in trainable] if several else phase.spec_of("", default)
@@ -322,7 +321,7 @@ class Worker:
             with memory.in_net():
                 net.eval()
                 batch = sampler.pass_batch(job.indices)
-                tally.add([objective(net, batch, client.consts, phase)], [batch])
+                tally.add(objective(net, batch, client.consts, phase), batch)
         client.trained(tally.mean_terms() if tally.steps else {}, tally.statistics(), optimizer.steps, results.samples)
 
     def _trainable(self, loaded_net: LoadedNet, phase: Train, ctx: ClientContext) -> Tree:
@@ -336,7 +335,7 @@ class Worker:
     def _statistics(
         self,
         loaded_net: LoadedNet,
-        memory: ClientMemory,
+        memory: NetMemory,
         statistics: Mapping[str, Statistic],
         phase: Train | Collect,
         client: Client,
@@ -345,8 +344,8 @@ class Worker:
         sampler, job, draws = self.sampler.for_phase(phase, client)
         facts = client.consts, job.ctx.task.num_classes, client.remaining_ratio
         steps = PassSteps(loaded_net, Collect(statistics), *facts, set_modes=loaded_net.net.eval)
-        stepper = self.stepper if sampler is self.sampler else self.speedups.plain_stepper()
-        yield from stepper(steps, memory, [sampler.pass_batches(job.indices, draws)], NoObjectives())
+        stepper = self.stepper if sampler is self.sampler else Stepper()
+        yield from stepper(steps, memory, [sampler.pass_batches(job.indices, draws)], Results())
         return steps.results()
 
     def set_modes(self, net: torch.nn.Module, phase: Train, roles: Mapping[str, Role]) -> None:
@@ -362,26 +361,6 @@ class Worker:
             module_roles = {roles[name] for name in entries} - {Role.BUFFER} or {default_role}
             if module_roles <= phase.evaluates and (entries or not list(module.children())):
                 module.training = False
-
-
-ClientRound: TypeAlias = Generator[Replay, None, JobResult]
-
-
-def finished(client_round: ClientRound) -> JobResult:
-    """Run all of a client's round in this thread, and return its result."""
-    while True:
-        try:
-            replay = next(client_round)
-        except StopIteration as stop:
-            result: JobResult = stop.value
-            return result
-        replay.run()
-
-
-def run_all(replays: Iterator[Replay]) -> None:
-    """Run work of a client as it comes."""
-    for replay in replays:
-        replay.run()
 
 
 def _entry_names(module: torch.nn.Module) -> list[str]:

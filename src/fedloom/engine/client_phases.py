@@ -1,10 +1,10 @@
-"""Parts of a client's phases: results of epochs, weights that a rule sets, and the memory of weights."""
+"""Parts of a client's phases: results of epochs, weights that a rule sets, the memory of weights, and steppers."""
 
 from __future__ import annotations
 
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor
@@ -14,48 +14,28 @@ from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
 from fedloom.engine.batch_sampler import EpochBatches
 from fedloom.engine.jobs import Client, Job
-from fedloom.engine.steps import Block, EpochSteps, StepTable, Tally
+from fedloom.engine.statistics_pass import Steps
+from fedloom.engine.steps import EpochSteps, StepTable, Tally
+from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Batch, Choose, Consts, Objective, Train
 from fedloom.nets.loaded_net import LoadedNet
 
 
-class Results(Protocol):
-    """Receives the objectives of steps."""
+class Results:
+    """Receives the objectives of steps. This class ignores them, as a statistics pass has none."""
 
-    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None:
-        """Add the objectives of consecutive steps.
-
-        Args:
-            epoch: the epoch in which they were taken.
-            objectives: one for each step.
-            blocks: the batches of the steps.
-        """
-        ...
+    def add(self, epoch: EpochBatches, objective: Objective | None, batch: Batch) -> None:
+        """Add the objective of a step on a batch of an epoch; None if the step has none."""
 
     def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
-        """Add consecutive steps, from the batch `first` of the epoch on; `table` is None if they are not wanted."""
-        ...
-
-    def wants(self, epoch: EpochBatches) -> bool:
-        """Whether the objectives of an epoch are needed."""
-        ...
-
-
-class NoObjectives:
-    """Results of steps that have no objectives, as those of a statistics pass."""
-
-    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None:
-        pass
-
-    def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
-        pass
+        """Add consecutive steps of an epoch, from the batch `first` on; `table` is None if they are not wanted."""
 
     def wants(self, epoch: EpochBatches) -> bool:
         """Whether the objectives of an epoch are needed."""
         return False
 
 
-class EpochResults:
+class EpochResults(Results):
     """Sums the objectives of the last epoch, or of every epoch if the phase needs them.
 
     Attributes:
@@ -65,24 +45,21 @@ class EpochResults:
     """
 
     def __init__(self, phase: Train, job: Job) -> None:
-        self._phase, self._classes = phase, job.ctx.task.num_classes
-        self.tally = Tally(phase.collect, self._classes)
+        self._phase = phase
+        self.tally = Tally(phase.collect, job.ctx.task.num_classes)
         self.samples, self.last_epoch, self._epoch = 0, 0, -1
         self._mean_losses: list[float] = []
 
     def wants(self, epoch: EpochBatches) -> bool:
-        """Whether the objectives of an epoch are needed."""
         return epoch.epoch == self.last_epoch or bool(self._phase.until) or self._phase.throughout
 
-    def add(self, epoch: EpochBatches, objectives: Sequence[Objective], blocks: Sequence[Block]) -> None:
-        """Add the objectives of steps on batches of an epoch."""
+    def add(self, epoch: EpochBatches, objective: Objective | None, batch: Batch) -> None:
         self._begin(epoch)
-        self.samples += sum(len(block.y) for block in blocks)
-        if self.wants(epoch):
-            self.tally.add(objectives, [block.as_batch() for block in blocks] if self._phase.collect else ())
+        self.samples += len(batch.y)
+        if objective is not None and self.wants(epoch):
+            self.tally.add(objective, batch)
 
     def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
-        """Add consecutive steps of an epoch, from the batch `first` on; `table` is None if the epoch is not wanted."""
         self._begin(epoch)
         self.samples += sum(epoch.rows(first, batches))
         if table is not None:
@@ -90,22 +67,17 @@ class EpochResults:
             self.tally.add_table(table, [Batch(y, y) for y in labels])
 
     def add_measured(self, epoch: EpochBatches, steps: EpochSteps, client: Client) -> None:
-        """Take the last step of an epoch, and measure the gradients of its terms.
+        """Take the one step that is left in an epoch, and give the client the norm of each term's gradient.
 
         A first step is not measured: weights that have not moved may have no pull yet.
-
-        Args:
-            epoch: the epoch, of which one batch is left.
-            steps: takes the step.
-            client: gets the gradient's norm of each term.
         """
         batch = epoch.take()
         if not steps.optimizer.steps:
-            self.add(epoch, steps.run(batch).objectives, [batch])
+            self.add(epoch, steps.run(batch).objective, batch)
             return
-        result, norms = steps.run_measured(batch.as_batch())
+        result, norms = steps.run_measured(batch)
         client.norms |= {name: float(norm) for name, norm in norms.items()}
-        self.add(epoch, [result], [batch])
+        self.add(epoch, result, batch)
 
     def ends(self, until: Callable[[Sequence[float]], bool]) -> bool:
         """Whether the phase ends with the present epoch."""
@@ -123,12 +95,7 @@ class EpochResults:
 
 @torch.no_grad()
 def chosen_weights(phase: Choose, tree: Tree, consts: Consts) -> Tree:
-    """Return a client's weights with the entries that the rule of a phase sets.
-
-    Args:
-        phase: has the rule.
-        tree: all weights of the client, which are not written.
-        consts: constants and statistics that the rule reads.
+    """Return a client's weights with the entries that the rule of a phase sets; `tree` is not written.
 
     Raises `ConfigError` for an entry that the net lacks, or that has another shape or kind of numbers.
     """
@@ -148,43 +115,8 @@ def _described(tensor: Tensor) -> str:
     return f"{list(tensor.shape)} of {str(tensor.dtype).removeprefix('torch.')}"
 
 
-class ClientMemory(Protocol):
-    """The weights and the random numbers of one client in its round."""
-
-    @property
-    def tensors(self) -> list[Tensor]:
-        """The weights in the order of the net's tree, and in its memory layout."""
-        ...
-
-    @property
-    def generator(self) -> torch.Generator:
-        """The generator from which the client draws on the CPU."""
-        ...
-
-    def borrowed(self) -> list[Tensor] | None:
-        """Return the first weights in the order of the net's tree, if C++ may copy them; None if that has been done."""
-        ...
-
-    def own(self, tensors: list[Tensor]) -> None:
-        """Keep the weights that were trained on a copy of those that `borrowed` returned."""
-        ...
-
-    def in_net(self, *, reads: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Let code in the block find the weights in the net, and the random numbers in the global generators.
-
-        Args:
-            reads: the block is expected to read the weights alone. If it writes, torch's counts of writes must show
-                it, which they do not within a dispatch mode.
-        """
-        ...
-
-    def weights(self, allocate: Callable[[Tensor], Tensor] | None) -> Tree:
-        """Return the trained weights on the CPU, in the plain memory order."""
-        ...
-
-
 class NetMemory:
-    """Weights in the net itself. One client at a time can use it.
+    """The weights of one client, which are in the net itself, and its random numbers. One client at a time can use it.
 
     Args:
         start: the client's first weights.
@@ -193,21 +125,38 @@ class NetMemory:
 
     def __init__(self, loaded_net: LoadedNet, start: Tree, generators: GlobalGenerators) -> None:
         self._loaded_net, self._generators = loaded_net, generators
-        self.generator = torch.default_generator
-        loaded_net.load(start)
+        self.load(start)
+
+    def load(self, start: Tree) -> None:
+        """Take over the client's first weights."""
+        self._loaded_net.load(start)
+
+    @property
+    def generator(self) -> torch.Generator:
+        """The generator from which the client draws on the CPU."""
+        return torch.default_generator
 
     @property
     def tensors(self) -> list[Tensor]:
+        """The weights in the order of the net's tree, and in its memory layout."""
         self._loaded_net.restore_buffers()  # a net may have replaced tensors of its tree
         return list(self._loaded_net.tree.values())
 
     def borrowed(self) -> list[Tensor] | None:
+        """Return the first weights in the order of the net's tree, if C++ may copy them; None if that has been done."""
         return None
 
     def own(self, tensors: list[Tensor]) -> None:
+        """Keep the weights that were trained on a copy of those that `borrowed` returned."""
         raise RuntimeError("the weights are in the net, and were not borrowed")
 
     def in_net(self, *, reads: bool = False) -> contextlib.AbstractContextManager[None]:
+        """Let code in the block find the weights in the net, and the random numbers in the global generators.
+
+        Args:
+            reads: the block is expected to read the weights alone. If it writes, torch's counts of writes must show
+                it, which they do not within a dispatch mode.
+        """
         return contextlib.nullcontext()
 
     def active(self) -> contextlib.AbstractContextManager[None]:
@@ -215,20 +164,19 @@ class NetMemory:
         return self._generators.active(once=True)
 
     def weights(self, allocate: Callable[[Tensor], Tensor] | None) -> Tree:
+        """Return the trained weights on the CPU, in the plain memory order, in memory from `allocate` if given."""
         return self._loaded_net.weights(allocate)
 
 
-class SeparateMemory:
-    """Weights in tensors of the client's own, so that clients can train side by side.
+class SeparateMemory(NetMemory):
+    """Weights in separate tensors, so that clients can train side by side on one net."""
 
-    Args:
-        start: the client's first weights.
-        generators: states from which the client's random numbers continue.
-    """
-
-    def __init__(self, loaded_net: LoadedNet, start: Tree, generators: GlobalGenerators) -> None:
-        self._loaded_net, self._start, self._generators = loaded_net, start, generators
+    def load(self, start: Tree) -> None:
+        self._start = start
         self._tensors: list[Tensor] | None = None
+
+    def active(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()  # each block `in_net` has the client's generators
 
     @property
     def tensors(self) -> list[Tensor]:
@@ -279,3 +227,49 @@ class SeparateMemory:
         plain = torch.contiguous_format
         names = self._loaded_net.tree
         return {name: tensor.contiguous(memory_format=plain) for name, tensor in zip(names, self.tensors, strict=True)}
+
+
+class Replay(Protocol):
+    """Steps of one client that need no Python. Whoever gets one runs it before the client continues.
+
+    job: the same work in the form that threads in C++ take.
+    """
+
+    job: Any
+
+    def run(self) -> None:
+        """Take the steps in this thread."""
+        ...
+
+
+class Stepper:
+    """Takes the steps of epochs or of a statistics pass, one after another. A faster one has the same bits.
+
+    Attributes:
+        setup_seconds: CPU time so far that served to make later steps faster.
+    """
+
+    setup_seconds = 0.0
+
+    def __call__(
+        self, steps: Steps, memory: NetMemory, epochs: Sequence[EpochBatches], results: Results
+    ) -> Iterator[Replay]:
+        """Take a step for each batch that is left in the epochs, and add it to results. Yield work for others to run.
+
+        The steps' weights are those of the client's memory.
+        """
+        with memory.in_net(reads=steps.reads):
+            steps.set_modes()
+            for epoch in epochs:
+                while len(epoch):
+                    batch = epoch.take()
+                    results.add(epoch, steps.run(batch).objective, batch)
+        return iter(())
+
+    def notes(self) -> Sequence[Diagnostic]:
+        """Return, each once, the reasons why steps could not be sped up."""
+        return ()
+
+    def replayed_share(self) -> float:
+        """Return the share of the steps since the last call that needed no Python."""
+        return 0.0

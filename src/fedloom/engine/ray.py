@@ -21,9 +21,9 @@ from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.processes import WorkerLost
 from fedloom.engine.processes.shared_memory import dumps, loads
 from fedloom.engine.processes.workers import Request, answer
-from fedloom.engine.serial import PATIENCE, Jobs, Serial
+from fedloom.engine.serial import PATIENCE, Engine, Jobs, Serial
 from fedloom.engine.speedups import keep_freed_memory
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
+from fedloom.methods.contract.contexts import ClientContext, Task
 
 ATTEMPTS = 3  # runs of a task whose node or process is lost
 _REACHED = 5.0  # seconds until the head of a cluster must answer
@@ -192,7 +192,7 @@ def _ready(run: Ref) -> tuple[Serial, list[Task]]:
 _AHEAD = 2  # running clients per core, so that no core waits for the driver
 
 
-class OnRay:
+class OnRay(Engine):
     """Run clients as tasks of an existing Ray cluster, bit for bit equal to the serial engine.
 
     Nets and data are stored there once a run. A client whose node is lost is run again: its round depends on its job
@@ -201,8 +201,6 @@ class OnRay:
     """
 
     name = "ray"
-    reason = None
-    may_drop_clients = False
 
     def __init__(
         self,
@@ -238,12 +236,6 @@ class OnRay:
                 lost.add_note(reply.detail)
                 raise ClientError(ctx.client, ctx.round, "on Ray", lost)
             yield loads(reply)
-
-    def keep(self, record: Record) -> Record:
-        return record
-
-    def notes(self) -> list[Diagnostic]:
-        return []
 
     def close(self) -> None:
         """Leave the cluster, unless this process was connected before."""

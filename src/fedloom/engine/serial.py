@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator
 from typing import Protocol
 
@@ -71,46 +72,40 @@ class Jobs(Protocol):
     def __iter__(self) -> Iterator[Job]: ...
 
 
-class Engine(Protocol):
+class Engine(ABC):
     """Runs jobs and tests, and yields their results in any order."""
 
     @property
-    def may_drop_clients(self) -> bool:
-        """Whether `run` and `test` may leave out results of clients that were lost."""
-        ...
-
-    @property
+    @abstractmethod
     def name(self) -> str:
         """The engine's name in results."""
-        ...
 
     @property
     def reason(self) -> str | None:
         """Why this engine was chosen; None if there was no choice."""
-        ...
+        return None
 
+    @abstractmethod
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Run the jobs of a round, and yield their results in any order. Raises `ClientError`."""
-        ...
+        """Run the jobs of a round, and yield their results in any order. Raises `ClientError` at the first failure."""
 
+    @abstractmethod
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Test models with the worker's evaluator, and yield the results in any order."""
-        ...
+        """Test models with the worker's evaluator, and yield the results in any order. Raises `ClientError`."""
 
     def keep(self, record: Record) -> Record:
         """Return `record` in memory that outlives the next `run`; results of `run` need not."""
-        ...
+        return record
 
     def notes(self) -> list[Diagnostic]:
         """Return diagnostics of the last `run`, e.g. that the engine had to change how it works."""
-        ...
+        return []
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027 - most engines hold nothing
         """Release processes and memory."""
-        ...
 
 
-class Serial:
+class Serial(Engine):
     """Runs one client after another, so that one payload at a time is in memory.
 
     Args:
@@ -118,14 +113,11 @@ class Serial:
     """
 
     name = "serial"
-    reason = None
-    may_drop_clients = False
 
     def __init__(self, worker: Worker, note: Callable[[str], None] | None = None) -> None:
         self.worker, self._watch = worker, None if note is None else SlowClientWatch(note)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yield one result for each job. Raises `ClientError` at the first failure."""
         return map(self.worker.run, jobs) if self._watch is None else self._run_watched(jobs, self._watch)
 
     def _run_watched(self, jobs: Jobs, watch: SlowClientWatch) -> Iterator[JobResult]:
@@ -137,14 +129,7 @@ class Serial:
             watch.round_ended()
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Yield one result for each test. Raises `ClientError` if adapting fails."""
         return map(self.worker.test, tests)
-
-    def keep(self, record: Record) -> Record:
-        return record
-
-    def notes(self) -> list[Diagnostic]:
-        return []
 
     def close(self) -> None:
         if self._watch is not None:

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor
 
 from fedloom.core.trees import Tree
-from fedloom.engine.steps import Block, EpochSteps, StepResults, add_statistics, pass_function
-from fedloom.methods.contract.phases import Collect, Consts
+from fedloom.engine.steps import EpochSteps, StepResults, add_statistics, pass_function
+from fedloom.methods.contract.phases import Batch, Collect, Consts
 from fedloom.methods.contract.sample_statistics import ClassCovariances, ClassMeans, Moments, SampleMean, Statistic
 from fedloom.nets.loaded_net import LoadedNet
 
@@ -114,16 +114,16 @@ class PassSteps:
         return True
 
     @torch.no_grad()
-    def run(self, block: Block) -> StepResults:
+    def run(self, batch: Batch) -> StepResults:
         """Add a batch to the sums."""
-        batch, net = block.as_batch(), self.loaded_net.net
+        net = self.loaded_net.net
 
         def values(name: str, statistic: Statistic) -> Tensor:
             return pass_function(name, statistic)(net, batch, self.consts)
 
         self.carried.trees = add_statistics(self.phase.statistics, self.carried.trees, values, batch, self.classes)
         self.carried.steps += 1
-        return StepResults([], self.carried.state)
+        return StepResults(None, self.carried.state)
 
     def results(self) -> dict[str, Any]:
         """Return the statistics by name."""

@@ -21,46 +21,13 @@ from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 
 
-@dataclass(frozen=True, slots=True)
-class Block:
-    """Consecutive batches of `batch_size` samples in one tensor, the last one perhaps smaller.
+class StepResults(NamedTuple):
+    """The detached objective of a step, None for one without a loss, and the new tensors that the next step needs.
 
-    x [n, *input_shape] and y [n] are the samples; `second_view` is x augmented once more, for methods that compare
-    views.
+    These are first moments of an optimiser, or sums of statistics.
     """
 
-    x: Tensor
-    y: Tensor
-    batch_size: int
-    second_view: Tensor | None = None
-
-    def __len__(self) -> int:
-        """The number of batches."""
-        return -(-self.y.shape[0] // self.batch_size)
-
-    def batches(self) -> list[Batch]:
-        """Return the batches as views, because sums may depend on memory addresses."""
-        return [piece.as_batch() for piece in self.split([1] * len(self))]
-
-    def split(self, lengths: Sequence[int]) -> list[Block]:
-        """Return consecutive blocks of `lengths` batches each, as views."""
-        if len(lengths) < 2:
-            return [self] * len(lengths)
-        rows = [length * self.batch_size for length in lengths]
-        rows[-1] -= sum(rows) - self.y.shape[0]
-        second_views = [None] * len(rows) if self.second_view is None else torch.split(self.second_view, rows)
-        pieces = zip(torch.split(self.x, rows), torch.split(self.y, rows), second_views, strict=True)
-        return [Block(x, y, self.batch_size, second_view) for x, y, second_view in pieces]
-
-    def as_batch(self) -> Batch:
-        """Return all samples as one batch."""
-        return Batch(self.x, self.y, None, self.second_view)
-
-
-class StepResults(NamedTuple):
-    """The detached objectives of some steps, and the new tensors that they carry on: first moments, or sums."""
-
-    objectives: list[Objective]
+    objective: Objective | None
     new_state: Sequence[Tensor]
 
 
@@ -87,13 +54,7 @@ def loss_and_gradients(
 ) -> tuple[Objective, Sequence[Tensor]]:
     """Return the objective of a batch, and the gradients of its total in the order of the parameters.
 
-    Args:
-        net: the net, whose parameters are those to train.
-        batch: B samples.
-        consts: constants and statistics that the loss reads.
-        phase: has the loss.
-        parameters: tensors that gradients are taken of; zeros for those without influence.
-        keep_graph: keep the graph, for more gradients.
+    Parameters without influence get zeros. With `keep_graph`, the net's consts allow for more gradients of the phase.
     """
     result = objective(net, batch, consts, phase)
     gradients = torch.autograd.grad(result.total, parameters, materialize_grads=True, retain_graph=keep_graph or None)
@@ -103,16 +64,10 @@ def loss_and_gradients(
 def update(
     phase: Train, gradients: Sequence[Tensor], trainable: Tree, consts: Consts, optimizer: Optimizer
 ) -> Sequence[Tensor]:
-    """Update the parameters: the phase's change of gradients, the optimiser's step, the phase's projection.
+    """Update the parameters `trainable` in place, and return the gradients of the step as the phase changed them.
 
-    Args:
-        phase: has the change of gradients and the projection.
-        gradients: in the order of the parameters.
-        trainable: the parameters by name, before the step.
-        consts: constants that change and projection read.
-        optimizer: takes the step, in place.
-
-    Returns the gradients of the step, as the phase changed them.
+    First the phase changes the gradients, which are in the parameters' order; then the optimizer takes its step; then
+    the phase projects the parameters. Both functions of the phase read its consts.
     """
     if phase.grad_map is not None:
         mapped = phase.grad_map(dict(zip(trainable, gradients, strict=True)), trainable, consts)
@@ -132,11 +87,11 @@ def add_statistics(
     batch: Batch,
     classes: int,
 ) -> dict[str, Tree]:
-    """Return the sums of statistics with a batch added.
+    """Return the sums of statistics with a batch added; sums are empty before the first batch.
 
     Args:
         statistics: the statistics by name.
-        sums: their sums so far, empty before the first batch.
+        sums: their sums so far.
         values: returns what a statistic is taken of, [B, ...].
         batch: labels and mask.
         classes: number of classes C.
@@ -183,17 +138,12 @@ class EpochSteps:
         """Whether the weights are expected to stay as they are."""
         return False
 
-    def run(self, block: Block) -> StepResults:
-        """Take one step for each batch of a block.
-
-        Returns the objectives, and the optimiser's state if it was empty before them.
-        """
-        objectives, had_state = [], bool(self.optimizer.state)
-        for batch in block.batches():
-            result, gradients, _ = self._gradients(batch, measured=False)
-            update(self.phase, gradients, self.trainable, self.consts, self.optimizer)
-            objectives.append(detached(result))
-        return StepResults(objectives, [] if had_state else self.optimizer.state)
+    def run(self, batch: Batch) -> StepResults:
+        """Take one step. The new state is the optimiser's if it had none before."""
+        had_state = bool(self.optimizer.state)
+        result, gradients, _ = self._gradients(batch, measured=False)
+        update(self.phase, gradients, self.trainable, self.consts, self.optimizer)
+        return StepResults(detached(result), [] if had_state else self.optimizer.state)
 
     def run_measured(self, batch: Batch) -> tuple[Objective, Mapping[str, Tensor]]:
         """Take one step. Return its detached objective and the norm [] of the gradient of each term."""
@@ -256,15 +206,13 @@ class Tally:
             tally._sums = self._sums
         return tally
 
-    def add(self, objectives: Sequence[Objective], batches: Sequence[Batch]) -> None:
-        """Add the objectives of steps; `batches` are theirs, and only read if there are statistics."""
-        self.steps += len(objectives)
-        for result in objectives:
-            self._totals.append(result.total.detach().reshape(1))
-            for name, term in result.terms.items():
-                self._terms.setdefault(name, []).append(term.detach().reshape(1))
-        if self._statistics:
-            self._add_taps([result.taps for result in objectives], batches)
+    def add(self, result: Objective, batch: Batch) -> None:
+        """Add the objective of a step. The batch is only read if there are statistics."""
+        self.steps += 1
+        self._totals.append(result.total.detach().reshape(1))
+        for name, term in result.terms.items():
+            self._terms.setdefault(name, []).append(term.detach().reshape(1))
+        self._add_taps(result.taps, batch)
 
     def add_table(self, table: StepTable, batches: Sequence[Batch]) -> None:
         """Add a table of objectives; `batches` are those of its steps, and only read if there are statistics."""
@@ -272,12 +220,12 @@ class Tally:
         self._totals.append(table.totals)
         for name, values in table.terms.items():
             self._terms.setdefault(name, []).append(values)
-        if self._statistics:
-            self._add_taps(table.taps, batches)
+        for taps, batch in zip(table.taps, batches, strict=True) if self._statistics else ():
+            self._add_taps(taps, batch)
 
-    def _add_taps(self, all_taps: Sequence[Mapping[str, Tensor]], batches: Sequence[Batch]) -> None:
-        for step_taps, batch in zip(all_taps, batches, strict=True):
-            taps = {name: tap.detach() for name, tap in step_taps.items()}
+    def _add_taps(self, taps: Mapping[str, Tensor], batch: Batch) -> None:
+        if self._statistics:
+            taps = {name: tap.detach() for name, tap in taps.items()}
             self._sums = add_statistics(self._statistics, self._sums, tap_of(taps), batch, self._classes)
 
     def statistics(self) -> dict[str, Any]:

@@ -11,14 +11,15 @@ import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Any
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import Record
 from fedloom.core.trees import nbytes
 from fedloom.engine.client import ClientRound, Worker
+from fedloom.engine.client_phases import Replay, SeparateMemory
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult
 from fedloom.engine.serial import Engine, Jobs, SlowClientWatch
-from fedloom.engine.speedups import HeldHeap, Replay, ReplayPool
+from fedloom.engine.speedups import HeldHeap
 from fedloom.methods.contract.contexts import Diagnostic
 
 # More Python than this, in shares of a thread's CPU time, and threads wait for it longer than processes would take to
@@ -41,7 +42,7 @@ class _Running:
     replay: Replay | None = None
 
 
-class Threads:
+class Threads(Engine):
     """Run clients on threads, with the bits of the serial engine. Results come in the order in which they finish.
 
     Args:
@@ -51,8 +52,6 @@ class Threads:
     """
 
     name = "threads"
-    reason = None
-    may_drop_clients = False
 
     def __init__(
         self,
@@ -64,7 +63,7 @@ class Threads:
         self.worker, self.threads, self._testers = worker, threads, testers
         self._test_engine: Engine | None = None
         self._watch = None if note is None else SlowClientWatch(note)
-        self._pool: ReplayPool | None = None
+        self._pool: Any | None = None
         self._heap = HeldHeap()
         size = max(1, *(nbytes(loaded_net.tree) for loaded_net in worker.loaded_nets))
         self._max_queued = threads * max(_MIN_QUEUED, min(_MAX_QUEUED, _MAX_QUEUED_BYTES // (size * threads)))
@@ -76,7 +75,6 @@ class Threads:
         self._setup_rounds = 0  # of such rounds, so far
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yield one result for each job. Raises `ClientError` at the first failure."""
         if not self.worker.speedups.threads_ready():  # still being compiled: clients take turns in this thread
             for job in jobs:
                 self._starts(job)
@@ -97,7 +95,7 @@ class Threads:
             if self._watch is not None:
                 self._watch.round_ended()
 
-    def _start_pool(self) -> ReplayPool:
+    def _start_pool(self) -> Any:
         """Start the threads. Raises `ConfigError` if the system allows too few."""
         try:
             pool = self.worker.speedups.pool(self.threads)
@@ -130,14 +128,14 @@ class Threads:
             self._pool.drain()
         self._running = {}
 
-    def _run_in_pool(self, pool: ReplayPool, jobs: Iterator[Job]) -> Iterator[JobResult]:
+    def _run_in_pool(self, pool: Any, jobs: Iterator[Job]) -> Iterator[JobResult]:
         number, waiting = 0, next(jobs, None)
         while True:
             most = self._max_queued if pool.waiting() < _MIN_QUEUED * self.threads else 0
             while waiting is not None and pool.waiting() < most:
                 number += 1
                 self._starts(waiting)
-                running = _Running(waiting, self.worker.round_beside_others(waiting))
+                running = _Running(waiting, self.worker.client_round(waiting, SeparateMemory))
                 waiting = next(jobs, None)
                 result = self._continue(pool, number, running)
                 if result is not None:
@@ -151,7 +149,7 @@ class Threads:
             if result is not None:
                 yield result
 
-    def _continue(self, pool: ReplayPool, number: int, running: _Running) -> JobResult | None:
+    def _continue(self, pool: Any, number: int, running: _Running) -> JobResult | None:
         """Let Python continue with a client up to its next steps for the pool; return the result if it has ended."""
         try:
             running.replay = next(running.client_round)
@@ -167,7 +165,6 @@ class Threads:
             self._watch.client_started(job)
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Yield one result for each test. Raises `ClientError` if adapting fails."""
         waiting = iter(tests)
         few = list(itertools.islice(waiting, 2))
         if len(few) < 2 or self._testers is None:
@@ -175,9 +172,6 @@ class Threads:
         if self._test_engine is None:
             self._test_engine = self._testers()
         return self._test_engine.test(itertools.chain(few, waiting))
-
-    def keep(self, record: Record) -> Record:
-        return record
 
     def notes(self) -> list[Diagnostic]:
         """Return once why there are no threads, if compiling has failed since the engine was chosen."""

@@ -18,7 +18,7 @@ from fedloom.core.errors import ClientError
 from fedloom.core.records import Record
 from fedloom.engine import Federation, Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob
-from fedloom.engine.serial import Jobs
+from fedloom.engine.serial import Engine, Jobs
 from fedloom.evaluation import MetricStates
 from fedloom.flower.absences import client_list
 from fedloom.flower.bounds import FEWEST, NormBounds, UploadNorm, upload_norms
@@ -38,7 +38,7 @@ from fedloom.runs.config.sections import FlowerConfig
 from fedloom.runs.newcomers import Newcomer, NewcomerTests
 
 
-class RemoteEngine:
+class RemoteEngine(Engine):
     """Runs clients on the nodes of a transport.
 
     worker: the server's own, which rehearses uploads. note: called with reports on missing, refused and late clients.
@@ -46,8 +46,6 @@ class RemoteEngine:
     """
 
     name = "flower"
-    reason = None
-    may_drop_clients = True
 
     def __init__(
         self,

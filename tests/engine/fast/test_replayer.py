@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from fedloom.engine.batch_sampler import EpochBatches
-from fedloom.engine.client import Worker, run_all
+from fedloom.engine.client import Worker
 from fedloom.engine.client_phases import NetMemory
 from fedloom.engine.fast import replayer as module
 from fedloom.engine.fast.kernels.compiling import compiler
@@ -268,8 +268,8 @@ class Collected:
     def wants(self, epoch):
         return True
 
-    def add(self, epoch, objectives, blocks):
-        self.objectives += objectives
+    def add(self, epoch, objective, batch):
+        self.objectives.append(objective)
 
     def add_replayed(self, epoch, first, batches, table):
         self.tables.append(table)
@@ -284,7 +284,8 @@ def taken(toy, stepper, rows, *, phase=None, consts=None, remaining_ratio=1.0):
     consts = client.consts if consts is None else consts
     steps = EpochSteps(live, phase or client.phases[0], consts, parameters, optimizer, remaining_ratio)
     epoch = EpochBatches(toy.worker.sampler, Draws(np.random.default_rng(0), None), torch.arange(rows), 0)
-    run_all(stepper(steps, memory, [epoch], results))
+    for replay in stepper(steps, memory, [epoch], results):
+        replay.run()
     return results
 
 

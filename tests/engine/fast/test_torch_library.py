@@ -8,7 +8,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.trees import weighted_mean
 from fedloom.engine.fast import torch_library
 from fedloom.engine.fast.kernels import compiling
-from fedloom.engine.fast.kernels.compiling import FLAGS, BackgroundCompilation, KernelError, compiler
+from fedloom.engine.fast.kernels.compiling import FLAGS, Compilation, KernelError, compiler
 from fedloom.engine.fast.torch_library import TorchLibrary
 
 needs_compiler = pytest.mark.skipif(compiler() is None, reason="needs a C++ compiler")
@@ -81,7 +81,7 @@ def calls(tmp_path, monkeypatch):
 @needs_compiler
 def test_two_runs_compile_it_once(source, calls):
     source.write_text("int one() { return 1; }\n")
-    first, second = (BackgroundCompilation(source, FLAGS) for _ in range(2))
+    first, second = (Compilation(source, FLAGS) for _ in range(2))
     assert not second.finished()
     assert first.finished(wait=True)
     assert second.finished(wait=True)
@@ -91,7 +91,7 @@ def test_two_runs_compile_it_once(source, calls):
 @needs_compiler
 def test_a_run_that_waits_compiles_it_where_the_first_one_failed(source, calls):
     source.write_text("no C++\n")
-    first, second = (BackgroundCompilation(source, FLAGS) for _ in range(2))
+    first, second = (Compilation(source, FLAGS) for _ in range(2))
     for compilation in (first, second):
         with pytest.raises(KernelError, match="could not compile count"):
             compilation.finished(wait=True)
@@ -101,12 +101,12 @@ def test_a_run_that_waits_compiles_it_where_the_first_one_failed(source, calls):
 @needs_compiler
 def test_a_cache_folder_that_cannot_be_written_is_named(source, monkeypatch):
     source.write_text("int one() { return 1; }\n")
-    first = BackgroundCompilation(source, FLAGS)
+    first = Compilation(source, FLAGS)
     assert first.finished(wait=True)
     monkeypatch.setattr(compiling.FileLock, "acquire", lambda *a, **k: (_ for _ in ()).throw(OSError(30, "Read-only")))
     first.path.unlink()
     with pytest.raises(KernelError, match="cannot be written"):
-        BackgroundCompilation(source, FLAGS)
+        Compilation(source, FLAGS)
 
 
 def summed(trees, weights):

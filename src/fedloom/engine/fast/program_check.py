@@ -10,19 +10,21 @@ import torch
 from torch import Tensor
 
 from fedloom.core.streams import generator_states
-from fedloom.engine.fast.recording import RecordedStep, Recording, UnrecordableError, program_of
+from fedloom.engine.fast.recording import Recording, UnrecordableError, program_of
 from fedloom.engine.keys import glance_of, values_of
 from fedloom.engine.statistics_pass import Steps
-from fedloom.engine.steps import Block, StepResults
-from fedloom.methods.contract.phases import Collect, Consts, Train
+from fedloom.engine.steps import StepResults
+from fedloom.methods.contract.phases import Batch, Collect, Consts, Train
 from fedloom.nets.loaded_net import LoadedNet
 
 
 @dataclass(frozen=True, slots=True)
 class StepProgram:
-    """A recorded step, the names of the loss terms and taps that it returns, and the layout of what it carries on."""
+    """A recorded step: a program in C++, whether it draws random numbers, the names of the loss terms and taps that it
+    returns, and the layout of the state that the next step needs."""
 
-    step: RecordedStep
+    program: Any
+    draws: bool
     terms: list[str]
     taps: list[str]
     carried: Hashable
@@ -49,7 +51,7 @@ class PhaseKind:
         recurs: whether later rounds are expected to bring steps of this kind.
         used: the number of phases of all kinds up to its latest one.
         steps: kinds of its steps, by the layout of a batch.
-        glance: what `values_of` gives for phases of this kind; None for those that are not seen at a glance.
+        glance: the result of `values_of` for phases of this kind; None if their objects may change.
     """
 
     loaded_net: LoadedNet
@@ -87,11 +89,11 @@ class ClientPhase:
     kind: PhaseKind
     consts: list[Tensor]
 
-    def inputs(self, batch: Block) -> list[Tensor]:
+    def inputs(self, batch: Batch) -> list[Tensor]:
         """Return all tensors that a step reads or writes: net entries, rates, carried state, constants, samples."""
         steps = self.steps
         steps.loaded_net.restore_buffers()  # programs read and write the tensors of its tree
-        data = [batch.x, batch.y] if batch.second_view is None else [batch.x, batch.y, batch.second_view]
+        data = [tensor for tensor in batch if tensor is not None]
         entries = steps.loaded_net.net.state_dict(keep_vars=True).values()  # the tensors that operators see
         return [*entries, *steps.carried.rates, *steps.carried.state, *self.consts, *data]
 
@@ -121,27 +123,25 @@ class ProgramCheck:
 
         Args:
             recording: the operators of one step.
-            results: the step's objective, if it has one, and new tensors that it carries on.
+            results: the step's objective, and the new tensors that the next step needs.
             samples: the training set as C++ holds it.
         """
         torch_state, *other_states = self.generators
         now, *other_now = generator_states()
         if other_now != other_states:
             raise UnrecordableError("the loss or the net draws random numbers of Python or NumPy")
-        carried, terms, taps = self.phase.steps.carried, dict[str, Tensor](), dict[str, Tensor]()
-        numbers = carried.numbers_of_steps(carried.steps, 1)
-        scalars = []
-        for objective in results.objectives:  # one; none of a statistics pass
-            terms, taps = dict(objective.terms), dict(objective.taps)
-            scalars = [objective.total, *terms.values()]
+        carried, objective = self.phase.steps.carried, results.objective
+        terms, taps = (objective.terms, objective.taps) if objective else ({}, {})
+        scalars = [objective.total, *terms.values()] if objective else []
         outputs = scalars, list(taps.values()), results.new_state
-        step = program_of(recording.calls, self.live, outputs, numbers)
-        if step.draws and getattr(self.phase.steps.phase, "ascent", None) is not None:
+        numbers = carried.numbers_of_steps(carried.steps, 1)
+        program, draws = program_of(recording.calls, self.live, outputs, numbers)
+        if draws and getattr(self.phase.steps.phase, "ascent", None) is not None:
             raise UnrecordableError("the two passes of a step share their random numbers, as those of dropout")
         generator = torch.Generator()
         for _ in range(2):
             generator.set_state(torch.frombuffer(bytearray(torch_state), dtype=torch.uint8))
-            job, inputs = self._replayed(step, samples, generator, numbers)
+            job, inputs = self._replayed(program, samples, generator, numbers)
             error, values, replayed_taps, state, _ = job.results()
             if error:
                 raise UnrecordableError(error)
@@ -156,12 +156,12 @@ class ProgramCheck:
             same_draws = generator.get_state().numpy().tobytes() == now
             if not same_draws or not all(torch.equal(a.detach(), b) for a, b in pairs):
                 raise UnrecordableError("what was recorded gives other bits")
-        return StepProgram(step, list(terms), list(taps), carried.layout)
+        return StepProgram(program, draws, list(terms), list(taps), carried.layout)
 
     def _replayed(
-        self, step: RecordedStep, samples: Any, generator: torch.Generator, numbers: Sequence[float]
+        self, program: Any, samples: Any, generator: torch.Generator, numbers: Sequence[float]
     ) -> tuple[Any, list[Tensor]]:
-        """Replay the step on copies of the inputs. Return the job in C++, and the copies."""
+        """Replay the program on copies of the inputs. Return the job in C++, and the copies."""
         steps, inputs = self.phase.steps, copies_of(self.copies)
         tensors = iter(inputs)
         counts = len(steps.loaded_net.tree), len(steps.carried.rates), self.state_count, len(self.phase.consts)
@@ -169,7 +169,7 @@ class ProgramCheck:
         samples_per_batch = self.live[-1].shape[0]
         job = samples.replay(weights, False, rates, state, consts, samples_per_batch, 1)
         job.draw_from(generator)
-        job.feed(step.program, list(tensors), True, numbers)
+        job.feed(program, list(tensors), True, numbers)
         job.run()
         return job, inputs
 

@@ -62,14 +62,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         self.calls: list[Call] = []
 
     def note(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
-        """Call an operator, and note the call.
-
-        Args:
-            func: the operator, an overload of `torch.ops`.
-            types: not used; torch passes it.
-            args: positional arguments of the operator.
-            kwargs: its keyword arguments; None for none.
-        """
+        """Call the operator `func`, an overload of `torch.ops`, with its args and kwargs, and note the call."""
         kwargs = kwargs or {}
         results = func(*args, **kwargs)
         if func not in (ATEN.detach.default, ATEN.lift_fresh.default) or results is not args[0]:
@@ -92,26 +85,13 @@ def _operands(operator: Any, args: Sequence[Any], kwargs: dict[str, Any]) -> lis
     return operands
 
 
-@dataclass(frozen=True, slots=True)
-class RecordedStep:
-    """A recorded step as a program in C++.
-
-    Attributes:
-        program: the object in C++.
-        draws: whether it draws random numbers.
-    """
-
-    program: Any
-    draws: bool
-
-
 def program_of(
     calls: Sequence[Call],
     inputs: Sequence[Tensor],
     outputs: tuple[Sequence[Tensor], Sequence[Tensor], Sequence[Tensor]],
     step_numbers: Sequence[float],
-) -> RecordedStep:
-    """Return recorded calls as a program.
+) -> tuple[Any, bool]:
+    """Return recorded calls as a program, an object in C++, and whether it draws random numbers.
 
     Raises `UnrecordableError` if calls depend on the values of tensors, or draw numbers without a generator.
 
@@ -127,7 +107,8 @@ def program_of(
     _mark_step_numbers(calls, step_numbers)
     aliases = _Aliases(calls, inputs)
     kept = aliases.needed_calls([tensor for group in outputs for tensor in group])
-    return _Registers(aliases, inputs).program(kept, outputs, len(step_numbers))
+    program = _Registers(aliases, inputs).program(kept, outputs, len(step_numbers))
+    return program, any(_takes_generator(call.operator) for call in kept)
 
 
 def _with_generator(call: Call) -> Call:
@@ -273,7 +254,7 @@ class _Registers:
         self._inputs = {_storage(tensor) for tensor in inputs}
         self._outgoing: set[int] = set()  # ids of tensors that the step carries on, which others may change
 
-    def program(self, calls: Sequence[Call], outputs: tuple[Sequence[Tensor], ...], step_numbers: int) -> RecordedStep:
+    def program(self, calls: Sequence[Call], outputs: tuple[Sequence[Tensor], ...], step_numbers: int) -> Any:
         scalars, taps, state = outputs
         self._outgoing = {id(self._aliases.root(tensor)) for tensor in state}
         last_use: dict[int, int] = {}
@@ -293,7 +274,7 @@ class _Registers:
         # what outlives the step must not be an input, such as the buffer of batches, or belong to all clients
         copied = [self._register(tensor) in self._fixed or _storage(tensor) in self._inputs for tensor in state]
         self._program.finish(self._count, results, len(scalars), len(taps), step_numbers, copied)
-        return RecordedStep(self._program, any(_takes_generator(call.operator) for call in calls))
+        return self._program
 
     def _new_register(self, tensor: Tensor) -> int:
         if id(tensor) not in self._registers:

@@ -12,16 +12,16 @@ import torch
 from fedloom.core.streams import generator_states
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import EpochBatches
-from fedloom.engine.client_phases import ClientMemory, Results
+from fedloom.engine.client_phases import NetMemory, Results, Stepper
 from fedloom.engine.fast.program_check import ClientPhase, PhaseKind, ProgramCheck, StepKind, StepProgram, copies_of
 from fedloom.engine.fast.recording import Recording, UnrecordableError
 from fedloom.engine.fast.torch_library import replay_library
 from fedloom.engine.keys import layout_of, phase_key
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.statistics_pass import Steps, Sums
-from fedloom.engine.steps import Block, StepTable
+from fedloom.engine.steps import StepTable
 from fedloom.methods.contract.contexts import Diagnostic
-from fedloom.methods.contract.phases import Objective
+from fedloom.methods.contract.phases import Batch, Objective
 
 SAVED_SECONDS = 0.00025  # per step, about, whatever its size
 FIRST_SECONDS = 0.008  # expected time of a recording; the latest one corrects it
@@ -37,37 +37,35 @@ _AUGMENTED_AT_ONCE = 16  # batches, because all of them are in memory
 class ReplayedSteps:
     """Consecutive steps of one client, to be taken by C++. job: the object in C++."""
 
-    def __init__(self, carried: Optimizer | Sums, memory: ClientMemory, job: Any) -> None:
+    def __init__(self, carried: Optimizer | Sums, memory: NetMemory, job: Any) -> None:
         self._carried, self._memory, self.job, self.segments = carried, memory, job, list[_Segment]()
         self._draws, self.batches = False, 0
         self._gathered: tuple[list[Any], list[int], list[float]] = [], [], []  # programs, plan and numbers of an epoch
 
     def add(
-        self, program: StepProgram, epoch: EpochBatches, rows: int, batches: int, numbers: list[float], *, wanted: bool
+        self, step: StepProgram, epoch: EpochBatches, rows: int, batches: int, numbers: list[float], *, wanted: bool
     ) -> None:
-        """Add the next batches of an epoch; `end_epoch` follows the last ones.
+        """Add the next batches of an epoch, whose position moves on; `end_epoch` follows the last ones.
 
         Args:
-            program: the recorded step.
-            epoch: the epoch; its position moves on.
+            step: the recorded step.
+            epoch: the epoch.
             rows: samples in each batch.
             batches: how many batches.
             numbers: numbers of the program that depend on the number of the step, for all of these steps.
             wanted: whether the objectives are reported.
         """
         self.batches += batches
-        last, first, step = self.segments[-1] if self.segments else None, epoch.position, program.step
-        if last is not None and last.continues(program, epoch, wanted=wanted):
+        first, last = epoch.position, self.segments[-1] if self.segments else None
+        if last is not None and last.continues(step, epoch, wanted=wanted):
             last.batches += batches
         else:
-            self.segments.append(_Segment(program, epoch, first, batches, wanted))
+            self.segments.append(_Segment(step, epoch, first, batches, wanted))
         if step.draws and not self._draws:
             self._draws = True
             self.job.draw_from(self._memory.generator)
         if epoch.augmented:
-            batch = epoch.take()
-            views = [batch.x, batch.y] if batch.second_view is None else [batch.x, batch.y, batch.second_view]
-            self.job.feed(step.program, views, wanted, numbers)
+            self.job.feed(step.program, [tensor for tensor in epoch.take() if tensor is not None], wanted, numbers)
         else:
             programs, plan, all_numbers = self._gathered
             programs.append(step.program)
@@ -93,15 +91,15 @@ class ReplayedSteps:
             raise RuntimeError(error)
         if weights:
             self._memory.own(weights)
-        self._carried.advance(self.batches, state, self.segments[-1].program.carried)
+        self._carried.advance(self.batches, state, self.segments[-1].step.carried)
         taps, start = iter(all_taps), 0
         for segment in self.segments:
             table = None
             if segment.wanted:
-                names, width = segment.program.terms, 1 + len(segment.program.terms)
+                names, width = segment.step.terms, 1 + len(segment.step.terms)
                 end = start + segment.batches * width
                 terms = {name: numbers[start + index : end : width] for index, name in enumerate(names, 1)}
-                step_taps = [{name: next(taps) for name in segment.program.taps} for _ in range(segment.batches)]
+                step_taps = [{name: next(taps) for name in segment.step.taps} for _ in range(segment.batches)]
                 table = StepTable(numbers[start:end:width], terms, step_taps)
                 start = end
             results.add_replayed(segment.epoch, segment.first, segment.batches, table)
@@ -111,20 +109,19 @@ class ReplayedSteps:
 class _Segment:
     """Batches of an epoch whose objectives have the same terms, from the batch `first` on."""
 
-    program: StepProgram
+    step: StepProgram
     epoch: EpochBatches
     first: int
     batches: int
     wanted: bool
 
-    def continues(self, program: StepProgram, epoch: EpochBatches, *, wanted: bool) -> bool:
-        """Whether the next batches of an epoch, taken by `program`, can be added to these."""
-        named = "terms", "taps", "carried"
-        alike = all(getattr(program, name) == getattr(self.program, name) for name in named)
-        return epoch is self.epoch and wanted == self.wanted and alike
+    def continues(self, step: StepProgram, epoch: EpochBatches, *, wanted: bool) -> bool:
+        """Whether the next batches of an epoch, taken by `step`, can be added to these."""
+        equal = (step.terms, step.taps, step.carried) == (self.step.terms, self.step.taps, self.step.carried)
+        return epoch is self.epoch and wanted == self.wanted and equal
 
 
-class Replayer:
+class Replayer(Stepper):
     """A stepper that replays steps, in C++ and without Python, once a step of their kind was recorded.
 
     Args:
@@ -159,7 +156,7 @@ class Replayer:
         return Replayer, (self._data,)  # programs cannot be sent to other processes
 
     def __call__(
-        self, steps: Steps, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
+        self, steps: Steps, memory: NetMemory, epochs: Sequence[EpochBatches], results: Results
     ) -> Iterator[ReplayedSteps]:
         """Take a step for each batch that is left in the epochs. Yield work that others may run."""
         phase = self._phase_of(steps)
@@ -205,7 +202,7 @@ class Replayer:
         return kind
 
     def _replay(
-        self, phase: ClientPhase, memory: ClientMemory, epochs: Sequence[EpochBatches], results: Results
+        self, phase: ClientPhase, memory: NetMemory, epochs: Sequence[EpochBatches], results: Results
     ) -> ReplayedSteps:
         """Take the batches up to the first one for which there is no program."""
         carried = phase.steps.carried
@@ -229,7 +226,7 @@ class Replayer:
             replay.end_epoch(epoch)
         return replay
 
-    def _job_of(self, phase: ClientPhase, memory: ClientMemory, epoch: EpochBatches) -> Any:
+    def _job_of(self, phase: ClientPhase, memory: NetMemory, epoch: EpochBatches) -> Any:
         """A job in C++ without steps."""
         carried, borrowed = phase.steps.carried, memory.borrowed()
         weights = memory.tensors if borrowed is None else borrowed
@@ -252,7 +249,7 @@ class Replayer:
         if not epoch.augmented:
             return kind_of_step, rows
         batch = epoch.peek()
-        return kind_of_step, rows, tuple(view.stride() for view in (batch.x, batch.second_view) if view is not None)
+        return kind_of_step, rows, tuple(view.stride() for view in (batch.x, batch.second) if view is not None)
 
     def _plain_steps(self, phase: ClientPhase, epochs: Sequence[EpochBatches], results: Results, usable: bool) -> None:
         """Take steps in Python up to the next one that can be replayed. Record the first if that pays off."""
@@ -270,10 +267,10 @@ class Replayer:
                 batch = epoch.take()
                 self.plain_steps += 1
                 if usable and not refused and self._pays_off(phase.kind, kind, steps.remaining_ratio):
-                    objectives = self._record(phase, kind, batch)
+                    objective = self._record(phase, kind, batch)
                 else:
-                    objectives = steps.run(batch).objectives
-                results.add(epoch, objectives, [batch])
+                    objective = steps.run(batch).objective
+                results.add(epoch, objective, batch)
 
     def _forget_rare_kinds(self, present: PhaseKind) -> None:
         """Drop kinds without a program if there are many: numbers that change every round make new ones."""
@@ -302,7 +299,7 @@ class Replayer:
                 kind = self._kinds.pop(key)
                 self.programs -= sum(step.program is not None for step in kind.steps.values())
 
-    def _record(self, phase: ClientPhase, kind: StepKind, batch: Block) -> list[Objective]:
+    def _record(self, phase: ClientPhase, kind: StepKind, batch: Batch) -> Objective | None:
         """Take a step, and keep it as a program if that gives the same bits."""
         started, steps = time.thread_time(), phase.steps  # other work on the machine does not count
         live = phase.inputs(batch)
@@ -326,4 +323,4 @@ class Replayer:
         if self._recorded_before:  # the first one imports what all need
             self._expected_seconds = seconds
         self._recorded_before = True
-        return results.objectives
+        return results.objective

@@ -11,23 +11,19 @@ from typing import Any
 import torch
 
 from fedloom.core.trees import CompiledAdd, use_compiled_add
-from fedloom.engine.fast.kernels.compiling import BackgroundCompilation, KernelError, compiler
+from fedloom.engine.fast.kernels.compiling import Compilation, KernelError, compiler
 
 _TORCH = Path(torch.__file__).parent
 
 
-def torch_flags(*more: str) -> tuple[str, ...]:
-    """Return the compiler's options for a library that uses torch's headers and defines operators or classes.
-
-    The version of torch is among them, so that another version has a library of its own. more: further options.
-    """
+def _flags() -> tuple[str, ...]:
+    """The compiler's options for a library that uses torch. Another version of torch gets another library."""
     abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     return (
         *("-std=c++20", "-O3", "-march=native", "-fPIC", "-shared", "-ffp-contract=off"),
         *(f"-D_GLIBCXX_USE_CXX11_ABI={abi}", f'-DFEDLOOM_TORCH="{torch.__version__}"'),
         *(f"-I{_TORCH / 'include'}", f"-I{_TORCH / 'include' / 'torch' / 'csrc' / 'api' / 'include'}"),
         *(f"-L{_TORCH / 'lib'}", "-ltorch", "-ltorch_cpu", "-lc10", f"-Wl,-rpath,{_TORCH / 'lib'}"),
-        *more,
     )
 
 
@@ -38,15 +34,14 @@ class TorchLibrary:
         obstacle: why it cannot be used, in one line; None as long as nothing is in its way.
 
     Args:
-        source: the C++ file; `TORCH_LIBRARY` in it makes what it defines known to torch.
+        source: the C++ file; `TORCH_LIBRARY` in it makes its operators known to torch.
         loaded: called once it has been loaded.
     """
 
     def __init__(self, source: Path, loaded: Callable[[], None] = lambda: None) -> None:
         self.source, self.obstacle = source, None if compiler() else "there is no C++ compiler"
-        self._tell_loaded = loaded
-        self._compilation: BackgroundCompilation | None = None
-        self._loaded = False
+        self._tell_loaded, self._loaded = loaded, False
+        self._compilation: Compilation | None = None
 
     def wait(self) -> bool:
         """Compile and load it, if that has not been done; return whether it can be used."""
@@ -57,16 +52,12 @@ class TorchLibrary:
         """Begin to compile it in the background, unless it is there or was begun."""
         if self._compilation is None and self.obstacle is None:
             try:
-                self._compilation = BackgroundCompilation(self.source, torch_flags())
+                self._compilation = Compilation(self.source, _flags())
             except KernelError as error:
                 self.obstacle = str(error)
 
     def ready(self, *, wait: bool = False) -> bool:
-        """Load it if it has been compiled; return whether it can be used now.
-
-        Args:
-            wait: wait until it has been compiled.
-        """
+        """Load it if it has been compiled, with `wait` after waiting for that; return whether it can be used now."""
         if self._loaded or self._compilation is None or self.obstacle is not None:
             return self._loaded
         try:

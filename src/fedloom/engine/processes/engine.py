@@ -21,8 +21,8 @@ from fedloom.engine.client import Worker
 from fedloom.engine.jobs import EvalJob, EvalResult, JobResult
 from fedloom.engine.processes.shared_memory import SharedMemory, dumps, lasting, loads
 from fedloom.engine.processes.workers import Request, WorkerHandle, start_worker
-from fedloom.engine.serial import PATIENCE, Jobs
-from fedloom.methods.contract.contexts import Diagnostic, Task
+from fedloom.engine.serial import PATIENCE, Engine, Jobs
+from fedloom.methods.contract.contexts import Task
 
 _ATTEMPTS = 3  # runs of one client whose worker dies
 # A chunk of jobs is at most `_LARGEST_CHUNK` long; a round has about `_CHUNKS` chunks a worker, smaller at its end.
@@ -52,7 +52,7 @@ class _Queue:
         return jobs
 
 
-class Processes:
+class Processes(Engine):
     """Run clients on worker processes of one thread each. Results of `run` are valid until the next `run`.
 
     workers: number of processes, which start at once. client_seconds: time limit for one client; None for no limit.
@@ -61,8 +61,7 @@ class Processes:
     files or processes.
     """
 
-    reason = None
-    may_drop_clients = False
+    name = "processes"
 
     def __init__(
         self,
@@ -143,9 +142,6 @@ class Processes:
     def keep(self, record: Record) -> Record:
         """Return `record` with copies of the tensors that the next `run` would overwrite."""
         return lasting(record, [worker.results for worker in self._workers])
-
-    def notes(self) -> list[Diagnostic]:
-        return []
 
     def close(self) -> None:
         """End all workers, and free their memory and descriptors."""

@@ -23,7 +23,7 @@ from fedloom.core.trees import Tree
 from fedloom.engine.client import CPU, Worker
 from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, staged
 from fedloom.engine.keys import phase_key, structure_of
-from fedloom.engine.serial import Jobs
+from fedloom.engine.serial import Engine, Jobs
 from fedloom.engine.stacked.members import StackedNet, choose_weights, collect_statistics, dims, stacked_trees
 from fedloom.engine.stacked.training import StackedTraining
 from fedloom.methods.contract.contexts import Diagnostic
@@ -279,12 +279,10 @@ def _has_rows(statistics: Mapping[str, Statistic]) -> bool:
     return any(isinstance(statistic, Rows) for statistic in statistics.values())
 
 
-class Batched:
+class Batched(Engine):
     """Train clients in stacks of up to `stack` on this process's one thread, and test them one after another."""
 
     name = "batched"
-    reason = None
-    may_drop_clients = False
 
     def __init__(self, worker: Worker, stack: int) -> None:
         self.stacks = Stacks(worker, stack)
@@ -304,9 +302,6 @@ class Batched:
     def notes(self) -> list[Diagnostic]:
         notes, self.stacks.notes = self.stacks.notes, []
         return notes
-
-    def close(self) -> None:
-        pass
 
 
 def _with_own_memory(tensor: Tensor) -> Tensor:

@@ -28,7 +28,7 @@ from fedloom.engine.batch_sampler import BatchSampler, EpochBatches, PhasePlan
 from fedloom.engine.jobs import Draws, Job
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.round_report import ObservedRound
-from fedloom.engine.steps import Block, trainable_names
+from fedloom.engine.steps import trainable_names
 from fedloom.methods.contract.contexts import ClientContext, Work
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Batch, Consts, Predictor, Train, cross_entropy
@@ -50,7 +50,7 @@ class _Client:
     batches: EpochBatches | None = None
     epoch: int = 0
 
-    def next_batch(self, sampler: BatchSampler) -> Block | None:
+    def next_batch(self, sampler: BatchSampler) -> Batch | None:
         """The next batch of the client's passes over its data; None after the last."""
         while self.batches is None or not len(self.batches):
             if self.epoch == self.plan.epochs or not self.plan.epoch_batches:
@@ -105,11 +105,11 @@ def _mean_gradient(
     """The mean of the gradients on each client's next batch, summed in float64; empty where no client has one left."""
     sums = list[Tensor]()
     for client in clients:
-        block = client.next_batch(sampler)
-        if block is None:
+        batch = client.next_batch(sampler)
+        if batch is None:
             continue
         with client.random_numbers.active():
-            loss = phase.loss(net, block.as_batch(), {})
+            loss = phase.loss(net, batch, {})
         assert isinstance(loss, Tensor)
         gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
         sums = sums or [torch.zeros_like(gradient, dtype=torch.float64) for gradient in gradients]

@@ -10,10 +10,10 @@ import platform
 import shutil
 import subprocess
 import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from filelock import FileLock, Timeout
 
@@ -24,17 +24,6 @@ KERNELS_FOLDER = Path(__file__).parent
 _VERSION_SECONDS = 30.0  # for a compiler to tell its version
 _LOCK_SECONDS = 0.5  # between two looks whether another run has compiled a library
 FLAGS = ("-std=c++17", "-O3", "-march=native", "-fPIC", "-shared", "-fno-math-errno", "-fopenmp-simd")
-
-
-@dataclass(frozen=True, slots=True)
-class _Build:
-    """A library to compile: its name, the text of its source, and what the compiler is called with."""
-
-    name: str
-    text: str
-    folder_of_source: Path
-    macros: tuple[tuple[str, int], ...]
-    flags: tuple[str, ...]
 
 
 class KernelError(FedloomError):
@@ -61,60 +50,54 @@ def library(source: Path, **macros: int) -> ctypes.CDLL:
 
     Raises `KernelError` if it cannot be compiled, or if others may write into the cache.
     """
-    built = compiled(source, None, **macros)
+    compilation = Compilation(source, FLAGS, macros)
+    compilation.finished(wait=True)
     try:
-        return ctypes.CDLL(str(built))
+        return ctypes.CDLL(str(compilation.path))
     except OSError as error:
-        raise KernelError(f"{built}: cannot be loaded ({error}); delete it, or name another compiler in $CXX") from None
+        raise KernelError(
+            f"{compilation.path}: cannot be loaded ({error}); delete it, or name another compiler in $CXX"
+        ) from None
 
 
-def compiled(source: Path, flags: tuple[str, ...] | None = None, **macros: int) -> Path:
-    """Return the path of the library that a C++ file is compiled to, in the cache; compile it if it is not there.
+class Compilation:
+    """A library in the cache, which a process of its own compiles in the background if it is not there.
 
-    Raises `KernelError` as `library` does.
-
-    Args:
-        source: the C++ file.
-        flags: options of the compiler in place of `FLAGS`; see `fast/torch_library.py` for the headers of torch.
-        macros: numbers that are defined for the compiler by name.
-    """
-    build, built = _planned(source, flags or FLAGS, macros)
-    if not built.exists():
-        with (
-            _readable_errors(built.parent),
-            tempfile.TemporaryDirectory(dir=built.parent, prefix="compiling-") as folder,
-        ):
-            command, output = _command(build, Path(folder))
-            process = subprocess.run(command, capture_output=True, text=True, errors="replace", check=False)
-            if process.returncode or not output.exists():
-                raise _failure(build, process.stderr, process.returncode)
-            output.replace(built)  # atomic, because another process may compile the same library
-    return built
-
-
-class BackgroundCompilation:
-    """A library that a process of its own compiles; that process continues if this one ends.
-
-    If another run compiles it already, this one waits for that. No pipe connects the two processes, because workers
-    that are forked meanwhile would keep it open.
-
-    Raises `KernelError` as `library` does, for what is known before the compiler runs.
+    That process continues if this one ends. If another run compiles the library already, this one waits for it. No pipe
+    connects the two processes, because workers that are forked meanwhile would keep it open.
 
     Attributes:
         path: the library, which is there once `finished` has returned True.
+
+    Raises `KernelError` for what is known before the compiler runs, e.g. if others may write into the cache.
     """
 
-    def __init__(self, source: Path, flags: tuple[str, ...]) -> None:
-        self._build, self.path = _planned(source, flags, {})
+    def __init__(self, source: Path, flags: tuple[str, ...], macros: Mapping[str, int] | None = None) -> None:
+        self._source, self._flags, self._macros = source, flags, dict(sorted((macros or {}).items()))
+        self._text = source.read_text(encoding="utf-8")
+        try:
+            folder = cache_dir() / "kernels"
+        except ConfigError as error:  # no home directory
+            raise KernelError(str(error)) from None
+        self.path = folder / f"{source.stem}-{self._digest()}.so"
+        with _readable_errors(folder):
+            folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+            if _others_may_write(folder):
+                raise KernelError(
+                    f"cache folder {folder}: others can write to it, and files in it are executed; set FEDLOOM_CACHE "
+                    "to a folder of your own"
+                )
+            if os.name == "posix" and os.path.lexists(self.path) and self.path.lstat().st_uid != os.getuid():
+                # it may date from a time when the folder was open to others
+                raise KernelError(f"{self.path}: another user has made it, and it would be run; delete it")
         self._process: subprocess.Popen[bytes] | None = None
         self._owner, self._lock = os.getpid(), FileLock(f"{self.path}.lock", thread_local=False)
         self._begin(0)
 
     def finished(self, *, wait: bool = False) -> bool:
-        """Return whether the library is there. Raises `KernelError` if it cannot be compiled.
+        """Return whether the library is there; with `wait`, wait until it is.
 
-        Args:
-            wait: wait until it is there.
+        Raises `KernelError` if it cannot be compiled.
         """
         if os.getpid() != self._owner:  # a worker, forked meanwhile
             return self.path.exists()
@@ -125,11 +108,12 @@ class BackgroundCompilation:
         if code is not None:
             self._process = None
             self._lock.release()
+            Path(self._lock.lock_file).unlink(missing_ok=True)
             with self._messages as file:
                 file.seek(0)
                 messages = file.read().decode(errors="replace")
-            if code:
-                raise _failure(self._build, messages, code)
+            if code or not self.path.exists():
+                raise self._failure(messages, code)
         return self.path.exists()
 
     def _begin(self, seconds: float) -> bool:
@@ -141,20 +125,28 @@ class BackgroundCompilation:
                 self._lock.acquire(timeout=seconds)
             except Timeout:
                 return False
-            if self.path.exists():
-                self._lock.release()
-                return True
             try:
-                self._start_compiler()
-            except BaseException:
-                self._lock.release()
-                raise
+                if not self.path.exists():
+                    self._start_compiler()
+            finally:
+                if self._process is None:
+                    self._lock.release()
         return True
 
     def _start_compiler(self) -> None:
+        if (program := compiler()) is None:
+            raise KernelError(
+                f"{self._source.name} needs a C++ compiler, and there is none; install g++ or clang++, name one in "
+                "$CXX, or take engine.kernels: torch"
+            )
         folder = Path(tempfile.mkdtemp(dir=self.path.parent, prefix="compiling-"))
-        command, output = _command(self._build, folder)
-        self._messages = tempfile.TemporaryFile()  # noqa: SIM115
+        source, output = folder / self._source.name, folder / f"{self._source.stem}.so"
+        source.write_text(self._text, encoding="utf-8")
+        definitions = [f"-D{macro}={value}" for macro, value in self._macros.items()]
+        folders = [f"-I{self._source.parent}", f"-I{KERNELS_FOLDER}"]
+        command = [program, *definitions, *folders, "-o", str(output), str(source), *self._flags]
+        self._messages: Any = tempfile.TemporaryFile()  # noqa: SIM115
+        # the library is moved to its place at once, because another process may look for it
         script = '"$@" && mv -f "$OUTPUT" "$TARGET"; code=$?; rm -rf "$FOLDER"; exit $code'
         names = {"OUTPUT": str(output), "TARGET": str(self.path), "FOLDER": str(folder)}
         self._process = subprocess.Popen(
@@ -166,26 +158,20 @@ class BackgroundCompilation:
             start_new_session=True,  # Ctrl-C is not for it
         )
 
+    def _failure(self, messages: str, code: int) -> KernelError:
+        """An error with the compiler's first message in one line."""
+        lines = [line.strip() for line in messages.splitlines() if line.strip()]
+        message = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
+        geometry = f" with {self._macros}" if self._macros else ""
+        return KernelError(
+            f"{compiler()} could not compile {self._source.name}{geometry}: {message} (exit code {code})"
+        )
 
-def _planned(source: Path, flags: tuple[str, ...], macros: dict[str, int]) -> tuple[_Build, Path]:
-    """Return how a file is compiled, and the path of its library in a folder that only the user may write into."""
-    text = source.read_text(encoding="utf-8")
-    build = _Build(source.stem, text, source.parent, tuple(sorted(macros.items())), flags)
-    try:
-        folder = cache_dir() / "kernels"
-    except ConfigError as error:  # no home directory
-        raise KernelError(str(error)) from None
-    built = folder / f"{build.name}-{_digest(build)}.so"
-    with _readable_errors(folder):
-        folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-        if _others_may_write(folder):
-            raise KernelError(
-                f"cache folder {folder}: others can write to it, and files in it are executed; set FEDLOOM_CACHE to a "
-                "folder of your own"
-            )
-        if _is_foreign(built):
-            raise KernelError(f"{built}: another user has made it, and it would be run; delete it")
-    return build, built
+    def _digest(self) -> str:
+        """A digest of all that the library depends on; machines of several kinds may share a home folder."""
+        headers = [path.read_bytes() for at in (self._source.parent, KERNELS_FOLDER) for path in sorted(at.glob("*.h"))]
+        facts = repr((tuple(self._macros.items()), self._flags, _compiler_version(), _processor())).encode()
+        return hashlib.sha256(b"\0".join([self._text.encode(), *headers, facts])).hexdigest()[:24]
 
 
 @contextlib.contextmanager
@@ -201,42 +187,6 @@ def _readable_errors(folder: Path) -> Iterator[None]:
 def _others_may_write(folder: Path) -> bool:
     status = folder.stat()
     return os.name == "posix" and (status.st_uid != os.getuid() or bool(status.st_mode & 0o022))
-
-
-def _is_foreign(built: Path) -> bool:
-    """Whether a library is there that another user has made, while the folder was open to others."""
-    return os.name == "posix" and os.path.lexists(built) and built.lstat().st_uid != os.getuid()
-
-
-def _command(build: _Build, folder: Path) -> tuple[list[str], Path]:
-    """Return the compiler's command for the source, which is written into `folder`, and the path of its output."""
-    if (path := compiler()) is None:
-        raise KernelError(
-            f"{build.name}.cpp needs a C++ compiler, and there is none; install g++ or clang++, name one in $CXX, or "
-            "take engine.kernels: torch"
-        )
-    source, output = folder / f"{build.name}.cpp", folder / f"{build.name}.so"
-    source.write_text(build.text, encoding="utf-8")
-    definitions = [f"-D{macro}={value}" for macro, value in build.macros]
-    folders = [f"-I{build.folder_of_source}", f"-I{KERNELS_FOLDER}"]
-    return [path, *definitions, *folders, "-o", str(output), str(source), *build.flags], output
-
-
-def _failure(build: _Build, messages: str, code: int) -> KernelError:
-    """An error with a compiler's first message in one line."""
-    lines = [line.strip() for line in messages.splitlines() if line.strip()]
-    message = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
-    geometry = f" with {dict(build.macros)}" if build.macros else ""
-    return KernelError(f"{compiler()} could not compile {build.name}.cpp{geometry}: {message} (exit code {code})")
-
-
-@cache
-def _digest(build: _Build) -> str:
-    """Return a digest of all that the library depends on; machines of several kinds may share a home folder."""
-    folders = (build.folder_of_source, KERNELS_FOLDER)
-    headers = [path.read_bytes() for folder in folders for path in sorted(folder.glob("*.h"))]
-    facts = repr((build.macros, build.flags, _compiler_version(), _processor())).encode()
-    return hashlib.sha256(b"\0".join([build.text.encode(), *headers, facts])).hexdigest()[:24]
 
 
 @cache

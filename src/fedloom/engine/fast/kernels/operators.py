@@ -11,7 +11,7 @@ import ctypes
 import math
 from collections.abc import Callable
 from functools import cache
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor, nn
@@ -83,8 +83,6 @@ class _MaxPool2(torch.autograd.Function):
 
 
 # -- the operators, which `operators.cpp` defines ----------------------------------------------------------------------
-
-
 @cache
 def load_operators() -> None:
     """Compile the operators if need be, and load them. Raises `KernelError` if they cannot be used."""
@@ -122,7 +120,10 @@ def _address(function: Any) -> int:
     return ctypes.cast(function, ctypes.c_void_p).value or 0
 
 
+# -- which calls of torch they take over -------------------------------------------------------------------------------
 Sides: TypeAlias = int | tuple[int, int]
+# A faster operator has the signature of torch's; it returns None for a call that torch shall compute.
+Kernel: TypeAlias = Callable[..., Tensor | None]
 
 # The kernels are faster up to these numbers of channels (`python -m benchmarks kernels`). Sides of the padded image and
 # of the window, in pixels, are limited because sums of a row of taps are kept in registers.
@@ -140,18 +141,6 @@ def is_faster(c_in: int, c_out: int) -> bool:
     return c_in <= MAX_IN_CHANNELS and c_out <= MAX_OUT_CHANNELS
 
 
-class OwnKernels(TorchFunctionMode):
-    """A context in which the kernels compute the convolutions and poolings for which they are faster."""
-
-    def __torch_function__(
-        self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        kernel = _KERNELS.get(func)
-        if kernel is not None and (result := kernel(*args, **(kwargs or {}))) is not None:
-            return result
-        return func(*args, **(kwargs or {}))
-
-
 def _conv2d(
     input: Tensor,
     weight: Tensor,
@@ -161,9 +150,8 @@ def _conv2d(
     dilation: Sides = 1,
     groups: int = 1,
 ) -> Tensor | None:
-    """Compute `torch.conv2d`; return None if torch shall compute it."""
     c_out, c_in = weight.shape[:2]
-    if isinstance(padding, str) or groups != 1 or not is_faster(c_in, c_out) or not _is_supported(input, weight):
+    if isinstance(padding, str) or groups != 1 or not is_faster(c_in, c_out) or not _are_images(input, weight):
         return None
     if (*pair(stride), *pair(dilation)) != (1, 1, 1, 1) or input.shape[1] != c_in:
         return None
@@ -177,63 +165,50 @@ def _conv2d(
     return convolution(input, weight, bias, pads)
 
 
-def _max_pool2d(
-    input: Tensor,
-    kernel_size: Sides,
-    stride: Sides | None = None,
-    padding: Sides = 0,
-    dilation: Sides = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Tensor | None:
-    """Compute `torch.max_pool2d`; return None if torch shall compute it."""
-    if not is_two_by_two(kernel_size, stride, padding, dilation) or ceil_mode or return_indices:
-        return None
-    return max_pool2(input) if _is_supported(input) and min(input.shape[2:]) > 1 else None
+def _max_pool2d_by(pool: Callable[[Tensor], Tensor]) -> Kernel:
+    """A faster `torch.max_pool2d`, for windows that are neighbouring squares of 2x2 pixels."""
+
+    def max_pool2d(
+        input: Tensor,
+        kernel_size: Sides,
+        stride: Sides | None = None,
+        padding: Sides = 0,
+        dilation: Sides = 1,
+        ceil_mode: bool = False,
+        return_indices: bool = False,
+    ) -> Tensor | None:
+        windows = (*pair(kernel_size), *pair(stride or kernel_size), *pair(padding), *pair(dilation))
+        if windows != (2, 2, 2, 2, 0, 0, 1, 1) or ceil_mode or return_indices:
+            return None
+        return pool(input) if _are_images(input) and min(input.shape[2:]) > 1 else None
+
+    return max_pool2d
 
 
-def is_two_by_two(kernel_size: Sides, stride: Sides | None, padding: Sides, dilation: Sides) -> bool:
-    """Return whether a pooling's windows are neighbouring squares of 2x2 pixels.
-
-    Args:
-        kernel_size: sides of a window, in pixels.
-        stride: distance of windows, in pixels; None is their size.
-        padding: zeros on each side, in pixels.
-        dilation: distance of a window's pixels.
-    """
-    windows = (*pair(kernel_size), *pair(stride or kernel_size), *pair(padding), *pair(dilation))
-    return windows == (2, 2, 2, 2, 0, 0, 1, 1)
-
-
-def _is_supported(*tensors: Tensor) -> bool:
+def _are_images(*tensors: Tensor) -> bool:
     return all(t.dim() == 4 and t.dtype == torch.float32 and t.device.type == "cpu" for t in tensors)
 
 
-_KERNELS: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
-    torch.conv2d: _conv2d,
-    torch.max_pool2d: _max_pool2d,
-    functional.max_pool2d: _max_pool2d,
-}
+class OwnKernels(TorchFunctionMode):
+    """A context in which the kernels compute the convolutions and poolings for which they are faster."""
 
-
-_LARGEST_VECTOR = 16  # float32 numbers in a vector of any processor
-
-
-class InferenceKernels(TorchFunctionMode):
-    """A context in which operators that need no gradient are computed faster, bit for bit as by torch."""
-
-    @staticmethod
-    def speeds_up(net: nn.Module) -> bool:
-        """Return whether `net` may have such operators."""
-        return any(isinstance(module, nn.Conv2d) for module in net.modules())
+    only_without_gradient = False
+    kernels: ClassVar[dict[Callable[..., Any], Kernel]] = {
+        torch.conv2d: _conv2d,
+        **dict.fromkeys([torch.max_pool2d, functional.max_pool2d], _max_pool2d_by(max_pool2)),
+    }
 
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        kernel = None if torch.is_grad_enabled() else _WITHOUT_GRADIENT.get(func)
+        kernel = None if self.only_without_gradient and torch.is_grad_enabled() else self.kernels.get(func)
         if kernel is not None and (result := kernel(*args, **(kwargs or {}))) is not None:
             return result
         return func(*args, **(kwargs or {}))
+
+
+# -- operators of tests ------------------------------------------------------------------------------------------------
+_LARGEST_VECTOR = 16  # float32 numbers in a vector of any processor
 
 
 def _batch_norm(
@@ -246,13 +221,13 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    """Compute `functional.batch_norm` with stored statistics; return None if torch shall compute it.
+    """Compute `functional.batch_norm` with stored statistics.
 
     Neighbours in the image become further channels, so that vectors are full.
     """
     if training or running_mean is None or running_var is None or weight is None or bias is None:
         return None
-    if not _is_image(input) or not input.is_contiguous(memory_format=torch.channels_last):
+    if not _are_images(input) or not input.is_contiguous(memory_format=torch.channels_last):
         return None
     channels, copies = input.shape[1], math.gcd(input.numel() // max(1, input.shape[1]), _LARGEST_VECTOR)
     if input.is_contiguous() or channels % _LARGEST_VECTOR == 0 or copies < 2 or not _is_exact():
@@ -280,32 +255,24 @@ def _is_exact() -> bool:
         return torch.equal(_batch_norm_of_neighbours(x, 16, mean, variance, weight, bias, 1e-5), expected)
 
 
-def _max_pool2d_without_gradient(
-    input: Tensor,
-    kernel_size: Sides,
-    stride: Sides | None = None,
-    padding: Sides = 0,
-    dilation: Sides = 1,
-    ceil_mode: bool = False,
-    return_indices: bool = False,
-) -> Tensor | None:
-    """Compute `torch.max_pool2d` of 2x2 windows; return None if torch shall compute it."""
-    if not is_two_by_two(kernel_size, stride, padding, dilation) or ceil_mode or return_indices:
-        return None
-    if not _is_image(input) or min(input.shape[2:]) < 2:
-        return None
-    height, width = (side // 2 * 2 for side in input.shape[2:])
-    x = input[:, :, :height, :width]
-    rows = torch.maximum(x[:, :, 0::2], x[:, :, 1::2])
+def _maxima(x: Tensor) -> Tensor:
+    """The largest numbers of 2x2 windows, without their places, which only gradients need."""
+    height, width = (side // 2 * 2 for side in x.shape[2:])
+    whole = x[:, :, :height, :width]
+    rows = torch.maximum(whole[:, :, 0::2], whole[:, :, 1::2])
     return torch.maximum(rows[..., 0::2], rows[..., 1::2])
 
 
-def _is_image(x: Tensor) -> bool:
-    return x.dim() == 4 and x.dtype == torch.float32 and x.device.type == "cpu"
+class InferenceKernels(OwnKernels):
+    """A context in which operators that need no gradient are computed faster, bit for bit as by torch."""
 
+    only_without_gradient = True
+    kernels: ClassVar[dict[Callable[..., Any], Kernel]] = {
+        functional.batch_norm: _batch_norm,
+        **dict.fromkeys([torch.max_pool2d, functional.max_pool2d], _max_pool2d_by(_maxima)),
+    }
 
-_WITHOUT_GRADIENT: dict[Callable[..., Any], Callable[..., Tensor | None]] = {
-    functional.batch_norm: _batch_norm,
-    torch.max_pool2d: _max_pool2d_without_gradient,
-    functional.max_pool2d: _max_pool2d_without_gradient,
-}
+    @staticmethod
+    def speeds_up(net: nn.Module) -> bool:
+        """Return whether `net` may have such operators."""
+        return any(isinstance(module, nn.Conv2d) for module in net.modules())
