@@ -109,8 +109,8 @@ def test_ray_knows_no_longest_time_for_a_client():
 
 def test_stacks_have_the_size_asked_for():
     toy = world(configured("fedavg"), LABELS)
-    assert chosen(toy, EngineChoice(name="batched", workers=1, stack=3)).stacks.stack == 3
-    assert chosen(toy, EngineChoice(name="batched", workers=1)).stacks.stack == 32
+    assert chosen(toy, EngineChoice(name="batched", workers=1, stack=3)).stack == 3
+    assert chosen(toy, EngineChoice(name="batched", workers=1)).stack == 32
 
 
 @pytest.mark.parametrize("workers", [1, 2])

@@ -11,7 +11,6 @@ from fedloom.core.records import map_tensors
 from fedloom.engine.choose import EngineChoice
 from fedloom.engine.client import Worker
 from fedloom.engine.stacked import Batched
-from fedloom.engine.stacked.batched import Stacks
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
 from fedloom.runs.config.run_config import parse
@@ -71,14 +70,14 @@ def test_clients_one_by_one(name, coming_back):
 )
 def test_clients_in_stacks(name, coming_back):
     jobs, worker = elsewhere(name)
-    assert all(on_the_cpu(done) for done in Stacks(worker, 3).run(jobs))
+    assert all(on_the_cpu(done) for done in Batched(worker, 3).run(jobs))
 
 
 @pytest.mark.parametrize("name", ["fedskc", "fedsc"])
 def test_statistics_before_an_epoch(name, coming_back):
     jobs, worker = elsewhere(name, scale="dataset")
     assert on_the_cpu(worker.run(jobs[0]))
-    assert all(on_the_cpu(done) for done in Stacks(worker, 3).run(jobs))
+    assert all(on_the_cpu(done) for done in Batched(worker, 3).run(jobs))
 
 
 class Full(FedAvg):

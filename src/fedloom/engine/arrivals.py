@@ -34,17 +34,10 @@ class PayloadBytes:
 
 
 class SentJobs:
-    """The jobs of a round's clients, each made when an engine asks for it, so that few payloads are in memory.
+    """The jobs of a round's clients, made by `make` when an engine asks for them, so that few payloads are in memory.
 
-    Attributes:
-        bytes: of the payloads so far.
-        payloads: those of the clients in `kept`.
-        samples: the job of the first participant of each architecture, by group.
-
-    Args:
-        clients: ids in the order in which they start.
-        make: returns a client's job.
-        kept: clients whose payload is needed after the round.
+    It counts the bytes of payloads, and keeps those of the clients in `kept`, and the job of the first participant of
+    each architecture by group (`samples`).
     """
 
     def __init__(self, clients: Sequence[int], make: Callable[[int], Job], kept: Container[int]) -> None:
@@ -79,14 +72,8 @@ def with_forged(
 ) -> Mapping[int, Record]:
     """Return the uploads of a round, with those of bad clients forged if the scenario has an attack on uploads.
 
-    Args:
-        uploads: the uploads of all participants by client id.
-        bad: the participants that attack.
-        payloads: the payloads that they received, by client.
-        scenario: has the attack.
-        spec: says which entries of the method's uploads are changes of weights.
-        task_of: returns the task of a client.
-        round_: the round, which counts from 1; each bad client draws from a stream of its own.
+    Forgers know the payloads that they received, and the spec says which entries of uploads are changes of weights;
+    each draws from its own stream of round `round_`.
     """
     attack = scenario.attack
     if not bad or not isinstance(attack, UploadAttack):

@@ -33,9 +33,8 @@ class Candidate:
         is_reference: whether it has the bits of the serial engine, so that it runs whatever that runs; others may fail.
         trial_rounds: rounds before it is compared; the first one includes its start-up.
         ready: for an engine that is taken without a comparison, whether it can run now; None compares it.
-        serves: whether such an engine did in its latest rounds what makes it fast; otherwise it is compared, too.
+        serves: whether such an engine was fast in its latest rounds; otherwise it is compared, too.
         seconds: seconds for each sample in its latest rounds.
-        rounds: number of its rounds.
         last_round: the run's round in which it ran last.
     """
 
@@ -57,12 +56,9 @@ class Candidate:
 
 
 class Auto(Engine):
-    """Runs each round on one of the `candidates`, beginning with the first that is compared.
+    """Runs each of the `rounds` that remain on one of the candidates, beginning with the first that is compared.
 
     An engine that needs no comparison takes over as soon as it is ready, for as long as it serves.
-
-    Args:
-        rounds: remaining rounds of the run.
     """
 
     def __init__(self, candidates: Sequence[Candidate], rounds: int) -> None:

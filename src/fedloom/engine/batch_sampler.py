@@ -26,13 +26,9 @@ _BLOCK_NUMBERS = 1 << 16
 
 
 class BatchSampler:
-    """Draws and gathers the batches of training phases.
+    """Draws and gathers the batches of training phases, in 1 or 2 augmented views of each sample.
 
-    Args:
-        data: the shared training set, on the device that trains.
-        local_training: batch size and augmentation.
-        views: augmented views of each sample, 1 or 2.
-        skip_single: for each group of architectures, whether a last batch of one sample is left out.
+    skip_single: for each group of architectures, whether a last batch of one sample is left out.
     """
 
     def __init__(self, data: Dataset, local_training: LocalTraining, views: int, skip_single: Sequence[bool]) -> None:
@@ -41,12 +37,7 @@ class BatchSampler:
         self.batches_per_block = max(1, _BLOCK_NUMBERS // (local_training.batch_size * max(1, data.x[:1].numel())))
 
     def generators(self, job: Job, prefix: str = "") -> Draws:
-        """Return the client's generators of this round.
-
-        Args:
-            job: the client's job.
-            prefix: first part of the streams' names.
-        """
+        """Return the generators of the job's client in this round. prefix: first part of the streams' names."""
         streams, ctx = job.ctx.task.streams, job.ctx
         augmented = self.local_training.augment.active
         return Draws(
@@ -87,11 +78,7 @@ class BatchSampler:
     def epoch_order(self, job: Job, draws: Draws, share: float = 1.0, batches: int | None = None) -> Tensor:
         """Draw the samples of one epoch, batch after batch: indices into the training set [n], int64.
 
-        Args:
-            job: the client's job, with the indices of its samples.
-            draws: the client's generators of this round.
-            share: part of the samples in (0, 1], drawn anew for each epoch.
-            batches: the number of batches at most; None takes all.
+        An epoch has a `share` in (0, 1] of the job's samples, drawn anew each time, in at most `batches` batches.
         """
         count = job.indices.numel()
         order = torch.from_numpy(draws.order.permutation(count))
@@ -102,14 +89,9 @@ class BatchSampler:
         return sent_to(job.indices.index_select(0, order), self.data.y.device)
 
     def batches(self, job: Job, draws: Draws, share: float, epoch: int, batches: int) -> EpochBatches:
-        """Draw the order of one epoch, and return its batches. Batches of an augmented run must be read in turn.
+        """Draw the order of an epoch of the phase, with a share of the job's samples and at most `batches` batches.
 
-        Args:
-            job: the client's job, with the indices of its samples.
-            draws: the client's generators of this round.
-            share: part of the samples in (0, 1].
-            epoch: number of the epoch in its phase, from 0.
-            batches: the number of batches at most.
+        Batches of an augmented run must be read in turn.
         """
         return EpochBatches(self, draws, self.epoch_order(job, draws, share, batches), epoch)
 
@@ -126,12 +108,7 @@ class BatchSampler:
         return BatchSampler(self.data, plain, 1, self._skip_single)
 
     def pass_batches(self, indices: Tensor, draws: Draws) -> EpochBatches:
-        """Return samples without augmentation, in their order, as the batches of a statistics pass.
-
-        Args:
-            indices: the samples in the training set [n], int64.
-            draws: the client's generators, from which a pass draws nothing.
-        """
+        """Return samples [n] in their order, without augmentation, as the batches of a statistics pass."""
         return EpochBatches(self._of_passes, Draws(draws.order, None), sent_to(indices, self.data.y.device), 0)
 
     def pass_batch(self, indices: Tensor) -> Batch:
@@ -156,10 +133,7 @@ class PhaseSamples(NamedTuple):
 class EpochBatches:
     """The batches of one epoch, taken from first to last. Small ones are gathered several at a time, as a block.
 
-    Attributes:
-        epoch: number of the epoch in its phase, counted from 0.
-        augmented: whether samples are augmented when they are gathered.
-        batches_per_block: batches that are gathered at once.
+    epoch: its number in the phase, counted from 0. augmented: whether samples are augmented when they are gathered.
     """
 
     def __init__(self, sampler: BatchSampler, draws: Draws, order: Tensor, epoch: int) -> None:
@@ -244,13 +218,7 @@ class PhasePlan:
 
     @staticmethod
     def of(sampler: BatchSampler, phase: Train, job: Job) -> PhasePlan:
-        """Plan by the phase's epochs, or by its number of steps. A client without a batch takes no step.
-
-        Args:
-            sampler: counts the batches of an epoch.
-            phase: the training phase.
-            job: the client's job.
-        """
+        """Plan a phase by its epochs or number of steps. A job without a batch in the sampler takes no step."""
         epoch_batches = sampler.batches_per_epoch(job, phase.share)
         if phase.steps is None or not epoch_batches:
             return PhasePlan(phase.epochs, epoch_batches, epoch_batches)

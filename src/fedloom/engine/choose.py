@@ -157,17 +157,12 @@ class ChosenEngine:
 def choose_engine(
     federation: Federation, worker: Worker, choice: EngineChoice, note: Callable[[str], None] = lambda text: None
 ) -> ChosenEngine:
-    """Return the engine for a federation.
+    """Return the engine that the config's section `choice` means for a federation before its next round.
 
-    If this process may not start others, clients run one after another, and the warning says why.
+    If this process may not start others, clients run one after another, and the warning says why. `note` is called
+    during rounds with a text about clients that take long.
 
     Raises `ConfigError` if the batched engine or own kernels cannot run this, or if there is no Ray cluster.
-
-    Args:
-        federation: the federation before its next round.
-        worker: trains and tests in this process.
-        choice: the section `engine` of the config.
-        note: called during rounds with a text about clients that take long.
     """
     keep_freed_memory()
     if choice.kernels == "own":

@@ -88,11 +88,7 @@ class Worker:
         return self.sampler.local_training
 
     def copy(self, speedups: Speedups | None = None) -> Worker:
-        """Return a worker with copies of the nets and the same data.
-
-        Args:
-            speedups: None takes this worker's.
-        """
+        """Return a worker with copies of the nets, the same data, and other speedups if given."""
         nets = [deep_copy(loaded_net.net) for loaded_net in self.loaded_nets]
         worker = Worker(
             self.method,
@@ -132,10 +128,8 @@ class Worker:
     def client_round(self, job: Job, memory_type: type[NetMemory]) -> ClientRound:
         """Run a client's round, and yield work that others may run before it continues.
 
-        Args:
-            job: the client's job.
-            memory_type: `NetMemory` trains in the net of the client's architecture, which no other client may use
-                meanwhile; with `SeparateMemory`, other clients can be between their steps.
+        `NetMemory` trains in the net of the job's architecture, which no other client may use meanwhile; with the
+        memory_type `SeparateMemory`, other clients can be between their steps.
         """
         started, client = time.perf_counter(), self.begin(job)
         loaded_net = self.loaded_nets[job.ctx.task.group]
@@ -175,15 +169,9 @@ class Worker:
     def adapt(
         self, loaded_net: LoadedNet, predictor: Predictor, ctx: ClientContext, indices: Tensor
     ) -> tuple[Predictor, int]:
-        """Load a personal model, and adapt it to the client's training samples if the method does so.
+        """Load a client's personal model, and adapt it to its training samples, `indices` [n], if the method does so.
 
-        Args:
-            loaded_net: the net that gets the weights.
-            predictor: the personal model.
-            ctx: the client and the round.
-            indices: the client's samples in the training set [n], int64.
-
-        Returns the model to test, whose weights are in the net, and the number of samples that were processed.
+        Returns the model to test, whose weights are in loaded_net, and the number of samples that were processed.
         Raises `ClientError`.
         """
         with staged(ctx, "adapt", self.method):
@@ -204,16 +192,9 @@ class Worker:
         indices: Tensor,
         phases: Sequence[Phase],
     ) -> Client:
-        """Load a model, and run phases on it, of which none remains for a client without samples.
+        """Load a model into loaded_net, and run phases on the training samples `indices` [n], or none without samples.
 
-        Args:
-            loaded_net: the net that gets the weights.
-            predictor: the model.
-            ctx: the client and the round.
-            indices: samples of the training set [n], int64.
-            phases: the phases, in order; none only loads the model.
-
-        Returns the client after its phases. Raises `ClientError`.
+        Return the client after them. Raises `ClientError`.
         """
         with staged(ctx, "adapt", self.method):
             start = Start(predictor.tree, predictor.consts)
@@ -230,10 +211,9 @@ class Worker:
         return client
 
     def test(self, test: EvalJob) -> EvalResult:
-        """Test one client's personal models, adapted by the method; or the server's model on the samples of a client
-        or of a slice.
+        """Test a client's adapted personal models, or the server's model on the samples of a client or slice.
 
-        Raises `ClientError` if adapting or predicting fails.
+        Raises `ClientError`.
         """
         with test.ctx.task.streams.isolated("test", test.ctx.round, test.ctx.client, self.device):
             return self._test(test)
@@ -259,10 +239,7 @@ class Worker:
         return EvalResult(ctx.client, tested, samples)
 
     def _random_numbers(self, ctx: ClientContext, prefix: str = "") -> GlobalGenerators:
-        """The client's stream of the numbers that torch draws, for dropout and random losses.
-
-        All phases share it, because two phases must not drop the same units.
-        """
+        """The client's stream of torch's random numbers, which its phases share, so that no two drop the same units."""
         return ctx.task.streams.resumable(f"{prefix}dropout", ctx.round, ctx.client, self.device)
 
     def _on_device(self, consts: Consts) -> Consts:

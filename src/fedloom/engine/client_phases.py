@@ -38,10 +38,7 @@ class Results:
 class EpochResults(Results):
     """Sums the objectives of the last epoch, or of every epoch if the phase needs them.
 
-    Attributes:
-        tally: the sums of the present epoch.
-        samples: samples processed in all epochs.
-        last_epoch: number of the last epoch, counted from 0.
+    tally: the sums of the present epoch. samples: processed in all epochs. last_epoch: its number, from 0.
     """
 
     def __init__(self, phase: Train, job: Job) -> None:
@@ -116,12 +113,7 @@ def _described(tensor: Tensor) -> str:
 
 
 class NetMemory:
-    """The weights of one client, which are in the net itself, and its random numbers. One client at a time can use it.
-
-    Args:
-        start: the client's first weights.
-        generators: states from which the global generators continue within `active`.
-    """
+    """The random numbers of one client, and its weights, which are in the net itself: one client at a time."""
 
     def __init__(self, loaded_net: LoadedNet, start: Tree, generators: GlobalGenerators) -> None:
         self._loaded_net, self._generators = loaded_net, generators
@@ -153,9 +145,8 @@ class NetMemory:
     def in_net(self, *, reads: bool = False) -> contextlib.AbstractContextManager[None]:
         """Let code in the block find the weights in the net, and the random numbers in the global generators.
 
-        Args:
-            reads: the block is expected to read the weights alone. If it writes, torch's counts of writes must show
-                it, which they do not within a dispatch mode.
+        A block that `reads` is expected not to write weights; if it does, torch's counts of writes must show it, which
+        they do not within a dispatch mode.
         """
         return contextlib.nullcontext()
 
@@ -245,8 +236,7 @@ class Replay(Protocol):
 class Stepper:
     """Takes the steps of epochs or of a statistics pass, one after another. A faster one has the same bits.
 
-    Attributes:
-        setup_seconds: CPU time so far that served to make later steps faster.
+    setup_seconds: CPU time so far that served to make later steps faster.
     """
 
     setup_seconds = 0.0

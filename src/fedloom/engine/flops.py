@@ -28,16 +28,8 @@ def flops_of(
     """Return the FLOPs (two for each multiply-add) of the clients' work in all finished rounds, without the server's.
 
     The work of the first participant of each architecture group in the last round is counted, with its state after
-    that round, and scaled to all clients and rounds. The worker's nets change. A hook may raise here: what is counted
-    is no part of the run.
-
-    Args:
-        federation: the federation after its last round.
-        worker: has a net for each architecture group.
-        samples_by_group: training samples of the participants, summed over the rounds, by architecture group.
-        closing_samples_by_group: the same for the closing round.
-        opening_samples_by_group: the same for the opening round.
-        adapted_samples: samples that were processed to adapt models before tests.
+    that round, and scaled to the training samples that samples_by_group has of all rounds; the same for a closing and
+    an opening round, and for the adapted_samples of tests. The worker's nets change, and hooks may raise.
     """
     last_round = max(1, federation.round)
     total = 0.0
@@ -85,11 +77,10 @@ def _adaptation_flops_per_sample(worker: Worker, federation: Federation, job: Jo
 
 
 def flops_per_sample(worker: Worker, job: Job) -> float:
-    """Return the FLOPs of a client's round divided by its number of samples.
+    """Return the FLOPs of a job divided by its number of samples, counted by a worker on one batch.
 
-    They are counted on one batch with one local epoch and, if the job has more, with two, which separates work that is
-    done once from work of each epoch. Matrix products and convolutions count, forward and backward, auxiliary nets and
-    statistics passes included; element-wise operations do not count.
+    One local epoch is counted and, if the job has more, two, which separates work that is done once. Matrix products
+    and convolutions count, forward and backward, auxiliary nets and statistics passes included.
     """
     size, epochs = min(worker.local_training.batch_size, job.ctx.samples), job.ctx.task.local_epochs
     one_epoch = _count(worker, job, size, 1)

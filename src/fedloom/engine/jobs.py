@@ -82,11 +82,8 @@ def kept_since(state: Record) -> int | None:
 class Job:
     """One client's work for one round.
 
-    Attributes:
-        ctx: the client, the round and the task.
-        indices: the client's training samples in the shared set [n_k], int64.
-        measured: whether the gradients of the loss's terms are measured on the last step of each training phase.
-        stage: whether it is one of the run's rounds, the one before the first or the one after the last.
+    indices: the client's training samples in the shared set [n_k], int64. measured: whether the gradients of the loss's
+    terms are measured on the last step of each training phase.
     """
 
     ctx: ClientContext
@@ -101,9 +98,7 @@ class Job:
 class JobResult:
     """The outcome of a job: upload, next state, mean loss terms of the last epoch, steps and samples processed.
 
-    Attributes:
-        norms: gradient norms of loss terms, if the job measures them (`engine/round_report.py`).
-        notes: messages of the worker.
+    norms: gradient norms of loss terms, if the job measures them. notes: messages of the worker.
     """
 
     client: int
@@ -147,10 +142,7 @@ class EvalResult:
 
 @dataclass(frozen=True, slots=True)
 class NewcomerJob:
-    """The tests of the trained run on a client that never trained, which it makes from the server's state alone.
-
-    ctx: of the newcomer, in the round after which it is tested.
-    """
+    """The tests of the trained run on a client that never trained, which it makes from the server's state alone."""
 
     ctx: ClientContext
     server: Record
@@ -169,13 +161,9 @@ BODY_FIELDS = ("payload", "server", "upload")  # of the classes above: the recor
 
 @functools.cache
 def field_types(kind: Any, bounds: bool = False) -> Mapping[str, Any]:
-    """Return the types of a dataclass's fields by name.
+    """Return the types of a dataclass's fields by name, with `bounds` those of pydantic's `Field`.
 
-    All engines make their messages from these fields, so that a field which is added above reaches every client.
-
-    Args:
-        kind: the dataclass.
-        bounds: with the pydantic `Field` in their annotations.
+    Messages between machines are made from these fields, so that a field which is added above reaches every client.
     """
     types = get_type_hints(kind, include_extras=bounds)
     return {field.name: types[field.name] for field in fields(kind)}
@@ -206,14 +194,7 @@ class Client:
     samples: int = 0
 
     def trained(self, terms: dict[str, float], collected: dict[str, Any], steps: int, samples: int) -> None:
-        """Add the results of a training phase, which has ended.
-
-        Args:
-            terms: mean of each term of the loss in the last epoch; empty where no step was taken.
-            collected: statistics by name, which later losses find in `consts`.
-            steps: optimiser steps of the phase.
-            samples: samples that it has processed.
-        """
+        """Add a training phase's mean terms of the last epoch, collected statistics, and counts of steps and samples."""
         self.terms = terms or self.terms
         self.steps, self.samples = self.steps + steps, self.samples + samples
         self.learned(collected)
@@ -242,10 +223,8 @@ class Client:
 class hooked:
     """A block that calls one hook: an exception becomes an error that names method, hook, round and client.
 
-    Args:
-        client: -1 where the server calls the hook for all clients.
-        error: the class of the error. Errors that a method words itself pass the server as they are (`ServerError`); a
-            `ClientError` contains them, because the client is part of the message.
+    client: -1 where the server calls the hook for all. error: the class of the error. Errors that a method words itself
+    pass the server as they are (`ServerError`); a `ClientError` wraps them, because it names the client.
     """
 
     __slots__ = ("_client", "_error", "_hook", "_method", "_round")

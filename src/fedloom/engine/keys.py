@@ -31,7 +31,7 @@ def phase_key(phase: Phase) -> Hashable:
 
 
 def glance_of(phase: Phase) -> Hashable:
-    """Return what `values_of` gives for phases that are seen at a glance to have the key of this one.
+    """Return the `values_of` phases that have, at a glance, the key of this one.
 
     None if a field has an object that may have changed since: keys are made of what it contains at the time.
     """
@@ -138,9 +138,8 @@ def _add_leaves(value: Any, leaves: list[Leaf]) -> None:
 
 
 def layout_of(value: Any) -> tuple[list[Tensor], Hashable]:
-    """Return the tensors in constants, in order, and a key of all but their values.
-
-    The key has the memory layout of tensors, and says which places hold one and the same tensor.
+    """Return the tensors in constants, in order, and a key of all but their values: it has their memory layout, and
+    says which places hold the same tensor.
     """
     tensors: list[Tensor] = []
     parts: list[Hashable] = []

@@ -166,12 +166,9 @@ class Federation:
         return self.state_of(ctx) if state is None else state
 
     def job(self, client: int, round_: int, *, measured: bool = False) -> Job:
-        """Return one client's job in a round, from the present states.
+        """Return one client's job in round `round_`, which counts from 1, or is 0 for an opening round.
 
-        Args:
-            client: id of the client.
-            round_: the round, which counts from 1; 0 is an opening round.
-            measured: also measure gradients of terms.
+        measured: whether gradients of terms are measured, too.
         """
         ctx = self.client_context(client, round_)
         if self.method.spec.pooled:
@@ -190,21 +187,16 @@ class Federation:
     def tests(self, split: str, protocol: str | None = None) -> Iterator[EvalJob]:
         """Yield the tests of the personal models of all clients, participants or not, after the present round.
 
-        Args:
-            split: "val" or "test".
-            protocol: None takes the run's main one.
+        split: "val" or "test". protocol: None takes the run's main one.
         """
         for client in range(self.scenario.clients):
             ctx = self.client_context(client, self.round)
             yield EvalJob(ctx, self.server, self._job_state(ctx), self.scenario.train.tensor(client), split, protocol)
 
     def server_tests(self, split: str, slices: int, protocol: str | None = None) -> Iterator[EvalJob]:
-        """Yield the tests of the server's model after the present round.
+        """Yield the tests of the server's model on a split, in slices of all samples, or (0) on each client's samples.
 
-        Args:
-            split: "val" or "test".
-            slices: number of slices; 0 tests on each client's samples.
-            protocol: None takes the run's main one.
+        protocol: None takes the run's main one.
         """
         no_samples = torch.zeros(0, dtype=torch.int64)
         no_counts = torch.zeros(self.scenario.num_classes, dtype=torch.int64)
@@ -303,8 +295,7 @@ class Federation:
     ) -> list[Diagnostic]:
         """Let the observer look at the round, if there is one.
 
-        It asks for jobs of clients that were not drawn, for which a method may have none. Such a failure is a note,
-        because the run does not need the observation.
+        It asks for jobs of clients that were not drawn, for which a method may have none. Such a failure is a note.
         """
         if observer is None or not uploads:
             return []
@@ -340,10 +331,8 @@ class Federation:
                 self.states.pop(result.client, None)
 
     def _order_of_work(self, clients: Sequence[int]) -> list[int]:
-        """The order in which clients start.
-
-        The first ones start by id, the order in which the server sums. The last ones start by size, the largest first,
-        so that the round does not wait long for the very last client.
+        """The order in which clients start: by id, the order in which the server sums, and the last ones by size, the
+        largest first, so that the round does not wait long for the very last client.
         """
         first, last = clients[:-_SORTED_BY_SIZE], clients[-_SORTED_BY_SIZE:]
         return [*first, *sorted(last, key=lambda client: -len(self.train[client]))]

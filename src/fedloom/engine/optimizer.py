@@ -41,10 +41,7 @@ class _Group:
 class Optimizer:
     """Updates `parameters` in place from the gradients that `step` gets. Momenta start at zero in a new object.
 
-    Args:
-        specs: one spec for all parameters, or one for each.
-        parameters: the tensors to update.
-        round_: the current round, 1-based; learning rates decay with it.
+    specs: one spec for all parameters, or one for each. round_: from 1; learning rates decay with it.
     """
 
     def __init__(
@@ -98,12 +95,7 @@ class Optimizer:
         return self._is_plain_sgd or number > 1
 
     def numbers_of_steps(self, first: int, steps: int) -> list[float]:
-        """Return the numbers in the arithmetic of consecutive steps that depend on how many steps came before.
-
-        Args:
-            first: number of the first of these steps, counted from 1.
-            steps: how many steps.
-        """
+        """Return the numbers in some steps, from the step `first` on, that depend on how many came before."""
         if not self._has_numbers:
             return []
         return [
@@ -115,13 +107,7 @@ class Optimizer:
         ]
 
     def advance(self, steps: int, state: Sequence[Tensor], layout: object = None) -> None:
-        """Count steps that were taken elsewhere on the same tensors.
-
-        Args:
-            steps: number of steps.
-            state: the optimiser's state after them.
-            layout: not used.
-        """
+        """Count steps that were taken elsewhere on the same tensors, and take over the state after them."""
         self.steps += steps
         tensors = iter(state)
         for group in self._groups if state else ():
@@ -193,23 +179,15 @@ def ascent_moves(
 ) -> Tree:
     """Return by how much each parameter moves before the second pass, by name.
 
-    Args:
-        ascent: the phase's function of gradients, parameters and constants.
-        gradients: those of the first pass, in the order of the parameters.
-        trainable: the parameters by name.
-        consts: constants of the phase.
+    The gradients are those of the first pass, in the order of `trainable`; `ascent` reads the phase's consts, too.
     """
     return ascent(dict(zip(trainable, gradients, strict=True)), trainable, consts)
 
 
 @contextlib.contextmanager
 def moved(loaded_net: LoadedNet, trainable: Tree, moves: Tree) -> Iterator[None]:
-    """Move parameters of a net in the block. After it they are as before, bit for bit, and so are all buffers.
-
-    Args:
-        loaded_net: the net; the block may change its buffers, as batch norm does in training.
-        trainable: its trainable parameters by name.
-        moves: what is added to some of them, by name.
+    """Move parameters of a net by `moves` in the block. Afterwards these entries of `trainable` and all buffers, which
+    batch norm changes, are as before, bit for bit.
     """
     tensors = [*loaded_net.buffers(), *(trainable[name] for name in moves)]
     with torch.no_grad():

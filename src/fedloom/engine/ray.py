@@ -68,13 +68,8 @@ class Cluster:
     ) -> Iterator[tuple[T, Any]]:
         """Yield each call's label and result as calls end; the result is a `Lost` if Ray gave up the call.
 
-        Args:
-            calls: label and reference of each call, which starts when it is read.
-            limit: calls that run at a time; None for no limit.
-            patience: seconds until calls count as late; None for ever.
-            late: called with the labels of running calls whenever none has ended for `patience` seconds.
-
-        Raises the `FedloomError` that a call raised.
+        A call starts when it is read, and at most `limit` run at a time. `late` gets the labels of running calls
+        whenever none has ended for `patience` seconds. Raises the `FedloomError` that a call raised.
         """
         out: dict[Ref, T] = {}
         try:
@@ -109,10 +104,7 @@ class Cluster:
 def connected(asks: str) -> Iterator[Cluster]:
     """Give the Ray cluster, connecting this process to it until the context ends if it is not connected yet.
 
-    Args:
-        asks: the setting that needs Ray, for messages.
-
-    Raises `ConfigError` if Ray is not installed or no cluster is found.
+    asks: the setting that needs Ray, for messages. Raises `ConfigError` if Ray is not installed or no cluster is found.
     """
     os.environ.setdefault("RAY_DEDUP_LOGS_SKIP_REGEX", ".")  # keeps Ray's messages about lost workers out of stdout
     try:
@@ -161,11 +153,8 @@ def _of_this_version(version: str, function: Callable[..., Any], *arguments: Any
 def work(run: Sequence[Ref], message: bytes, names: Sequence[str], *values: bytes) -> bytes | Exception:
     """Run the job of a message, and return the message of its result or the error of the client.
 
-    Args:
-        run: a reference to `(worker, tasks)`, in a list so that Ray does not fetch it for each client.
-        message: the job, without the record that clients of the round share.
-        names: names in this record.
-        values: messages of its values.
+    run: a reference to `(worker, tasks)`, in a list so that Ray does not fetch it for each client. names: in the record
+    that clients of the round share; the messages of its values come separately.
     """
     with reproducible_settings():
         engine, tasks = _ready(run[0])
@@ -242,10 +231,7 @@ class OnRay(Engine):
         self._connection.close()
 
     def _call(self, request: Request) -> Ref:
-        """Start the task of a job and return the reference to its result.
-
-        Values that clients of a round share are put into the object store once.
-        """
+        """Start the task of a job; values that clients of a round share are put into the object store once."""
         shared = request.payload if isinstance(request, Job) else request.server
         for value in shared.values():
             if id(value) not in self._stored:

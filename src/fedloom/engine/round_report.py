@@ -120,15 +120,9 @@ class RoundReport:
 class ObservedRound:
     """A round whose uploads were aggregated, before the federation takes the new states over.
 
-    Attributes:
-        method: the method of the round.
-        ctx: the server's context.
-        before: the server's state before the round.
-        after: its next state.
-        payloads: the payloads of the participants, by client id.
-        uploads: the uploads that were aggregated, unpacked, by client id.
-        samples: training samples of every client that has some, by client id.
-        job: returns the job that a client has in this round, participant or not, from the states before the round.
+    before, after: the server's states. payloads, uploads: of the participants, by client id; uploads are unpacked.
+    samples: of every client that has some. job: returns the job that a client has in this round, participant or not,
+    from the states before the round.
     """
 
     method: Method
@@ -162,11 +156,7 @@ CE = "ce"
 
 
 def measured_clients(round_: int, clients: Sequence[int]) -> frozenset[int]:
-    """Return the clients of a round whose gradients are measured: all if they are few, else some of all parts.
-
-    Args:
-        round_: the round.
-        clients: ids of the clients of the round.
+    """Return the clients of round `round_` whose gradients are measured: all if they are few, else some of all parts.
 
     Example:
         >>> sorted(measured_clients(2, range(50)))
@@ -178,14 +168,10 @@ def measured_clients(round_: int, clients: Sequence[int]) -> frozenset[int]:
 def gradient_norms(
     terms: Mapping[str, Tensor], parameters: Sequence[Tensor], *, stacked: bool = False
 ) -> dict[str, Tensor]:
-    """Return the norm [] of each term's gradient; terms whose names start with "ce" are summed to one term "ce".
+    """Return the norm [] of each term's gradient by the parameters; terms whose names start with "ce" are summed.
 
-    The graph is kept. Empty unless the loss has cross-entropy and another term.
-
-    Args:
-        terms: scalar terms of the loss by name.
-        parameters: the parameters that the gradients are taken of.
-        stacked: terms [K] and parameters [K, ...] belong to K clients; the norms are then [K].
+    The graph is kept. Empty unless the loss has cross-entropy and another term. With `stacked`, terms [K] and
+    parameters [K, ...] belong to K clients, and the norms are [K].
     """
     cross_entropies = [term for name, term in terms.items() if name.startswith(CE)]
     other_terms = {name: term for name, term in terms.items() if not name.startswith(CE)}
@@ -207,13 +193,9 @@ def gradient_ratios(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 
 def balance_diagnostics(method: str, ratios: Mapping[str, float], round_: int, rounds: int) -> list[Diagnostic]:
-    """Return diagnostics of the terms that dominate or are inactive.
+    """Return diagnostics of the loss terms that dominate or are inactive, by the ratios measured in round `round_`.
 
-    Args:
-        method: name of the method, the first word of the diagnostics' codes.
-        ratios: gradient of each term divided by cross-entropy's (`gradient_ratios`).
-        round_: the round in which they were measured; inactive terms are reported in the last of `ROUNDS`.
-        rounds: rounds of the run.
+    Inactive ones are reported in the last of `ROUNDS`, or of the run's rounds. Codes start with the method's name.
     """
     diagnostics = []
     for name, ratio in ratios.items():
@@ -247,12 +229,9 @@ def mean_terms(results: Sequence[JobResult]) -> dict[str, float]:
 
 
 def divergence(method: str, results: Sequence[JobResult], round_: int) -> list[Diagnostic]:
-    """Return a diagnostic if losses of participants are not finite. Nothing is repaired, and the run continues.
+    """Return a diagnostic if losses of participants are not finite in round `round_`. The run continues as it is.
 
-    Args:
-        method: name of the method.
-        results: results of the round's participants.
-        round_: the round.
+    The method's name begins its code; `results` are those of the participants.
     """
     diverged = sum(not all(math.isfinite(value) for value in result.terms.values()) for result in results)
     if not diverged:

@@ -17,12 +17,9 @@ PATIENCE = 60.0  # seconds for one client
 
 
 class SlowClientWatch:
-    """Measures in a thread of its own how long the current client takes, and reports it at most once in a round.
+    """Measures in a separate thread how long the current client takes, and gives `note` one line at most once a round.
 
     The thread starts with the first client and ends with `close`.
-
-    Args:
-        note: called in that thread with one line of text.
     """
 
     def __init__(self, note: Callable[[str], None]) -> None:
@@ -108,8 +105,7 @@ class Engine(ABC):
 class Serial(Engine):
     """Runs one client after another, so that one payload at a time is in memory.
 
-    Args:
-        note: called from another thread with a text about a client that takes long; None watches no client.
+    note: called from another thread with a text about a client that takes long; None watches no client.
     """
 
     name = "serial"

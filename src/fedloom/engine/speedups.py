@@ -26,11 +26,8 @@ from fedloom.nets.net import Net
 
 @dataclass(frozen=True, slots=True)
 class Speedups:
-    """The speed-ups of a run.
-
-    Attributes:
-        steps: replay the operators of steps; the bits stay the same.
-        kernels: use the project's own convolutions; numbers agree to about 1e-5 after a few steps.
+    """The speed-ups of a run: `steps` replays the operators of steps, with the same bits; `kernels` uses the project's
+    convolutions, whose numbers agree to about 1e-5 after a few steps.
     """
 
     steps: bool = True

@@ -21,12 +21,12 @@ class ClientStates(MutableMapping[int, Record]):
 
     `changed` has the clients whose state changed since the last checkpoint; whoever stores checkpoints empties it.
 
-    Raises `ConfigError` for a single state that exceeds the budget.
-
     Args:
         budget: bytes of tensors that may stay in memory; None keeps all.
         folder: folder of one file for each state on disk, emptied at the start and removed by `close`; None takes a
             temporary folder.
+
+    Raises `ConfigError` for a single state that exceeds the budget.
     """
 
     def __init__(self, budget: int | None = None, folder: Path | None = None) -> None:

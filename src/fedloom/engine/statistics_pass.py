@@ -22,16 +22,9 @@ _OF_ONE_LAYOUT = (ClassMeans, SampleMean, ClassCovariances, Moments)  # whose su
 
 
 class Sums:
-    """The sums of a pass's statistics, which its batches carry on.
+    """The sums of a pass's statistics over samples of `classes` classes, which its batches carry on.
 
-    Attributes:
-        trees: the sums by name of the statistic; empty before the first batch.
-        steps: number of batches so far.
-        rates: empty, because sums have no learning rates.
-
-    Args:
-        statistics: the statistics by name.
-        classes: number of classes C.
+    trees: the sums by name of the statistic; empty before the first batch. steps: number of batches so far.
     """
 
     def __init__(self, statistics: Mapping[str, Statistic], classes: int) -> None:
@@ -65,13 +58,7 @@ class Sums:
         return []
 
     def advance(self, steps: int, state: Sequence[Tensor], layout: Any) -> None:
-        """Take over the sums after batches that were added elsewhere.
-
-        Args:
-            steps: number of batches.
-            state: the sums after them.
-            layout: their names.
-        """
+        """Take over `state`, the sums after some steps that were taken elsewhere, and their names in `layout`."""
         self.steps += steps
         self.trees = {name: {} for name in self.trees}
         for (name, entry), tensor in zip(layout, state, strict=True):
@@ -82,14 +69,8 @@ class Sums:
 class PassSteps:
     """All that a statistics pass needs, apart from the batches.
 
-    Attributes:
-        loaded_net: the net, with the client's weights.
-        phase: the statistics by name.
-        consts: constants that their functions read.
-        classes: number of classes C.
-        remaining_ratio: remaining rounds divided by finished rounds; decides whether a speed-up pays off.
-        set_modes: sets evaluation mode; called before batches pass the net in Python.
-        carried: the sums.
+    remaining_ratio: remaining rounds divided by finished rounds; decides whether a speed-up pays off. set_modes: sets
+    evaluation mode; called before batches pass the net in Python.
     """
 
     loaded_net: LoadedNet

@@ -89,12 +89,7 @@ def add_statistics(
 ) -> dict[str, Tree]:
     """Return the sums of statistics with a batch added; sums are empty before the first batch.
 
-    Args:
-        statistics: the statistics by name.
-        sums: their sums so far.
-        values: returns what a statistic is taken of, [B, ...].
-        batch: labels and mask.
-        classes: number of classes C.
+    `values` returns the tensor that a statistic is taken of, [B, ...].
     """
     return {
         name: statistic.add(sums[name], values(name, statistic), batch, classes)
@@ -113,11 +108,8 @@ def pass_function(name: str, statistic: Statistic) -> Callable[[Net, Batch, Cons
 class EpochSteps:
     """All that the steps of one epoch need, apart from the batches.
 
-    Attributes:
-        loaded_net: the net, with the client's weights.
-        trainable: the parameters that the phase trains, by name.
-        remaining_ratio: remaining rounds divided by finished rounds; decides whether a speed-up pays off.
-        set_modes: sets the modules' training and evaluation modes; called before steps in the net.
+    trainable: the parameters that the phase trains, by name. remaining_ratio: remaining rounds divided by finished
+    rounds; decides whether a speed-up pays off. set_modes: sets the modules' training and evaluation modes.
     """
 
     loaded_net: LoadedNet
@@ -177,13 +169,7 @@ def tap_of(taps: Mapping[str, Tensor]) -> Callable[[str, Statistic], Tensor]:
 
 
 class StepTable(NamedTuple):
-    """The objectives of some steps as numbers.
-
-    Attributes:
-        totals: the total of each step.
-        terms: by name, the value of a loss term in each step.
-        taps: the taps of each step by name.
-    """
+    """The objectives of some steps as numbers: the total of each, loss terms by name, and the taps of each by name."""
 
     totals: list[float]
     terms: Mapping[str, list[float]]

@@ -45,10 +45,8 @@ class _Running:
 class Threads(Engine):
     """Run clients on threads, with the bits of the serial engine. Results come in the order in which they finish.
 
-    Args:
-        threads: number of threads that take steps, with the one that calls `run`.
-        note: called from another thread with a text about a client that takes long; None watches no client.
-        testers: starts the engine that tests several personal models; None tests them in this thread.
+    threads: number of threads that take steps, with the one that calls `run`. note: called from another thread with a
+    text about a slow client. testers: starts the engine that tests several personal models; None tests them here.
     """
 
     name = "threads"

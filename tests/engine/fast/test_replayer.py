@@ -251,7 +251,7 @@ def test_a_worker_that_must_not_replay_does_not():
     toy = world(configured("fedavg"), LABELS, batch_size=4)
     plain = Speedups(steps=False)
     worker = Worker(toy.method, [toy.net], toy.data, toy.worker.local_training, speedups=plain)
-    for slow in (worker, worker.copy(), Batched(worker, 2).stacks.worker):
+    for slow in (worker, worker.copy(), Batched(worker, 2).worker):
         assert not isinstance(slow.stepper, Replayer)
         assert slow.stepper.notes() == ()
     for fast in (toy.worker, toy.worker.copy(), worker.copy(Speedups())):

@@ -105,11 +105,8 @@ _ALIGNMENT = 64  # bytes, of new tensors
 class ProgramCheck:
     """The test of a recorded step against the step itself.
 
-    Attributes:
-        live: the inputs of the step, as it has left them.
-        copies: the inputs as they were before it.
-        generators: states of the global generators before it.
-        state_count: number of tensors of the carried state before it.
+    It needs the inputs as the step has left them (`live`), copies of them and the states of the global generators from
+    before it, and the number of tensors of state that were carried into it.
     """
 
     phase: ClientPhase
@@ -119,12 +116,9 @@ class ProgramCheck:
     state_count: int
 
     def program(self, recording: Recording, results: StepResults, samples: Any) -> StepProgram:
-        """Return the recorded step as a program. Raises `UnrecordableError` if it gives other bits, played twice.
+        """Return the recording with the step's results as a program that reads C++ samples.
 
-        Args:
-            recording: the operators of one step.
-            results: the step's objective, and the new tensors that the next step needs.
-            samples: the training set as C++ holds it.
+        Raises `UnrecordableError` if it gives other bits, played twice.
         """
         torch_state, *other_states = self.generators
         now, *other_now = generator_states()

@@ -93,13 +93,10 @@ def program_of(
 ) -> tuple[Any, bool]:
     """Return recorded calls as a program, an object in C++, and whether it draws random numbers.
 
-    Raises `UnrecordableError` if calls depend on the values of tensors, or draw numbers without a generator.
+    `inputs` differ from call to call, and C++ sets them in this order; outputs are scalars, taps and new carried state;
+    step_numbers are operands that depend on the number of the step.
 
-    Args:
-        calls: the recorded calls, in order.
-        inputs: the tensors that differ from call to call, in the order in which C++ sets them.
-        outputs: scalars, taps and new carried state that the program returns.
-        step_numbers: numbers among the operands that depend on the number of the step.
+    Raises `UnrecordableError` if calls depend on the values of tensors, or draw numbers without a generator.
     """
     calls = [_with_generator(call) for call in calls]
     for call in calls:

@@ -45,15 +45,10 @@ class ReplayedSteps:
     def add(
         self, step: StepProgram, epoch: EpochBatches, rows: int, batches: int, numbers: list[float], *, wanted: bool
     ) -> None:
-        """Add the next batches of an epoch, whose position moves on; `end_epoch` follows the last ones.
+        """Add the next batches of an epoch, `rows` samples each, and move on in it; `end_epoch` follows the last ones.
 
-        Args:
-            step: the recorded step.
-            epoch: the epoch.
-            rows: samples in each batch.
-            batches: how many batches.
-            numbers: numbers of the program that depend on the number of the step, for all of these steps.
-            wanted: whether the objectives are reported.
+        numbers: those of the program that depend on the number of the step, for all of these batches. wanted: whether
+        the objectives of the step are reported.
         """
         self.batches += batches
         first, last = epoch.position, self.segments[-1] if self.segments else None
@@ -124,9 +119,7 @@ class _Segment:
 class Replayer(Stepper):
     """A stepper that replays steps, in C++ and without Python, once a step of their kind was recorded.
 
-    Args:
-        data: the training set, from which C++ gathers batches.
-        eager: whether each kind of step is recorded when it first occurs, even if that does not pay.
+    eager: whether each kind of step is recorded when it first occurs, even if that does not pay.
     """
 
     def __init__(self, data: Dataset, *, eager: bool = False) -> None:

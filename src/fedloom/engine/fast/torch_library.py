@@ -28,14 +28,9 @@ def _flags() -> tuple[str, ...]:
 
 
 class TorchLibrary:
-    """A C++ file that uses torch, compiled on first use.
+    """A C++ file that uses torch, compiled on first use; `TORCH_LIBRARY` in it makes its operators known to torch.
 
-    Attributes:
-        obstacle: why it cannot be used, in one line; None as long as nothing is in its way.
-
-    Args:
-        source: the C++ file; `TORCH_LIBRARY` in it makes its operators known to torch.
-        loaded: called once it has been loaded.
+    obstacle: why it cannot be used, in one line; None as long as nothing is in its way. loaded: called after loading.
     """
 
     def __init__(self, source: Path, loaded: Callable[[], None] = lambda: None) -> None:

@@ -55,10 +55,9 @@ class _Queue:
 class Processes(Engine):
     """Run clients on worker processes of one thread each. Results of `run` are valid until the next `run`.
 
-    workers: number of processes, which start at once. client_seconds: time limit for one client; None for no limit.
-    stack: clients that a process trains together, as the batched engine does; 1 gives the serial engine's bits. note:
-    called with a message on slow clients if there is no limit. Raises `ConfigError` if the system allows too few open
-    files or processes.
+    client_seconds: time limit for one client; None for no limit. stack: clients that a process trains together, as the
+    batched engine does; 1 gives the serial engine's bits. note: called with a message on slow clients if there is no
+    limit. Raises `ConfigError` if the system allows too few open files or processes.
     """
 
     name = "processes"
@@ -102,10 +101,7 @@ class Processes(Engine):
         yield from self._executed(_Queue(iter(jobs), len(jobs)))
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Yield one `EvalResult` per test, in the order in which they finish. Raises `ClientError` if adapting fails.
-
-        Tests run in batches, because the states of all clients may be large. Results of the last `run` stay valid.
-        """
+        """Yield one result per test. They run in batches, because the states of all clients may be large."""
         self._chunk, waiting = 0, iter(tests)
         while some := list(itertools.islice(waiting, _TESTS_AT_ONCE * len(self._workers))):
             yield from self._executed(_Queue(iter(some), len(some)), keep=True)

@@ -165,13 +165,7 @@ def dumps(content: Any, memory: SharedMemory = NO_MEMORY) -> memoryview:
 
 
 def loads(message: bytes | memoryview, memory: SharedMemory = NO_MEMORY, tasks: Sequence[Task] = ()) -> Any:
-    """Return the content of a message, with views of the memory as tensors.
-
-    Args:
-        message: the result of `dumps`.
-        memory: the writer's memory.
-        tasks: one for each architecture group, for contexts of clients.
-    """
+    """Return the content of a message, with views of the writer's memory as tensors; tasks: one for each group."""
     return _Unpickler(io.BytesIO(message), memory, tasks).load()
 
 

@@ -46,14 +46,8 @@ def answer(requests: Sequence[Request], engine: Engine) -> list[JobResult | Eval
 class WorkerProcess:
     """The work of a worker process, and all that it gets when it starts.
 
-    Attributes:
-        pipe: this worker's end of its pipe.
-        inherited_pipes: ends of other workers' pipes, which a fork copied.
-        worker: is copied, because its nets may be in memory that is shared with the parent.
-        tasks: one for each architecture group.
-        orders: memory that the parent writes, with the tensors of jobs.
-        results: memory that this process writes, with the tensors of results.
-        stack: clients that train side by side; 1 trains one after another.
+    inherited_pipes: ends of other workers' pipes, which a fork copied. orders: memory that the parent writes, with the
+    tensors of jobs. results: memory that this process writes. stack: clients that train side by side.
     """
 
     pipe: Connection
@@ -137,17 +131,12 @@ def start_worker(
     stack: int,
     siblings: Sequence[Connection],
 ) -> WorkerHandle:
-    """Start a process that answers messages until its pipe closes. See `WorkerProcess` for worker, tasks and stack.
+    """Start a process that answers messages until its pipe closes (`WorkerProcess`).
 
-    Args:
-        worker: trains and tests in the process.
-        tasks: one for each architecture group.
-        orders: memory with the tensors of jobs.
-        results: memory of the worker that it replaces, if any.
-        stack: clients that train side by side.
-        siblings: the parent's pipes to other workers.
+    results: memory of the worker that it replaces, if any. siblings: the parent's pipes to other workers.
 
-    Raises `OSError` if the system allows no more descriptors or processes, after closing all that was opened.
+    Raises `OSError` if the system allows no more descriptors or processes, after closing all that was opened. The
+    worker, tasks, orders and stack are those of `WorkerProcess`.
     """
     context = _context()
     memory = results or SharedMemory()

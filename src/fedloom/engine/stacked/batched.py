@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Mapping
 from typing import cast
 
 import torch
@@ -21,7 +21,7 @@ from fedloom.core.records import Record, map_tensors
 from fedloom.core.streams import Streams, generator_states
 from fedloom.core.trees import Tree
 from fedloom.engine.client import CPU, Worker
-from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, staged
+from fedloom.engine.jobs import Client, EvalJob, EvalResult, JobResult, staged
 from fedloom.engine.keys import phase_key, structure_of
 from fedloom.engine.serial import Engine, Jobs
 from fedloom.engine.stacked.members import StackedNet, choose_weights, collect_statistics, dims, stacked_trees
@@ -46,7 +46,7 @@ _MEANINGS = {
 }
 
 
-def obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
+def _obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
     """Return why the net of `live` cannot be stacked; None if no reason is known, and for nets of this library."""
     if not is_foreign(live.net):
         return None
@@ -65,7 +65,7 @@ def obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
             together = _stacked_gradients(net, _entries(live), batch)
             mixes = _mixes_samples(net, live, batch)
         except Exception as error:
-            return reason_of(error)
+            return _reason_of(error)
     difference, size = (
         torch.stack([gradient.double().square().sum() for gradient in gradients]).sum().sqrt().nan_to_num()
         for gradients in ([together[name] - alone[name] for name in alone], list(alone.values()))
@@ -75,7 +75,7 @@ def obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
     return "its training mixes the samples of a batch, and short batches are padded" if mixes else None
 
 
-def reason_of(error: BaseException) -> str:
+def _reason_of(error: BaseException) -> str:
     """Explain an error of a stack in one line."""
     text = str(error)
     if operator := re.search(r"aten::[\w.]+", text):
@@ -86,7 +86,7 @@ def reason_of(error: BaseException) -> str:
     return error_line(error).partition(". ")[0]
 
 
-def is_of_vmap(error: BaseException) -> bool:
+def _is_of_vmap(error: BaseException) -> bool:
     """Whether `torch.vmap` raised an error, rather than the code that it runs."""
     text = str(error)
     return isinstance(error, RuntimeError) and any(word in text for word in ("vmap", "Batching rule", "functorch"))
@@ -172,46 +172,58 @@ def obstacle(worker: Worker) -> str | None:
         return "dropout draws for one client at a time"
     if any(isinstance(module, BATCH_NORM) and module.momentum is None for module in modules):
         return "batch norm with momentum=None counts its batches in Python"
-    return next(filter(None, (obstacle_of(worker, live) for live in worker.loaded_nets)), None)
+    return next(filter(None, (_obstacle_of(worker, live) for live in worker.loaded_nets)), None)
 
 
-class Stacks:
-    """Run clients on a worker's nets, up to `stack` together; a client that fits no stack runs alone, as do those with
-    phases on samples that the server sent."""
+class Batched(Engine):
+    """Train clients on this process's one thread, up to `stack` together, and test them one after another.
+
+    A client that fits no stack runs alone, as do those with phases on samples that the server sent.
+    """
+
+    name = "batched"
 
     def __init__(self, worker: Worker, stack: int) -> None:
         self.worker, self.stack = worker, stack
-        self.notes: list[Diagnostic] = []
+        self._notes: list[Diagnostic] = []
         self._nets = [StackedNet(live.net) for live in worker.loaded_nets]
 
-    def run(self, jobs: Sequence[Job]) -> list[JobResult]:
-        """Return one `JobResult` per job, in any order. Raises `ClientError`."""
-        done: list[JobResult] = []
-        alike: dict[Hashable, list[Client]] = {}
-        for job in jobs:
+    def run(self, jobs: Jobs) -> Iterator[JobResult]:
+        groups: dict[Hashable, list[Client]] = {}
+        for job in list(jobs):
             client = self.worker.begin(job)
-            alike.setdefault(self._key(client), []).append(client)
-        for key, clients in alike.items():
+            groups.setdefault(self._key(client), []).append(client)
+        for key, clients in groups.items():
             clients.sort(key=lambda client: -client.job.indices.numel())
             while clients:
                 chunk, clients = clients[: self.stack], clients[self.stack :]
                 if key is None or len(chunk) == 1:
-                    done += [self.worker.run(client.job) for client in chunk]
+                    yield from [self.worker.run(client.job) for client in chunk]
                     continue
                 try:
-                    done += self._run(chunk)
+                    yield from self._run(chunk)
                 except ClientError as error:
                     if not isinstance(error.__cause__, torch.OutOfMemoryError):
                         raise
                     self._narrow(len(chunk))
                     clients = [self.worker.begin(client.job) for client in chunk] + clients
-        return done
+
+    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
+        return map(self.worker.test, tests)
+
+    def keep(self, record: Record) -> Record:
+        """Return `record` with copies of tensors that are views of a stack, which would keep all clients in memory."""
+        return map_tensors(record, _with_own_memory)
+
+    def notes(self) -> list[Diagnostic]:
+        notes, self._notes = self._notes, []
+        return notes
 
     def _narrow(self, clients: int) -> None:
         """Halve the width of stacks from now on, because memory did not suffice for this many clients."""
         self.stack = clients // 2
         message = f"out of memory with {clients} clients in a stack; it goes on with {self.stack}"
-        self.notes.append(Diagnostic("engine.smaller_stacks", message, float(self.stack)))
+        self._notes.append(Diagnostic("engine.smaller_stacks", message, float(self.stack)))
         torch.cuda.empty_cache()
 
     def _key(self, client: Client) -> Hashable | None:
@@ -219,7 +231,7 @@ class Stacks:
         job, training = client.job, [phase for phase in client.phases if isinstance(phase, Train)]
         sampler = self.worker.sampler
         batches = [sampler.batches_per_epoch(sampler.job_of(phase, job)) for phase in training]
-        if not all(batches) or not all(map(by_epochs, training)):
+        if not all(batches) or not all(map(_by_epochs, training)):
             return None
         if any(not isinstance(phase, Choose) and phase.on == "received" for phase in client.phases):
             return None
@@ -248,8 +260,8 @@ class Stacks:
         except Exception as error:
             others = ", ".join(str(client.job.ctx.client) for client in clients)
             cause: Exception = error
-            if is_of_vmap(error):
-                why = f"engine: batched cannot run this: {reason_of(error)}; take processes, serial or auto"
+            if _is_of_vmap(error):
+                why = f"engine: batched cannot run this: {_reason_of(error)}; take processes, serial or auto"
                 cause = ConfigError(why).with_traceback(error.__traceback__)
             cause.add_note(f"clients {others} were trained together")
             with staged(ctx, stage, clients[0].method):
@@ -262,7 +274,7 @@ class Stacks:
         ]
 
 
-def by_epochs(phase: Train) -> bool:
+def _by_epochs(phase: Train) -> bool:
     """Whether a phase consists of whole epochs of all data, which stacks need; other clients run alone."""
     whole = phase.steps is None and phase.share == 1 and phase.until is None
     return whole and phase.epochs > 0
@@ -277,31 +289,6 @@ def _gives_rows(phase: Phase) -> bool:
 
 def _has_rows(statistics: Mapping[str, Statistic]) -> bool:
     return any(isinstance(statistic, Rows) for statistic in statistics.values())
-
-
-class Batched(Engine):
-    """Train clients in stacks of up to `stack` on this process's one thread, and test them one after another."""
-
-    name = "batched"
-
-    def __init__(self, worker: Worker, stack: int) -> None:
-        self.stacks = Stacks(worker, stack)
-
-    def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        """Yield one `JobResult` per job. Raises `ClientError` at the first failure."""
-        return iter(self.stacks.run(list(jobs)))
-
-    def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
-        """Yield one `EvalResult` per test. Raises `ClientError` if adapting fails."""
-        return map(self.stacks.worker.test, tests)
-
-    def keep(self, record: Record) -> Record:
-        """Return `record` with copies of tensors that are views of a stack, which would keep all clients in memory."""
-        return map_tensors(record, _with_own_memory)
-
-    def notes(self) -> list[Diagnostic]:
-        notes, self.stacks.notes = self.stacks.notes, []
-        return notes
 
 
 def _with_own_memory(tensor: Tensor) -> Tensor:

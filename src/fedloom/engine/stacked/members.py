@@ -97,11 +97,8 @@ class StackedNet:
 def batch_of(worker: Worker, parts: Sequence[Tensor], draws: Sequence[Draws] | None = None) -> Batch:
     """Stack one batch of each client to [K, B, ...], padded to the longest with masked rows.
 
-    Args:
-        worker: has the training set and gathers from it.
-        parts: for each of K clients the samples of its batch, indices into the training set [b], int64.
-        draws: random streams for augmentation in training; without them there is neither augmentation nor a second
-            view.
+    parts: for each of K clients the samples of its batch in the worker's training set [b], int64. draws: random streams
+    for augmentation in training; without them there is neither augmentation nor a second view.
     """
     data, longest = worker.data, max(part.numel() for part in parts)
     short = any(part.numel() < longest for part in parts)
@@ -136,16 +133,8 @@ def collect_statistics(
     *,
     keep: bool = False,
 ) -> None:
-    """Run a statistics pass for all clients and add results to their constants.
-
-    Args:
-        worker: has the training set.
-        net: the stack's net.
-        statistics: the statistics by name.
-        phase: says which samples of a client the pass takes.
-        clients: the K clients, the largest first.
-        tree: their weights [K, ...].
-        keep: also add results to `collected`.
+    """Run a statistics pass over the phase's samples of K clients, the largest first, with their weights [K, ...] in
+    `tree`, and add the results to their constants; with `keep` also to what they have collected.
     """
     classes = clients[0].job.ctx.task.num_classes
     consts = Stacked.of([client.consts for client in clients]).on(worker.device)
@@ -177,14 +166,7 @@ def collect_statistics(
 
 
 def choose_weights(phase: Choose, clients: Sequence[Client], tree: Tree, device: torch.device) -> Tree:
-    """Return the stack [K, ...] after each client's rule set its row; rules may branch, so they run client by client.
-
-    Args:
-        phase: has the rule.
-        clients: the K clients of the stack, with their constants.
-        tree: the weights before it [K, ...].
-        device: where weights and constants are.
-    """
+    """Return the `tree` [K, ...] after the phase's rule set each row, in turn: rules may branch."""
     rows = [
         chosen_weights(phase, {name: value[row] for name, value in tree.items()}, to_device(client.consts, device))
         for row, client in enumerate(clients)

@@ -6,8 +6,8 @@ all clients have in common are expanded without a copy until a step writes into 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Sequence
+from dataclasses import replace
 
 import torch
 from torch import Tensor
@@ -18,85 +18,10 @@ from fedloom.engine.jobs import Client
 from fedloom.engine.keys import to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.round_report import gradient_norms
-from fedloom.engine.stacked.members import (
-    Stacked,
-    StackedNet,
-    batch_of,
-    collect_statistics,
-    dims,
-    first_rows,
-    is_common,
-    put_rows,
-    row_of,
-)
+from fedloom.engine.stacked import members
+from fedloom.engine.stacked.members import Stacked, StackedNet
 from fedloom.engine.steps import add_statistics, objective, tap_of, trainable_names, update
 from fedloom.methods.contract.phases import Batch, Objective, Train
-
-
-@dataclass(frozen=True, slots=True)
-class Step:
-    """Step `number` of the first `active` clients.
-
-    samples: ids [B_k] for each client. last_epoch: whether the step is in the client's last epoch. measured: whether
-    the client's loss terms are measured in this step; empty if no client's are.
-    """
-
-    number: int
-    active: int
-    samples: list[Tensor]
-    last_epoch: list[bool]
-    measured: Sequence[bool]
-
-
-@dataclass(frozen=True, slots=True)
-class _BatchOrder:
-    """A client's samples in the order of its batches, `batches` an epoch; the last batch of an epoch may be short."""
-
-    samples: Tensor
-    epoch: int
-    batches: int
-    size: int
-
-    def __len__(self) -> int:
-        """Number of steps over all epochs."""
-        return self.samples.shape[0] // self.epoch * self.batches
-
-    def of(self, step: int) -> Tensor:
-        """Return the samples of a step."""
-        epoch, batch = divmod(step, self.batches)
-        start = epoch * self.epoch + batch * self.size
-        return self.samples[start : min(start + self.size, (epoch + 1) * self.epoch)]
-
-
-class Schedule:
-    """The steps of all clients, the largest client first, so that clients with remaining batches are the first rows."""
-
-    def __init__(self, worker: Worker, phase: Train, clients: Sequence[Client]) -> None:
-        self._clients, self._orders = clients, []
-        for client in clients:
-            job = worker.sampler.job_of(phase, client.job)
-            orders = [worker.sampler.epoch_order(job, client.draws) for _ in range(phase.epochs)]
-            epoch, batches = orders[0].shape[0], worker.sampler.batches_per_epoch(job)
-            self._orders.append(_BatchOrder(torch.cat(orders), epoch, batches, worker.local_training.batch_size))
-        self.steps = [len(order) for order in self._orders]
-        self.samples = [order.samples.shape[0] for order in self._orders]
-
-    def __iter__(self) -> Iterator[Step]:
-        for number in range(self.steps[0]):
-            active = [order for order, steps in zip(self._orders, self.steps, strict=True) if steps > number]
-            last_epoch = [number >= len(order) - order.batches for order in active]
-            samples = [order.of(number) for order in active]
-            yield Step(number, len(active), samples, last_epoch, self._measured(number, len(active)))
-
-    def opens_epoch(self, step: Step) -> bool:
-        """Whether an epoch begins with this step, for clients with equally many batches."""
-        return step.number % self._orders[0].batches == 0
-
-    def _measured(self, number: int, active: int) -> Sequence[bool]:
-        """Whether terms are measured, for each client; never in the first step, whose proximal terms may be zero."""
-        pairs = zip(self._clients[:active], self.steps, strict=False)
-        ends = [client.job.measured and number == steps - 1 for client, steps in pairs]
-        return ends if any(ends) and number else ()
 
 
 class StackedTraining:
@@ -107,9 +32,10 @@ class StackedTraining:
         ctx = clients[0].job.ctx
         self.classes, self.roles = ctx.task.num_classes, ctx.task.roles
         self.trainable = trainable_names(self.net.parameters, phase, ctx)
-        for name in tree:
-            if name in self.trainable or name not in {*self.net.parameters, *ctx.task.frozen}:
-                self._with_own_memory(name)
+        for name, value in tree.items():
+            written = name in self.trainable or name not in {*self.net.parameters, *ctx.task.frozen}
+            if written and members.is_common(value):
+                self.tree[name] = value.clone(memory_format=torch.contiguous_format)
         specs = [phase.spec_of(name, worker.local_training.optimizer) for name in self.trainable]
         self.optimizer = Optimizer(specs, [self.tree[name] for name in self.trainable], ctx.round)
         self.consts = self._constants()
@@ -119,26 +45,32 @@ class StackedTraining:
     def run(self) -> Tree:
         """Run all steps of the phase and return the weights."""
         phase, clients, worker = self.phase, self.clients, self.worker
-        schedule = Schedule(worker, phase, clients)
-        for step in schedule:
-            if phase.refresh and schedule.opens_epoch(step):
-                collect_statistics(worker, self.net, phase.refresh, phase, clients, self.tree)
+        batches = [self._batches(client) for client in clients]
+        for number in range(len(batches[0])):
+            if phase.refresh and number % (len(batches[0]) // phase.epochs) == 0:  # equally many for all, if refreshed
+                members.collect_statistics(worker, self.net, phase.refresh, phase, clients, self.tree)
                 self.consts = self._constants()
             worker.set_modes(self.net.module, phase, self.roles)
-            batch = batch_of(worker, step.samples, [client.draws for client in clients[: step.active]])
-            out = self._step(batch, self._narrowed(step.active), step.measured)
-            self._tally(out, batch, step.last_epoch)
-        self._settle(schedule)
+            remaining = [parts for parts in batches if number < len(parts)]
+            draws = [client.draws for client in clients[: len(remaining)]]
+            batch = members.batch_of(worker, [parts[number] for parts in remaining], draws)
+            ends = [number == len(parts) - 1 for parts in remaining]
+            # never in the first step, whose proximal terms may be zero
+            measured = [c.job.measured and end for c, end in zip(clients, ends, strict=False)] if number else []
+            out = self._step(batch, self._narrowed(len(remaining)), measured if any(measured) else [])
+            self._tally(out, batch, [number >= len(parts) - len(parts) // phase.epochs for parts in remaining])
+        self._settle(batches)
         return self.tree
+
+    def _batches(self, client: Client) -> Sequence[Tensor]:
+        """The samples of each batch of a client, over all epochs."""
+        sampler, size = self.worker.sampler, self.worker.local_training.batch_size
+        job = sampler.job_of(self.phase, client.job)
+        orders = [sampler.epoch_order(job, client.draws) for _ in range(self.phase.epochs)]
+        return [batch for order in orders for batch in torch.split(order, size)]
 
     def _constants(self) -> Stacked:
         return Stacked.of([client.consts for client in self.clients]).on(self.worker.device)
-
-    def _with_own_memory(self, name: str) -> Tensor:
-        """Return an entry with memory of its own for every client, copying it if they share it."""
-        if is_common(self.tree[name]):
-            self.tree[name] = self.tree[name].clone(memory_format=torch.contiguous_format)
-        return self.tree[name]
 
     def _narrowed(self, active: int) -> Tree:
         """Return the first `active` clients' trainable parameters, as leaves that share memory with the tree."""
@@ -159,7 +91,9 @@ class StackedTraining:
         private = self.consts.first(active)
         out, gradients = self._loss_and_gradients(entries, private, batch, keep_graph=bool(measured))
         if measured:
-            self._measure(out.terms, list(parameters.values()), measured)
+            norms = gradient_norms(out.terms, list(parameters.values()), stacked=True)
+            for row in (row for row, is_measured in enumerate(measured) if is_measured):
+                self.clients[row].norms |= {name: float(norm[row]) for name, norm in norms.items()}
         if self.phase.ascent is not None:
             gradients = self._gradients_at_moved(entries, parameters, gradients, batch)
         gradients = update(self._stacked_phase(), gradients, parameters, {}, self.optimizer)
@@ -170,25 +104,23 @@ class StackedTraining:
     def _loss_and_gradients(
         self, entries: Tree, private: list[Tensor], batch: Batch, *, keep_graph: bool
     ) -> tuple[Objective, Sequence[Tensor]]:
-        """Compute the objective of one step, and its gradients as those of the sum over clients.
-
-        Totals and terms are [K], taps [K, B, ...].
-        """
+        """The objective of one step, with totals and terms [K] and taps [K, B, ...], and its gradients."""
         phase, consts = self.phase, self.consts
 
         def of_client(tree: Tree, private: list[Tensor], batch: Batch) -> tuple[Tensor, Tree, Tree]:
             out = self.net.call(objective, tree, batch, consts.of_one(private), phase)
             return out.total, dict(out.terms), dict(out.taps)
 
-        out = Objective(*torch.vmap(of_client, in_dims=(0, 0, dims(batch)))(entries, private, batch))
+        out = Objective(*torch.vmap(of_client, in_dims=(0, 0, members.dims(batch)))(entries, private, batch))
         parameters, retained = [entries[name] for name in self.trainable], keep_graph or None
+        # the gradients of the sum over clients are those of each
         gradients = torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
         return out, gradients
 
     def _gradients_at_moved(
         self, entries: Tree, parameters: Tree, gradients: Sequence[Tensor], batch: Batch
     ) -> Sequence[Tensor]:
-        """Compute the gradients at the parameters that the phase's ascent moves to, of all clients.
+        """The gradients at the parameters that the phase's ascent moves to.
 
         The second pass gets copies of the buffers, so that batch norm counts the batch once.
         """
@@ -224,20 +156,15 @@ class StackedTraining:
 
     def _tally(self, out: Objective, batch: Batch, last_epoch: list[bool]) -> None:
         """Add a step's statistics to those of clients in their last epoch, or of all clients if all epochs count."""
-        throughout = bool(self.phase.collect) and self.phase.throughout
+        statistics, throughout = self.phase.collect, bool(self.phase.collect) and self.phase.throughout
         if not throughout and not any(last_epoch):
             return
         counted = None if all(last_epoch) else torch.tensor(last_epoch, device=batch.y.device)
-        fresh = {name: term.detach() for name, term in out.terms.items()}
-        if counted is not None:
-            fresh = {name: torch.where(counted, term, 0.0) for name, term in fresh.items()}
-        if not self.terms:
-            self.terms = {name: torch.zeros_like(term) for name, term in fresh.items()}
-        for name, term in fresh.items():
-            self.terms[name][: len(term)] += term
-        if not self.phase.collect:
+        for name, term in out.terms.items():
+            term = term.detach() if counted is None else torch.where(counted, term.detach(), 0.0)
+            self.terms.setdefault(name, torch.zeros_like(term))[: len(term)] += term
+        if not statistics:
             return
-        statistics = self.phase.collect
         if counted is not None and not throughout:
             mask = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
             batch = batch._replace(mask=mask & counted.unsqueeze(1))
@@ -246,22 +173,16 @@ class StackedTraining:
             return add_statistics(statistics, sums, tap_of(taps), batch, self.classes)
 
         tapped = {str(s.of): out.taps[str(s.of)].detach() for s in statistics.values()}
-        in_dims = (0, 0, dims(batch))
-        put_rows(self.sums, torch.vmap(added, in_dims=in_dims)(first_rows(self.sums, len(last_epoch)), tapped, batch))
+        sums = members.first_rows(self.sums, len(last_epoch))
+        members.put_rows(self.sums, torch.vmap(added, in_dims=(0, 0, members.dims(batch)))(sums, tapped, batch))
 
-    def _measure(self, terms: Mapping[str, Tensor], parameters: Sequence[Tensor], measured: Sequence[bool]) -> None:
-        """Measure the gradient norms of loss terms for the clients whose last step this is."""
-        norms = gradient_norms(terms, parameters, stacked=True)
-        for row, is_measured in enumerate(measured):
-            if is_measured:
-                self.clients[row].norms |= {name: float(norm[row]) for name, norm in norms.items()}
-
-    def _settle(self, schedule: Schedule) -> None:
+    def _settle(self, batches: Sequence[Sequence[Tensor]]) -> None:
         """Write the phase's statistics and measured terms to each client."""
         named = {name: totals.tolist() for name, totals in self.terms.items()}
-        for row, (client, steps) in enumerate(zip(self.clients, schedule.steps, strict=True)):
-            means = {name: totals[row] / (steps // self.phase.epochs) for name, totals in named.items()}
+        for row, (client, parts) in enumerate(zip(self.clients, batches, strict=True)):
+            means = {name: totals[row] / (len(parts) // self.phase.epochs) for name, totals in named.items()}
             collected = {
-                name: statistic.result(row_of(self.sums[name], row)) for name, statistic in self.phase.collect.items()
+                name: statistic.result(members.row_of(self.sums[name], row))
+                for name, statistic in self.phase.collect.items()
             }
-            client.trained(means, to_device(collected, CPU), steps, schedule.samples[row])
+            client.trained(means, to_device(collected, CPU), len(parts), sum(part.numel() for part in parts))

@@ -61,13 +61,11 @@ def library(source: Path, **macros: int) -> ctypes.CDLL:
 
 
 class Compilation:
-    """A library in the cache, which a process of its own compiles in the background if it is not there.
+    """A library in the cache, which a separate process compiles in the background if it is not there.
 
     That process continues if this one ends. If another run compiles the library already, this one waits for it. No pipe
-    connects the two processes, because workers that are forked meanwhile would keep it open.
-
-    Attributes:
-        path: the library, which is there once `finished` has returned True.
+    connects the two processes, because workers that are forked meanwhile would keep it open. The library is at `path`
+    once `finished` has returned True.
 
     Raises `KernelError` for what is known before the compiler runs, e.g. if others may write into the cache.
     """
