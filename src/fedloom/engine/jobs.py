@@ -194,7 +194,7 @@ class Client:
     samples: int = 0
 
     def trained(self, terms: dict[str, float], collected: dict[str, Any], steps: int, samples: int) -> None:
-        """Add a training phase's mean terms of the last epoch, collected statistics, and counts of steps and samples."""
+        """Add a training phase: mean terms of its last epoch, statistics (collected), counts of steps and samples."""
         self.terms = terms or self.terms
         self.steps, self.samples = self.steps + steps, self.samples + samples
         self.learned(collected)
