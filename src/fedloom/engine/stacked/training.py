@@ -18,8 +18,17 @@ from fedloom.engine.jobs import Client
 from fedloom.engine.keys import to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.round_report import gradient_norms
-from fedloom.engine.stacked import members
-from fedloom.engine.stacked.members import Stacked, StackedNet
+from fedloom.engine.stacked.members import (
+    Stacked,
+    StackedNet,
+    batch_of,
+    collect_statistics,
+    dims,
+    first_rows,
+    is_common,
+    put_rows,
+    row_of,
+)
 from fedloom.engine.steps import add_statistics, objective, tap_of, trainable_names, update
 from fedloom.methods.contract.phases import Batch, Objective, Train
 
@@ -34,7 +43,7 @@ class StackedTraining:
         self.trainable = trainable_names(self.net.parameters, phase, ctx)
         for name, value in tree.items():
             written = name in self.trainable or name not in {*self.net.parameters, *ctx.task.frozen}
-            if written and members.is_common(value):
+            if written and is_common(value):
                 self.tree[name] = value.clone(memory_format=torch.contiguous_format)
         specs = [phase.spec_of(name, worker.local_training.optimizer) for name in self.trainable]
         self.optimizer = Optimizer(specs, [self.tree[name] for name in self.trainable], ctx.round)
@@ -48,12 +57,12 @@ class StackedTraining:
         batches = [self._batches(client) for client in clients]
         for number in range(len(batches[0])):
             if phase.refresh and number % (len(batches[0]) // phase.epochs) == 0:  # equally many for all, if refreshed
-                members.collect_statistics(worker, self.net, phase.refresh, phase, clients, self.tree)
+                collect_statistics(worker, self.net, phase.refresh, phase, clients, self.tree)
                 self.consts = self._constants()
             worker.set_modes(self.net.module, phase, self.roles)
             remaining = [parts for parts in batches if number < len(parts)]
             draws = [client.draws for client in clients[: len(remaining)]]
-            batch = members.batch_of(worker, [parts[number] for parts in remaining], draws)
+            batch = batch_of(worker, [parts[number] for parts in remaining], draws)
             ends = [number == len(parts) - 1 for parts in remaining]
             # never in the first step, whose proximal terms may be zero
             measured = [c.job.measured and end for c, end in zip(clients, ends, strict=False)] if number else []
@@ -111,7 +120,7 @@ class StackedTraining:
             out = self.net.call(objective, tree, batch, consts.of_one(private), phase)
             return out.total, dict(out.terms), dict(out.taps)
 
-        out = Objective(*torch.vmap(of_client, in_dims=(0, 0, members.dims(batch)))(entries, private, batch))
+        out = Objective(*torch.vmap(of_client, in_dims=(0, 0, dims(batch)))(entries, private, batch))
         parameters, retained = [entries[name] for name in self.trainable], keep_graph or None
         # the gradients of the sum over clients are those of each
         gradients = torch.autograd.grad(out.total.sum(), parameters, materialize_grads=True, retain_graph=retained)
@@ -173,8 +182,8 @@ class StackedTraining:
             return add_statistics(statistics, sums, tap_of(taps), batch, self.classes)
 
         tapped = {str(s.of): out.taps[str(s.of)].detach() for s in statistics.values()}
-        sums = members.first_rows(self.sums, len(last_epoch))
-        members.put_rows(self.sums, torch.vmap(added, in_dims=(0, 0, members.dims(batch)))(sums, tapped, batch))
+        sums = first_rows(self.sums, len(last_epoch))
+        put_rows(self.sums, torch.vmap(added, in_dims=(0, 0, dims(batch)))(sums, tapped, batch))
 
     def _settle(self, batches: Sequence[Sequence[Tensor]]) -> None:
         """Write the phase's statistics and measured terms to each client."""
@@ -182,7 +191,6 @@ class StackedTraining:
         for row, (client, parts) in enumerate(zip(self.clients, batches, strict=True)):
             means = {name: totals[row] / (len(parts) // self.phase.epochs) for name, totals in named.items()}
             collected = {
-                name: statistic.result(members.row_of(self.sums[name], row))
-                for name, statistic in self.phase.collect.items()
+                name: statistic.result(row_of(self.sums[name], row)) for name, statistic in self.phase.collect.items()
             }
             client.trained(means, to_device(collected, CPU), len(parts), sum(part.numel() for part in parts))
