@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import contextlib
 import importlib
 import importlib.util
 import math
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 from types import ModuleType
@@ -25,8 +24,9 @@ from fedloom.evaluation.own_metrics import PerSample, register_metric
 from fedloom.nets.user_model import ModelSource, error_line
 from fedloom.runs.export.modules import OwnModel
 from fedloom.runs.export.samples import read_labelled
-from fedloom.runs.export.trained import FinishedRun, Note, of_result, read
+from fedloom.runs.export.trained import Note, of_result, read
 from fedloom.runs.storage.log import RoundSelection
+from fedloom.runs.storage.run_data import RunData
 
 _NOT_OF_NEW_DATA = {
     "domain_accuracy": "new data say no domain of their samples",
@@ -67,7 +67,7 @@ _BY_CLASS = {"recall": "recall", "precision": "precision", "f1": "macro_f1"}
 
 
 def evaluate(
-    run: Path | str | FinishedRun,
+    run: Path | str | RunData,
     data: Path | str | tuple[Any, Any],
     client: int | None = None,
     at: RoundSelection = "last",
@@ -101,7 +101,7 @@ def evaluate(
     kinds = {name: METRICS.get(name) for name in names}
     if isinstance(run, Path | str):
         trained = read(run, client, at, model=model, note=note)
-    elif isinstance(run, FinishedRun):
+    elif isinstance(run, RunData):
         trained = of_result(run, client, at)
     else:
         raise ConfigError(f"run = {short_repr(run)}: need a run folder, an exported file or a result")
@@ -111,14 +111,11 @@ def evaluate(
         raise ConfigError(f"the model has {logits.shape[1]} class scores for {len(trained.metadata.classes)} classes")
     counted = kinds | {name: METRICS.get(name) for name in ("balanced_accuracy", "recall", "precision", "macro_f1")}
     states = MetricStates.new(Predictions(logits, y), counted)
-    values: dict[str, float | None] = {name: _defined(states.value(name)) for name in names}
+    numbers = {name: states.value(name) for name in names}
+    values: dict[str, float | None] = {name: None if math.isnan(v) else v for name, v in numbers.items()}
     values["majority"] = int(torch.bincount(y).max()) / len(y)
     details = {name: finite(dict(states.details(name))) for name in counted if states.details(name)}
     return Evaluation(trained.title, len(y), trained.metadata.classes, values, details)
-
-
-def _defined(value: float) -> float | None:
-    return None if math.isnan(value) else value
 
 
 def imported_model(reference: str) -> ModelSource:
@@ -141,19 +138,21 @@ def imported_model(reference: str) -> ModelSource:
 
 
 def _imported(origin: str) -> ModuleType:
+    path = expand_home(origin)
+    is_file = origin.endswith(".py")
+    if is_file and not path.is_file():
+        raise ConfigError(f"--model {origin}: no such file")
+    folder = str(path.resolve().parent if is_file else Path.cwd())
+    sys.path.insert(0, folder)  # a file can import its neighbours
     try:
-        if not origin.endswith(".py"):
-            with _searched(Path.cwd()):
-                return importlib.import_module(origin)
-        path = expand_home(origin)
-        if not path.is_file():
-            raise ConfigError(f"--model {origin}: no such file")
-        with _searched(path.resolve().parent):
-            return _run_file(path)
+        return _run_file(path) if is_file else importlib.import_module(origin)
     except ConfigError:
         raise
     except Exception as error:  # whatever the user's file raises
         raise ConfigError(f"--model {origin}: cannot be imported ({error_line(error)})") from error
+    finally:
+        if folder in sys.path:  # the user's code may have taken it out
+            sys.path.remove(folder)
 
 
 def _run_file(path: Path) -> ModuleType:
@@ -169,14 +168,3 @@ def _run_file(path: Path) -> ModuleType:
         sys.modules.pop(name, None)
         raise
     return module
-
-
-@contextlib.contextmanager
-def _searched(folder: Path) -> Iterator[None]:
-    entry = str(folder)
-    sys.path.insert(0, entry)
-    try:
-        yield
-    finally:
-        if entry in sys.path:  # the user's code may have taken it out
-            sys.path.remove(entry)

@@ -38,8 +38,9 @@ def graph_bytes(module: nn.Module, metadata: ExportMetadata, graph_format: Graph
     and if a package is missing.
     """
     name = metadata.architecture.model
-    if graph_format == "onnx":
-        _require_onnx()
+    missing = [package for package in ("onnx", "onnxscript") if importlib.util.find_spec(package) is None]
+    if graph_format == "onnx" and missing:
+        raise ConfigError(f"format = onnx: {' and '.join(missing)} not installed; pip install 'fedloom[onnx]'")
     with reproducible_settings(), warnings.catch_warnings():
         warnings.simplefilter("ignore")  # the exporters warn of deprecations within torch
         program = _traced(module, metadata, name)
@@ -50,15 +51,9 @@ def graph_bytes(module: nn.Module, metadata: ExportMetadata, graph_format: Graph
             raw, opset = _program_bytes(program, name), None
             checked_with, scores = f"torch {torch.__version__}", torch.export.load(io.BytesIO(raw)).module()
         difference = _difference(module, scores, metadata, f"{name} as {graph_format}")
-    return raw, Graph(
-        inputs=(INPUT,),
-        outputs=(OUTPUT,) if graph_format == "onnx" else (),
-        opset=opset,
-        torch=torch.__version__,
-        checked_with=checked_with,
-        batches=_CHECKED_BATCHES,
-        difference=difference,
-    )
+    outputs = (OUTPUT,) if graph_format == "onnx" else ()
+    checked: Any = {"checked_with": checked_with, "batches": _CHECKED_BATCHES, "difference": difference}
+    return raw, Graph(inputs=(INPUT,), outputs=outputs, opset=opset, torch=torch.__version__, **checked)
 
 
 def _traced(module: nn.Module, metadata: ExportMetadata, name: str) -> ExportedProgram:
@@ -85,13 +80,6 @@ def _program_bytes(program: ExportedProgram, name: str) -> bytes:
             f"model {name}: torch.export cannot write its graph: {_first_line(error)}; onnx or safetensors may do"
         ) from error
     return buffer.getvalue()
-
-
-# -- ONNX --------------------------------------------------------------------------------------------------------------
-def _require_onnx() -> None:
-    missing = [package for package in ("onnx", "onnxscript") if importlib.util.find_spec(package) is None]
-    if missing:
-        raise ConfigError(f"format = onnx: {' and '.join(missing)} not installed; pip install 'fedloom[onnx]'")
 
 
 def _onnx_bytes(program: ExportedProgram, metadata: ExportMetadata, name: str) -> tuple[bytes, int]:
@@ -185,9 +173,7 @@ def _random_batches(expected: Input, sizes: Sequence[int]) -> Iterator[Tensor]:
 
 def _without_graph(metadata: ExportMetadata) -> str:
     """Return what works for a model without a graph, in words."""
-    if metadata.architecture.forward == "method":
-        return "fedloom predict needs no graph"
-    return "safetensors needs no graph"
+    return f"{'fedloom predict' if metadata.architecture.forward == 'method' else 'safetensors'} needs no graph"
 
 
 def _first_line(error: BaseException) -> str:

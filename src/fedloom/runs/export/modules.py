@@ -7,7 +7,7 @@ import dataclasses
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, TypeAlias, get_args
+from typing import Any, Literal, TypeAlias
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 from safetensors import SafetensorError
@@ -132,11 +132,10 @@ def format_of(path: Path) -> ExportFormat:
 
 def format_named(name: str) -> ExportFormat:
     """Return the format of this name. Raises `ConfigError` if there is none."""
-    known: tuple[ExportFormat, ...] = get_args(ExportFormat)
-    for known_name in known:
+    for known_name in SUFFIXES:
         if known_name == name:
             return known_name
-    raise ConfigError(f"format = {short_repr(name)}: {suggest_name(name, known)}")
+    raise ConfigError(f"format = {short_repr(name)}: {suggest_name(name, SUFFIXES)}")
 
 
 def metadata_path(path: Path) -> Path:
@@ -150,23 +149,20 @@ def write(metadata: ExportMetadata, raw: bytes, path: Path) -> Path:
     Raises as `check_place`.
     """
     check_place(path)
-    metadata_file = metadata_path(path)
-    described = metadata.model_copy(
-        update={"format": format_of(path), "weights": path.name, "sha256": hashlib.sha256(raw).hexdigest()}
-    )
+    file, digest = metadata_path(path), hashlib.sha256(raw).hexdigest()
+    described = metadata.model_copy(update={"format": format_of(path), "weights": path.name, "sha256": digest})
     try:
         write_atomic(path, raw)
-        write_atomic(metadata_file, described.model_dump_json(indent=1) + "\n")
+        write_atomic(file, described.model_dump_json(indent=1) + "\n")
     except OSError as error:
         raise RunFolderError(f"{path}: cannot be written ({error.strerror})") from None
-    return metadata_file
+    return file
 
 
 def check_place(path: Path) -> None:
     """Raise `ConfigError` for a wrong suffix or foreign files at `path`, `RunFolderError` if it is not writable."""
     format_of(path)
-    metadata_file = metadata_path(path)
-    for file in (path, metadata_file):
+    for file in (path, metadata_path(path)):
         if file.exists() and not is_exported(path):
             raise ConfigError(f"{file} is there, and no export of fedloom's; choose another name with --out")
         try:
@@ -284,11 +280,12 @@ def module_of_metadata(metadata: ExportMetadata, tree: Tree, user_model: OwnMode
             f"model: {metadata.weights} fits the {metadata.architecture.model} of its .json; one module at most"
         )
     with packages_named(metadata.architecture.model):
-        module = (
-            _plain(metadata, user_model)
-            if metadata.architecture.forward == "model"
-            else _of_method(metadata, user_model)
-        )
+        if metadata.architecture.forward == "method":
+            module = _of_method(metadata, user_model)
+        else:
+            net = _blueprint(metadata, user_model).build(Streams(0))
+            unfreeze_buffers(net)
+            module = net.original_module
     try:
         module.load_state_dict(tree)
     except RuntimeError as error:
@@ -310,12 +307,6 @@ def _blueprint(metadata: ExportMetadata, user_model: ModelSource | None, **optio
     return Blueprint(
         name, metadata.input.shape, len(metadata.classes), metadata.architecture.options, factory=make, **options
     )
-
-
-def _plain(metadata: ExportMetadata, user_model: ModelSource | None) -> nn.Module:
-    net = _blueprint(metadata, user_model).build(Streams(0))
-    unfreeze_buffers(net)
-    return net.original_module
 
 
 def _of_method(metadata: ExportMetadata, user_model: ModelSource | None) -> nn.Module:

@@ -60,10 +60,8 @@ class RunAtCheckpoint:
     def _refuse_other_frozen_weights(self) -> None:
         """Raise `ConfigError` if the run's frozen weights were not stored and the user's module has others."""
         for model in self.config.models() if self.config.share == "trainable" else ():
-            if (
-                isinstance(model, UserModelConfig)
-                and model.user_model.digest(self.input.shape, len(self.classes)) != model.digest
-            ):
+            shapes = self.input.shape, len(self.classes)
+            if isinstance(model, UserModelConfig) and model.user_model.digest(*shapes) != model.digest:
                 raise ConfigError(
                     f"model {model.title}: not the one of this run, whose frozen weights were not stored (share = "
                     "trainable); pass it with its first weights"
@@ -93,13 +91,10 @@ class RunAtCheckpoint:
                 raise
             raise misfit_error(self.checkpoint, error) from error
         training = Training(
-            method=self.config.method,
+            **{key: getattr(self.config, key) for key in ("method", "preset", "seed", "rounds")},
             source=self.method.citation.source if self.method.citation else "",
-            preset=self.config.preset,
             options=self.method.options.model_dump(mode="json"),
-            seed=self.config.seed,
             clients=self.clients,
-            rounds=self.config.rounds,
             round=self.checkpoint.round,
             at=at,
             client=client,
@@ -114,7 +109,9 @@ class RunAtCheckpoint:
         """Return the predictor with the weights that were tested. Raises `ConfigError` if there is none."""
         name, server, round_ = self.config.method, self.checkpoint.server, self.checkpoint.round
         if client is None:
-            task, public = self.setup.tasks[0], self.scenario.public if self._public else None
+            task, own = self.setup.tasks[0], self.memory.scenario
+            has_public = bool(self.config.scenario.public) if own is None else own.public is not None
+            public = self.scenario.public if has_public else None
             ctx = ServerContext(task, round_, self.setup.nets[0].functional, public)
             offered = self.method.predictors(server, None, ctx)
             if "global" not in offered:
@@ -128,11 +125,6 @@ class RunAtCheckpoint:
         if "personal" not in offered:
             raise ConfigError(f"client = {client}: {name} has no personal models, only a global one; name no client")
         return self._adapted(offered["personal"], facts)
-
-    @property
-    def _public(self) -> bool:
-        scenario = self.memory.scenario
-        return bool(self.config.scenario.public) if scenario is None else scenario.public is not None
 
     def context(self, client: int) -> ClientContext:
         """Return a client's context, from scenario.json or else from the data."""

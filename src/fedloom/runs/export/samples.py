@@ -64,13 +64,11 @@ def read_samples(
             names.append(path.name)
             for sentence in token_notes(part.numpy(), str(path)) if expected.ids is not None else ():
                 note(SampleNote("unknown_tokens", 1, sentence))
-        _require_shape(part, expected, path)
-        parts.append(part)
+        parts.append(_fitting(part, expected, path))
     for kind, count, sentence in pictures.by_kind(with_depth=False):
         note(SampleNote(kind, count, sentence))
-    samples = torch.cat([part.float() if expected.ids is None else part for part in parts])
-    if outside := _outside_training(samples, expected):
-        note(outside)
+    samples = torch.cat(parts)
+    _note_outside_training(samples, expected, note)
     return names, samples
 
 
@@ -86,10 +84,8 @@ def read_labelled_table(
     if not expected.features:
         raise DataError(f"{path}: the run's samples are {expected.dtype} of shape {expected.shape}; give an .npz")
     table = table_rows(path, expected.features, expected.reading, label)
-    samples = _table_samples(path, table, note)
-    _require_shape(samples, expected, path)
-    if outside := _outside_training(samples, expected):
-        note(outside)
+    samples = _fitting(_table_samples(path, table, note), expected, path)
+    _note_outside_training(samples, expected, note)
     return samples, np.asarray(table.labels)
 
 
@@ -103,29 +99,30 @@ def _table_samples(path: Path, table: NewRows, note: Callable[[SampleNote], None
     return torch.from_numpy(table.x)
 
 
-def _require_shape(samples: Tensor, expected: Input, path: Path) -> None:
+def _fitting(samples: Tensor, expected: Input, origin: object) -> Tensor:
+    """Return samples as the model takes them. Raises `DataError` for another shape."""
     if tuple(samples.shape[1:]) != expected.shape:
-        raise DataError(f"{path}: samples of shape {tuple(samples.shape[1:])}; the model takes {expected.shape}")
+        raise DataError(f"{origin}: samples of shape {tuple(samples.shape[1:])}; the model takes {expected.shape}")
+    return samples.float() if expected.ids is None else samples
 
 
-def _outside_training(samples: Tensor, expected: Input) -> SampleNote | None:
-    """Return a note on values of rows [n, d] beyond those of the training rows, or None."""
+def _note_outside_training(samples: Tensor, expected: Input, note: Callable[[SampleNote], None]) -> None:
+    """Report values of rows [n, d] beyond those of the training rows."""
     if not expected.ranges or samples.shape[1:] != (len(expected.ranges),):
-        return None
+        return
     low, high = torch.tensor(expected.ranges).unbind(1)
     outside = (samples < low) | (samples > high)
-    counts = dict(enumerate(outside.sum(0).tolist()))
-    columns = [index for index, count in counts.items() if count]
-    if not columns:
-        return None
+    counts = {index: count for index, count in enumerate(outside.sum(0).tolist()) if count}
+    if not counts:
+        return
     listed = ", ".join(
-        f"'{expected.features[index]}' ({counts[index]:,}, trained on {low[index]:g} to {high[index]:g})"
-        for index in columns[:_LISTED]
+        f"'{expected.features[index]}' ({count:,}, trained on {low[index]:g} to {high[index]:g})"
+        for index, count in list(counts.items())[:_LISTED]
     )
-    more = f" and {len(columns) - _LISTED} more columns" if len(columns) > _LISTED else ""
+    more = f" and {len(counts) - _LISTED} more columns" if len(counts) > _LISTED else ""
     rows = f"{int(outside.any(1).sum()):,} of {len(samples):,} rows"
     text = f"values beyond those of the training rows in {rows}: {listed}{more}"
-    return SampleNote("outside_training", sum(counts.values()), text)
+    note(SampleNote("outside_training", sum(counts.values()), text))
 
 
 def _arrays(path: Path, expected: Input) -> Tensor:
@@ -157,21 +154,16 @@ def _read_sample(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
         require_regular(path)
         raise DataError(f"{path}: no such file")
     if expected.ids is not None:
-        return _text(path, expected)
+        if not expected.words:
+            raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
+        token_ids = {word: number for number, word in enumerate(expected.words, 2)}
+        text = utf8(read_regular(path), str(path))
+        return torch.from_numpy(encode([text], token_ids, expected.shape[0], infer_tokens(expected.words)))
     if not is_image(path.name) or len(expected.shape) != 3:
         pictured = len(expected.shape) == 3
         kind = "a picture or an .npz" if pictured else "a .csv, .parquet or .npz" if expected.features else "an .npz"
         raise DataError(f"{path}: the run's samples are {expected.dtype} of shape {expected.shape}; give {kind}")
     return _picture(path, expected, pictures)
-
-
-def _text(path: Path, expected: Input) -> Tensor:
-    if not expected.words:
-        raise DataError(f"{path}: the run was given token ids, and their words are not known; give an .npz of ids")
-    token_ids = {word: number for number, word in enumerate(expected.words, 2)}
-    tokens = infer_tokens(expected.words)
-    text = utf8(read_regular(path), str(path))
-    return torch.from_numpy(encode([text], token_ids, expected.shape[0], tokens))
 
 
 def _picture(path: Path, expected: Input, pictures: PictureNotes) -> Tensor:
@@ -212,7 +204,7 @@ def read_labelled(
         raise DataError(f"label = {short_repr(label)}: only a .csv or .parquet has a column of labels; leave label out")
     if isinstance(data, tuple):
         x, labels = (as_array(part, name) for part, name in zip(data, "xy", strict=True))
-        samples = _fitting(stored_samples(x, metadata.input, "x"), metadata, "x")
+        samples = _fitting(stored_samples(x, metadata.input, "x"), metadata.input, "x")
         return _paired(samples, class_ids_of(labels, classes, "y"), "x and y")
     if data.is_dir():
         return _folder(data, metadata, note)
@@ -256,30 +248,21 @@ def class_ids_of(labels: np.ndarray, classes: Sequence[str], origin: str) -> Ten
 
 
 def _folder(folder: Path, metadata: ExportMetadata, note: Callable[[str], None]) -> tuple[Tensor, Tensor]:
+    def note_without_sizes(unusual: SampleNote) -> None:  # the training pictures were resized as well
+        if unusual.kind != "resized":
+            note(unusual.text)
+
     parts, labels = list[Tensor](), list[str]()
     for class_folder in sorted(path for path in folder.iterdir() if path.is_dir() and not path.name.startswith(".")):
         files = sorted(path for path in class_folder.iterdir() if not path.name.startswith("."))
         if files:
             class_ids_of(np.array([class_folder.name]), metadata.classes, str(folder))
-            _, samples = read_samples(files, metadata.input, _except_for_sizes(note))
+            _, samples = read_samples(files, metadata.input, note_without_sizes)
             parts.append(samples)
             labels += [class_folder.name] * len(samples)
     if not parts:
         raise DataError(f"{folder}: no folder of files for a class; need {folder.name}/CLASS/FILE")
     return torch.cat(parts), class_ids_of(np.array(labels), metadata.classes, str(folder))
-
-
-def _except_for_sizes(note: Callable[[str], None]) -> Callable[[SampleNote], None]:
-    """Return a function that drops notes on resized pictures, because the training pictures were resized as well."""
-    return lambda unusual: None if unusual.kind == "resized" else note(unusual.text)
-
-
-def _fitting(samples: Tensor, metadata: ExportMetadata, origin: str) -> Tensor:
-    if tuple(samples.shape[1:]) != metadata.input.shape:
-        raise DataError(
-            f"{origin}: samples of shape {tuple(samples.shape[1:])}; the model takes {metadata.input.shape}"
-        )
-    return samples.float() if metadata.input.ids is None else samples
 
 
 def _paired(samples: Tensor, labels: Tensor, origin: str) -> tuple[Tensor, Tensor]:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from operator import index
 from pathlib import Path
-from typing import Any, Protocol, get_args, runtime_checkable
+from typing import Any, get_args
 
 import torch
 from safetensors.torch import save as safetensors_bytes
@@ -17,7 +17,6 @@ from fedloom.core.errors import CheckpointError, ConfigError, RunFolderError, sh
 from fedloom.core.files import expand_home
 from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, RecordError, get_tree
-from fedloom.core.text import Criterion
 from fedloom.core.trees import Tree
 from fedloom.data import Dataset, Scenario
 from fedloom.engine import PASS_BATCH
@@ -27,7 +26,7 @@ from fedloom.methods.contract.phases import Predictor, Train
 from fedloom.nets.loaded_net import group_of
 from fedloom.nets.net import Role
 from fedloom.nets.user_model import ModelSource
-from fedloom.runs.client_models import KeptRound, kept_rounds, load_kept_round
+from fedloom.runs.client_models import kept_rounds, load_kept_round
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.export import modules as metadata_file
 from fedloom.runs.export.graphs import graph_bytes
@@ -36,7 +35,7 @@ from fedloom.runs.export.run_at_checkpoint import Memory, RunAtCheckpoint
 from fedloom.runs.storage import checkpoint as checkpoints
 from fedloom.runs.storage.checkpoint import Checkpoint
 from fedloom.runs.storage.log import RoundSelection, Row, best_val, curve
-from fedloom.runs.storage.run_data import known_direction, shown_criterion
+from fedloom.runs.storage.run_data import RunData, known_direction, shown_criterion
 from fedloom.runs.storage.run_folder import RunFolder
 
 Note = Callable[[str], None]
@@ -113,22 +112,6 @@ class Trained:
             )
 
 
-@runtime_checkable
-class FinishedRun(Protocol):
-    """The parts of a `Result` from which its model is made."""
-
-    @property
-    def rows(self) -> Sequence[Row]: ...
-    @property
-    def config(self) -> Mapping[str, Any]: ...
-    @property
-    def scenario(self) -> Mapping[str, Any]: ...
-    @property
-    def folder(self) -> Path | None: ...
-    @property
-    def memory(self) -> Memory | None: ...
-
-
 def load(
     path: Path | str,
     client: int | None = None,
@@ -201,27 +184,25 @@ def read(
         return Trained(*RunAtCheckpoint(memory, checkpoint, folder.read_scenario()).model(client, at))
 
 
-def of_result(result: FinishedRun, client: int | None = None, at: RoundSelection = "last") -> Trained:
-    """Return a model as `read` does, from a result of this process.
+def of_result(result: RunData, client: int | None = None, at: RoundSelection = "last") -> Trained:
+    """Return a model as `read` does, from the result of a finished run, with a folder or weights in memory.
 
     Args:
-        result: the result of a run, with a folder or weights in memory.
+        result: the result.
         client: number of the client whose personal model is loaded; None for the server's.
         at: "last" or "best_val", the selected round.
 
     Raises `ConfigError` for a client or a round that the run does not have.
     """
     memory = result.memory or Memory(config_of(result.config, None))
+    checkpoint: Checkpoint | None
     if result.folder is not None:
         checkpoint = _in_folder(memory.config, RunFolder(result.folder), at, _warn)
     else:
-        kept_checkpoint = memory.weights.get(_round(result.rows, at, memory.config, {}))
-        if kept_checkpoint is None:
-            raise ConfigError(
-                f"at = '{at}': this run kept no weights of that round; "
-                + ("give it evaluation.select=best_val" if at == "best_val" else "give it a folder (out=...)")
-            )
-        checkpoint = kept_checkpoint
+        checkpoint = memory.weights.get(_round(result.rows, at, memory.config, {}))
+        if checkpoint is None:
+            advice = "evaluation.select=best_val" if at == "best_val" else "a folder (out=...)"
+            raise ConfigError(f"at = '{at}': this run kept no weights of that round; give it {advice}")
     with reproducible_settings():
         return Trained(*RunAtCheckpoint(memory, checkpoint, result.scenario).model(client, at))
 
@@ -235,22 +216,17 @@ def _round(rows: Sequence[Row], at: RoundSelection, config: RunConfig, numbers: 
         raise RunFolderError("metrics.jsonl: missing or empty, and the run is finished; run again with --fresh")
     if at == "last":
         return rows[-1]["round"]
-    criterion = _criterion(rows, config, numbers)
+    criterion, name = None, config.evaluation.select_by
+    if name not in METRICS and (numbers.get("select") == "best_val" or known_direction(numbers, name) is not None):
+        # the metric may come from a script that this process has not run
+        criterion = shown_criterion(rows, numbers, name, config.evaluation.last_k)
+    criterion = criterion or config.evaluation.criterion()
     best = best_val(rows, criterion)
     if best is None and curve(rows, criterion.name, "val")[0]:
         raise ConfigError(f"at = 'best_val': {criterion.name} on validation data is NaN in every round; take last")
     if best is None:
         raise ConfigError("at = 'best_val': this run has no validation data; take last, or set scenario.val above 0")
     return best[0]
-
-
-def _criterion(rows: Sequence[Row], config: RunConfig, numbers: Mapping[str, Any]) -> Criterion:
-    """Return the criterion that selected a round. Its metric may come from a script that this process has not run."""
-    evaluation, name = config.evaluation, config.evaluation.select_by
-    is_shown = numbers.get("select") == "best_val" or known_direction(numbers, name) is not None
-    if name in METRICS or not is_shown:
-        return evaluation.criterion()
-    return shown_criterion(rows, numbers, name, evaluation.last_k)
 
 
 def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: Note) -> Checkpoint:
@@ -275,25 +251,17 @@ def _in_folder(config: RunConfig, folder: RunFolder, at: RoundSelection, note: N
 class RoundModels:
     """The models of a round whose number `checkpoint.keep_clients` names, as plain modules in evaluation mode.
 
-    Args:
-        result: a finished run with a folder.
-        round_: number of the round.
-
-    Attributes:
-        round: number of the round.
-        clients: ids of the clients whose uploads the server aggregated.
-        uploads: these uploads, by client id, which are read when they are asked for.
-        after: the server's state after the round.
-
-    Raises `ConfigError` for a round that was not kept or is no whole number, `CheckpointError` for damaged files.
+    `clients` are the ids of the clients whose uploads the server aggregated, `uploads` these uploads by client id, read
+    when they are asked for, and `after` the server's state after the `round`. Raises `ConfigError` for a round_ that
+    the result, a finished run with a folder, did not keep, and `CheckpointError` for damaged files.
     """
 
-    def __init__(self, result: FinishedRun, round_: int) -> None:
+    def __init__(self, result: RunData, round_: int) -> None:
         try:
             round_ = index(round_)
         except TypeError:
             raise ConfigError(f"round {round_!r}: need the number of a round, e.g. 1") from None
-        memory = result.memory or Memory(config_of(result.config, None))
+        self._memory = result.memory or Memory(config_of(result.config, None))
         folder = None if result.folder is None else RunFolder(result.folder).client_models
         kept = () if folder is None else kept_rounds(folder)
         if folder is None or round_ not in kept:
@@ -302,11 +270,10 @@ class RoundModels:
                 f"round {round_}: its client models are not kept ({known}); run with a folder and "
                 f"checkpoint.keep_clients=[{round_}]"
             )
-        self._memory, self._described = memory, result.scenario
-        self._kept: KeptRound = load_kept_round(folder, round_, memory.config.fingerprint())
+        self._described = result.scenario
+        self._kept = load_kept_round(folder, round_, self._memory.config.fingerprint())
         self.round, self.clients = round_, tuple(self._kept.uploads)
-        self.uploads: Mapping[int, Record] = self._kept.uploads
-        self.after: Record = self._kept.after
+        self.uploads, self.after = self._kept.uploads, self._kept.after
 
     def server(self) -> nn.Module:
         """Return the server's model after the round."""
@@ -322,20 +289,17 @@ class RoundModels:
         Raises `ConfigError` for a client that did not take part, and for methods whose uploads hold no model.
         """
         if client not in self.clients:
-            raise ConfigError(
-                f"client {client}: not aggregated in round {self.round}; its clients are "
-                f"{', '.join(map(str, self.clients))}"
-            )
+            clients = ", ".join(map(str, self.clients))
+            raise ConfigError(f"client {client}: not aggregated in round {self.round}; its clients are {clients}")
         opened = self._opened(self._kept.before, self.round)
-        method, group = opened.method, group_of(client, opened.setup.tasks)
-        net, blueprint = opened.setup.nets[group], opened.setup.blueprints[group]
+        method, setup, group = opened.method, opened.setup, group_of(client, opened.setup.tasks)
         if method.spec.nets:
             raise ConfigError(
                 f"{opened.config.method} trains several nets at a client: none of them is its model alone"
             )
         with reproducible_settings():
-            tree = self._client_tree(opened, client)
-            return module_of(net, Predictor(tree), blueprint, method)[0]
+            predictor = Predictor(self._client_tree(opened, client))
+            return module_of(setup.nets[group], predictor, setup.blueprints[group], method)[0]
 
     def _client_tree(self, opened: RunAtCheckpoint, client: int) -> Tree:
         method, task = opened.method, opened.setup.tasks[group_of(client, opened.setup.tasks)]
@@ -376,5 +340,4 @@ class RoundModels:
             return self._opened(server, round_).model(None, "last")[0]
 
     def _opened(self, server: Record, round_: int) -> RunAtCheckpoint:
-        described: Mapping[str, Any] = self._described
-        return RunAtCheckpoint(self._memory, Checkpoint(round_, server, {}), described)
+        return RunAtCheckpoint(self._memory, Checkpoint(round_, server, {}), self._described)
