@@ -18,8 +18,8 @@ from fedloom.runs import run as run_module
 from fedloom.runs.callbacks import Callback, CallbackMeasures
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.early_stopping import EarlyStopping
-from fedloom.runs.protocol_tests import system_row
 from fedloom.runs.run import run
+from fedloom.runs.storage.log import new_row
 from fedloom.runs.studies.plan import parse_study
 from fedloom.runs.studies.run_study import compare, run_study
 from fedloom.runs.studies.study_folder import StudyFolder
@@ -318,7 +318,7 @@ def collect(*callbacks: Callback, round_: int = 1, collected: CallbackMeasures |
     collected = collected or CallbackMeasures(callbacks)
     method = SimpleNamespace(figures=lambda *_: {"epsilon": 1.0}, name=lambda: "fedavg")
     federation: Any = SimpleNamespace(round=round_, method=method, server={}, server_context=lambda: None)
-    collected.rows(small(), federation, [system_row(round_, "participants", 4)])
+    collected.rows(small(), federation, [new_row(round_, "participants", 4)])
     return collected
 
 

@@ -15,7 +15,7 @@ from fedloom.core.trees import Tree
 from fedloom.engine import Federation
 from fedloom.evaluation import METRICS
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.storage.log import CALLBACK_SPLIT, LARGEST, Row
+from fedloom.runs.storage.log import CALLBACK_SPLIT, LARGEST, Row, new_row
 from fedloom.runs.storage.run_data import RunData
 
 Weights: TypeAlias = Callable[..., Tree]
@@ -133,10 +133,7 @@ class CallbackMeasures:
                 self._claim(name, callback, federation)
                 if name in loop_names:
                     raise _taken(callback, name, "the run")
-                number = _number(callback, name, value)
-                measured.append(
-                    Row(round=round_, client=None, split=CALLBACK_SPLIT, protocol=None, name=name, value=number)
-                )
+                measured.append(new_row(round_, name, _number(callback, name, value), CALLBACK_SPLIT))
         return measured
 
     def _claim(self, name: Any, callback: Callback, federation: Federation) -> None:
@@ -161,10 +158,8 @@ class CallbackMeasures:
 def check_reason(callback: Callback, reason: object) -> None:
     """Raise `ConfigError` if a reason to stop is a dict: measures are returned from `on_measure`."""
     if isinstance(reason, Mapping):
-        raise ConfigError(
-            f"callback {_name(callback)}: on_round returned a dict, which is no reason to stop; return measures from "
-            "on_measure"
-        )
+        why = "which is no reason to stop; return measures from on_measure"
+        raise ConfigError(f"callback {_name(callback)}: on_round returned a dict, {why}")
 
 
 def _number(callback: Callback, name: str, value: Any) -> float:

@@ -10,59 +10,46 @@ from fedloom.core.text import listed
 from fedloom.engine import Federation, RoundReport, Worker
 from fedloom.evaluation import Evaluator, FewShotEvaluator, FewShotScores, Scores
 from fedloom.evaluation.own_metrics import check_own_metrics
-from fedloom.evaluation.protocols import Majority, majority
+from fedloom.evaluation.protocols import Majority, majority, no_model_error
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Predictor
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.early_stopping import check_evaluation, not_above_majority
 from fedloom.runs.setup import Setup
-from fedloom.runs.storage.log import Row, of_protocol
-
-
-def system_row(round_: int, name: str, value: float) -> Row:
-    """Return the row that says that the run itself measured `value` for `name` in round `round_`."""
-    return Row(round=round_, client=None, split="system", protocol=None, name=name, value=value)
+from fedloom.runs.storage.log import Row, accuracies, new_row, of_protocol, value_at_selected_round
 
 
 def training_rows(report: RoundReport) -> list[Row]:
     """Return rows of a round's costs, the method's figures, its diagnostics, and the mean terms of its loss."""
-    round_, seconds = report.round, report.seconds
+    samples = {
+        "held": report.samples_by_group,
+        "closing": report.closing_samples_by_group,
+        "opening": report.opening_samples_by_group,
+    }
     values: dict[str, float] = {
         "bytes_up": report.bytes_up,
         "bytes_down": report.bytes_down,
         "participants": len(report.participants),
         "steps": report.steps,
         "samples": report.samples,
-        **{f"samples_held/{group}": samples for group, samples in report.samples_by_group.items()},
-        **{f"samples_closing/{group}": samples for group, samples in report.closing_samples_by_group.items()},
-        **{f"samples_opening/{group}": samples for group, samples in report.opening_samples_by_group.items()},
-        "seconds_train": seconds.train,
-        "seconds_aggregate": seconds.aggregate,
-        "seconds_move": seconds.move,
+        **{f"samples_{kind}/{group}": count for kind, groups in samples.items() for group, count in groups.items()},
+        "seconds_train": report.seconds.train,
+        "seconds_aggregate": report.seconds.aggregate,
+        "seconds_move": report.seconds.move,
         **report.figures,
     }
     values |= {f"degenerate/{f.code}": f.figure for f in report.diagnostics}
-    rows = [system_row(round_, name, value) for name, value in values.items()]
-    rows += [
-        Row(round=round_, client=None, split="train", protocol=None, name=name, value=value)
-        for name, value in report.terms.items()
-    ]
-    return rows
+    rows = [new_row(report.round, name, value) for name, value in values.items()]
+    return rows + [new_row(report.round, name, value, "train") for name, value in report.terms.items()]
 
 
 def score_rows(round_: int, scores: Scores | FewShotScores, protocol: str) -> list[Row]:
     """Return the rows of one test of `protocol` after round `round_`: the scores, then the values of each client."""
-    split = scores.split
-    rows = [
-        Row(round=round_, client=None, split=split, protocol=protocol, name=name, value=value)
-        for name, value in scores.values().items()
-    ]
-    rows += [
-        Row(round=round_, client=client, split=split, protocol=protocol, name=name, value=value)
+    rows = [new_row(round_, name, value, scores.split, protocol) for name, value in scores.values().items()]
+    return rows + [
+        new_row(round_, name, value, scores.split, protocol, client)
         for name, by_client in scores.client_values().items()
         for client, value in by_client.items()
     ]
-    return rows
 
 
 class ProtocolTests:
@@ -76,9 +63,7 @@ class ProtocolTests:
 
     def __init__(self, config: RunConfig, setup: Setup, worker: Worker, federation: Federation) -> None:
         self.config, self.federation, self.worker = config, federation, worker
-        self.evaluators: dict[str, Evaluator | FewShotEvaluator] = {
-            **setup.evaluators(config, worker, federation.scenario)
-        }
+        self.evaluators = {**setup.evaluators(config, worker, federation.scenario)}
         self.not_offered: dict[str, str] = {}
         self.details: dict[str, dict[str, dict[str, Any]]] = {}
         self.client_details: dict[str, dict[str, Mapping[str, list[int]]]] = {}
@@ -87,7 +72,7 @@ class ProtocolTests:
         if len(self.evaluators) > 1:
             self._leave_out_not_offered(offered_by_kind)
         for evaluator in self.evaluators.values():
-            check_evaluation(config, evaluator, offered_by_kind[evaluator.model_kind], federation.method)
+            self._check_evaluation(evaluator, offered_by_kind[evaluator.model_kind])
             if isinstance(evaluator, Evaluator):
                 check_own_metrics(config.evaluation.metrics, evaluator.example_states())
 
@@ -136,20 +121,60 @@ class ProtocolTests:
         scenario = self.federation.scenario
         return {protocol: majority(scenario, protocol.partition("/")[2]) for protocol in self.evaluators}
 
-    def not_above_majority(self, rows: Sequence[Row]) -> dict[str, list[Diagnostic]]:
-        """Return by protocol a diagnostic if the accuracy is not above that of the majority class."""
-        baselines, classes = self.baselines(), self.federation.scenario.test_set.classes
-        return {
-            protocol: not_above_majority(
-                self.config,
-                protocol,
-                of_protocol(rows, protocol),
-                self.details.get(protocol, {}),
-                baselines[protocol],
-                classes,
+    def not_above_majority(self, rows: Sequence[Row]) -> list[Diagnostic]:
+        """Return a diagnostic for each protocol in which the accuracy is not above that of the majority class."""
+        baselines = self.baselines()
+        return [
+            diagnostic
+            for protocol, baseline in baselines.items()
+            if baseline and (diagnostic := self._not_above(baseline, protocol, of_protocol(rows, protocol)))
+        ]
+
+    def _not_above(self, baseline: Majority, protocol: str, rows: Sequence[Row]) -> Diagnostic | None:
+        """Return a diagnostic if the accuracy is not above the baseline; it names classes that were never found."""
+        evaluation, details = self.config.evaluation, self.details.get(protocol, {})
+        accuracy = accuracies(rows, evaluation.last_k, evaluation.criterion())[evaluation.select]
+        kind, classes = protocol.partition("/")[0], self.federation.scenario.test_set.classes
+        to_beat = baseline.to_beat(kind)
+        if accuracy is None or not accuracy <= to_beat + 1e-9:
+            return None
+        own = kind == "personal" and to_beat == baseline.own
+        guess = (
+            "the most frequent class of each client" if own else f"the most frequent class, {classes[baseline.label]},"
+        )
+        text = f"accuracy {100 * accuracy:.1f} % is not above the {100 * to_beat:.1f} % that always predicting {guess} gives"
+        rule = evaluation.select, evaluation.last_k, evaluation.criterion()
+        balanced = value_at_selected_round(rows, "balanced_accuracy", *rule)
+        chance = details.get("balanced_accuracy", {}).get("chance")
+        if balanced is not None and chance is not None:
+            pooled = protocol == "global/global"  # the chance of a client's test depends on its classes
+            text += (
+                f" (balanced accuracy {balanced:.3f}{f', chance {chance:.3f}' if pooled else ', mean over clients'})"
             )
-            for protocol in self.evaluators
-        }
+        recall = details.get("recall", {}).get("by_class", [])
+        if missed := [name for name, value in zip(classes, recall, strict=False) if value == 0]:
+            named = ", ".join(missed[:5]) + (", ..." if len(missed) > 5 else "")
+            text += f"; no test sample of {len(missed)} of {len(recall)} classes is found ({named})"
+        code = "not_above_majority"
+        if evaluation.protocols:
+            code, text = f"{code}/{protocol}", f"{protocol}: {text}"
+        return Diagnostic(code, text[:2000], accuracy - to_beat)
+
+    def _check_evaluation(self, evaluator: Evaluator | FewShotEvaluator, offered: dict[str, Predictor]) -> None:
+        """Raise `ConfigError` for a model that is not offered, and for a selection without validation data."""
+        config, method = self.config, self.federation.method
+        if isinstance(evaluator, Evaluator) and evaluator.model_kind not in offered:
+            raise no_model_error(method.name(), f"{evaluator.model_kind}/{evaluator.data_kind}")
+        evaluator.check(offered)
+        val_key, select = config.scenario.val_key, config.evaluation.select
+        if select == "best_val" and "val" not in evaluator.splits:
+            raise ConfigError(f"evaluation.select = 'best_val': there is no validation data; set {val_key} above 0")
+        if isinstance(evaluator, Evaluator) and select in ("best_val", "best_test"):
+            evaluator.check_selects(config.evaluation.select_by, "val" if select == "best_val" else "test")
+        if config.early_stopping is not None and "val" not in evaluator.splits:
+            raise ConfigError(f"early_stopping: there is no validation data; set {val_key} above 0, or leave it out")
+        if config.early_stopping is not None and method.closing() is not None:
+            raise ConfigError(f"early_stopping: {config.method} trains once more after its last round; leave it out")
 
     def _leave_out_not_offered(self, offered_by_kind: Mapping[str, Mapping[str, Predictor]]) -> None:
         """Leave out protocols whose model the method lacks, and predictors that another protocol tests."""
@@ -192,7 +217,7 @@ class ProtocolTests:
             self.details[protocol] = scores.details()
             self.client_details[protocol] = {str(client): of for client, of in scores.client_details.items()}
         rows = score_rows(round_, scores, protocol)
-        return [*rows, system_row(round_, "samples_adapted", adapted)] if adapted else rows
+        return [*rows, new_row(round_, "samples_adapted", adapted)] if adapted else rows
 
     def _predictors(self, kind: str, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
         """The server's predictors, or those of all clients one by one, sampled or not."""

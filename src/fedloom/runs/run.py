@@ -11,26 +11,28 @@ from typing import Any, Generic, Literal, TypeAlias, TypeVar
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.process_settings import reproducible_settings
+from fedloom.core.text import listed
 from fedloom.data import Scenario, describe_input, describe_scenario
 from fedloom.engine import Engine, Federation, Serial, Worker
 from fedloom.engine.choose import choose_engine
 from fedloom.engine.states import ClientStates
+from fedloom.evaluation.own_metrics import own_sources
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.runs.callbacks import Callback, CallbackMeasures, check_reason, copy_weights
 from fedloom.runs.client_models import client_model_keeper
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.drift.observer import RunDrift
-from fedloom.runs.early_stopping import EarlyStopping, note_metrics_by_name
+from fedloom.runs.early_stopping import EarlyStopping
 from fedloom.runs.export.run_at_checkpoint import Memory
 from fedloom.runs.newcomers import SPLIT, NewcomerTests, newcomer_notes
-from fedloom.runs.protocol_tests import ProtocolTests, system_row, training_rows
+from fedloom.runs.protocol_tests import ProtocolTests, training_rows
 from fedloom.runs.setup import Setup, bfloat16_advice
 from fedloom.runs.storage import checkpoint as checkpoint_store
 from fedloom.runs.storage import data_record
 from fedloom.runs.storage.checkpoint import Checkpoint, report_misfits, restore
 from fedloom.runs.storage.data_record import data_record_of, describe_environment, refuse_other_data
 from fedloom.runs.storage.folders import explain_shortage
-from fedloom.runs.storage.log import START, Row, best_val
+from fedloom.runs.storage.log import START, Row, best_val, new_row
 from fedloom.runs.storage.run_data import RunData, write_client_details
 from fedloom.runs.storage.run_folder import RunFolder
 from fedloom.runs.storage.schemas import difference
@@ -67,57 +69,61 @@ def run(
     Raises `ConfigError`, `DataError`, `RunFolderError` and `CheckpointError` before any training, `ClientError` if a
     client fails.
     """
+    watchers = callbacks, engine_factory, result_type
     if out is None:
         with reproducible_settings():
-            return _Run(config, scenario, None, callbacks, engine_factory, result_type).execute(None)
-    folder = RunFolder(out)
+            return _Run(config, scenario, None, *watchers).execute(None)
+    folder, fresh = RunFolder(out), existing == "fresh"
     folder.open()
     try:
         with explain_shortage(out), reproducible_settings():
-            return _in_folder(config, scenario, folder, existing, callbacks, engine_factory, result_type)
+            stored = None if fresh else folder.read_config()
+            finished = None if stored is None else _finished(config, folder, stored, existing, result_type)
+            if finished is not None:
+                _note_metrics_by_name(config, callbacks)
+                return dataclasses.replace(finished, memory=Memory(config, scenario))
+            folder.check_files()
+            running, start = _Run(config, scenario, folder, *watchers), None
+            if fresh:
+                folder.clear()  # once nothing speaks against the new run
+            else:
+                start = checkpoint_store.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
+                refuse_other_data(folder, running.data)
+            if stored is None:
+                folder.write_config(config.resolved())
+            folder.write_json("scenario.json", running.scenario_record())
+            folder.write_json("env.json", describe_environment())
+            return running.execute(start)
     finally:
         folder.close()
 
 
-def _in_folder(
-    config: RunConfig,
-    scenario: Scenario | None,
-    folder: RunFolder,
-    existing: Existing,
-    callbacks: Sequence[Callback],
-    engine_factory: EngineFactory | None,
-    result_type: type[R],
-) -> R:
-    resolved, fresh = config.resolved(), existing == "fresh"
-    stored = None if fresh else folder.read_config()
-    if stored is not None:
-        if differences := difference(stored, resolved):
-            raise RunFolderError(
-                f"{folder.path} holds a run of another config ({differences}); choose another folder with --out, or "
-                "delete this one and run again"
-            )
-        finished = result_type.read(folder.path)
-        if finished is not None:
-            note_metrics_by_name(config, callbacks)
-            return dataclasses.replace(finished, memory=Memory(config, scenario))
-        if existing == "refuse":
-            raise RunFolderError(
-                f"{folder.path} holds an unfinished run of this config; continue with --resume, or start again with "
-                "--fresh"
-            )
-    folder.check_files()
-    running = _Run(config, scenario, folder, callbacks, engine_factory, result_type)
-    start = None
-    if fresh:
-        folder.clear()  # once nothing speaks against the new run
-    else:
-        start = checkpoint_store.load_latest(folder.checkpoints, config.fingerprint(), running.note, folder.log)
-        refuse_other_data(folder, running.data)
-    if stored is None:
-        folder.write_config(resolved)
-    folder.write_json("scenario.json", running.scenario_record())
-    folder.write_json("env.json", describe_environment())
-    return running.execute(start)
+def _finished(
+    config: RunConfig, folder: RunFolder, stored: dict[str, Any], existing: Existing, result_type: type[R]
+) -> R | None:
+    """Return the finished run in a folder. Raises `RunFolderError` for another run than the one to be continued."""
+    if differences := difference(stored, config.resolved()):
+        raise RunFolderError(
+            f"{folder.path} holds a run of another config ({differences}); choose another folder with --out, or "
+            "delete this one and run again"
+        )
+    finished = result_type.read(folder.path)
+    if finished is None and existing == "refuse":
+        raise RunFolderError(
+            f"{folder.path} holds an unfinished run of this config; continue with --resume, or start again with --fresh"
+        )
+    return finished
+
+
+def _note_metrics_by_name(config: RunConfig, callbacks: Sequence[Callback]) -> None:
+    """Say which metrics a finished run, which is returned as it is, may have had in another definition."""
+    if names := list(own_sources(config.evaluation.metrics)):
+        text = (
+            f"this run has finished, and is returned as it is: a config knows {listed(names)} by name alone, so if you "
+            "have changed the code, train again with --fresh"
+        )
+        for callback in callbacks:
+            callback.on_note(config, text)
 
 
 class _Run(Generic[R]):
@@ -274,11 +280,8 @@ class _Run(Generic[R]):
         if round_ == self.config.rounds:
             rows += self._last_newcomer_rows(rows)
         ended = time.perf_counter()
-        rows += [
-            system_row(round_, "seconds_evaluate", ended - trained),
-            system_row(round_, "seconds_total", ended - began),
-        ]
-        return rows
+        rows.append(new_row(round_, "seconds_evaluate", ended - trained))
+        return [*rows, new_row(round_, "seconds_total", ended - began)]
 
     def _last_newcomer_rows(self, rows: list[Row]) -> list[Row]:
         """Return the rows of the tests on newcomers. If one fails, the rows so far and the trained state are kept."""
@@ -298,8 +301,7 @@ class _Run(Generic[R]):
         """Return whether `rows` have the best validation value so far, which selects the round; remember it."""
         criterion = self.config.evaluation.criterion()
         best = best_val(rows, criterion) if self.config.evaluation.select == "best_val" else None
-        sign = criterion.sign
-        if best is None or (self.best is not None and sign * best[1] <= sign * self.best[1]):
+        if best is None or (self.best is not None and criterion.sign * (best[1] - self.best[1]) <= 0):
             return False
         self.best = best
         return True
@@ -346,7 +348,7 @@ class _Run(Generic[R]):
         )
         federation.states.changed.clear()
         self.checkpoint_round = federation.round
-        return system_row(federation.round, "seconds_checkpoint", time.perf_counter() - began)
+        return new_row(federation.round, "seconds_checkpoint", time.perf_counter() - began)
 
     def _finish(self) -> R:
         config, last = self.config, self.federation.round
@@ -354,8 +356,7 @@ class _Run(Generic[R]):
         self._store_rows(self._newcomer_rows(last))  # none if they are there: only a run whose tests failed lacks them
         if self.tests.lacks_details:
             self.tests.rows(last)  # the run ended before its summary was written
-        at_majority = self.tests.not_above_majority(self.rows)
-        self._note_once([diagnostic for diagnostics in at_majority.values() for diagnostic in diagnostics])
+        self._note_once(self.tests.not_above_majority(self.rows))
         numbers = summarise(config, self.federation, self.worker, self.rows, self.tests, zero_shot_note) | {
             "stopped": {"round": last, "reason": self.stop_reason} if last < config.rounds else None,
             "degenerate": degenerate(self.rows, self.diagnostics),

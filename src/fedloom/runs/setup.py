@@ -6,6 +6,7 @@ import logging
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import Any
 
 import torch
 
@@ -45,19 +46,10 @@ class Setup:
         for blueprint, net in zip(blueprints, nets, strict=True):
             if is_foreign(net):
                 check_entries(net, blueprint.model)
+        facts: dict[str, Any] = {"clients": clients, "num_classes": num_classes, "streams": streams}
+        facts |= {key: getattr(config, key) for key in ("rounds", "local_epochs", "optimizer", "batch_size")}
         tasks = [
-            Task.of(
-                net,
-                clients=clients,
-                num_classes=num_classes,
-                rounds=config.rounds,
-                local_epochs=config.local_epochs,
-                streams=streams,
-                optimizer=config.optimizer,
-                batch_size=config.batch_size,
-                group=group,
-                blueprint=blueprint,
-            )
+            Task.of(net, group=group, blueprint=blueprint, **facts)
             for group, (blueprint, net) in enumerate(zip(blueprints, nets, strict=True))
         ]
         return Setup(method, streams, blueprints, nets, tasks)
@@ -65,21 +57,18 @@ class Setup:
     def diagnostics(self, config: RunConfig, data: Dataset) -> list[Diagnostic]:
         """Find settings that are seldom intended. Raises `ConfigError` for a net that cannot train."""
         x = data.gather(torch.arange(min(2, len(data))))
-        by_code = {
+        by_code: dict[str, tuple[str, str]] = {
             diagnostic.code: diagnostic
             for blueprint, net in zip(self.blueprints, self.nets, strict=True)
             for diagnostic in check_trains(net, x, data.num_classes, config.batch_size, blueprint.model)
         }
-        diagnostics = [Diagnostic(code, text, 1.0) for code, text in by_code.values()]
-        protocols = config.evaluation.tested_protocols
+        protocols, name = config.evaluation.tested_protocols, self.method.name()
         tests_global = all(protocol.startswith("global") for protocol in protocols)
         if tests_global and set(self.method.wrappers) & set(TUNING_WORDS):
-            text = (
-                f"evaluation.protocol = '{', '.join(protocols)}' tests the global model, which {self.method.name()} "
-                "does not tune; take personal/local"
-            )
-            diagnostics.append(Diagnostic("untested_tuning", text, 1.0))
-        return diagnostics
+            tested = f"evaluation.protocol = '{', '.join(protocols)}' tests the global model"
+            text = f"{tested}, which {name} does not tune; take personal/local"
+            by_code["untested_tuning"] = "untested_tuning", text
+        return [Diagnostic(code, text, 1.0) for code, text in by_code.values()]
 
     def worker(self, config: RunConfig, data: Dataset) -> Worker:
         """Build the worker of the clients. Raises `ConfigError` for a net that does not classify `data`."""

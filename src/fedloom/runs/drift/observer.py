@@ -28,8 +28,7 @@ from fedloom.runs.drift.updates import (
     server_figures,
     update_figures,
 )
-from fedloom.runs.protocol_tests import system_row
-from fedloom.runs.storage.log import DriftLog, DriftRound, DriftValue, Row
+from fedloom.runs.storage.log import DriftLog, DriftRound, DriftValue, Row, new_row
 from fedloom.runs.storage.run_folder import RunFolder
 
 
@@ -255,4 +254,4 @@ class RunDrift:
         self._rounds.append(latest)
         if self._log is not None:
             self._log.append(latest)
-        return [system_row(round_, "seconds_drift", self._observer.seconds)]
+        return [new_row(round_, "seconds_drift", self._observer.seconds)]

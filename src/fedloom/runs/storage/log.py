@@ -32,6 +32,13 @@ class Row(TypedDict):
     value: float
 
 
+def new_row(
+    round_: int, name: str, value: float, split: str = "system", protocol: str | None = None, client: int | None = None
+) -> Row:
+    """Return the row of a measure: its round_, name and value, the split, the protocol of a test, and the client."""
+    return Row(round=round_, client=client, split=split, protocol=protocol, name=name, value=value)
+
+
 CALLBACK_SPLIT = "callback"  # of the rows that hold measures of callbacks
 LARGEST = 1e300  # of a value: sums of such values are still finite
 _KEYS = Row.__annotations__.keys()
