@@ -139,18 +139,16 @@ class ProtocolTests:
         if accuracy is None or not accuracy <= to_beat + 1e-9:
             return None
         own = kind == "personal" and to_beat == baseline.own
-        guess = (
-            "the most frequent class of each client" if own else f"the most frequent class, {classes[baseline.label]},"
-        )
-        text = f"accuracy {100 * accuracy:.1f} % is not above the {100 * to_beat:.1f} % that always predicting {guess} gives"
+        guess = "the most frequent class" + (" of each client" if own else f", {classes[baseline.label]},")
+        text = f"accuracy {100 * accuracy:.1f} % is not above the {100 * to_beat:.1f} % that always "
+        text += f"predicting {guess} gives"
         rule = evaluation.select, evaluation.last_k, evaluation.criterion()
         balanced = value_at_selected_round(rows, "balanced_accuracy", *rule)
         chance = details.get("balanced_accuracy", {}).get("chance")
         if balanced is not None and chance is not None:
             pooled = protocol == "global/global"  # the chance of a client's test depends on its classes
-            text += (
-                f" (balanced accuracy {balanced:.3f}{f', chance {chance:.3f}' if pooled else ', mean over clients'})"
-            )
+            means = f"chance {chance:.3f}" if pooled else "mean over clients"
+            text += f" (balanced accuracy {balanced:.3f}, {means})"
         recall = details.get("recall", {}).get("by_class", [])
         if missed := [name for name, value in zip(classes, recall, strict=False) if value == 0]:
             named = ", ".join(missed[:5]) + (", ..." if len(missed) > 5 else "")
