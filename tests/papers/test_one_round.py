@@ -19,9 +19,10 @@ from fedloom.data import Dataset
 from fedloom.data.sources.source import Splits
 from fedloom.papers.measurements import accuracy
 from fedloom.papers.recipe import Recipe, recipes
+from fedloom.runs.config.kinds import overlaid
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.run import run
-from fedloom.runs.studies.plan import Cell, overlaid
+from fedloom.runs.studies.plan import Cell
 from paper_shapes import Shape, shape_of
 
 RUN = [recipe for recipe in recipes().values() if recipe.table.why_not_run is None]

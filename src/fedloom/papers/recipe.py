@@ -16,10 +16,11 @@ from pydantic import Field
 from fedloom.core.errors import ConfigError, DataError, short_repr, suggest_name
 from fedloom.core.safe_yaml import parse_yaml
 from fedloom.methods import METHODS
+from fedloom.runs.config.kinds import overlaid
 from fedloom.runs.config.run_config import load
 from fedloom.runs.config.sections import Section
 from fedloom.runs.storage.schemas import changes_numbers
-from fedloom.runs.studies.plan import Cell, StudyPlan, overlaid, parse_study
+from fedloom.runs.studies.plan import Cell, StudyPlan, parse_study
 from fedloom.runs.studies.search_space import OF_STUDIES
 
 _DOMAIN = re.compile(r";?(?:domain)=([^;]+)")

@@ -14,15 +14,15 @@ from pathlib import Path
 
 from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError, ConfigError
-from fedloom.core.files import json_digest, json_text, parse_json, read_file, write_atomic
-from fedloom.core.records import Record, RecordError, from_bytes, to_bytes, wire_size
+from fedloom.core.files import json_digest, read_file, write_atomic
+from fedloom.core.records import Record, from_bytes, to_bytes, wire_size
 from fedloom.core.text import bytes_text, listed
 from fedloom.engine import Federation
 from fedloom.engine.round_report import ObservedRound, RoundObserver
 from fedloom.methods import Method
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.storage import state_archive
-from fedloom.runs.storage.folders import file_digest, finished_folders, round_folder, round_of, written_whole
+from fedloom.runs.storage import folders, state_archive
+from fedloom.runs.storage.checkpoint import DAMAGE
 
 _FORMAT, _MIB = 1, 1 << 20
 _SERVER_STATES, _BY_CLIENT = ("before", "after"), ("uploads", "states")
@@ -43,7 +43,7 @@ class KeptRound:
 def save_kept_round(folder: Path, kept: KeptRound, fingerprint: str) -> int:
     """Write the round `kept` of a run with this fingerprint, whole or not at all, and return the bytes that it
     takes."""
-    with written_whole(round_folder(folder, kept.round)) as partial:
+    with folders.written_whole(folders.round_folder(folder, kept.round)) as partial:
         digests = {}
         for name in _SERVER_STATES:
             content = to_bytes(getattr(kept, name))
@@ -53,9 +53,9 @@ def save_kept_round(folder: Path, kept: KeptRound, fingerprint: str) -> int:
             (partial / name).mkdir()
             records: Mapping[int, Record] = getattr(kept, name)
             state_archive.write(partial / name, kept.round, records, changed=records, previous=None)
-            digests[name] = file_digest(partial / name / state_archive.INDEX)
+            digests[name] = folders.file_digest(partial / name / state_archive.INDEX)
         meta = {"format": _FORMAT, "version": __version__, "fingerprint": fingerprint, "round": kept.round, **digests}
-        write_atomic(partial / "meta.json", json_text(meta | {"meta": json_digest(meta)}, indent=1, sort_keys=True))
+        folders.write_meta(partial, meta)
         return _bytes_in(partial)
 
 
@@ -65,7 +65,7 @@ def _bytes_in(path: Path) -> int:
 
 def kept_rounds(folder: Path) -> tuple[int, ...]:
     """The rounds whose client models are kept, ascending."""
-    return tuple(map(round_of, finished_folders(folder)))
+    return tuple(map(folders.round_of, folders.finished_folders(folder)))
 
 
 def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
@@ -73,11 +73,9 @@ def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
 
     Raises `CheckpointError` if they are damaged, or of another config (`fingerprint`), format or version.
     """
-    path = round_folder(folder, round_)
+    path = folders.round_folder(folder, round_)
     try:
-        meta = parse_json(read_file(path / "meta.json"))
-        if not isinstance(meta, dict):
-            raise ValueError("meta.json holds no object")
+        meta = folders.read_meta(path)
         if (meta["format"], meta["version"], meta["fingerprint"]) != (_FORMAT, __version__, fingerprint):
             raise CheckpointError(
                 f"{path}: written by fedloom {meta['version']} for config {meta['fingerprint']}, this is fedloom "
@@ -93,11 +91,11 @@ def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
             server[name] = from_bytes(content)
         records: dict[str, state_archive.ArchivedStates] = {}
         for name in _BY_CLIENT:
-            if file_digest(path / name / state_archive.INDEX) != meta[name]:
+            if folders.file_digest(path / name / state_archive.INDEX) != meta[name]:
                 raise ValueError(f"{name}/{state_archive.INDEX} does not match its checksum")
             records[name] = state_archive.ArchivedStates(path / name, state_archive.read_index(path / name))
             records[name].verify()
-    except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
     return KeptRound(round_, server["before"], server["after"], records["uploads"], records["states"])
 
@@ -116,10 +114,6 @@ class ClientModelKeeper:
         self._limit, self._bytes = config.checkpoint.keep_clients_mib * _MIB, 0
         self._inner: RoundObserver | None = federation.observer
         self._observed: ObservedRound | None = None
-        self._refuse_too_many(federation)
-        federation.observer = self
-
-    def _refuse_too_many(self, federation: Federation) -> None:
         models = max(wire_size({"model": task.init}) for task in federation.tasks)
         expected = len(self._rounds) * (federation.clients_per_round + 2) * models
         if expected > self._limit:
@@ -128,11 +122,12 @@ class ClientModelKeeper:
                 f"about {bytes_text(expected)}, above checkpoint.keep_clients_mib = {self._limit // _MIB}; name fewer "
                 "rounds, or raise it"
             )
+        federation.observer = self
 
     def resume(self, last: int) -> None:
         """Add up the bytes of the rounds already kept, and report named rounds that were missed."""
         kept = [round_ for round_ in kept_rounds(self._folder) if round_ <= last]  # later ones are written again
-        self._bytes = sum(_bytes_in(round_folder(self._folder, round_)) for round_ in kept)
+        self._bytes = sum(_bytes_in(folders.round_folder(self._folder, round_)) for round_ in kept)
         missing = sorted(self._rounds.intersection(range(1, last + 1)).difference(kept))
         if missing:
             rounds = f"round {missing[0]}, which is" if len(missing) == 1 else f"rounds {listed(missing)}, which are"
@@ -154,13 +149,8 @@ class ClientModelKeeper:
         if observed is None:
             return 0.0
         began, round_, states = time.perf_counter(), observed.ctx.round, self._federation.states
-        kept = KeptRound(
-            round_,
-            observed.before,
-            observed.after,
-            observed.uploads,
-            {client: states[client] for client in observed.uploads if client in states},
-        )
+        of_participants = {client: states[client] for client in observed.uploads if client in states}
+        kept = KeptRound(round_, observed.before, observed.after, observed.uploads, of_participants)
         size = sum(map(wire_size, [kept.before, kept.after, *kept.uploads.values(), *kept.states.values()]))
         if self._bytes + size > self._limit:
             self._note(

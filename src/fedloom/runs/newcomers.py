@@ -37,8 +37,7 @@ from fedloom.runs.config.sections import EvaluationConfig, NewcomersConfig
 from fedloom.runs.protocol_tests import score_rows
 from fedloom.runs.storage.log import Row
 
-ZERO_SHOT = "zero-shot"
-_LOCAL = "local"
+ZERO_SHOT, _LOCAL = "zero-shot", "local"
 Shots = int | Literal["all"]
 
 
@@ -73,9 +72,8 @@ class NewcomerService:
         on_device = replace(
             newcomers, train_set=worker.data, test_set=newcomers.test_set.to(worker.device), attack=None, bad=()
         )
-        reference = worker.evaluator_for(None)
-        metrics, mib = evaluation.metrics, evaluation.scores_mib
-        self.evaluator = Evaluator(on_device, "global/local", batch=reference.batch, metrics=metrics, scores_mib=mib)
+        batch, metrics, mib = worker.evaluator_for(None).batch, evaluation.metrics, evaluation.scores_mib
+        self.evaluator = Evaluator(on_device, "global/local", batch=batch, metrics=metrics, scores_mib=mib)
         task = tasks[0]
         self._estimates_statistics = bool(method.private_names(task) & task.names(frozenset({Role.BN_STAT})))
 
@@ -138,11 +136,13 @@ class NewcomerService:
         predictors = self.method.predictors(server.state, None, ctx)
         predictors |= self.method.predictors(server.state, state, ctx)
         own = predictors.get("personal")
-        is_initial = self._initial_part() is not None or (own is not None and _are_first_weights(own.tree, newcomer))
-        kinds = ("global", "personal") if is_initial else ("personal", "global")
-        for kind in kinds:
-            if kind in predictors:
-                return predictors[kind]
+        part = initial_part(self.method, self.tasks[0])
+        is_initial = part is not None or (own is not None and _are_first_weights(own.tree, newcomer))
+        predictor = (
+            predictors.get("global", own) if is_initial else predictors.get("personal", predictors.get("global"))
+        )
+        if predictor is not None:
+            return predictor
         raise ConfigError(
             f"scenario.held_out: {self.method.name()} has no model for a client that never trained; leave "
             "held_out out, or take another method"
@@ -155,7 +155,7 @@ class NewcomerService:
         A part may be the initial one, at chance, unless a global model takes its place. Statistics of batch norm that
         stay with the clients are the newcomer's.
         """
-        part, ctx = self._initial_part(), self._server_context(server, self.newcomer(0))
+        part, ctx = initial_part(self.method, self.tasks[0]), self._server_context(server, self.newcomer(0))
         if part is not None and "global" not in self.method.predictors(server.state, None, ctx):
             return f"its {part} is the initial one"
         return "batch norm has the statistics of the newcomer's own samples" if self._estimates_statistics else None
@@ -186,14 +186,10 @@ class NewcomerService:
             self.worker.tune(loaded_net, predictor, ctx, support, phases)
             return self.evaluator.states(loaded_net, predictor, newcomer.index, "test")
 
-    def _initial_part(self) -> str | None:
-        return initial_part(self.method, self.tasks[0])
-
     def _tunes(self, server: TrainedServer) -> list[Literal["all", "head", "lp_ft", "own"]]:
         """The ways of tuning, without the method's client round if the method has no personal model."""
-        if "own" not in self.config.tunes or self.has_personal_model(server, self.newcomer(0)):
-            return list(self.config.tunes)
-        return [tuned for tuned in self.config.tunes if tuned != "own"]
+        personal = "own" in self.config.tunes and self.has_personal_model(server, self.newcomer(0))
+        return [tuned for tuned in self.config.tunes if personal or tuned != "own"]
 
     def _name(self, shots: Shots, tuned: str) -> str:
         return f"{shots}-shot/{tuned}" if tuned == "own" else f"{shots}-shot/{tuned}/{self.config.epochs}"
@@ -260,10 +256,8 @@ def newcomer_notes(config: RunConfig, scenario: Scenario, tests: NewcomerTests |
     if scenario.newcomers is None and newcomers != NewcomersConfig():
         return ["evaluation.newcomers has no effect: no client is held out; set scenario.held_out, e.g. {share: 0.2}"]
     if tests is not None and "own" in newcomers.tunes and not tests.has_personal_models:
-        method = tests.federation.method.name()
-        return [
-            f"{method} has no personal model, so newcomers are not tested after the method's client round (tunes: own)"
-        ]
+        why = f"{tests.federation.method.name()} has no personal model"
+        return [f"{why}, so newcomers are not tested after the method's client round (tunes: own)"]
     return [] if tests is None else tests.notes_on_shots()
 
 
@@ -281,9 +275,19 @@ class NewcomerTests:
         self.service = NewcomerService(federation.method, federation.tasks, worker, scenario, evaluation)
         self.scenario = self.service.scenario
         self.has_personal_models = self.ran = False
+        self._largest_classes: list[int] = []  # training samples of each newcomer's largest class
         if not scenario.remote:  # else only the newcomers know their samples
-            self._refuse_shots_of_nobody()
-        for newcomer in self.service.newcomers():
+            labels, rows = self.scenario.train_set.y.numpy(), self.scenario.train
+            sizes = (np.bincount(labels[rows[client]]).max(initial=0) for client in range(self.scenario.clients))
+            self._largest_classes = [*map(int, sizes)]
+            largest, shots = max(self._largest_classes), self.config.shots
+            too_many = next((k for k in shots if isinstance(k, int) and k > largest), None)
+            if too_many is not None and shots != NewcomersConfig().shots:
+                raise ConfigError(
+                    f"evaluation.newcomers.shots = {too_many}: no client that never trains has more than {largest} "
+                    f"samples of a class; take {largest} or fewer, or all"
+                )
+        for newcomer in map(self.service.newcomer, range(self.scenario.clients)):
             state = self.service.first_state(self.server, newcomer, self.service.support(newcomer, "all"))
             self.service.predictor(self.server, newcomer, state)
             self.has_personal_models = self.service.has_personal_model(self.server, newcomer)
@@ -308,15 +312,12 @@ class NewcomerTests:
 
     def notes_on_shots(self) -> list[str]:
         """Say for which shots some newcomers tune on fewer samples of a class."""
-        if self.scenario.remote:
-            return []
-        largest, shots = self._largest_classes(), [k for k in self.config.shots if isinstance(k, int)]
-        fewer = {k: sum(size < k for size in largest) for k in shots}
-        return [
-            f"{k} shots: tuning has fewer samples of every class at {count} of {counted(len(largest), 'newcomer')}"
-            for k, count in fewer.items()
-            if count
-        ]
+        notes, newcomers = [], counted(len(self._largest_classes), "newcomer")
+        for k in self.config.shots if self._largest_classes else ():
+            count = sum(isinstance(k, int) and size < k for size in self._largest_classes)
+            if count:
+                notes.append(f"{k} shots: tuning has fewer samples of every class at {count} of {newcomers}")
+        return notes
 
     def zero_shot_note(self) -> str | None:
         return self.service.zero_shot_note(self.server)
@@ -324,23 +325,5 @@ class NewcomerTests:
     def _results(self) -> Iterator[tuple[Newcomer, dict[str, MetricStates]]]:
         engine = self.federation.engine
         if isinstance(engine, ServesElsewhere):
-            yield from engine.test_newcomers(self)
-            return
-        for newcomer in self.service.newcomers():
-            yield newcomer, dict(self.service.tests(self.server, newcomer))
-
-    def _largest_classes(self) -> list[int]:
-        labels, clients = self.scenario.train_set.y.numpy(), range(self.scenario.clients)
-        return [int(np.bincount(labels[self.scenario.train[client]]).max(initial=0)) for client in clients]
-
-    def _refuse_shots_of_nobody(self) -> None:
-        """Raise `ConfigError` for more shots, unless by default, than any newcomer has samples of a class."""
-        if self.config.shots == NewcomersConfig().shots:
-            return
-        largest = max(self._largest_classes())
-        too_many = next((k for k in self.config.shots if isinstance(k, int) and k > largest), None)
-        if too_many is not None:
-            raise ConfigError(
-                f"evaluation.newcomers.shots = {too_many}: no client that never trains has more than {largest} samples "
-                f"of a class; take {largest} or fewer, or all"
-            )
+            return engine.test_newcomers(self)
+        return ((newcomer, dict(self.service.tests(self.server, newcomer))) for newcomer in self.service.newcomers())

@@ -159,7 +159,6 @@ class ProtocolTests:
         return Diagnostic(code, text[:2000], accuracy - to_beat)
 
     def _check_evaluation(self, evaluator: Evaluator | FewShotEvaluator, offered: dict[str, Predictor]) -> None:
-        """Raise `ConfigError` for a model that is not offered, and for a selection without validation data."""
         config, method = self.config, self.federation.method
         if isinstance(evaluator, Evaluator) and evaluator.model_kind not in offered:
             raise no_model_error(method.name(), f"{evaluator.model_kind}/{evaluator.data_kind}")
@@ -218,7 +217,6 @@ class ProtocolTests:
         return [*rows, new_row(round_, "samples_adapted", adapted)] if adapted else rows
 
     def _predictors(self, kind: str, round_: int) -> Iterator[tuple[int, dict[str, Predictor]]]:
-        """The server's predictors, or those of all clients one by one, sampled or not."""
         federation = self.federation
         if kind == "global":
             yield -1, federation.predictors(None)

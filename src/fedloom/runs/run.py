@@ -33,7 +33,7 @@ from fedloom.runs.storage.checkpoint import Checkpoint, report_misfits, restore
 from fedloom.runs.storage.data_record import data_record_of, describe_environment, refuse_other_data
 from fedloom.runs.storage.folders import explain_shortage
 from fedloom.runs.storage.log import START, Row, best_val, new_row
-from fedloom.runs.storage.run_data import RunData, write_client_details
+from fedloom.runs.storage.run_data import CLIENTS_FILE, RunData
 from fedloom.runs.storage.run_folder import RunFolder
 from fedloom.runs.storage.schemas import difference
 from fedloom.runs.summary import degenerate, summarise
@@ -127,8 +127,6 @@ def _note_metrics_by_name(config: RunConfig, callbacks: Sequence[Callback]) -> N
 
 
 class _Run(Generic[R]):
-    """One run: its federation, evaluator, rows, checkpoints and callbacks."""
-
     def __init__(
         self,
         config: RunConfig,
@@ -263,7 +261,6 @@ class _Run(Generic[R]):
             self.folder.log.append(rows)
 
     def _train_round(self) -> list[Row]:
-        """Train one round, evaluate it when due, and return its rows."""
         began = time.perf_counter()
         report = self.federation.step()
         if self.client_models is not None:
@@ -366,7 +363,8 @@ class _Run(Generic[R]):
         }
         if self.folder:
             self.folder.write_parquet(self.rows)
-            write_client_details(self.folder, self.tests.client_details)
+            if any(self.tests.client_details.values()):
+                self.folder.write_json(CLIENTS_FILE, self.tests.client_details, indent=None)
             self.folder.write_summary(numbers)
         path = self.folder.path if self.folder else None
         more: dict[str, Any] = {"client_details": self.tests.client_details, "drift_rounds": self.drift.rounds}

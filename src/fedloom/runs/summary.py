@@ -50,7 +50,14 @@ def summarise(
     }
     several = {"protocols": by_protocol, "not_offered": tests.not_offered} if config.evaluation.protocols else {}
     return {
-        **_setting(config, federation),
+        "method": config.method,
+        "preset": config.preset,
+        "model": config.model_name(),
+        "source": federation.scenario.name,
+        "seed": config.seed,
+        "rounds": federation.round,
+        "clients": federation.scenario.clients,
+        "select": config.evaluation.select,
         "protocol": tests.main,
         **by_protocol[tests.main],
         **several,
@@ -70,28 +77,12 @@ def degenerate(rows: Sequence[Row], diagnostics: Mapping[str, Diagnostic]) -> li
     return [diagnostics[c].message if c in diagnostics else c for c in sorted(codes)]
 
 
-def _setting(config: RunConfig, federation: Federation) -> dict[str, Any]:
-    return {
-        "method": config.method,
-        "preset": config.preset,
-        "model": config.model_name(),
-        "source": federation.scenario.name,
-        "seed": config.seed,
-        "rounds": federation.round,
-        "clients": federation.scenario.clients,
-        "select": config.evaluation.select,
-    }
-
-
 def _scores(config: RunConfig, rows: Sequence[Row]) -> dict[str, Any]:
     accuracy_by_selection = accuracies(rows, config.evaluation.last_k, config.evaluation.criterion())
     _, losses = curve(rows, "loss", "test")
     return {
         "accuracy": accuracy_by_selection[config.evaluation.select],
-        "last_accuracy": accuracy_by_selection["last"],
-        "best_val_accuracy": accuracy_by_selection["best_val"],
-        "best_test_accuracy": accuracy_by_selection["best_test"],
-        "mean_last_k_accuracy": accuracy_by_selection["mean_last_k"],
+        **{f"{selection}_accuracy": accuracy for selection, accuracy in accuracy_by_selection.items()},
         "test_loss": losses[-1] if math.isfinite(losses[-1]) else None,
     }
 
@@ -124,12 +115,12 @@ def _attack(config: RunConfig, federation: Federation, rows: Sequence[Row]) -> d
     scenario, evaluation = federation.scenario, config.evaluation
     if scenario.attack is None or not scenario.bad:
         return {}
-    figures = {
-        key: value_at_selected_round(rows, name, evaluation.select, evaluation.last_k, evaluation.criterion())
-        for key, name in (("success", "attack_success"), ("honest_accuracy", "accuracy_honest"))
+    rule, attack = (evaluation.select, evaluation.last_k, evaluation.criterion()), scenario.attack
+    measured = {
+        "success": value_at_selected_round(rows, "attack_success", *rule),
+        "honest_accuracy": value_at_selected_round(rows, "accuracy_honest", *rule),
     }
-    attack = scenario.attack
-    return {"attack": {"name": attack.kind, **attack.model_dump(), "clients": list(scenario.bad), **figures}}
+    return {"attack": {"name": attack.kind, **attack.model_dump(), "clients": list(scenario.bad), **measured}}
 
 
 def _newcomers(federation: Federation, rows: Sequence[Row], zero_shot_note: str | None) -> dict[str, Any]:
@@ -155,12 +146,11 @@ def _newcomers(federation: Federation, rows: Sequence[Row], zero_shot_note: str 
 def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
     seconds = {name: round(total_over_rounds(rows, f"seconds_{name}"), 3) for name in SECONDS}
     seconds["total"] = round(seconds["total"] + seconds["checkpoint"], 3)
+    samples = total_over_rounds(rows, "samples")
     return {
-        "bytes_up": int(total_over_rounds(rows, "bytes_up")),
-        "bytes_down": int(total_over_rounds(rows, "bytes_down")),
-        "samples": int(total_over_rounds(rows, "samples")),
+        **{name: int(total_over_rounds(rows, name)) for name in ("bytes_up", "bytes_down", "samples")},
         **_flops(federation, worker, rows),
-        "samples_per_second": round(total_over_rounds(rows, "samples") / max(seconds["train"], 1e-9), 1),
+        "samples_per_second": round(samples / max(seconds["train"], 1e-9), 1),
         "seconds": seconds,
         "peak_memory_mb": peak_memory_mb(),
     }
@@ -169,10 +159,9 @@ def _costs(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[
 def _flops(federation: Federation, worker: Worker, rows: Sequence[Row]) -> dict[str, Any]:
     """Return the operations of the run, or why they were not counted: a finished run must not fail over a count."""
     held, closing, opening = (_by_group(rows, f"samples_{name}/") for name in ("held", "closing", "opening"))
+    adapted = total_over_rounds(rows, "samples_adapted")
     try:
-        return {
-            "flops": flops_of(federation, worker, held, closing, opening, total_over_rounds(rows, "samples_adapted"))
-        }
+        return {"flops": flops_of(federation, worker, held, closing, opening, adapted)}
     except Exception as error:
         return {"flops": None, "flops_note": f"operations are not counted: {error_line(error)}"}
 

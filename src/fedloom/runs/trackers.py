@@ -50,15 +50,13 @@ def measures(rows: Sequence[Row]) -> dict[str, float]:
     Those of newcomers also have the way of serving them ("newcomers/zero-shot/accuracy"), and those of other protocols
     than the main one have their protocol ("test/personal/local/accuracy").
     """
-    of_run, main = [row for row in rows if row["client"] is None], main_protocol(rows)
-    names = ((row["split"], _protocol_to_name(row, main), row["name"]) for row in of_run)
-    return {"/".join(filter(None, parts)): row["value"] for parts, row in zip(names, of_run, strict=True)}
-
-
-def _protocol_to_name(row: Row, main: str | None) -> str | None:
-    """Return the row's protocol if its name is ambiguous without it."""
-    ambiguous = row["split"] == SPLIT or (row["split"] in TESTED_SPLITS and row["protocol"] != main)
-    return row["protocol"] if ambiguous else None
+    values, main = {}, main_protocol(rows)
+    for row in rows:
+        ambiguous = row["split"] == SPLIT or (row["split"] in TESTED_SPLITS and row["protocol"] != main)
+        parts = row["split"], row["protocol"] if ambiguous else None, row["name"]
+        if row["client"] is None:
+            values["/".join(filter(None, parts))] = row["value"]
+    return values
 
 
 def settings(config: RunConfig) -> dict[str, str]:
@@ -117,7 +115,6 @@ class MLflow(Tracker):
         self._client.set_terminated(self._run_id)
 
     def _experiment_id(self) -> str:
-        """The experiment's id; it is created if it does not exist."""
         from mlflow.exceptions import MlflowException
 
         experiment = self._client.get_experiment_by_name(self.experiment)
@@ -198,9 +195,8 @@ class TensorBoard(Tracker):
     def on_start(self, config: RunConfig, first_round: int) -> None:
         from torch.utils.tensorboard import SummaryWriter
 
-        self._writer = SummaryWriter(
-            str(self.folder / folder_name(config)), purge_step=1
-        )  # earlier rounds are written again
+        folder = str(self.folder / folder_name(config))
+        self._writer = SummaryWriter(folder, purge_step=1)  # earlier rounds are written again
         self._writer.add_text("config", f"```yaml\n{yaml.safe_dump(config.resolved(), sort_keys=False)}```")
         for round_, rows in self.earlier_rows(first_round).items():
             self.on_round(config, round_, rows)

@@ -6,8 +6,9 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.runs.config.grid import grid_points
+from fedloom.runs.config.kinds import overlaid
 from fedloom.runs.config.run_config import parse
-from fedloom.runs.studies.plan import nested, overlaid, parse_study
+from fedloom.runs.studies.plan import nested, parse_study
 
 VALUES = {"scenario": {"source": "digits", "partition": "iid", "clients": 2}, "rounds": 1}
 

@@ -8,7 +8,8 @@ from typing import Any
 import pytest
 
 from fedloom.core.errors import ConfigError
-from fedloom.runs.studies.plan import overlaid, parse_study, read_study
+from fedloom.runs.config.kinds import overlaid
+from fedloom.runs.studies.plan import parse_study, read_study
 
 SHARED: dict[str, Any] = {
     "scenario": {"source": "digits", "partition": "dirichlet", "alpha": 0.5, "clients": 3},

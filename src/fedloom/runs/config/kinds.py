@@ -248,7 +248,6 @@ def _sections_that_became_words(former: Mapping[str, Any], values: Mapping[str, 
 
 
 def _field_at(values: Mapping[str, Any], path: Sequence[str]) -> Any:
-    """The field of a key, which has an annotation; None for a key that is not known."""
     path = path[1:] if len(path) > 1 and path[0] == "options" else path
     section, key = tuple(path[:-1]), path[-1]
     entry = at(values, section)

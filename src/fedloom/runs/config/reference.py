@@ -173,7 +173,6 @@ def _key(path: str, part: str, value: Mapping[str, Any], definitions: Mapping[st
 
 
 def _values(schema: Mapping[str, Any], definitions: Mapping[str, Any]) -> str:
-    """The type of a value with its range, or its choices."""
     if "properties" in schema:
         return "section"
     if choices := schema.get("enum", [schema["const"]] if "const" in schema else None):

@@ -22,6 +22,7 @@ from fedloom.engine.choose import EngineChoice
 from fedloom.engine.jobs import extra_of
 from fedloom.methods import METHODS, Method, OptimizerSpec
 from fedloom.nets.blueprint import Blueprint
+from fedloom.runs.config import sections
 from fedloom.runs.config.keys import (
     explain_validation_error,
     fields_of,
@@ -33,15 +34,7 @@ from fedloom.runs.config.keys import (
 from fedloom.runs.config.kinds import at, drop_keys_of_former_kinds, is_dropped_by_null
 from fedloom.runs.config.model_key import ModelConfig, model_configs
 from fedloom.runs.config.scenario_config import ScenarioConfig
-from fedloom.runs.config.sections import (
-    CheckpointConfig,
-    DriftConfig,
-    EarlyStoppingConfig,
-    EvaluationConfig,
-    FlowerConfig,
-    NewcomersConfig,
-    Section,
-)
+from fedloom.runs.config.sections import Section
 from fedloom.runs.storage.schemas import changes_numbers
 
 _log = logging.getLogger(__name__)  # without configured handlers, a warning is one line on stderr
@@ -106,23 +99,23 @@ class RunConfig(Section):
         description="Number format of training. bfloat16 trains nets below their heads in it, with float32 "
         "weights, losses and tests; it is faster on processors that support it, and changes the results.",
     )
-    evaluation: EvaluationConfig = Field(
-        EvaluationConfig(), description="Section of tests and of the round that counts."
+    evaluation: sections.EvaluationConfig = Field(
+        sections.EvaluationConfig(), description="Section of tests and of the round that counts."
     )
-    early_stopping: EarlyStoppingConfig | None = Field(
+    early_stopping: sections.EarlyStoppingConfig | None = Field(
         None, description="Section of early stopping on validation data; null runs all rounds."
     )
-    drift: DriftConfig | None = Field(
+    drift: sections.DriftConfig | None = Field(
         None,
         description="Section of the drift that is measured in every round, or true alone; null measures none.",
         examples=[{"decompose_every": 5}],
     )
-    checkpoint: CheckpointConfig = Field(CheckpointConfig(), description="Section of checkpoints.")
+    checkpoint: sections.CheckpointConfig = Field(sections.CheckpointConfig(), description="Section of checkpoints.")
     seed: int = Field(0, ge=0, lt=2**63, description="Seed of everything random in the run.")
     engine: EngineChoice = Field(
         EngineChoice(), description="Section of the engine that runs the clients, or its name alone."
     )
-    flower: FlowerConfig = Field(FlowerConfig(), description="Section of a federation over Flower.")
+    flower: sections.FlowerConfig = Field(sections.FlowerConfig(), description="Section of a federation over Flower.")
     options: dict[str, dict[str, Any]] = Field(
         default_factory=dict,
         description="Options of methods by method name; a section named after the method is the usual way to write "
@@ -166,7 +159,6 @@ class RunConfig(Section):
 
     @model_validator(mode="after")
     def _kept_rounds_exist(self) -> Self:
-        """Refuse rounds that the run does not have."""
         if beyond := [round_ for round_ in self.checkpoint.keep_clients if round_ > self.rounds]:
             raise ConfigError(f"checkpoint.keep_clients = {beyond}: the run has {self.rounds} rounds")
         return self
@@ -206,7 +198,7 @@ class RunConfig(Section):
         plain["model"] = models if len(models) > 1 else models[0]
         plain["scenario"] = self.scenario.resolved()
         given = self.scenario.source == "given"  # such a scenario may hold clients out itself
-        if self.scenario.held_out is None and (not given or self.evaluation.newcomers == NewcomersConfig()):
+        if self.scenario.held_out is None and (not given or self.evaluation.newcomers == sections.NewcomersConfig()):
             del plain["evaluation"]["newcomers"]
 
         plain[self.method] = self.build_method().options.resolved()

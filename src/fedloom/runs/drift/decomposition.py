@@ -74,29 +74,24 @@ def synchronous_round(worker: Worker, predictor: Predictor, jobs: Mapping[int, J
         return batch.mean(cross_entropy(predictor.logits(net, batch.x), batch.y))
 
     first = next(iter(jobs.values())).ctx
-    loaded_net, sampler, phase = (
-        worker.loaded_nets[first.task.group],
-        worker.sampler,
-        Train(loss, first.task.local_epochs),
-    )
+    loaded_net, sampler = worker.loaded_nets[first.task.group], worker.sampler
+    phase = Train(loss, first.task.local_epochs)
     loaded_net.load(predictor.tree)
     names = trainable_names(loaded_net.parameters, phase, first)
     parameters = [loaded_net.parameters[name] for name in names]
     optimizer = Optimizer(worker.local_training.optimizer, parameters, first.round)
     total = sum(job.ctx.samples for job in jobs.values())
-    clients = [_client(worker, phase, job, total) for job in jobs.values()]
+    clients = []
+    for job in jobs.values():
+        random_numbers = first.task.streams.resumable("dropout", job.ctx.round, job.ctx.client, worker.device)
+        plan = PhasePlan.of(sampler, phase, job)
+        share = job.ctx.samples / total
+        clients.append(_Client(share, job, sampler.generators(job), random_numbers, plan))
     worker.set_modes(loaded_net.net, phase, first.task.roles)
     while gradients := _mean_gradient(loaded_net.net, phase, parameters, clients, sampler):
         optimizer.step(gradients)
     loaded_net.net.eval()
     return loaded_net.weights()
-
-
-def _client(worker: Worker, phase: Train, job: Job, total: int) -> _Client:
-    ctx, sampler = job.ctx, worker.sampler
-    random_numbers = ctx.task.streams.resumable("dropout", ctx.round, ctx.client, worker.device)
-    plan = PhasePlan.of(sampler, phase, job)
-    return _Client(ctx.samples / total, job, sampler.generators(job), random_numbers, plan)
 
 
 def _mean_gradient(
@@ -167,15 +162,8 @@ class Decomposition:
             recorder.end = _trained  # type: ignore[method-assign]
             recorder.pack = _unpacked  # type: ignore[method-assign]
             nets = [deep_copy(loaded.net) for loaded in worker.loaded_nets]
-            self._copy = Worker(
-                recorder,
-                nets,
-                worker.data,
-                worker.local_training,
-                worker.device,
-                bfloat16=worker.bfloat16,
-                speedups=worker.speedups,
-            )
+            parts = recorder, nets, worker.data, worker.local_training, worker.device
+            self._copy = Worker(*parts, bfloat16=worker.bfloat16, speedups=worker.speedups)
         return self._copy
 
 
@@ -247,11 +235,8 @@ class _Parts:
             squared = float(shares @ products[np.ix_(chosen, chosen)] @ shares)
             norms.append(math.sqrt(max(squared, 0.0)))  # in this order NaN, of a client that diverged, stays NaN
         low, high = np.quantile(norms, [0.025, 0.975])
-        return [
-            DriftValue("cohort_mean", float(np.mean(norms))),
-            DriftValue("cohort_low", float(low)),
-            DriftValue("cohort_high", float(high)),
-        ]
+        figures = {"cohort_mean": np.mean(norms), "cohort_low": low, "cohort_high": high}
+        return [DriftValue(name, float(value)) for name, value in figures.items()]
 
     def _centred_products(self, mean: Tensor) -> np.ndarray:
         """Products of each pair of updates, less the mean [N, N]."""

@@ -132,7 +132,6 @@ def _between_rounds(name: str, last: ClassTable, now: ClassTable) -> list[DriftV
 
 
 def _tree_with(server: Record, entry: str, name: str) -> Tensor | None:
-    """Return the matrix `name` of the server's weights, in float64; None if there is none."""
     tree = server.get(entry)
     return tree[name].double() if isinstance(tree, dict) and name in tree else None
 

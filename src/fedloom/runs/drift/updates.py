@@ -11,7 +11,7 @@ from typing import Any
 import torch
 from torch import Tensor
 
-from fedloom.core.records import Record, Value, get_number
+from fedloom.core.records import Record, get_number, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree
 from fedloom.data.scenario import total_variation
@@ -88,12 +88,12 @@ def _blocks(moves: Sequence[Move], names: Sequence[str]) -> Iterator[Tensor]:
     for name in names:
         for start in range(0, moves[0][0][name].numel(), width):
             stop = start + width
-            yield torch.stack([_part(after, before, name, start, stop) for after, before in moves])
+            parts = [[_slice(tree[name], start, stop) for tree in move if tree is not None] for move in moves]
+            yield torch.stack([values[0] if len(values) == 1 else values[0] - values[1] for values in parts])
 
 
-def _part(after: Tree, before: Tree | None, name: str, start: int, stop: int) -> Tensor:
-    values = after[name].detach().reshape(-1)[start:stop].to("cpu", torch.float64)
-    return values if before is None else values - before[name].detach().reshape(-1)[start:stop].to("cpu", torch.float64)
+def _slice(values: Tensor, start: int, stop: int) -> Tensor:
+    return values.detach().reshape(-1)[start:stop].to("cpu", torch.float64)
 
 
 def ratio(top: float, bottom: float) -> float | None:
@@ -123,7 +123,7 @@ def client_updates(observed: ObservedRound) -> ClientUpdates | str:
     if entry is None:
         sent = ", ".join(spec.sends) or "nothing"
         return f"{name} uploads no weights that can be compared ({sent}): no figures of updates"
-    trees = [_tree(upload[entry]) for upload in uploads]
+    trees = [get_tree(upload, entry) for upload in uploads]
     if any(_shapes(tree) != _shapes(trees[0]) for tree in trees):
         return f"the clients' {entry} have different shapes: no figures of updates"
     if spec.sends[entry].form == "change":
@@ -172,11 +172,6 @@ def _entry(spec: Spec, upload: Record) -> str | None:
         if sent.form in ("whole", "change") and isinstance(upload.get(name), dict)
     ]
     return "model" if "model" in names else next(iter(names), None)
-
-
-def _tree(value: Value) -> Tree:
-    assert isinstance(value, dict)
-    return value
 
 
 def _shapes(tree: Tree) -> dict[str, torch.Size]:
@@ -244,8 +239,8 @@ class MeanWeights:
             return f"the server takes no weighted mean of all clients' {entry}: no aggregation weights"
         if any(call != calls[0] for call in calls):
             return f"the server averages {entry} several times, with different weights: no aggregation weights"
-        shares = _shares([calls[0][client] for client in clients])
-        sizes = _shares([float(samples[client]) for client in clients])
+        weights, of_samples = ([float(by_client[client]) for client in clients] for by_client in (calls[0], samples))
+        shares, sizes = ([number / sum(numbers) for number in numbers] for numbers in (weights, of_samples))
         uniform = [1 / len(clients)] * len(clients)
         return [
             DriftValue("weights_from_uniform", float(total_variation(shares, uniform))),
@@ -264,8 +259,3 @@ def _numbers(uploads: Uploads, weights: Weights) -> dict[int, float] | None:
         weights = weights.tolist() if weights.dim() == 1 else []
     numbers = [float(weight) for weight in weights if isinstance(weight, int | float | torch.Tensor)]
     return dict(zip(uploads, numbers, strict=True)) if len(numbers) == len(uploads) else None
-
-
-def _shares(values: Sequence[float]) -> list[float]:
-    total = sum(values)
-    return [value / total for value in values]

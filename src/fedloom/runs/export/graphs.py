@@ -159,7 +159,6 @@ def _difference(module: nn.Module, scores: Callable[[Tensor], Tensor], metadata:
 
 
 def _random_batches(expected: Input, sizes: Sequence[int]) -> Iterator[Tensor]:
-    """Yield batches of random samples as the module takes them, the same ones in every call."""
     generator = torch.Generator().manual_seed(0)
     for size in sizes:
         shape = (size, *expected.shape)
@@ -172,12 +171,10 @@ def _random_batches(expected: Input, sizes: Sequence[int]) -> Iterator[Tensor]:
 
 
 def _without_graph(metadata: ExportMetadata) -> str:
-    """Return what works for a model without a graph, in words."""
     return f"{'fedloom predict' if metadata.architecture.forward == 'method' else 'safetensors'} needs no graph"
 
 
 def _first_line(error: BaseException) -> str:
-    """Return the class and the first line of an error, without colours, shortened."""
     line = _COLOURS.sub("", error_line(error)).partition(" For more information")[0]
     if "Constraints violated (batch)" in line:
         return "that its computation depends on the size of the batch"

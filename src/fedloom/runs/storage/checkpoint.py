@@ -14,22 +14,21 @@ import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from torch import Tensor
 
 from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError, ClientError, ConfigError, RunFolderError
-from fedloom.core.files import json_digest, json_text, parse_json, read_file, write_atomic
+from fedloom.core.files import json_digest, read_file, write_atomic
 from fedloom.core.records import Record, RecordError, Value, from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation
-from fedloom.runs.storage import state_archive
-from fedloom.runs.storage.folders import file_digest, finished_folders, round_folder, round_of, written_whole
+from fedloom.runs.storage import folders, state_archive
 from fedloom.runs.storage.log import START, LogPosition, MetricsLog
 from fedloom.runs.storage.run_folder import RunFolder
 
 _FORMAT = 2
+DAMAGE = (OSError, RecordError, LookupError, TypeError, ValueError)  # raised when damaged files are read
 _SERVER = "server.safetensors"
 
 
@@ -64,8 +63,8 @@ def save(
     shared. `for_rewind` also keeps some older ones (`is_kept_for_rewind`). Raises `OSError` (e.g. a full disk), leaving
     the older checkpoints usable.
     """
-    target = round_folder(folder, checkpoint.round)
-    with written_whole(target) as partial:
+    target = folders.round_folder(folder, checkpoint.round)
+    with folders.written_whole(target) as partial:
         server = to_bytes(checkpoint.server)
         write_atomic(partial / _SERVER, server)
         index = state_archive.write(partial, checkpoint.round, checkpoint.states, changed, previous)
@@ -81,17 +80,18 @@ def save(
         meta = content | {
             "sha256": sha256,
             "metrics": checkpoint.metrics._asdict(),
-            "index": file_digest(partial / state_archive.INDEX),
+            "index": folders.file_digest(partial / state_archive.INDEX),
         }
-        write_atomic(partial / "meta.json", json_text(meta | {"meta": json_digest(meta)}, indent=1, sort_keys=True))
-    stored = finished_folders(folder)
-    newer = [old for old in stored if round_of(old) > checkpoint.round]  # which could not be used, so the run went back
+        folders.write_meta(partial, meta)
+    stored = folders.finished_folders(folder)
+    newer = [
+        old for old in stored if folders.round_of(old) > checkpoint.round
+    ]  # which could not be used, so the run went back
     for unusable in newer:
         shutil.rmtree(unusable, ignore_errors=True)
     for old in [old for old in stored if old not in newer][:-keep]:
-        if best_round is not None and old == round_folder(folder, best_round):
-            continue
-        if not for_rewind or not is_kept_for_rewind(round_of(old), checkpoint.round):
+        kept = for_rewind and is_kept_for_rewind(folders.round_of(old), checkpoint.round)
+        if not kept and folders.round_of(old) != best_round:
             shutil.rmtree(old, ignore_errors=True)
     return target, sha256
 
@@ -108,7 +108,11 @@ def is_kept_for_rewind(round_: int, newest: int) -> bool:
 
 def checkpoints_by_round(folder: Path) -> dict[int, Path]:
     """The checkpoints of a run by round, ascending."""
-    return {round_of(path): path for path in finished_folders(folder) if path.is_dir() and not path.is_symlink()}
+    return {
+        folders.round_of(path): path
+        for path in folders.finished_folders(folder)
+        if path.is_dir() and not path.is_symlink()
+    }
 
 
 def load_latest(
@@ -120,13 +124,13 @@ def load_latest(
     Raises `CheckpointError` for a checkpoint of another config, format or version, and if none can be used.
     """
     unusable: list[tuple[str, str]] = []
-    for path in reversed(finished_folders(folder)):
+    for path in reversed(folders.finished_folders(folder)):
         try:
             checkpoint = _load(path, fingerprint)
             if log is None or log.starts_with(checkpoint.metrics):
                 break
             unusable.append((path.name, f"does not fit {log.path.name}, where rows were lost or changed"))
-        except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
+        except DAMAGE as error:
             unusable.append((path.name, f"is damaged ({error})"))
     else:
         if unusable:
@@ -144,17 +148,17 @@ def load_latest(
 def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
     """Return the checkpoint of round `round_`, or None if there is none. Raises `CheckpointError` if it is damaged, or
     of another config (`fingerprint`), format or version."""
-    path = round_folder(folder, round_)
+    path = folders.round_folder(folder, round_)
     if not path.is_dir():
         return None
     try:
         return _load(path, fingerprint)
-    except (OSError, RecordError, LookupError, TypeError, ValueError) as error:
+    except DAMAGE as error:
         raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
 
 
 def _load(path: Path, fingerprint: str) -> Checkpoint:
-    meta = _meta(path)
+    meta = folders.read_meta(path)
     if meta["format"] != _FORMAT or meta["version"] != __version__:
         raise CheckpointError(
             f"{path}: written by fedloom {meta['version']} (format {meta['format']}), this is {__version__} (format "
@@ -170,22 +174,15 @@ def _load(path: Path, fingerprint: str) -> Checkpoint:
     metrics = LogPosition(**meta["metrics"])
     if not (type(meta["round"]) is int and meta["round"] >= 0 and type(metrics.size) is int and metrics.size >= 0):
         raise ValueError("meta.json: need whole numbers for the round and the size of the metrics")
-    if round_folder(path.parent, meta["round"]) != path:
+    if folders.round_folder(path.parent, meta["round"]) != path:
         raise ValueError(f"meta.json is of round {meta['round']}")
     for name, digest in ((_SERVER, meta["server"]), (state_archive.INDEX, meta["index"])):
-        if file_digest(path / name) != digest:
+        if folders.file_digest(path / name) != digest:
             raise ValueError(f"{name} does not match its checksum")
     states = state_archive.ArchivedStates(path, state_archive.read_index(path))
     states.verify()
     server = from_bytes(read_file(path / _SERVER))
     return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"])
-
-
-def _meta(path: Path) -> dict[str, Any]:
-    meta = parse_json(read_file(path / "meta.json"))
-    if not isinstance(meta, dict):
-        raise ValueError("meta.json holds no object")
-    return meta
 
 
 _FILES_OF_A_FINISHED_RUN = ("summary.json", "metrics.parquet", "report.html")
@@ -212,8 +209,8 @@ def rewind(path: Path, round_: int) -> list[int]:
         later = {number: checkpoint for number, checkpoint in checkpoints.items() if number > round_}
         for _, checkpoint in sorted(later.items(), reverse=True):  # whatever interrupts this leaves a run that resumes
             shutil.rmtree(checkpoint)
-        for kept in finished_folders(folder.client_models):
-            if round_of(kept) > round_:
+        for kept in folders.finished_folders(folder.client_models):
+            if folders.round_of(kept) > round_:
                 shutil.rmtree(kept)
         return sorted(later)
     finally:

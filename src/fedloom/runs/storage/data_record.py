@@ -88,7 +88,11 @@ def refuse_mixed_data(records: Iterable[tuple[str, Any]]) -> None:
 
 def read_record(run: Path) -> Any:
     """The record in a run folder; None without one, and where its file is damaged (said when runs are joined)."""
-    return _read(run / _SCENARIO, _file_stamp(run / _SCENARIO))
+    try:
+        stat = (run / _SCENARIO).stat()
+    except OSError:
+        return None
+    return _read(run / _SCENARIO, (stat.st_mtime_ns, stat.st_size))
 
 
 def _changed_data(earlier: Any, record: Any) -> str | None:
@@ -106,9 +110,8 @@ def _changed_data(earlier: Any, record: Any) -> str | None:
 def _keys(record: Any) -> dict[str, str] | None:
     """The keys by which a record is compared with others; None for a malformed record."""
     match record:
-        case {"source": dict() as source, "scenario": str() as scenario}:
-            if isinstance(record.get("source_digest"), str) and isinstance(record.get("dealt_digest"), str):
-                return {"source": json.dumps(source, sort_keys=True), "scenario": scenario}
+        case {"source": dict() as source, "scenario": str() as scenario, "source_digest": str(), "dealt_digest": str()}:
+            return {"source": json.dumps(source, sort_keys=True), "scenario": scenario}
     return None
 
 
@@ -127,14 +130,6 @@ def _runs_beside(run: Path) -> Iterator[Path]:
                 if scenario.parent != run:
                     yield scenario.parent
             return
-
-
-def _file_stamp(path: Path) -> tuple[int, int]:
-    try:
-        stat = path.stat()
-    except OSError:
-        return 0, 0
-    return stat.st_mtime_ns, stat.st_size
 
 
 @functools.lru_cache(maxsize=4096)  # every cell of a study asks for the records of all
@@ -156,7 +151,9 @@ def describe_environment() -> dict[str, Any]:
             versions[package] = version(package)
         except PackageNotFoundError:
             versions[package] = "not installed"
-    return {"versions": versions, "system": platform.system(), "processor": _processor(), "cores": os.cpu_count()}
+    processor = _proc_value("/proc/cpuinfo", "model name")
+    processor = (platform.processor() or platform.machine()) if processor is None else processor
+    return {"versions": versions, "system": platform.system(), "processor": processor, "cores": os.cpu_count()}
 
 
 def environment_line(machine: Mapping[str, Any]) -> str:
@@ -179,21 +176,15 @@ def peak_memory_mb() -> float:
 
     From /proc where there is one: what `getrusage` reports starts from the size of the process that started this one.
     """
-    try:
-        for line in Path("/proc/self/status").read_text(encoding="ascii", errors="replace").splitlines():
-            if line.startswith("VmHWM:"):
-                return round(int(line.split()[1]) / 1024, 1)
-    except OSError:
-        pass
+    if size := _proc_value("/proc/self/status", "VmHWM"):
+        return round(int(size.split()[0]) / 1024, 1)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
     return round(peak / (1024 if platform.system() == "Linux" else 1024**2), 1)
 
 
-def _processor() -> str:
+def _proc_value(path: str, key: str) -> str | None:
     try:
-        for line in Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines():
-            if line.startswith("model name"):
-                return line.partition(":")[2].strip()
+        lines = Path(path).read_text(encoding="utf-8", errors="replace").splitlines()
     except OSError:
-        pass
-    return platform.processor() or platform.machine()
+        return None
+    return next((line.partition(":")[2].strip() for line in lines if line.startswith(key)), None)

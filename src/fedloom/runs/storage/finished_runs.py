@@ -53,8 +53,7 @@ def refuse_mixed(versions: Mapping[str, str | None], more: bool = False) -> None
 
 
 _OF_A_RUN = ("config.yaml", "summary.json")
-_BELOW_A_RUN = ("checkpoint",)
-_BELOW_A_STUDY = ("trials",)
+
 STUDY_FILE = "study.yaml"
 _OTHER = "no run in it"
 
@@ -115,8 +114,9 @@ def _search(folder: Path, collected: CollectedRuns, visited: set[Path]) -> bool:
     visited.add(folder.resolve())
     holds_run = is_run(folder)
     try:
-        below = _BELOW_A_RUN if holds_run else _BELOW_A_STUDY if (folder / STUDY_FILE).exists() else ()
-        inner = sorted(path for path in folder.iterdir() if _is_searched(path, below))
+        left_out = "checkpoint" if holds_run else TRIALS if (folder / STUDY_FILE).exists() else ""
+        folders = (path for path in folder.iterdir() if path.is_dir() and not path.is_symlink())
+        inner = sorted(path for path in folders if path.name != left_out and not path.name.startswith("."))
     except OSError as error:
         collected.left_out.append((folder, f"cannot be read ({error.strerror})"))
         return True
@@ -129,13 +129,7 @@ def _search(folder: Path, collected: CollectedRuns, visited: set[Path]) -> bool:
     return anything
 
 
-def _is_searched(path: Path, left_out: Sequence[str]) -> bool:
-    hidden = path.name.startswith(".") or path.name in left_out
-    return path.is_dir() and not path.is_symlink() and not hidden
-
-
 def _read(folder: Path, collected: CollectedRuns) -> None:
-    """Add a run folder to the runs, or to those left out with the reason."""
     try:
         result = RunData.read(folder)
         if result is not None:
@@ -161,10 +155,11 @@ def tuned_notes(results: Sequence[RunData]) -> list[str]:
     """Return one sentence on tuning for each study of these runs; empty if nothing was tuned."""
     notes = []
     for records in _choices_by_study(results):
-        keys = ", ".join(dict.fromkeys(key for record in records for key in record["chosen"]))
-        trial_count = counted(max(len(record["trials"]) for record in records), "trial")
-        rules = " or ".join(dict.fromkeys(record.get("rule") or rule_of(ACCURACY) for record in records))
-        chosen = "; ".join(f"{record['group']} {_chosen(record)}" for record in records)
+        choices = [_choice(record) for record in records]
+        keys = ", ".join(dict.fromkeys(key for choice in choices for key in choice.chosen))
+        trial_count = counted(max(len(choice.trials) for choice in choices), "trial")
+        rules = " or ".join(dict.fromkeys(choice.rule for choice in choices))
+        chosen = "; ".join(f"{c.group} {assignments(c.chosen)} ({c.score_text})" for c in choices)
         notes.append(f"{keys} tuned per method on validation data ({trial_count} each, {rules}): {chosen}.")
     return notes
 
@@ -185,16 +180,16 @@ class TuningChoice:
 
 def tuning_choices(results: Sequence[RunData]) -> list[TuningChoice]:
     """Return the choices for all groups of the studies of these runs; empty if nothing was tuned."""
-    choices = []
-    for record in (record for records in _choices_by_study(results) for record in records):
-        name, score = _score(_chosen_trial(record))
-        trials = [
-            f"{assignments(trial.get('values') or {})}: {_score_text(*_score(trial))}" for trial in record["trials"]
-        ]
-        rule = record.get("rule") or rule_of(ACCURACY)
-        text = _score_text(name, score)
-        choices.append(TuningChoice(record["group"], record["chosen"], score, text, rule, trials))
-    return choices
+    return [_choice(record) for records in _choices_by_study(results) for record in records]
+
+
+def _choice(record: Mapping[str, Any]) -> TuningChoice:
+    trials = [(trial.get("values") or {}, *_score(trial)) for trial in record["trials"]]
+    chosen = record["chosen"]
+    _, name, score = next((trial for trial in trials if trial[0] == chosen), trials[0])
+    texts = [f"{assignments(values)}: {_score_text(*rest)}" for values, *rest in trials]
+    rule = record.get("rule") or rule_of(ACCURACY)
+    return TuningChoice(record["group"], chosen, score, _score_text(name, score), rule, texts)
 
 
 def tuned_keys(results: Sequence[RunData]) -> set[str]:
@@ -203,7 +198,6 @@ def tuned_keys(results: Sequence[RunData]) -> set[str]:
 
 
 def _choices_by_study(results: Sequence[RunData]) -> list[list[dict[str, Any]]]:
-    """The recorded choices of each study of these runs in which something was tuned."""
     folders = dict.fromkeys(result.folder.parent for result in results if result.folder is not None)
     paths = (sorted((folder / TRIALS).glob("choice-*.json")) for folder in folders)
     return [[read_choices(path) for path in of_study] for of_study in paths if of_study]
@@ -229,15 +223,9 @@ def read_choices(path: Path) -> dict[str, Any]:
 def _is_whole(record: Any) -> TypeGuard[dict[str, Any]]:
     match record:
         case {"group": str(), "chosen": dict(), "trials": [_, *_] as trials}:
-            return all(_has_score(trial) for trial in trials)
+            scores = [_score(trial) if isinstance(trial, dict) else ("", None) for trial in trials]
+            return all(name and isinstance(score, int | float | None) for name, score in scores)
     return False
-
-
-def _has_score(trial: Any) -> bool:
-    if not isinstance(trial, dict):
-        return False
-    name, score = _score(trial)
-    return bool(name) and isinstance(score, int | float | None)
 
 
 def _score(trial: Mapping[str, Any]) -> tuple[str, Any]:
@@ -246,16 +234,7 @@ def _score(trial: Mapping[str, Any]) -> tuple[str, Any]:
     return key.removeprefix(VALIDATION), trial.get(key)
 
 
-def _chosen_trial(record: Mapping[str, Any]) -> Mapping[str, Any]:
-    trials: list[Mapping[str, Any]] = record["trials"]
-    return next((trial for trial in trials if trial.get("values") == record["chosen"]), trials[0])
-
-
 def _score_text(name: str, score: float | None) -> str:
     if score is None:
         return "diverged" if name == ACCURACY.name else f"{name} not defined"
     return f"{percent(score)} %" if name == ACCURACY.name else f"{name} {score:.4g}"
-
-
-def _chosen(record: Mapping[str, Any]) -> str:
-    return f"{assignments(record['chosen'])} ({_score_text(*_score(_chosen_trial(record)))})"

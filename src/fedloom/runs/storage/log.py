@@ -128,7 +128,6 @@ def _complete_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
 
 
 def _is_row(row: Row) -> bool:
-    """Whether a run can have written the values of a row that has all keys."""
     client, value = row["client"], row["value"]
     numbers = [number for number in (row["round"], client, value) if number is not None]
     return (

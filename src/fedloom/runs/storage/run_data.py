@@ -15,67 +15,17 @@ from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.text import ACCURACY, Criterion, higher_is_better
-from fedloom.runs.storage.log import (
-    DriftLog,
-    DriftRound,
-    Row,
-    curve,
-    mean_over,
-    of_protocol,
-    rows_of,
-    selected_rounds,
-    total_over_rounds,
-)
+from fedloom.runs.storage import log
 from fedloom.runs.storage.run_folder import RunFolder
 
 # By protocol, client and name.
 ClientDetails = Mapping[str, Mapping[str, Mapping[str, list[int]]]]
 Confusion = list[tuple[int, int, int]]  # true class, predicted class, samples
 
-FILE = "clients.json"
+CLIENTS_FILE = "clients.json"
 _CONFUSION = "confusion"
 _Numbers = list[Annotated[int, Field(ge=0, le=2**53)]]
 _FILE = TypeAdapter(dict[str, dict[str, dict[str, _Numbers]]], config=ConfigDict(strict=True))
-
-
-def write_client_details(folder: RunFolder, details: ClientDetails) -> None:
-    """Write the file, unless no client was tested."""
-    if any(details.values()):
-        folder.write_json(FILE, details, indent=None)
-
-
-def read_client_details(folder: RunFolder) -> ClientDetails:
-    """Read the file; empty where there is none. Raises `RunFolderError` if it is damaged."""
-    try:
-        return _FILE.validate_python(folder.read_json(FILE) or {})
-    except ValidationError:
-        raise RunFolderError(
-            f"{folder.path / FILE}: damaged; delete this file, or the run folder and run again"
-        ) from None
-
-
-def confusions_of(details: ClientDetails, protocol: str, classes: int) -> dict[int, Confusion]:
-    """Return the non-zero cells of every client's confusion matrix in a protocol. Raises `RunFolderError` for classes
-    from `classes` on."""
-    of_clients = details.get(protocol, {})
-    return {
-        int(client): _pairs(of[_CONFUSION], client, classes) for client, of in of_clients.items() if _CONFUSION in of
-    }
-
-
-def matrix_of(confusion: Confusion, classes: int) -> list[list[int]]:
-    """Return samples by true and predicted class [C][C]."""
-    counts = [[0] * classes for _ in range(classes)]
-    for true, predicted, samples in confusion:
-        counts[true][predicted] = samples
-    return counts
-
-
-def _pairs(numbers: Sequence[int], client: str, classes: int) -> Confusion:
-    pairs = list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=False))
-    if len(numbers) % 3 or any(max(true, predicted) >= classes for true, predicted, _ in pairs):
-        raise RunFolderError(f"{FILE}: the confusion of client {client} is damaged; delete the file")
-    return pairs
 
 
 SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
@@ -93,13 +43,13 @@ class RunData:
     """
 
     numbers: dict[str, Any]
-    rows: list[Row]
+    rows: list[log.Row]
     config: dict[str, Any]
     scenario: dict[str, Any]
     folder: Path | None = None
     cell: tuple[str, str] | None = field(default=None, compare=False)
     client_details: ClientDetails | None = field(default=None, compare=False)
-    drift_rounds: Sequence[DriftRound] | None = field(default=None, compare=False)
+    drift_rounds: Sequence[log.DriftRound] | None = field(default=None, compare=False)
     memory: Any = field(default=None, repr=False, compare=False)
 
     @property
@@ -130,7 +80,7 @@ class RunData:
         ]
         if not is_main:
             numbers["main_protocol"] = self.numbers["protocol"]
-        return replace(self, numbers=numbers, rows=of_protocol(self.rows, protocol))
+        return replace(self, numbers=numbers, rows=log.of_protocol(self.rows, protocol))
 
     def confusions(self) -> dict[int, Confusion]:
         """Each client's test samples after the last round, by client: true class, predicted class and samples of the
@@ -139,10 +89,24 @@ class RunData:
         Empty where the run tested no clients, has more than 256 classes, or is of an earlier version. Raises
         `RunFolderError` if the file is damaged.
         """
-        details = self.client_details
-        if details is None:
-            details = {} if self.folder is None else read_client_details(RunFolder(self.folder))
-        return confusions_of(details, self.numbers["protocol"], len(self.scenario.get("classes") or ()))
+        details, confusions = self.client_details, dict[int, Confusion]()
+        classes = len(self.scenario.get("classes") or ())
+        try:
+            if details is None:
+                content = None if self.folder is None else RunFolder(self.folder).read_json(CLIENTS_FILE)
+                details = _FILE.validate_python(content or {})
+        except ValidationError:
+            raise RunFolderError(
+                f"{self.folder}/{CLIENTS_FILE}: damaged; delete this file, or the run folder and run again"
+            ) from None
+        for client, of in details.get(self.numbers["protocol"], {}).items():
+            numbers = of.get(_CONFUSION, [])
+            pairs = list(zip(numbers[::3], numbers[1::3], numbers[2::3], strict=False))
+            if len(numbers) % 3 or any(max(true, predicted) >= classes for true, predicted, _ in pairs):
+                raise RunFolderError(f"{CLIENTS_FILE}: the confusion of client {client} is damaged; delete the file")
+            if _CONFUSION in of:
+                confusions[int(client)] = pairs
+        return confusions
 
     def confusion(self, client: int | None = None) -> list[list[int]]:
         """Return the confusion matrix after the last round: test samples by true class and predicted class [C][C].
@@ -165,7 +129,11 @@ class RunData:
                 f"client = {client}: no confusion of this client in {protocol}; {len(recorded)} of "
                 f"{self.numbers['clients']} clients have one, from {min(recorded)} to {max(recorded)}"
             )
-        return matrix_of(recorded[client], len(self.scenario["classes"]))
+        classes = len(self.scenario["classes"])
+        counts = [[0] * classes for _ in range(classes)]
+        for true, predicted, samples in recorded[client]:
+            counts[true][predicted] = samples
+        return counts
 
     def drift(self) -> list[dict[str, Any]]:
         """Return what drifted in the rounds, one figure a row: round, name, client, other, class, entry, value.
@@ -176,12 +144,12 @@ class RunData:
         rounds = self.measured_drift()
         if not rounds:
             raise ConfigError("drift: this run measured none; run again with drift=true, or {decompose_every: 5}")
-        return rows_of(rounds)
+        return log.rows_of(rounds)
 
-    def measured_drift(self) -> Sequence[DriftRound]:
+    def measured_drift(self) -> Sequence[log.DriftRound]:
         """Return the drift of each round; empty if the run did not measure it. Raises `RunFolderError`."""
         if self.drift_rounds is None:
-            return [] if self.folder is None else DriftLog(self.folder).rounds()
+            return [] if self.folder is None else log.DriftLog(self.folder).rounds()
         return self.drift_rounds
 
     @classmethod
@@ -208,7 +176,7 @@ class RunData:
         evaluation = self.config.get("evaluation", {})
         last_k, name = int(evaluation.get("last_k", 10)), evaluation.get("select_by", ACCURACY.name)
         criterion = shown_criterion(self.rows, self.numbers, name, last_k)
-        return selected_rounds(self.rows, self.numbers["select"], last_k, criterion)
+        return log.selected_rounds(self.rows, self.numbers["select"], last_k, criterion)
 
     def higher_is_better(self, measure: str) -> bool | None:
         """Whether the highest value of a measure is the best; None for another metric than fedloom's own in a folder of
@@ -217,7 +185,7 @@ class RunData:
 
     def curve(self, name: str = "accuracy", split: str = "test") -> tuple[list[int], list[float]]:
         """Rounds and values of one measure of the whole run, in its main protocol."""
-        return curve(self.rows, name, split)
+        return log.curve(self.rows, name, split)
 
 
 def known_direction(numbers: Mapping[str, Any], measure: str) -> bool | None:
@@ -227,7 +195,7 @@ def known_direction(numbers: Mapping[str, Any], measure: str) -> bool | None:
     return recorded if built_in is None else built_in
 
 
-def shown_criterion(rows: Sequence[Row], numbers: Mapping[str, Any], name: str, last_k: int) -> Criterion:
+def shown_criterion(rows: Sequence[log.Row], numbers: Mapping[str, Any], name: str, last_k: int) -> Criterion:
     """Return the criterion, by the metric `name`, with which a finished run selected its rounds.
 
     Folders of earlier versions do not say whether the lowest value of a plug-in's metric is the best. The accuracy in
@@ -237,8 +205,8 @@ def shown_criterion(rows: Sequence[Row], numbers: Mapping[str, Any], name: str, 
     usual, opposite = Criterion(name, sign), Criterion(name, -sign)
 
     def is_shown(criterion: Criterion) -> bool:
-        rounds = selected_rounds(rows, numbers["select"], last_k, criterion)
-        return bool(mean_over(rows, "accuracy", rounds) == numbers["accuracy"])
+        rounds = log.selected_rounds(rows, numbers["select"], last_k, criterion)
+        return bool(log.mean_over(rows, "accuracy", rounds) == numbers["accuracy"])
 
     return opposite if name != ACCURACY.name and not is_shown(usual) and is_shown(opposite) else usual
 
@@ -253,10 +221,10 @@ def has_diverged(numbers: Mapping[str, Any]) -> bool:
     return any(map(says_diverged, numbers["degenerate"])) or numbers.get("test_loss", 0.0) is None
 
 
-def _summary_fits_rows(numbers: Mapping[str, Any], rows: Sequence[Row], select_by: str) -> bool:
+def _summary_fits_rows(numbers: Mapping[str, Any], rows: Sequence[log.Row], select_by: str) -> bool:
     """Whether a summary's accuracies and bytes follow from the rows, with the best round selected by `select_by`."""
-    _, test = curve(rows, "accuracy", "test")
-    sent = all(abs(total_over_rounds(rows, name) - numbers[name]) < 1 for name in ("bytes_up", "bytes_down"))
+    _, test = log.curve(rows, "accuracy", "test")
+    sent = all(abs(log.total_over_rounds(rows, name) - numbers[name]) < 1 for name in ("bytes_up", "bytes_down"))
     if not test or not sent or numbers["last_accuracy"] != test[-1]:
         return False
     best = numbers["best_test_accuracy"]

@@ -18,10 +18,9 @@ from filelock import FileLock, Timeout
 from fedloom.core.errors import RunFolderError
 from fedloom.core.files import json_digest, json_text, parse_json, read_file, refuse_unwritable, write_atomic
 from fedloom.core.safe_yaml import parse_yaml
-from fedloom.runs.storage import folders
+from fedloom.runs.storage import folders, schemas
 from fedloom.runs.storage.folders import delete_round_folders
 from fedloom.runs.storage.log import MetricsLog, Row
-from fedloom.runs.storage.schemas import error_in_config, error_in_scenario, error_in_summary, with_later_keys
 
 if TYPE_CHECKING:
     from fedloom.runs.config.run_config import RunConfig
@@ -35,11 +34,6 @@ _FILES = (
     *("drift.jsonl", "diagnosis.json", "report.html", ".metrics.parquet"),
 )
 _LONGEST = 1 << 20  # characters of a resolved config
-# What every summary has, those of earlier versions included.
-_SUMMARY_KEYS = (
-    *("method", "preset", "source", "seed", "rounds", "clients", "protocol", "select", "degenerate"),
-    *("accuracy", "last_accuracy", "best_val_accuracy", "best_test_accuracy", "bytes_up", "bytes_down", "seconds"),
-)
 
 
 def folder_name(config: RunConfig) -> str:
@@ -136,7 +130,7 @@ class RunFolder:
     def read_scenario(self) -> dict[str, Any]:
         """scenario.json, empty where there is none. Raises `RunFolderError` if it is damaged."""
         content = self.read_json("scenario.json") or {}
-        if why := error_in_scenario(content):
+        if why := schemas.error_in_scenario(content):
             raise self._damaged("scenario.json", why)
         return content
 
@@ -164,7 +158,7 @@ class RunFolder:
             return None
         if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
             raise RunFolderError(f"{self.path / 'config.yaml'}: damaged; delete the run folder and run again")
-        if why := error_in_config(values):
+        if why := schemas.error_in_config(values):
             raise self._damaged("config.yaml", why)
         return values
 
@@ -197,11 +191,11 @@ class RunFolder:
         if numbers is None:
             return None
         file, config = self.path / "summary.json", self.read_config()
-        missing = [key for key in _SUMMARY_KEYS if key not in numbers]
+        missing = [key for key in schemas.SUMMARY_KEYS if key not in numbers]
         if missing or sums.get("numbers", json_digest(numbers)) != json_digest(numbers):
             why = f"it lacks {', '.join(missing)}" if missing else "its numbers are not those that the run wrote"
             raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again")
-        if wrong := error_in_summary(numbers):
+        if wrong := schemas.error_in_summary(numbers):
             raise RunFolderError(f"{file}: damaged ({wrong}); delete this file and run again")
         if sums and sums.get("metrics") != self.log.position().sha256:
             raise RunFolderError(
@@ -210,7 +204,7 @@ class RunFolder:
             )
         if config is not None and sums.get("config", json_digest(config)) != json_digest(config):
             raise self._damaged("config.yaml", "it is not the config of summary.json")
-        return with_later_keys(numbers)
+        return schemas.with_later_keys(numbers)
 
     def write_parquet(self, rows: list[Row]) -> None:
         """metrics.parquet from all rows: columns round, client, split, protocol, name, value."""

@@ -14,14 +14,9 @@ from fedloom.core.errors import short_repr
 
 _LARGEST = 2**63 - 1
 
-_KEYS_OF_LATER_SUMMARIES = (
-    "model",
-    "engine",
-    "peak_memory_mb",
-    "checkpoint_sha256",
-    "run_dir",
-)  # not in summaries of the first versions
-_KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median")  # earlier versions lack them
+# keys that summaries and scenarios of the first versions lack
+_KEYS_OF_LATER_SUMMARIES = ("model", "engine", "peak_memory_mb", "checkpoint_sha256", "run_dir")
+_KEYS_OF_LATER_SCENARIOS = ("notes", "client_test_smallest", "client_test_median")
 
 Count = Annotated[int, Field(ge=0, le=_LARGEST)]
 Share = Annotated[float, Field(ge=0, le=1)]
@@ -130,6 +125,10 @@ class _Numbers(_Scores):
     run_dir: InstanceOf[str] | None = None  # a name of bytes that are no text stays one
 
 
+# what every summary has, those of earlier versions included
+SUMMARY_KEYS = tuple(key for key, field in _Numbers.model_fields.items() if field.is_required())
+
+
 class _Scenario(_Plain):
     name: Word = ""
     clients: Annotated[int, Field(ge=1, le=_LARGEST)] = 1
@@ -171,9 +170,7 @@ class _Config(_Plain):
 
 def with_later_keys(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Return a summary with defaults for the keys that earlier versions did not write but tables and reports read."""
-    return {key: _Numbers.model_fields[key].default for key in _KEYS_OF_LATER_SUMMARIES if key not in numbers} | dict(
-        numbers
-    )
+    return {key: _Numbers.model_fields[key].default for key in _KEYS_OF_LATER_SUMMARIES} | dict(numbers)
 
 
 def error_in_summary(content: Mapping[str, Any]) -> str | None:

@@ -9,9 +9,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from types import TracebackType
-from typing import Any
 
-from rich.console import Group, RenderableType
+from rich.console import Group
 from rich.markup import escape
 from rich.progress import (
     BarColumn,
@@ -124,23 +123,6 @@ class ProgressEstimate:
         return max(0.0, remaining - (self._clock() - self._last))
 
 
-class NotebookOutput:
-    """The output of a cell that `show` replaces."""
-
-    def __init__(self) -> None:
-        self._handle: Any = None
-
-    def show(self, renderables: Sequence[RenderableType]) -> None:
-        """Put renderables into the output, in place of those before."""
-        from IPython.display import display
-
-        bundle = recorded(lambda console: console.print(Group(*renderables)))
-        if self._handle is None:
-            self._handle = display(bundle, raw=True, display_id=True)
-        else:
-            self._handle.update(bundle, raw=True)
-
-
 _log = logging.getLogger(__name__)
 _BAR_COLUMNS = 72  # columns below which bars would be cut
 _MAX_BARS = 6  # with more runs than this, only those in progress get a bar
@@ -181,10 +163,10 @@ class ProgressDisplay:
         self._configs, self._clock = configs, clock
         self._pace = ProgressEstimate([config.rounds for config in configs], clock)
         self._console = console_of(True)
-        self._notebook = NotebookOutput() if self._console.is_jupyter and not quiet else None
+        self._notebook, self._handle = self._console.is_jupyter and not quiet, None  # of the output that is replaced
         self._log = None if self._console.is_terminal or self._notebook else log
         bars = self._console.is_terminal and self._console.width >= _BAR_COLUMNS
-        self._lines = not quiet and not bars and self._notebook is None
+        self._lines = not quiet and not bars and not self._notebook
         self._due: float | None = None  # of the next line, in seconds gone
         self._next_picture = 0.0  # of a notebook, by the clock
         self._notes: list[str] = []
@@ -210,13 +192,12 @@ class ProgressDisplay:
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
         self._progress.stop()
-        if self._notebook is not None and self._next_picture:
+        if self._notebook and self._next_picture:
             for task in self._tasks if len(self._tasks) > 1 else ():
                 self._progress.update(task, visible=False)
-            self._notebook.show(self._picture())
+            self._show_in_notebook()
 
     def __call__(self, event: Event) -> None:
-        """Show the news of one run."""
         if event.note is not None:
             self._note(event.note)
             return
@@ -231,22 +212,30 @@ class ProgressDisplay:
         shown = {} if event.accuracy is None else {"accuracy": f"accuracy {100 * event.accuracy:4.1f}"}
         self._progress.update(task, completed=event.round, visible=under_way, **shown)  # type: ignore[arg-type]
         self._progress.update(self._all, completed=self._pace.done)
-        if self._notebook is not None and self._clock() >= self._next_picture:
+        if self._notebook and self._clock() >= self._next_picture:
             self._next_picture = self._clock() + _NOTEBOOK_PAUSE
-            self._notebook.show(self._picture())
+            self._show_in_notebook()
 
-    def _picture(self) -> list[RenderableType]:
+    def _show_in_notebook(self) -> None:
+        """Put the bars, and the notes below them, into the output of the cell, in place of those before."""
+        from IPython.display import display
+
         notes = (Text.from_markup(f"[yellow]note:[/] {escape(note)}") for note in distinct_notes(self._notes))
-        return [self._progress.make_tasks_table(self._progress.tasks), *notes]
+        picture = Group(self._progress.make_tasks_table(self._progress.tasks), *notes)
+        bundle = recorded(lambda console: console.print(picture))
+        if self._handle is None:
+            self._handle = display(bundle, raw=True, display_id=True)
+        else:
+            self._handle.update(bundle, raw=True)
 
     def _note(self, note: str) -> None:
         """Print a note once; runs of several seeds repeat it."""
         if note in self._notes:
             return
         self._notes.append(note)
-        if self._notebook is not None:
+        if self._notebook:
             self._next_picture = self._clock()
-            self._notebook.show(self._picture())
+            self._show_in_notebook()
         elif self._log is not None:
             self._log.warning("note: %s", printable(note))
         else:

@@ -9,15 +9,8 @@ from pathlib import Path
 
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError, RunFolderError
+from fedloom.runs.storage import finished_runs
 from fedloom.runs.storage.data_record import read_record, refuse_mixed_data
-from fedloom.runs.storage.finished_runs import (
-    STUDY_FILE,
-    CollectedRuns,
-    refuse_mixed_results,
-    refuse_none,
-    search_runs,
-    version_of,
-)
 from fedloom.runs.storage.folders import finished_folders, round_of
 from fedloom.runs.storage.run_data import RunData
 from fedloom.runs.storage.run_folder import RunFolder
@@ -74,7 +67,7 @@ def done_of(study: StudyPlan, ended: Outcome, allow_mixed: bool = False) -> dict
     """Return the results of finished cells of a `study` that `ended` has, by setting and method; seeds and other listed
     values share an entry. Raises `ConfigError` if they are of different versions of fedloom, unless `allow_mixed`."""
     if not allow_mixed:
-        refuse_mixed_results(ended.results.values())
+        finished_runs.refuse_mixed_results(ended.results.values())
     results_by_row: dict[tuple[str, str], list[RunData]] = {}
     for cell in study.cells:
         if cell.name in ended.done:
@@ -106,7 +99,7 @@ def rows_of(folder: Path) -> list[tuple[str, tuple[str, str]]] | None:
     return list(pairs)
 
 
-def collect(folders: Sequence[Path], allow_mixed: bool = False) -> CollectedRuns:
+def collect(folders: Sequence[Path], allow_mixed: bool = False) -> finished_runs.CollectedRuns:
     """Return all finished runs in and below `folders`, each once, in the order of their paths.
 
     Left out are runs that have not finished or cannot be read, folders without runs, trials of tuning and, unless
@@ -114,21 +107,21 @@ def collect(folders: Sequence[Path], allow_mixed: bool = False) -> CollectedRuns
     `ConfigError` for paths that are no folders, if no run remains, and, unless `allow_mixed`, for runs of different
     versions of fedloom.
     """
-    collected = search_runs(folders)
+    collected = finished_runs.search_runs(folders)
     if not allow_mixed:
         _as_cells(collected)
-        refuse_mixed_results(collected.results)
-    refuse_none(collected)
+        finished_runs.refuse_mixed_results(collected.results)
+    finished_runs.refuse_none(collected)
     return collected
 
 
 def studies_of(results: Sequence[RunData]) -> list[Path]:
     """Return the folders of the studies that runs belong to, each once."""
     folders = dict.fromkeys(result.folder.parent for result in results if result.folder is not None)
-    return [folder for folder in folders if (folder / STUDY_FILE).exists()]
+    return [folder for folder in folders if (folder / finished_runs.STUDY_FILE).exists()]
 
 
-def _as_cells(collected: CollectedRuns) -> None:
+def _as_cells(collected: finished_runs.CollectedRuns) -> None:
     """Order the runs in a study's folder as its cells, with its names; leave out those that are no cells of it.
 
     A run of several cells, whose configs are equal, is there once for each of their rows.
@@ -201,11 +194,10 @@ def _take(folder: StudyFolder, cell: Cell, source: Path) -> bool:
 
 
 def _is(cell: Cell, source: Path) -> bool:
-    """Whether the folder holds this cell's finished run, made by this version."""
     result = RunData.read(source) if source.is_dir() else None
     if result is None or result.numbers.get("fingerprint") != cell.config.fingerprint():
         return False
     kept = {round_of(path) for path in finished_folders(RunFolder(source).client_models)}
     if not kept.issuperset(cell.config.checkpoint.keep_clients):  # no number of the run, so the fingerprint lacks it
         return False
-    return version_of(source) == __version__
+    return finished_runs.version_of(source) == __version__

@@ -11,15 +11,13 @@ from fnmatch import fnmatchcase
 from pathlib import Path
 from typing import Any
 
-from pydantic import ValidationError
-
 from fedloom.core.errors import ConfigError, DataError, short_repr, suggest_name
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.data import SOURCES
 from fedloom.data.newcomers import domain_names
 from fedloom.data.sources.source import Splits, configure_source
-from fedloom.runs.config.grid import GridPoint, grid_points
-from fedloom.runs.config.keys import explain_validation_error, refuse_many
+from fedloom.runs.config.grid import grid_points
+from fedloom.runs.config.keys import built, refuse_many
 from fedloom.runs.config.kinds import put_over
 from fedloom.runs.config.reference import find_config
 from fedloom.runs.config.run_config import RunConfig, load
@@ -141,7 +139,6 @@ class StudyPlan:
 
     @property
     def _first(self) -> dict[str, str]:
-        """Map each group to the folder of its first cell."""
         return {cell.group: cell.folder for cell in reversed(self.cells)}
 
     def chosen(self, patterns: Sequence[str] = ()) -> list[Cell]:
@@ -175,10 +172,7 @@ def parse_study(values: Mapping[str, Any], folder: Path = Path()) -> StudyPlan:
 
     Raises `ConfigError` for the first mistake in any cell.
     """
-    try:
-        keys = StudyKeys(**{key: value for key, value in values.items() if key in OF_STUDIES})
-    except ValidationError as error:
-        raise explain_validation_error(error, "", StudyKeys) from None
+    keys = built(StudyKeys, {key: value for key, value in values.items() if key in OF_STUDIES}, "")
     shared = {key: value for key, value in values.items() if key not in OF_STUDIES}
     settings = {name: _setting(keys, shared, block, folder) for name, block in keys.settings.items()}
     if keys.leave_out is not None:
@@ -211,17 +205,6 @@ def relevant(values: Mapping[str, Any]) -> dict[str, Any]:
         for kind in ("settings", "methods")
     }
     return {**values, **blocks}
-
-
-def overlaid(values: Mapping[str, Any], over: Mapping[str, Any]) -> dict[str, Any]:
-    """Put `over` on top of `values`, joining sections key by key. A section that is a word is its `name`."""
-    joined = dict(values)
-    for key, value in over.items():
-        section = joined.get(key)
-        if isinstance(value, Mapping) and isinstance(section, str) and "name" not in value:
-            section = {"name": section}
-        joined[key] = overlaid(section, value) if isinstance(value, Mapping) and isinstance(section, Mapping) else value
-    return joined
 
 
 def nested(key: str, value: Any) -> dict[str, Any]:
@@ -262,13 +245,14 @@ def _cells(keys: StudyKeys, name: str, block: Mapping[str, Any]) -> list[Cell]:
         if label in left_out:
             continue
         if label and isinstance(method_keys.get("method"), list):
-            listed = short_repr(method_keys["method"])
-            raise ConfigError(f"methods.{label}.method = {listed}: a label names one method; give each method a label")
+            names = short_repr(method_keys["method"])
+            raise ConfigError(f"methods.{label}.method = {names}: a label names one method; give each method a label")
         values = _over(plain, method_keys)
         method = method_keys.get("method", label) if label else values.get("method", "fedavg")
         methods = None if isinstance(method, list) else [method]
         for point in grid_points({**values, "method": method}, methods, seeds):
-            cells.append(Cell(name, label or point.config.method, _listed_values(point), point.values, point.config))
+            listed_values = ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.chosen.items())
+            cells.append(Cell(name, label or point.config.method, listed_values, point.values, point.config))
     return cells
 
 
@@ -282,10 +266,6 @@ def _refuse_namesakes(cells: Sequence[Cell]) -> None:
                 f"{cell.name}: two different cells have this name; settings, methods and lists must give each cell "
                 "another one"
             )
-
-
-def _listed_values(point: GridPoint) -> str:
-    return ",".join(f"{key.rpartition('.')[2]}={value}" for key, value in point.chosen.items())
 
 
 def _fits(cell: Cell, pattern: str) -> bool:

@@ -8,11 +8,18 @@ from collections.abc import Iterator, Mapping, Sequence
 from itertools import product
 from typing import TYPE_CHECKING, Any, Literal, TypeGuard
 
-from pydantic import Field, ValidationError, ValidatorFunctionWrapHandler, field_validator, model_validator
+from pydantic import (
+    Field,
+    ValidationError,
+    ValidationInfo,
+    ValidatorFunctionWrapHandler,
+    field_validator,
+    model_validator,
+)
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.text import flat
-from fedloom.runs.config.keys import MAX_TRIES, explain_validation_error, refuse_many
+from fedloom.runs.config.keys import MAX_TRIES, built, refuse_many
 from fedloom.runs.config.sections import Section
 
 if TYPE_CHECKING:
@@ -68,10 +75,7 @@ def _is_section(value: Any) -> TypeGuard[Mapping[str, Any]]:
 
 def _dimension(key: str, value: Any) -> tuple[Any, ...] | Range:
     if isinstance(value, Mapping) and value:
-        try:
-            return Range.model_validate(value)
-        except ValidationError as error:
-            raise explain_validation_error(error, key, Range) from None
+        return built(Range, value, key)
     if not isinstance(value, list | tuple) or not value:
         raise ConfigError(f"{key} = {short_repr(value)}: need a list of values, or a range: {{low: 0.01, high: 0.1}}")
     return tuple(without_repeats(key, value))
@@ -85,15 +89,6 @@ def without_repeats(key: str, values: Sequence[Any]) -> Sequence[Any]:
     return values
 
 
-def check_tries(space: Space, tries: int | None) -> None:
-    """Raise `ConfigError` for ranges without a number of tries, and for a number without ranges."""
-    ranges = [key for key, tried in space.items() if isinstance(tried, Range)]
-    if ranges and tries is None:
-        raise ConfigError(f"tune.{ranges[0]} is a range: say with tries how many points every method tries")
-    if tries is not None and not ranges:
-        raise ConfigError(f"tries = {tries}: there is no range in tune; of lists every combination is tried")
-
-
 def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
     """Return the sets of values to try, keys as in `space`: all combinations of lists, or `tries` points if there is a
     range.
@@ -104,11 +99,9 @@ def tried_in(space: Space, tries: int | None) -> list[dict[str, Any]]:
     if not space:
         return []
     if tries is None:
-        refuse_many("tune", [len(_listed(dimension)) for dimension in space.values()], MAX_TRIES)
-        return [
-            dict(zip(space, values, strict=True))
-            for values in product(*(_listed(dimension) for dimension in space.values()))
-        ]
+        lists = [dimension for dimension in space.values() if isinstance(dimension, tuple)]  # without `tries`, all are
+        refuse_many("tune", map(len, lists), MAX_TRIES)
+        return [dict(zip(space, values, strict=True)) for values in product(*lists)]
     try:
         import optuna
     except ImportError:
@@ -138,18 +131,11 @@ def plain_space(space: Space) -> dict[str, Any]:
     }
 
 
-def _listed(dimension: tuple[Any, ...] | Range) -> tuple[Any, ...]:
-    assert isinstance(dimension, tuple)
-    return dimension
-
-
 def _distribution(dimension: tuple[Any, ...] | Range) -> BaseDistribution:
     from optuna.distributions import FloatDistribution, IntDistribution
 
     if isinstance(dimension, tuple):
-        return IntDistribution(
-            0, len(dimension) - 1
-        )  # an index into the list, because Optuna takes no lists or mappings as choices
+        return IntDistribution(0, len(dimension) - 1)  # an index, because Optuna takes no lists as choices
     if isinstance(dimension.low, int) and isinstance(dimension.high, int):
         return IntDistribution(dimension.low, dimension.high, log=dimension.log)
     return FloatDistribution(dimension.low, dimension.high, log=dimension.log)
@@ -193,18 +179,12 @@ class StudyKeys(Section):
     tries: int | None = Field(None, ge=1, le=MAX_TRIES)
     trials: dict[str, Any] = Field(default_factory=dict)
 
-    @field_validator("settings", mode="before")
+    @field_validator("settings", "methods", mode="before")
     @classmethod
-    def _settings(cls, value: Any) -> Any:
+    def _blocks(cls, value: Any, info: ValidationInfo) -> Any:
         if isinstance(value, list):
-            return {str(name): {"config": name} for name in without_repeats("settings", value)}
-        return {key: {} if keys is None else keys for key, keys in value.items()} if _named(value) else value
-
-    @field_validator("methods", mode="before")
-    @classmethod
-    def _methods(cls, value: Any) -> Any:
-        if isinstance(value, list):
-            return {str(name): {} for name in without_repeats("methods", value)}
+            names = map(str, without_repeats(str(info.field_name), value))
+            return {name: {"config": name} if info.field_name == "settings" else {} for name in names}
         return {key: {} if keys is None else keys for key, keys in value.items()} if _named(value) else value
 
     @field_validator("seeds", mode="wrap")
@@ -227,7 +207,11 @@ class StudyKeys(Section):
 
     @model_validator(mode="after")
     def _tries(self) -> StudyKeys:
-        check_tries(self.tune, self.tries)
+        ranges = [key for key, tried in self.tune.items() if isinstance(tried, Range)]
+        if ranges and self.tries is None:
+            raise ConfigError(f"tune.{ranges[0]} is a range: say with tries how many points every method tries")
+        if self.tries is not None and not ranges:
+            raise ConfigError(f"tries = {self.tries}: there is no range in tune; of lists every combination is tried")
         if self.trials and not self.tune:
             raise ConfigError(f"trials = {short_repr(self.trials)}: nothing is tuned; give tune, or leave trials out")
         fixed = dict(flat(self.trials))

@@ -207,7 +207,6 @@ class _HandOut:
         )
 
     def _stop(self, error: Exception) -> None:
-        """Remember the first error, and ask all other processes to stop."""
         if self._error is None:
             self._error = error
             for pipe in self._busy:

@@ -18,11 +18,12 @@ from typing import Any
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.core.files import json_text, write_atomic
 from fedloom.core.text import Criterion
+from fedloom.runs.config.kinds import overlaid
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.storage.finished_runs import TRIALS, VALIDATION, assignments, read_choices, rule_of
 from fedloom.runs.storage.run_data import RunData, has_diverged
 from fedloom.runs.storage.run_folder import RunFolder, folder_name
-from fedloom.runs.studies.plan import Cell, StudyPlan, nested, overlaid
+from fedloom.runs.studies.plan import Cell, StudyPlan, nested
 from fedloom.runs.studies.study_folder import State, StudyFolder
 
 
@@ -118,21 +119,16 @@ class Choices:
             for trial in trials:
                 if not self._study_folder.finished(trial.folder):
                     return None, self._failure(trial)
-            record = (
-                self._study_folder.path
-                / TRIALS
-                / f"choice-{_slug(cell.group)}-{trials[0].config.fingerprint()[:8]}.json"
-            )
+            slug = re.sub(r"[^\w.=-]+", "-", cell.group)
+            name = f"choice-{slug}-{trials[0].config.fingerprint()[:8]}.json"
+            record = self._study_folder.path / TRIALS / name
             if record.exists():
                 self._known[cell.group] = read_choices(record)["chosen"]
             else:
                 try:
-                    scores = [
-                        trial_score(
-                            self._study_folder.result(trial.folder, trial.config), trial.config.evaluation.criterion()
-                        )
-                        for trial in trials
-                    ]
+                    results = [self._study_folder.result(trial.folder, trial.config) for trial in trials]
+                    criterion = trials[0].config.evaluation.criterion()
+                    scores = [trial_score(result, criterion) for result in results]
                 except RunFolderError as damage:
                     return None, f"not tuned: {damage}"
                 self._known[cell.group] = self._choose(record, cell.group, trials, scores)
@@ -177,10 +173,6 @@ def refuse_without_validation(config: RunConfig, who: str) -> None:
     if config.evaluation.protocol == "few-shot" or not share:
         tuned = ", in trials for the trials alone" if who.startswith("tune") else ""
         raise ConfigError(f"{who} has no validation data to choose on; set {scenario.val_key} above 0{tuned}")
-
-
-def _slug(name: str) -> str:
-    return re.sub(r"[^\w.=-]+", "-", name)
 
 
 @dataclass(frozen=True, slots=True)

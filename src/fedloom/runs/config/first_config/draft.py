@@ -44,7 +44,9 @@ def draft_source(data: str, label: str | None, owner: str | None, ask: Ask | Non
     path = expand_home(data)
     if data in SOURCES and not (path.suffix and path.exists()):
         _refuse_columns(data, label, owner)
-        return _built_in(data)
+        if data not in _data_sets():
+            raise ConfigError(f"--from {data}: this source reads your own data; name the file or the folder itself")
+        return SourceDraft({"source": data}, data)
     if path.is_dir():
         _refuse_columns(data, label, owner)
         return _folder(path)
@@ -66,12 +68,6 @@ def _data_sets() -> list[str]:
         for name in SOURCES.names()
         if name not in _NO_DATA_SETS and not any(key.is_required() for key in SOURCES.get(name).model_fields.values())
     ]
-
-
-def _built_in(name: str) -> SourceDraft:
-    if name not in _data_sets():
-        raise ConfigError(f"--from {name}: this source reads your own data; name the file or the folder itself")
-    return SourceDraft({"source": name}, name)
 
 
 def _refuse_columns(data: str, label: str | None, owner: str | None) -> None:

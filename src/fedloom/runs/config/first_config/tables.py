@@ -141,7 +141,9 @@ def _spelling(keys: Mapping[str, Any], path: Path, names: Sequence[str], reasons
     spellings: list[dict[str, Any]] = []
     has_commas = keys["source"] == "csv" and "separator" not in keys  # between cells: rarely before decimals, too
     for cell_format in sorted(SPELLINGS, key=lambda candidate: has_commas and candidate.decimal == ","):
-        reads_more = any(cell_format.number(word) is not None and not _reads(reader, word) for word in words)
+        reads_more = any(
+            cell_format.number(word) is not None and reader.cell_format.number(word) is None for word in words
+        )
         if reads_more or cell_format == CellFormat():
             spelling = {key: getattr(cell_format, key) for key in ("decimal", "thousands")}
             plain = {key: value for key, value in spelling.items() if value != getattr(reader, key)}
@@ -158,11 +160,6 @@ def _spelling(keys: Mapping[str, Any], path: Path, names: Sequence[str], reasons
     }
     reasons.update({key: meanings[key] for key in best})
     return best
-
-
-def _reads(reader: FileTable, word: str) -> bool:
-    """Return whether a word is a number for this reader."""
-    return reader.cell_format.number(word) is not None
 
 
 def _teaching_nothing(reader: FileTable, file: TableFile, names: Sequence[str]) -> dict[str, str]:
@@ -210,28 +207,29 @@ def _label(
     ask: Ask | None,
     reasons: dict[str, str],
 ) -> str:
-    candidates = [name for name, column in columns.items() if _is_label(column)]
     if label is not None:
-        if label not in names:
-            raise ConfigError(f"--label {label}: {path} has no such column: {suggest_name(label, names)[:300]}")
-        return label
+        return _known(label, f"--label {label}: {path} has no such column", names)
+    candidates = [name for name, column in columns.items() if _is_label(column)]
     if not candidates:
         raise DataError(
             f"{path}: no column looks like a class (2 to {_MAX_CLASSES} words or whole numbers); name it with --label, "
             "or bin the values that are to be predicted"
         )
     named = [name for name in candidates if _LABELS.fullmatch(name)]
-    last = names[-1] if names[-1] in candidates else None
-    guess = named[0] if named else last
+    guess = next(iter(named), names[-1] if names[-1] in candidates else None)
     if ask is not None:
         answer = ask("Which column is the class?", candidates, guess or candidates[0])
-        if answer not in names:
-            raise ConfigError(f"{answer}: {path} has no such column: {suggest_name(answer, names)[:300]}")
-        return answer
+        return _known(answer, f"{answer}: {path} has no such column", names)
     if guess is None:
         raise DataError(f"{path}: name the column of the class with --label: {', '.join(candidates)[:300]}")
     reasons["label"] = "the column of the class, by its name" if named else "the last column; name another with --label"
     return guess
+
+
+def _known(name: str, why: str, names: Sequence[str]) -> str:
+    if name not in names:
+        raise ConfigError(f"{why}: {suggest_name(name, names)[:300]}")
+    return name
 
 
 def _is_label(column: Column) -> bool:
@@ -254,16 +252,16 @@ def _owner(
     if owner == "none":
         return None
     if owner is not None:
-        if owner not in names or owner == label:
-            raise ConfigError(
-                f"--owner {owner}: {path} has no such column apart from the label: {suggest_name(owner, names)[:300]}"
-            )
-        return owner
-    candidates = [
-        name
-        for name, column in columns.items()
-        if name != label and (column.words is not None or column.is_whole()) and _rows_of_owner(column)
-    ]
+        why = f"--owner {owner}: {path} has no such column apart from the label"
+        if owner == label:
+            raise ConfigError(f"{why}: {suggest_name(owner, names)[:300]}")
+        return _known(owner, why, names)
+    candidates = []
+    for name, column in columns.items():
+        rows = np.unique(column.present_values, return_counts=True)[1]
+        owns = len(rows) >= 2 and np.median(rows) >= _MIN_ROWS_OF_OWNER
+        if name != label and (column.words is not None or column.is_whole()) and owns:
+            candidates.append(name)
     named = [name for name in candidates if _OWNERS.fullmatch(name)]
     if ask is not None and candidates:
         answer = ask("Which column is the owner of a row?", ["none", *candidates], named[0] if named else "none")
@@ -274,10 +272,3 @@ def _owner(
         return None
     reasons["owner"] = "the owner of a row, by the column's name; it is no feature (--owner none changes that)"
     return named[0]
-
-
-def _rows_of_owner(column: Column) -> bool:
-    """Return whether a column's values could be owners: two or more, with enough rows each."""
-    values = column.present_values
-    counts = np.unique(values, return_counts=True)[1]
-    return len(counts) >= 2 and bool(np.median(counts) >= _MIN_ROWS_OF_OWNER)
