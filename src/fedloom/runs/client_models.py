@@ -114,6 +114,10 @@ class ClientModelKeeper:
         self._limit, self._bytes = config.checkpoint.keep_clients_mib * _MIB, 0
         self._inner: RoundObserver | None = federation.observer
         self._observed: ObservedRound | None = None
+        self._refuse_too_many(federation)
+        federation.observer = self
+
+    def _refuse_too_many(self, federation: Federation) -> None:
         models = max(wire_size({"model": task.init}) for task in federation.tasks)
         expected = len(self._rounds) * (federation.clients_per_round + 2) * models
         if expected > self._limit:
@@ -122,7 +126,6 @@ class ClientModelKeeper:
                 f"about {bytes_text(expected)}, above checkpoint.keep_clients_mib = {self._limit // _MIB}; name fewer "
                 "rounds, or raise it"
             )
-        federation.observer = self
 
     def resume(self, last: int) -> None:
         """Add up the bytes of the rounds already kept, and report named rounds that were missed."""
