@@ -21,7 +21,7 @@ from fedloom.nets import MODELS
 from fedloom.nets.blocks import model_options
 from fedloom.runs.storage.schemas import leaves
 
-T = TypeVar("T")
+T = TypeVar("T", bound=BaseModel)
 # Replaces pydantic's message "Input should be a valid dictionary or instance of ...", which means nothing in YAML.
 _SECTION = "a section holds keys with values, as {key: value} or key.name=value"
 _UNION_MEMBER = re.compile(
@@ -88,7 +88,7 @@ def build_named(kinds: Registry[Any], values: Mapping[str, Any], path: str) -> A
 def built(kind: type[T], keys: Mapping[str, Any], section: str) -> T:
     """Build `kind` from the keys of a dotted section. Raises `ConfigError` for the first that it refuses."""
     try:
-        return kind(**keys)
+        return kind.model_validate(dict(keys))
     except ValidationError as error:
         raise explain_validation_error(error, section, kind) from None
 
