@@ -17,10 +17,8 @@ from fedloom.nets.net import MODELS
 
 
 def image_shape(model: str, input_shape: tuple[int, ...], *, min_pixels: int) -> tuple[int, int, int]:
-    """Return `input_shape` as (channels, height, width).
-
-    Raises `ConfigError` for other shapes, and for images with a side shorter than `min_pixels`.
-    """
+    """Return `input_shape` as (channels, height, width). Raises `ConfigError`, in the name of `model`, for other shapes
+    and for images with a side shorter than `min_pixels`."""
     if len(input_shape) != 3 or min(input_shape) < 1 or min(input_shape[1:]) < min_pixels:
         raise ConfigError(
             f"{model} needs images [c, h, w] of at least {min_pixels}x{min_pixels} pixels, got {tuple(input_shape)}"
@@ -31,7 +29,6 @@ def image_shape(model: str, input_shape: tuple[int, ...], *, min_pixels: int) ->
 
 
 def _suggested_model(input_shape: tuple[int, ...]) -> str:
-    """Return the end of an error message: which models take samples [d]; empty for other shapes."""
     return "; take the model mlp for features, or bilstm for token ids" if len(input_shape) == 1 else ""
 
 
@@ -45,12 +42,8 @@ def conv_bn(
     groups: int = 1,
     bias: bool = False,
 ) -> nn.Sequential:
-    """Return a convolution of [B, in, h, w] and batch norm.
-
-    in_channels: channels of the input. out_channels: channels of the output. kernel: side of the square kernel, in
-    pixels. stride: step of the kernel, in pixels. padding: zeros on each side, in pixels; None pads half the kernel, so
-    that stride 1 keeps the size. groups: groups of channels that do not mix; `in_channels` makes the convolution
-    depthwise. bias: whether the convolution has a bias, which batch norm would cancel.
+    """Return a convolution from in_channels to out_channels with a square `kernel`, and batch norm. `padding` None
+    keeps the size at `stride` 1; `groups` = in_channels makes it depthwise; a `bias` would be cancelled by batch norm.
     """
     padding = kernel // 2 if padding is None else padding
     conv = nn.Conv2d(in_channels, out_channels, kernel, stride, padding, groups=groups, bias=bias)
@@ -58,11 +51,8 @@ def conv_bn(
 
 
 def dense(widths: Sequence[int], *, batch_norm: bool = False, last_relu: bool = True) -> nn.Sequential:
-    """Return linear layers `widths[0] -> widths[1] -> ...`, each followed by batch norm (on demand) and a ReLU.
-
-    widths: widths of the input and of each layer's output. batch_norm: whether batch norm follows each layer.
-    last_relu: whether the last layer has a ReLU too.
-    """
+    """Return linear layers `widths[0] -> widths[1] -> ...`, each followed by batch norm (if `batch_norm`) and a ReLU;
+    the last has none if `last_relu` is False."""
     layers: list[nn.Module] = []
     for in_width, out_width in pairwise(widths):
         norm = [nn.BatchNorm1d(out_width)] if batch_norm else []
@@ -83,10 +73,8 @@ FcNorm = Annotated[
 
 
 def model_options(model: str) -> dict[str, FieldInfo]:
-    """Return the options of a registered model by name, each with its type, default and description.
-
-    An option without a type has the type Any. Raises `ConfigError` for an unknown model.
-    """
+    """Return the options of a registered model by name, each with type (Any where there is none), default and
+    description. Raises `ConfigError` for an unknown model."""
     return dict(_options_of(MODELS.get(model)))
 
 

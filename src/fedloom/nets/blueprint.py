@@ -18,11 +18,8 @@ from fedloom.nets.user_model import UserModel
 
 
 class Bundle(Net):
-    """Several nets under names: a method that trains an online and an offline net gets both as one module.
-
-    Its tree is flat ("online.conv1.weight", "offline.conv1.weight"), and `bundle["online"]` is a child. The nets may
-    differ. The first net stands for the bundle where one net is needed: its head, features, logits, and so on.
-    """
+    """Several nets under names, for methods that train several: its tree is flat ("online.conv1.weight"), and
+    `bundle["online"]` is a child. The first net stands for the bundle where one net is needed."""
 
     def __init__(self, nets: Mapping[str, Net]) -> None:
         super().__init__()
@@ -38,17 +35,14 @@ class Bundle(Net):
 
     @property
     def first_net(self) -> Net:
-        """The net that stands for the bundle where one net is needed."""
         return self[self._first_name]
 
     @property
     def head(self) -> nn.Linear:  # type: ignore[override]
-        """The first net's head."""
         return self.first_net.head
 
     @property
     def functional(self) -> FunctionalNet:
-        """The first net as a function of its weights."""
         return self.first_net.functional
 
     def features(self, x: Tensor) -> Tensor:
@@ -102,11 +96,8 @@ class Blueprint:
     share: SharedParameters = "all"
 
     def build(self, streams: Streams, client: int = -1) -> Net:
-        """Build a net, initialised from the run's "init" stream, or from that of `client`.
-
-        The nets of a bundle that have the same model start with the same weights.
-
-        Raises `ConfigError` for an unknown model or one that does not fit `input_shape`.
+        """Build a net from the run's "init" stream, or from that of `client`. Nets of a bundle that have the same model
+        start with the same weights. Raises `ConfigError` for an unknown model or one that does not fit `input_shape`.
         """
         with streams.isolated("init", client=client):
             return prepare_net(
@@ -151,13 +142,9 @@ def prepare_net(
     build_model: Callable[[str], Net] = _refuse_other_model,
     share: SharedParameters = "all",
 ) -> Net:
-    """Change a net to what a method needs, and return it or a bundle.
-
-    net: a net as it was built. head_bias: False removes the bias of a linear head; methods refuse deeper heads
-    themselves. nets: makes a bundle of copies of `net` (None) and of nets that `build_model` builds by a model's name.
-    extra: makes a module from the net, which becomes its child `extra`. build_model: builds a net by a model's name.
-    share: "all" keeps frozen parameters in the tree; they become buffers either way.
-    """
+    """Change a net to what a method needs: without the bias of its linear head if `head_bias` is False; a bundle of
+    copies (None) and of other models, which `build_model` builds, if there are `nets`; with the module that `extra`
+    makes. Frozen parameters become buffers, outside the tree if `share` is "trainable"."""
     if nets:
         members = {name: deep_copy(net) if model is None else build_model(model) for name, model in nets.items()}
         for member in members.values():

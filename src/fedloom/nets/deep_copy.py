@@ -16,13 +16,8 @@ M = TypeVar("M", bound=nn.Module)
 
 
 def deep_copy(module: M, replacements: Mapping[int, Any] | None = None) -> M:
-    """Return a deep copy of a module.
-
-    `copy.deepcopy` refuses tensors with a history; here they are copied without it. Old `weight_norm`, `spectral_norm`
-    and pruning compute such tensors before each pass, and some modules store them.
-
-    module: the module. replacements: objects by the `id` of those that they replace in the copy.
-    """
+    """Return a deep copy of a `module`, with `replacements` for objects of these ids. Unlike `copy.deepcopy` it copies
+    tensors with a history, without the history: old `weight_norm`, `spectral_norm` and pruning keep such tensors."""
     memo = dict(replacements or {})
     for tensor in [*module.parameters(), *module.buffers()]:
         if tensor.is_inference():  # made in inference mode, where nothing can train
@@ -40,10 +35,8 @@ _MODULE_ATTRIBUTES = frozenset(vars(nn.Module()))
 
 
 def plain_attributes(net: nn.Module) -> dict[str, Hashable]:
-    """Return the plain attributes of a net's modules by path, in a form that compares equal for equal values.
-
-    Buffers outside the state dict are included; parameters and the attributes of torch's own modules are not.
-    """
+    """Return the plain attributes of a net's modules by path, in a form that compares equal for equal values, with
+    buffers outside the state dict and without attributes of torch's own modules."""
     registered = {id(tensor) for tensor in [*net.parameters(), *_persistent_buffers(net)]}
     snapshot: dict[str, Hashable] = {}
     for prefix, module in net.named_modules():
@@ -86,7 +79,7 @@ def _persistent_buffers(net: nn.Module) -> Iterator[Tensor]:
 
 
 def _comparable(value: Any, registered: set[int], depth: int) -> Hashable:
-    """A hashable form, equal for equal values; objects of unknown classes are compared by class alone."""
+    """Return a hashable form, equal for equal values; objects of unknown classes are compared by class alone."""
     if value is None or isinstance(value, bool | int | float | complex | str | bytes):
         return value
     if isinstance(value, Tensor):
@@ -110,7 +103,7 @@ def _comparable(value: Any, registered: set[int], depth: int) -> Hashable:
 
 
 def _ends(container: Any) -> list[Any]:
-    """The first and last elements of a long container: one that grows changes at its end."""
+    """Return the first and last elements of a long container: one that grows changes at its end."""
     elements = list(container)
     half = _MAX_ELEMENTS // 2
     return elements if len(elements) <= _MAX_ELEMENTS else [*elements[:half], *elements[-half:]]

@@ -41,9 +41,7 @@ class FedCO2CNNBN(FedCO2CNN):
 
 class BlockNet(Net):
     """A net whose paper calls its last three linear layers the classifier: `maps(x)`, then block `fc`, then `head`.
-
-    `features(x)` is the input of `head`, as in every net: the output of `fc`.
-    """
+    `features(x)` is the output of `fc`."""
 
     classifier_block: ClassVar[tuple[str, ...]] = ("fc", "head")
     conv: nn.Sequential

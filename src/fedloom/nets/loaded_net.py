@@ -13,11 +13,8 @@ from fedloom.nets.net import Net, tree_of
 
 
 def freeze_as_buffers(net: nn.Module, *, persistent: bool) -> None:
-    """Turn the parameters that need no gradient into buffers, so that loops over parameters leave them alone.
-
-    net: the net, which changes. persistent: whether they stay in the net's state dict, and so in the tree that is
-    loaded, sent and stored.
-    """
+    """Turn parameters that need no gradient into buffers, which loops over parameters leave alone; `persistent` ones
+    stay in the tree that is loaded, sent and stored."""
     for module in net.modules():
         for name, parameter in list(module._parameters.items()):
             if parameter is not None and not parameter.requires_grad:
@@ -51,11 +48,8 @@ def group_of(client_id: int, groups: Sequence[object]) -> int:
 
 
 class LoadedNet:
-    """`net`, with its tensors by name in `tree`. Loading copies values; the tensors keep their memory.
-
-    A net may assign new tensors to its buffers (`self.mean = 0.9 * self.mean + ...`). `restore_buffers` copies their
-    values into the old tensors and puts those back.
-    """
+    """A net with its tensors by name in `tree`, into which clients' weights are copied; the tensors keep their memory.
+    Where a net assigns new tensors to its buffers, `restore_buffers` copies their values into the old ones."""
 
     def __init__(self, net: Net) -> None:
         self.net = net
@@ -88,10 +82,8 @@ class LoadedNet:
         return True
 
     def restore_buffers(self) -> None:
-        """Copy buffers that the net has replaced into their old tensors.
-
-        Raises `ConfigError` for a buffer with another shape or dtype.
-        """
+        """Copy buffers that the net has replaced into their old tensors. Raises `ConfigError` for another shape or
+        dtype."""
         for module, name, path, buffer in self._buffers:
             replacement = module._buffers[name]
             if replacement is not buffer:
@@ -119,10 +111,8 @@ class LoadedNet:
         return {name: tensor.detach().clone() for name, tensor in self.tree.items()}
 
     def weights(self, allocate: Callable[[Tensor], Tensor] | None = None) -> Tree:
-        """Return a copy of the net's tensors on the CPU, in the plain memory order.
-
-        allocate: makes memory for the copy of one tensor, of its shape and dtype; None takes new memory.
-        """
+        """Return a copy of the net's tensors on the CPU, in the plain memory order; `allocate` makes the memory for
+        each."""
         self.restore_buffers()
         if self._device.type != "cpu":
             on_cpu = tree_on(self.tree, torch.device("cpu"))  # shares memory between its entries
@@ -136,10 +126,8 @@ class LoadedNet:
 
 @torch.no_grad()
 def copy_replaced_buffer(path: str, buffer: Tensor, replacement: Tensor | None) -> None:
-    """Copy `replacement`, which a net has assigned to the buffer at `path`, into the tensor `buffer`.
-
-    Raises `ConfigError` for another shape or dtype.
-    """
+    """Copy `replacement`, which a net has assigned to the buffer at `path`, into the tensor `buffer`. Raises
+    `ConfigError` for another shape or dtype."""
     if replacement is None or replacement.shape != buffer.shape or replacement.dtype != buffer.dtype:
         changed = "nothing" if replacement is None else f"{list(replacement.shape)} of {replacement.dtype}"
         raise ConfigError(

@@ -13,12 +13,9 @@ from fedloom.nets.small_cnns import MAPPING
 
 
 class InvertedResidual(nn.Module):
-    """conv1x1 BN, depthwise conv3x3 BN, conv1x1 BN with an activation after the first two; plus the input.
-
-    `original` (Sandler et al. 2018): ReLU6, no first convolution at expansion 1, the input is added only where the
-    shape is kept. Otherwise (FedDW's code): ReLU, always three convolutions, and at stride 1 the input is always
-    added, through conv1x1 BN where the widths differ.
-    """
+    """conv1x1 BN act, depthwise conv3x3 BN act, conv1x1 BN, plus the input. `original` (Sandler et al. 2018): ReLU6, no
+    first convolution at expansion 1, the input only where the shape is kept. Otherwise (FedDW's code): ReLU, three
+    convolutions, and at stride 1 the input always, through conv1x1 BN where widths differ."""
 
     def __init__(self, in_channels: int, out_channels: int, *, expansion: int, stride: int, original: bool) -> None:
         super().__init__()
@@ -42,10 +39,8 @@ class InvertedResidual(nn.Module):
 
 class MobileNetV2(Net):
     """conv3x3 (c -> 32, stride 1) BN act, inverted residuals, conv1x1 BN act, global average [FC ...] | head.
-
-    Subclasses set `stages` (expansion, width, number of blocks, stride of the first block), the width of the last
-    convolution, and `mapping`, the widths of the linear layers before the head.
-    """
+    Subclasses set `stages` (expansion, width, number of blocks, stride of the first block), `last_width`, and
+    `mapping`."""
 
     stages: ClassVar[tuple[tuple[int, int, int, int], ...]]
     last_width: ClassVar[int]
@@ -124,10 +119,8 @@ STAGES = ((200, 4), (400, 8), (800, 4))
 
 
 class ShuffleUnit(nn.Module):
-    """Grouped conv1x1 BN ReLU, channel shuffle, depthwise conv3x3 BN ReLU, grouped conv1x1 BN; then ReLU.
-
-    At stride 1 the input is added. At stride 2 its 3x3 average pooling is concatenated to the branch's channels.
-    """
+    """Grouped conv1x1 BN ReLU, channel shuffle, depthwise conv3x3 BN ReLU, grouped conv1x1 BN; then ReLU. The input is
+    added at stride 1; at stride 2 its 3x3 average pooling is concatenated."""
 
     def __init__(self, in_channels: int, out_channels: int, *, stride: int) -> None:
         super().__init__()

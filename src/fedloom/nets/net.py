@@ -38,10 +38,8 @@ BN_ROLES = frozenset({Role.BN_AFFINE, Role.BN_STAT, Role.COUNTER})
 
 
 def tag_roles(module: nn.Module, head: str) -> dict[str, Role]:
-    """Return the role of every state-dict entry of `module`, in its order. `head` is the name of the head submodule.
-
-    Batch-norm entries keep their batch-norm role inside the head too.
-    """
+    """Return the role of every state-dict entry of `module`, in its order; `head` is the name of the head submodule.
+    Batch norm keeps its role inside the head."""
     roles: dict[str, Role] = {}
     for prefix, child in module.named_modules(remove_duplicate=False):
         inside_head = prefix == head or prefix.startswith(f"{head}.")
@@ -67,12 +65,9 @@ def has_batch_norm(module: nn.Module) -> bool:
 
 
 class FunctionalNet:
-    """A net without weights: every call takes a tree, and computes in evaluation mode.
-
-    Methods use it for teachers, anchors and other clients' classifiers. It holds no weights, and gradients reach only
-    the arguments, so pass detached trees. A tree may have more entries than the net.
-    `trainable`: names of the entries that train.
-    """
+    """A net without weights, for teachers, anchors and other clients' classifiers: every call takes a tree, and
+    computes in evaluation mode. Gradients reach the arguments alone, so pass detached trees; a tree may have more
+    entries. `trainable`: names of the entries that train."""
 
     def __init__(self, net: Net) -> None:
         constants = {id(buffer) for module in net.modules() for buffer in _non_persistent_buffers(module)}
@@ -89,16 +84,17 @@ class FunctionalNet:
         self._classifier = _Classifier(self._net)
 
     def logits(self, tree: Tree, x: Tensor) -> Tensor:
-        """Logits [B, C] of x [B, *input_shape] with the weights `tree`."""
+        """Return the logits [B, C] of x [B, *input_shape] with the weights `tree`."""
         return cast(Tensor, functional_call(self._net, self._entries_of_net(tree), (x,)))
 
     def features(self, tree: Tree, x: Tensor) -> Tensor:
-        """Features [B, d] of x [B, *input_shape] with the weights `tree`."""
+        """Return the features [B, d] of x [B, *input_shape] with the weights `tree`."""
         prefixed = {f"net.{name}": tensor for name, tensor in self._entries_of_net(tree).items()}
         return cast(Tensor, functional_call(self._features, prefixed, (x,)))
 
     def classify(self, tree: Tree, maps: Tensor) -> Tensor:
-        """Logits [B, C] of the classifier block on `maps` [B, f]; `tree` holds its weights ("head.weight", ...)."""
+        """Return the logits [B, C] of the classifier block on `maps` [B, f]; `tree` holds its weights ("head.weight",
+        ...)."""
         return cast(Tensor, functional_call(self._classifier, tree, (maps,)))
 
     def _entries_of_net(self, tree: Tree) -> Tree:
@@ -118,8 +114,6 @@ def _placeholder(tensor: Tensor) -> Tensor:
 
 
 class _Features(nn.Module):
-    """A net's `features` as a module."""
-
     def __init__(self, net: Net) -> None:
         super().__init__()
         self.net = net
@@ -190,10 +184,8 @@ class Net(nn.Module):
         raise TypeError(f"{type(self).__name__} defines no features(x): a net needs features(x) -> [B, d] and a head")
 
     def levels(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Return activations [B, c, ...] at several depths of the net, shallow to deep, and the features z [B, d].
-
-        Nets with stages return the inputs of their last ReLUs; other nets return z alone.
-        """
+        """Return activations [B, c, ...] at several depths, shallow to deep (the inputs of the last ReLUs of stages, or
+        z alone), and the features z [B, d]."""
         z = self.features(x)
         return (z,), z
 
@@ -248,11 +240,8 @@ def in_context(forward: Callable[[N, Tensor], Tensor]) -> Callable[[N, Tensor], 
 
 
 def build(name: str, *, input_shape: tuple[int, ...], num_classes: int, streams: Streams, **options: Any) -> Net:
-    """Build a net of the registered model `name`, initialised from the run's "init" stream.
-
-    The same seed gives the same weights, whatever was drawn before. `input_shape` is without the batch.
-
-    Raises `ConfigError` for an unknown model or one that does not fit `input_shape`.
+    """Build a net of the registered model `name`, for samples of `input_shape` and `num_classes`, from the run's "init"
+    stream: the same seed gives the same weights. Raises `ConfigError` for an unknown model or one that does not fit.
 
     Example:
         >>> from fedloom.core.streams import Streams

@@ -12,11 +12,8 @@ from fedloom.nets.net import EXTRA, Net
 
 
 class PredictionModule(nn.Module):
-    """A module whose `forward(x)` is `logits(net, x)`: class scores [B, C] of x [B, *input_shape].
-
-    For methods that predict with several nets, or with an added module. Its entries are the net's; children of a
-    bundle keep the method's names for them ("online.conv1.weight"), and are their authors' modules.
-    """
+    """A module whose `forward(x)` is `logits(net, x)` [B, C], for methods that predict with several nets or an added
+    module. Its entries are the net's; children of a bundle keep their names, and are their authors' modules."""
 
     def __init__(self, net: Net, logits: Callable[[Net, Tensor], Tensor]) -> None:
         super().__init__()
@@ -45,10 +42,7 @@ def load_tree(net: Net, tree: Tree) -> None:
 
 
 def restore_head_bias(net: Net, reference: Net) -> None:
-    """Add a bias of zeros to heads that a method left without one, where `reference`, the author's net, has a bias.
-
-    The net computes the same as before, and has the entries of its author's module again.
-    """
+    """Add a bias of zeros to heads that a method left without one, where the author's net, `reference`, has a bias."""
     for name in reference.state_dict().keys() - net.state_dict().keys():
         head = net.get_submodule(name.rpartition(".")[0])
         if isinstance(head, nn.Linear):

@@ -13,7 +13,7 @@ from fedloom.nets.net import Net
 
 
 def plain_logits(net: Net, x: Tensor) -> Tensor:
-    """The net's own output [B, C]."""
+    """Return the net's own output [B, C]."""
     logits: Tensor = net(x)
     return logits
 

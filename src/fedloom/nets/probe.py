@@ -18,10 +18,8 @@ from fedloom.nets.user_model import HeadlessNet, Wrapped, error_line, wrap
 
 
 def find_head(module: nn.Module, x: Tensor) -> str | None:
-    """Return the name of the linear layer whose output is the output of `module` for x [B, *input_shape], or None.
-
-    The pass must call the layer once, and `module` cut there (`wrap`) must compute the same numbers.
-    """
+    """Return the name of the linear layer whose output is that of `module` for x [B, *input_shape], or None. It must be
+    called once, and `module` cut there (`wrap`) must compute the same numbers."""
     calls: list[tuple[str, Any]] = []
 
     def record_calls(name: str, layer: nn.Module) -> Any:
@@ -44,10 +42,8 @@ def find_head(module: nn.Module, x: Tensor) -> str | None:
 
 
 def check_classifies(module: nn.Module, x: Tensor, num_classes: int, name: str) -> None:
-    """Raise `ConfigError` unless `module` has trainable parameters and gives logits [B, C] for x [B, *input_shape].
-
-    module: the model. x: a batch of samples [B, *input_shape]. num_classes: C. name: the model's name in messages.
-    """
+    """Raise `ConfigError`, with the model's `name`, unless `module` has trainable parameters and gives logits [B,
+    num_classes] for x."""
     if not any(parameter.requires_grad for parameter in module.parameters()):
         raise ConfigError(f"model {name}: nothing in it trains, no parameter has requires_grad = True")
     try:
@@ -98,10 +94,8 @@ class ModelNote(NamedTuple):
 
 
 def check_entries(module: nn.Module, name: str) -> None:
-    """Raise `ConfigError` for a model that cannot be sent, copied or stored.
-
-    Such a model has entries of an unsupported dtype, hooks on its parameters, or cannot be copied.
-    """
+    """Raise `ConfigError` for a model that cannot be sent, copied or stored: with entries of an unsupported dtype,
+    hooks on its parameters, or that cannot be copied."""
     for path, entry in [*module.named_parameters(), *module.named_buffers()]:
         if entry.dtype not in SAFETENSORS_DTYPES:
             kind = str(entry.dtype).removeprefix("torch.")
@@ -125,13 +119,10 @@ def check_entries(module: nn.Module, name: str) -> None:
 
 
 def check_trains(net: Net, x: Tensor, num_classes: int, batch_size: int, name: str) -> list[ModelNote]:
-    """Return notes on how `net`, or the first net of a bundle, trains on x [n, *input_shape], n of 1 or 2.
-
-    The net is not changed. Nets of this library are only tried if `batch_size` is 1.
-
-    Raises `ConfigError` if in training mode it gives no logits, writes into its input, gives logits that depend on no
-    trainable parameter, or, with a `batch_size` of 1, cannot train on single samples.
-    """
+    """Return notes on how a copy of `net`, or of the first net of a bundle, trains on x [n, *input_shape], n of 1 or 2;
+    of this library's nets only if `batch_size` is 1. Raises `ConfigError` if in training mode it gives no logits,
+    changes its input, gives logits that depend on no parameter, or cannot train on single samples with a `batch_size`
+    of 1."""
     if isinstance(net, Bundle):
         net = net.first_net
     if batch_size == 1 and has_batch_norm(net):
@@ -180,7 +171,6 @@ def _check_output(output: object, inputs: Tensor, x: Tensor, num_classes: int, n
 
 
 def _check_single(twin: Net, x: Tensor, name: str) -> None:
-    """Raise for batch norm over single values, as each batch of the run would give it."""
     twin.train()
     try:
         with torch.no_grad(), Streams(0).isolated("probe"):
@@ -209,7 +199,6 @@ def _without_gradient(twin: Net, output: Tensor) -> list[str]:
 
 @torch.no_grad()
 def _restore(twin: Net, entries: dict[str, Tensor]) -> None:
-    """Restore parameters and buffers, also buffers to which the net has assigned new tensors."""
     for prefix, module in twin.named_modules():
         for name, buffer in module._buffers.items():
             saved = entries.get(f"{prefix}.{name}".lstrip("."))
@@ -220,7 +209,7 @@ def _restore(twin: Net, entries: dict[str, Tensor]) -> None:
 
 
 def _state_notes(outputs: list[Tensor], snapshots: list[dict[str, object]], name: str) -> list[ModelNote]:
-    """Note state in Python: passes with equal weights, buffers, samples and random numbers differed."""
+    """Note state in Python: passes with equal weights, buffers, samples and random numbers gave other results."""
     paths = [
         path
         for path in snapshots[-1]

@@ -24,7 +24,6 @@ class BasicBlock(nn.Module):
         )
 
     def before_relu(self, x: Tensor) -> Tensor:
-        """Return the input of the last ReLU."""
         y: Tensor = self.conv2(self.conv1(x).relu()) + self.shortcut(x)
         return y
 
@@ -34,10 +33,8 @@ class BasicBlock(nn.Module):
 
 class ResNet(Net):
     """conv3x3 (c -> 64) BN ReLU, stages of basic blocks (the first at full size), global average [FC ...] | head.
-
-    Subclasses set the widths of the stages, the number of blocks in a stage, whether convolutions have biases, and
-    `mapping`, the widths of the linear layers between average and head (no ReLU after the last).
-    """
+    Subclasses set widths and number of blocks of the stages, `conv_bias`, and `mapping`, the linear layers before the
+    head."""
 
     widths: ClassVar[tuple[int, ...]]
     blocks: ClassVar[int] = 1
@@ -69,7 +66,6 @@ class ResNet(Net):
         return z
 
     def levels(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
-        """Return the outputs of the stem and of each stage before their last ReLUs, and the features z [B, d]."""
         activations: list[Tensor] = [self.stem(x)]
         for stage in self.stages.children():
             *blocks, last_block = stage.children()

@@ -11,11 +11,8 @@ from fedloom.nets.net import MODELS, Net
 
 
 class TwoConvNet(Net):
-    """conv5x5 [BN] ReLU pool2, conv5x5 [BN] [dropout] ReLU pool2, FC [BN] ReLU ... | head.
-
-    Subclasses set the class attributes. Pooling is computed before the ReLU: the values and gradients are the same as
-    in the other order, and the ReLU then has a quarter of the work.
-    """
+    """conv5x5 [BN] ReLU pool2, conv5x5 [BN] [dropout] ReLU pool2, FC [BN] ReLU ... | head, as class attributes say.
+    Pooling comes before the ReLU: values and gradients are the same, and the ReLU has a quarter of the work."""
 
     widths: ClassVar[tuple[int, int]]
     hidden: ClassVar[tuple[int, ...]]
@@ -124,10 +121,8 @@ class FedDWFashionCNN(TwoConvNet):
 
 @MODELS.register("fedssa-cnn1")
 class FedSSACNN1(TwoConvNet):
-    """CNN-1 of FedSSA: m = 32 maps, FC 2000, FC 500; also the net of its homogeneous runs.
-
-    At 3x32x32: 2,621,558 parameters with C = 10 (10.00 MiB, as printed), 2,666,648 with C = 100.
-    """
+    """CNN-1 of FedSSA, and the net of its homogeneous runs: m = 32, w = 2000. At 3x32x32: 2,621,558 parameters with C =
+    10 (10.00 MiB, as printed), 2,666,648 with C = 100."""
 
     widths = (16, 32)
     hidden = (2000, 500)
@@ -135,10 +130,8 @@ class FedSSACNN1(TwoConvNet):
 
 @MODELS.register("fedssa-cnn2")
 class FedSSACNN2(TwoConvNet):
-    """CNN-2 of FedSSA: m = 16 maps, FC 2000, FC 500.
-
-    At 3x32x32: 1,815,142 parameters with C = 10 (6.92 MiB, as printed), 1,860,232 with C = 100.
-    """
+    """CNN-2 of FedSSA: m = 16, w = 2000. At 3x32x32: 1,815,142 parameters with C = 10 (6.92 MiB, as printed), 1,860,232
+    with C = 100."""
 
     widths = (16, 16)
     hidden = (2000, 500)
@@ -146,10 +139,8 @@ class FedSSACNN2(TwoConvNet):
 
 @MODELS.register("fedssa-cnn3")
 class FedSSACNN3(TwoConvNet):
-    """CNN-3 of FedSSA: m = 32 maps, FC 1000, FC 500.
-
-    At 3x32x32: 1,320,558 parameters with C = 10 (5.04 MiB, as printed), 1,365,648 with C = 100.
-    """
+    """CNN-3 of FedSSA: m = 32, w = 1000. At 3x32x32: 1,320,558 parameters with C = 10 (5.04 MiB, as printed), 1,365,648
+    with C = 100."""
 
     widths = (16, 32)
     hidden = (1000, 500)
@@ -157,11 +148,8 @@ class FedSSACNN3(TwoConvNet):
 
 @MODELS.register("fedssa-cnn4")
 class FedSSACNN4(TwoConvNet):
-    """CNN-4 of FedSSA: m = 32 maps, FC 800, FC 500.
-
-    At 3x32x32: 1,060,358 parameters with C = 10 (4.04 MiB), 1,105,448 with C = 100. The paper prints 3.81 MB, which
-    its own FC 800 does not give; the layers are kept, not the size.
-    """
+    """CNN-4 of FedSSA: m = 32, w = 800. At 3x32x32: 1,060,358 parameters with C = 10 (4.04 MiB; the paper prints 3.81,
+    which its layers do not give), 1,105,448 with C = 100."""
 
     widths = (16, 32)
     hidden = (800, 500)
@@ -169,10 +157,8 @@ class FedSSACNN4(TwoConvNet):
 
 @MODELS.register("fedssa-cnn5")
 class FedSSACNN5(TwoConvNet):
-    """CNN-5 of FedSSA: m = 32 maps, FC 500, FC 500; also the small model of FML and FedKD there.
-
-    At 3x32x32: 670,058 parameters with C = 10 (2.56 MiB, printed as 2.55), 715,148 with C = 100.
-    """
+    """CNN-5 of FedSSA, and the small model of FML and FedKD there: m = 32, w = 500. At 3x32x32: 670,058 parameters with
+    C = 10 (2.56 MiB, printed as 2.55), 715,148 with C = 100."""
 
     widths = (16, 32)
     hidden = (500, 500)

@@ -21,12 +21,8 @@ from fedloom.nets.net import Net, in_context
 
 def wrap(module: nn.Module, head: str) -> Net:
     """Return `module` as a `Net` whose head is its linear layer called `head` (dotted, e.g. "classifier.6").
-
-    `features(x)` is the input of that layer, and layers after it are left out; so if it is the last layer, the net
-    computes what `module` does. Parameters and buffers are shared with `module`, which stays usable: only the modules
-    on the way to the head are shallow copies, with a `training` flag of their own. In the net's state dict the head
-    is "head.*", and all else is "body.*" under its old name.
-
+    `features(x)` is the input of that layer, and layers after it are left out. Parameters and buffers are shared with
+    `module`, which stays usable. In the state dict the head is "head.*", and all else is "body.*" under its old name.
     Raises `ConfigError` if there is no such layer or it is no `nn.Linear`.
 
     Example:
@@ -118,11 +114,8 @@ _ARGUMENTS = ("input_shape", "num_classes")
 
 
 class UserModel:
-    """The factory of nets for a model that a user passed: a module, which is copied, or a function that makes one.
-
-    A function is called with those of `input_shape` (without the batch) and `num_classes` that its signature names. It
-    must draw random numbers from torch's generator alone.
-    """
+    """The factory of nets for a user's model: a module, which is copied, or a function that makes one. It is called
+    with those of `input_shape` and `num_classes` that it names, and may draw from torch's generator alone."""
 
     def __init__(self, source: ModelSource) -> None:
         self.source = source
@@ -135,10 +128,8 @@ class UserModel:
         return HeadlessNet(module) if head is None else wrap(module, head)
 
     def module(self, input_shape: tuple[int, ...], num_classes: int) -> nn.Module:
-        """Return a new module on the CPU. Raises `ConfigError` if it cannot be made or copied.
-
-        input_shape: shape of one sample. num_classes: C.
-        """
+        """Return a new module on the CPU for samples of `input_shape`. Raises `ConfigError` if it cannot be made or
+        copied."""
         module: Any
         try:
             if isinstance(self.source, nn.Module):
@@ -159,16 +150,13 @@ class UserModel:
         return module.cpu()
 
     def digest(self, input_shape: tuple[int, ...], num_classes: int) -> str:
-        """Return the `model_digest` of a new module; if a function makes it, with weights drawn from seed 0.
-
-        input_shape: shape of one sample. num_classes: C.
-        """
+        """Return the `model_digest` of a new module for `input_shape`, with weights drawn from seed 0 if a function
+        makes it."""
         with Streams(0).isolated("init"):
             return model_digest(self.module(input_shape, num_classes))
 
     @property
     def title(self) -> str:
-        """The name of the module's class, or of the function, for messages."""
         return class_name(self.source) if isinstance(self.source, nn.Module) else _function_name(self.source)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -200,10 +188,8 @@ def class_name(module: nn.Module) -> str:
 
 
 def model_digest(module: nn.Module) -> str:
-    """Return a hash (16 hex digits) of a module's printed structure and of its entries with their values.
-
-    The Python code that computes with them is not included.
-    """
+    """Return a hash (16 hex digits) of a module's printed structure and of its entries with their values. Its Python
+    code is not included."""
     digest = hashlib.sha256(re.sub(r" at 0x[0-9a-f]+", "", repr(module)).encode())
     for name, tensor in _entries(module).items():
         digest.update(str((name, tensor.dtype, tuple(tensor.shape), tensor.requires_grad)).encode())
