@@ -63,8 +63,7 @@ def mixed(net: fm.Net, x: Tensor) -> Tensor:
     private_parameters = bundle["own"].named_parameters()
     # the mixed loss trains v and alpha, and w by its own loss alone
     tree = {name: alpha * value + (1 - alpha) * shared[name].detach() for name, value in private_parameters}
-    logits: Tensor = functional_call(bundle["shared"], tree, (x,))
-    return logits
+    return cast(Tensor, functional_call(bundle["shared"], tree, (x,)))
 
 
 def clipped(parameters: dict[str, Tensor], consts: fm.Consts) -> dict[str, Tensor]:

@@ -207,8 +207,7 @@ class FedCO2(fm.Method):
 def fused(net: fm.Net, x: Tensor) -> Tensor:
     """Sum of both nets' logits [B, C], Eq. 3: not of their softmax outputs."""
     bundle = cast(fm.Bundle, net)
-    logits: Tensor = bundle[ONLINE](x) + bundle[OFFLINE](x)
-    return logits
+    return cast(Tensor, bundle[ONLINE](x) + bundle[OFFLINE](x))
 
 
 def head_stacks(heads: Sequence[fm.Tree]) -> list[fm.Tree]:
@@ -238,8 +237,7 @@ def foreign_logits(bundle: fm.Bundle, maps: Tensor, stack: fm.Tree) -> Tensor:
         weight, bias = stack["head.weight"], stack.get("head.bias")
         rows = linear(maps, weight.flatten(0, 1), None if bias is None else bias.flatten())
         return rows.view(len(maps), *weight.shape[:2])
-    logits: Tensor = torch.vmap(bundle.functional.classify, in_dims=(0, None), out_dims=1)(stack, maps)
-    return logits
+    return cast(Tensor, torch.vmap(bundle.functional.classify, in_dims=(0, None), out_dims=1)(stack, maps))
 
 
 def _count(stacks: Sequence[fm.Tree]) -> int:

@@ -148,5 +148,4 @@ def bias_of(net: fm.Net) -> Tensor:
 
 def debiased_logits(net: fm.Net, x: Tensor) -> Tensor:
     """Return the logits [B, C] of the head on z + b_k."""
-    logits: Tensor = net.head(net.features(x) + bias_of(net))
-    return logits
+    return cast(Tensor, net.head(net.features(x) + bias_of(net)))

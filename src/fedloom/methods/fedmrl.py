@@ -148,11 +148,9 @@ def clipped_by_net(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tr
 def nested_features(net: fm.Net, x: Tensor) -> Tensor:
     """Return m = W [z_s; z] + b [B, d] of a bundle with its map."""
     bundle = cast(fm.Bundle, net)
-    mapped: Tensor = net.extra(torch.cat([bundle[SMALL].features(x), bundle[OWN].features(x)], 1))
-    return mapped
+    return cast(Tensor, net.extra(torch.cat([bundle[SMALL].features(x), bundle[OWN].features(x)], 1)))
 
 
 def own_logits(net: fm.Net, x: Tensor) -> Tensor:
     """Return the logits [B, C] of the client's own head on m."""
-    logits: Tensor = cast(fm.Bundle, net)[OWN].head(nested_features(net, x))
-    return logits
+    return cast(Tensor, cast(fm.Bundle, net)[OWN].head(nested_features(net, x)))

@@ -1,4 +1,4 @@
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor, nn
@@ -72,8 +72,7 @@ class FedNH(fm.Method):
         """Return orthonormal rows [C, d] in float64, equal for every run of this seed."""
         normal = task.streams.numpy("prototypes").standard_normal((task.feature_dim, task.num_classes))
         columns, triangle = torch.linalg.qr(torch.from_numpy(normal))
-        rows: Tensor = (columns * triangle.diagonal().sign()).T.contiguous()
-        return rows
+        return cast(Tensor, (columns * triangle.diagonal().sign()).T.contiguous())
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         rows = fm.get_tree(server, "model")[W]
@@ -104,8 +103,7 @@ class FedNH(fm.Method):
     def logits(self, net: fm.Net, x: Tensor) -> Tensor:
         cosines = normalize(net.features(x), dim=1) @ normalize(net.head.weight, dim=1).T
         scale: Any = net.extra.scale if self.options.learn_scale else self.options.scale
-        scores: Tensor = cosines * scale
-        return scores
+        return cast(Tensor, cosines * scale)
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         payload, _ = super().end(work, {}, ctx)

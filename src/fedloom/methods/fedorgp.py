@@ -1,4 +1,5 @@
 from dataclasses import replace
+from typing import cast
 
 import torch
 from torch import Tensor
@@ -89,8 +90,7 @@ class FedORGP(PrototypePull):
         return {"prototypes": means}, {"model": work.tree}
 
     def distance(self, z: Tensor, rows: Tensor) -> Tensor:
-        distances: Tensor = 1 - (unit(z) * unit(rows)).sum(1)
-        return distances
+        return cast(Tensor, 1 - (unit(z) * unit(rows)).sum(1))
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         tables = fm.tables_of(uploads, "prototypes")
@@ -99,8 +99,7 @@ class FedORGP(PrototypePull):
 
         def loss(tree: fm.Tree) -> Tensor:
             near, apart = angle_terms(rows, labels, measures.generated(tree), adaptive=options.adaptive)
-            total: Tensor = options.near * near + options.apart * apart
-            return total
+            return cast(Tensor, options.near * near + options.apart * apart)
 
         generator = measures.descended(loss, generator, options.server_lr, options.server_epochs)
         return {"prototypes": measures.generated_table(generator), "generator": generator}

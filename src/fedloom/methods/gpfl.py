@@ -128,8 +128,7 @@ class Conditions(nn.Module):
         )
 
     def forward(self, z: Tensor, condition: Tensor) -> Tensor:
-        bent: Tensor = (z * (self.gamma(condition) + 1) + self.beta(condition)).relu()
-        return bent
+        return cast(Tensor, (z * (self.gamma(condition) + 1) + self.beta(condition)).relu())
 
 
 def conditions(embedding: Tensor, class_counts: Tensor) -> tuple[Tensor, Tensor]:
@@ -141,5 +140,4 @@ def conditions(embedding: Tensor, class_counts: Tensor) -> tuple[Tensor, Tensor]
 def conditioned_logits(net: fm.Net, x: Tensor, condition: Tensor) -> Tensor:
     """Return the logits [B, C] of the head on the features of x under a `condition` u [d]."""
     z = net.features(x)
-    logits: Tensor = net.head(net.extra(z, condition.to(z)))
-    return logits
+    return cast(Tensor, net.head(net.extra(z, condition.to(z))))

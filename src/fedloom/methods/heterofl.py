@@ -1,4 +1,4 @@
-from typing import Literal
+from typing import Literal, cast
 
 import torch
 from torch import Tensor, nn
@@ -116,13 +116,11 @@ def leading_slice(model: fm.Tree, task: fm.Task) -> fm.Tree:
 def scaled_logits(net: fm.Net, x: Tensor, rate: float) -> Tensor:
     """Return the logits [B, C] of x with the outputs of all layers below the head divided by `rate`."""
     if rate == 1:
-        logits: Tensor = net(x)
-        return logits
+        return cast(Tensor, net(x))
     hidden = {
         f"{path}.{name}": value / rate
         for path, module in net.named_modules()
         if isinstance(module, _LAYERS) and path.partition(".")[0] != "head"
         for name, value in module.named_parameters(recurse=False)
     }
-    scaled: Tensor = functional_call(net, hidden, (x,))
-    return scaled
+    return cast(Tensor, functional_call(net, hidden, (x,)))

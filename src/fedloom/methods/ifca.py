@@ -106,10 +106,7 @@ class IFCA(fm.Method):
         return self.choice()
 
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
-        clusters, known = (
-            fm.numbers_of(uploads, "cluster"),
-            range(self.options.clusters),
-        )
+        clusters, known = (fm.numbers_of(uploads, "cluster"), range(self.options.clusters))
         strange = sum(cluster not in known for cluster in clusters)
         if strange:
             message = f"{strange} of {len(clusters)} uploads name a model that does not exist: they are left out"

@@ -3,9 +3,4 @@
 from fedloom.nets.net import MODELS, Net, build
 from fedloom.nets.user_model import wrap
 
-__all__ = [
-    "MODELS",
-    "Net",
-    "build",
-    "wrap",
-]
+__all__ = ["MODELS", "Net", "build", "wrap"]

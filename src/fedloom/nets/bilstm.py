@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, cast
 
 import torch
 from pydantic import Field
@@ -50,5 +50,4 @@ class BiLSTM(Net):
         with torch.autocast("cpu", enabled=False):  # CPUs without AVX-512 have no LSTM in bfloat16
             states, _ = self.lstm(self.drop(self.embedding(x)))
         tokens = self.fc1(self.drop(states)).relu()
-        z: Tensor = self.fc2(tokens.mean(1))
-        return z
+        return cast(Tensor, self.fc2(tokens.mean(1)))

@@ -62,10 +62,7 @@ def dense(widths: Sequence[int], *, batch_norm: bool = False, last_relu: bool = 
 
 _SHAPES = {"input_shape", "num_classes"}  # arguments of every model that come from the data
 
-HeadBias = Annotated[
-    bool,
-    Field(description="Whether the last linear layer has a bias; FedDW's models have none."),
-]
+HeadBias = Annotated[bool, Field(description="Whether the last linear layer has a bias; FedDW's models have none.")]
 FcNorm = Annotated[
     bool,
     Field(description="Whether the linear layers below the head have batch norm; FedPer, FedRoD and MOON have none."),

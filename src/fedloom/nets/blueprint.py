@@ -55,8 +55,7 @@ class Bundle(Net):
         return self.first_net.classify(maps)
 
     def forward(self, x: Tensor) -> Tensor:
-        logits: Tensor = self.first_net(x)
-        return logits
+        return cast(Tensor, self.first_net(x))
 
     def roles(self) -> dict[str, Role]:
         roles: dict[str, Role] = {}

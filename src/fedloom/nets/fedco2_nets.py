@@ -7,7 +7,7 @@ of the last three linear layers.
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -48,12 +48,10 @@ class BlockNet(Net):
     fc: nn.Sequential
 
     def maps(self, x: Tensor) -> Tensor:
-        maps: Tensor = self.conv(x).flatten(1)
-        return maps
+        return cast(Tensor, self.conv(x).flatten(1))
 
     def features(self, x: Tensor) -> Tensor:
-        z: Tensor = self.fc(self.maps(x))
-        return z
+        return cast(Tensor, self.fc(self.maps(x)))
 
 
 @MODELS.register("fedbn-digits-cnn")

@@ -38,7 +38,7 @@ def frozen_parameters(net: nn.Module) -> dict[str, Tensor]:
 
 
 MODEL_GROUPS: dict[str, tuple[str, ...]] = {
-    "fedssa-cnn": ("fedssa-cnn1", "fedssa-cnn2", "fedssa-cnn3", "fedssa-cnn4", "fedssa-cnn5"),
+    "fedssa-cnn": ("fedssa-cnn1", "fedssa-cnn2", "fedssa-cnn3", "fedssa-cnn4", "fedssa-cnn5")
 }
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from math import prod
-from typing import Annotated, ClassVar
+from typing import Annotated, ClassVar, cast
 
 from pydantic import Field
 from torch import Tensor, nn
@@ -35,12 +35,7 @@ class MLP(Net):
     default_hidden: ClassVar[tuple[int, ...]] = (200,)
 
     def __init__(
-        self,
-        *,
-        input_shape: tuple[int, ...],
-        num_classes: int,
-        hidden: HiddenWidths = None,
-        head_bias: HeadBias = True,
+        self, *, input_shape: tuple[int, ...], num_classes: int, hidden: HiddenWidths = None, head_bias: HeadBias = True
     ) -> None:
         super().__init__()
         hidden = self.default_hidden if hidden is None else tuple(hidden)
@@ -51,8 +46,7 @@ class MLP(Net):
         self.head = nn.Linear(widths[-1], num_classes, bias=head_bias)
 
     def features(self, x: Tensor) -> Tensor:
-        z: Tensor = self.fc(x.flatten(1))
-        return z
+        return cast(Tensor, self.fc(x.flatten(1)))
 
 
 @MODELS.register("mlp-128")

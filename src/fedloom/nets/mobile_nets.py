@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 import torch
 from torch import Tensor, nn
@@ -64,8 +64,7 @@ class MobileNetV2(Net):
         self.head = nn.Linear(widths[-1], num_classes, bias=head_bias)
 
     def features(self, x: Tensor) -> Tensor:
-        z: Tensor = self.fc(self.body(x).mean((2, 3)))
-        return z
+        return cast(Tensor, self.fc(self.body(x).mean((2, 3))))
 
 
 @MODELS.register("mobilenetv2-half")
@@ -77,15 +76,7 @@ class MobileNetV2Half(MobileNetV2):
     ReLU instead of ReLU6, projected shortcuts. Its 4x4 average pooling is a global one here (equal at 32x32).
     """
 
-    stages = (
-        (1, 8, 1, 1),
-        (6, 12, 2, 1),
-        (6, 16, 3, 2),
-        (6, 32, 4, 2),
-        (6, 48, 3, 1),
-        (6, 80, 3, 2),
-        (6, 160, 1, 1),
-    )
+    stages = ((1, 8, 1, 1), (6, 12, 2, 1), (6, 16, 3, 2), (6, 32, 4, 2), (6, 48, 3, 1), (6, 80, 3, 2), (6, 160, 1, 1))
     last_width = 640
     original = False
     mapping = MAPPING
@@ -100,15 +91,7 @@ class MobileNetV2Last512(MobileNetV2):
     only the name and d = 512, and the released code has no such net: the three changes are our choice.
     """
 
-    stages = (
-        (1, 16, 1, 1),
-        (6, 24, 2, 2),
-        (6, 32, 3, 2),
-        (6, 64, 4, 2),
-        (6, 96, 3, 1),
-        (6, 160, 3, 2),
-        (6, 320, 1, 1),
-    )
+    stages = ((1, 16, 1, 1), (6, 24, 2, 2), (6, 32, 3, 2), (6, 64, 4, 2), (6, 96, 3, 1), (6, 160, 3, 2), (6, 320, 1, 1))
     last_width = 512
     original = True
 
@@ -169,5 +152,4 @@ class ShuffleNetCifar(Net):
 
     def features(self, x: Tensor) -> Tensor:
         x = self.units(self.stem(x).relu())
-        z: Tensor = self.fc(x.mean((2, 3)))
-        return z
+        return cast(Tensor, self.fc(x.mean((2, 3))))

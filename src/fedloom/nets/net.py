@@ -202,8 +202,7 @@ class Net(nn.Module):
 
     def forward(self, x: Tensor) -> Tensor:
         """Return the logits [B, C] of x [B, *input_shape]."""
-        logits: Tensor = self.head(self.features(x))
-        return logits
+        return cast(Tensor, self.head(self.features(x)))
 
     @property
     def functional(self) -> FunctionalNet:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, cast
 
 from torch import Tensor
 
@@ -14,8 +14,7 @@ from fedloom.nets.net import Net
 
 def plain_logits(net: Net, x: Tensor) -> Tensor:
     """Return the net's own output [B, C]."""
-    logits: Tensor = net(x)
-    return logits
+    return cast(Tensor, net(x))
 
 
 @dataclass(frozen=True, slots=True)

@@ -145,12 +145,12 @@ def check_trains(net: Net, x: Tensor, num_classes: int, batch_size: int, name: s
         snapshots.append(dict(plain_attributes(twin)))
         unused = _without_gradient(twin, output)
         _restore(twin, entries)
-    return [
-        *_state_notes(outputs, snapshots, name),
-        *_unused_notes(unused, name),
-        *_unregistered_notes(net, name),
-        *_evaluation_notes(twin, x, name),
-    ]
+    notes = {
+        **_state_notes(outputs, snapshots),
+        **_weight_notes(unused, unregistered_weights(net)),
+        **_evaluation_notes(twin, x),
+    }
+    return [ModelNote(code, f"model {name}{text}") for code, text in notes.items()]
 
 
 def _check_output(output: object, inputs: Tensor, x: Tensor, num_classes: int, name: str) -> None:
@@ -208,73 +208,53 @@ def _restore(twin: Net, entries: dict[str, Tensor]) -> None:
         parameter.copy_(entries[path])
 
 
-def _state_notes(outputs: list[Tensor], snapshots: list[dict[str, object]], name: str) -> list[ModelNote]:
+def _state_notes(outputs: list[Tensor], snapshots: list[dict[str, object]]) -> dict[str, str]:
     """Note state in Python: passes with equal weights, buffers, samples and random numbers gave other results."""
-    paths = [
-        path
-        for path in snapshots[-1]
-        if any(before.get(path) != after[path] for before, after in itertools.pairwise(snapshots))
-    ]
+    pairs = list(itertools.pairwise(snapshots))
+    paths = [path for path in snapshots[-1] if any(before.get(path) != after[path] for before, after in pairs)]
     consequence = "so numbers depend on the engine, on the number of processes, and on a resume"
     if paths:
-        return [
-            ModelNote(
-                "model.python_state",
-                f"model {name} keeps state in Python: {_listed(paths)} changed from pass to pass; that is not sent, "
-                f"stored or reset, {consequence}; make it a buffer (register_buffer)",
-            )
-        ]
+        text = f" keeps state in Python: {_listed(paths)} changed from pass to pass; that is not sent, stored or reset, "
+        return {"model.python_state": f"{text}{consequence}; make it a buffer (register_buffer)"}
     if all(torch.equal(outputs[-1].nan_to_num(), output.nan_to_num()) for output in outputs[1:]):
-        return []
-    return [
-        ModelNote(
-            "model.hidden_state",
-            f"model {name} gives other outputs for the same weights, buffers, samples and random numbers: it keeps "
-            f"state outside its modules, {consequence}",
+        return {}
+    text = " gives other outputs for the same weights, buffers, samples and random numbers: it keeps state outside its "
+    return {"model.hidden_state": f"{text}modules, {consequence}"}
+
+
+def _weight_notes(unused: list[str], unregistered: list[str]) -> dict[str, str]:
+    notes = {}
+    if unused:
+        notes["model.unused_parameters"] = (
+            f": its logits do not depend on {_listed(unused)}: no gradient, only weight decay moves that"
         )
-    ]
+    if unregistered:
+        notes["model.unregistered"] = (
+            f": {_listed(unregistered)} holds weights that are not registered: they are not trained, sent or stored; "
+            "use nn.Parameter, nn.ModuleList or nn.ModuleDict"
+        )
+    return notes
 
 
-def _unused_notes(paths: list[str], name: str) -> list[ModelNote]:
-    if not paths:
-        return []
-    text = f"model {name}: its logits do not depend on {_listed(paths)}: no gradient, only weight decay moves that"
-    return [ModelNote("model.unused_parameters", text)]
-
-
-def _unregistered_notes(net: Net, name: str) -> list[ModelNote]:
-    paths = unregistered_weights(net)
-    if not paths:
-        return []
-    text = (
-        f"model {name}: {_listed(paths)} holds weights that are not registered: they are not trained, sent or stored; "
-        "use nn.Parameter, nn.ModuleList or nn.ModuleDict"
-    )
-    return [ModelNote("model.unregistered", text)]
-
-
-def _evaluation_notes(twin: Net, x: Tensor, name: str) -> list[ModelNote]:
+def _evaluation_notes(twin: Net, x: Tensor) -> dict[str, str]:
     """Note random numbers in evaluation mode, and probabilities where logits are expected."""
     twin.eval()
-    outputs = []
+    outputs, notes = [], {}
     with torch.no_grad():
         for client in range(2):
             with Streams(0).isolated("probe", client=client):
                 outputs.append(twin(x.clone()))
-    notes = []
     if not torch.equal(outputs[0].nan_to_num(), outputs[1].nan_to_num()):
-        text = (
-            f"model {name} draws random numbers in evaluation mode, so tests are noisy; "
-            "functional.dropout needs training=self.training"
+        notes["model.random_tests"] = (
+            " draws random numbers in evaluation mode, so tests are noisy; functional.dropout needs "
+            "training=self.training"
         )
-        notes.append(ModelNote("model.random_tests", text))
     scores = outputs[0].double()
     if isinstance(twin, HeadlessNet) and bool((scores >= 0).all()) and bool(((scores.sum(1) - 1).abs() < 1e-3).all()):
-        text = (
-            f"model {name} gives probabilities: losses take logits and apply softmax themselves; leave its softmax "
-            "out, or name the layer before it with fedloom.wrap"
+        notes["model.probabilities"] = (
+            " gives probabilities: losses take logits and apply softmax themselves; leave its softmax out, or name the "
+            "layer before it with fedloom.wrap"
         )
-        notes.append(ModelNote("model.probabilities", text))
     return notes
 
 

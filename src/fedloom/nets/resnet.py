@@ -24,8 +24,7 @@ class BasicBlock(nn.Module):
         )
 
     def before_relu(self, x: Tensor) -> Tensor:
-        y: Tensor = self.conv2(self.conv1(x).relu()) + self.shortcut(x)
-        return y
+        return cast(Tensor, self.conv2(self.conv1(x).relu()) + self.shortcut(x))
 
     def forward(self, x: Tensor) -> Tensor:
         return self.before_relu(x).relu()
@@ -62,8 +61,7 @@ class ResNet(Net):
 
     def features(self, x: Tensor) -> Tensor:
         x = self.stages(self.stem(x).relu())
-        z: Tensor = self.fc(x.mean((2, 3)))
-        return z
+        return cast(Tensor, self.fc(x.mean((2, 3))))
 
     def levels(self, x: Tensor) -> tuple[tuple[Tensor, ...], Tensor]:
         activations: list[Tensor] = [self.stem(x)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import ClassVar
+from typing import ClassVar, cast
 
 from torch import Tensor, nn
 
@@ -44,8 +44,7 @@ class TwoConvNet(Net):
     def features(self, x: Tensor) -> Tensor:
         x = nn.functional.max_pool2d(self.norm1(self.conv1(x)), 2).relu()
         x = nn.functional.max_pool2d(self.drop(self.norm2(self.conv2(x))), 2).relu()
-        z: Tensor = self.fc(x.flatten(1))
-        return z
+        return cast(Tensor, self.fc(x.flatten(1)))
 
 
 @MODELS.register("emnist-cnn")
@@ -121,8 +120,10 @@ class FedDWFashionCNN(TwoConvNet):
 
 @MODELS.register("fedssa-cnn1")
 class FedSSACNN1(TwoConvNet):
-    """CNN-1 of FedSSA, and the net of its homogeneous runs: m = 32, w = 2000. At 3x32x32: 2,621,558 parameters with C =
-    10 (10.00 MiB, as printed), 2,666,648 with C = 100."""
+    """CNN-1 of FedSSA, and the net of its homogeneous runs: m = 32 maps, FC 2000, FC 500.
+
+    At 3x32x32: 2,621,558 parameters with C = 10 (10.00 MiB, as printed), 2,666,648 with C = 100.
+    """
 
     widths = (16, 32)
     hidden = (2000, 500)
@@ -130,8 +131,10 @@ class FedSSACNN1(TwoConvNet):
 
 @MODELS.register("fedssa-cnn2")
 class FedSSACNN2(TwoConvNet):
-    """CNN-2 of FedSSA: m = 16, w = 2000. At 3x32x32: 1,815,142 parameters with C = 10 (6.92 MiB, as printed), 1,860,232
-    with C = 100."""
+    """CNN-2 of FedSSA: m = 16 maps, FC 2000, FC 500.
+
+    At 3x32x32: 1,815,142 parameters with C = 10 (6.92 MiB, as printed), 1,860,232 with C = 100.
+    """
 
     widths = (16, 16)
     hidden = (2000, 500)
@@ -139,8 +142,10 @@ class FedSSACNN2(TwoConvNet):
 
 @MODELS.register("fedssa-cnn3")
 class FedSSACNN3(TwoConvNet):
-    """CNN-3 of FedSSA: m = 32, w = 1000. At 3x32x32: 1,320,558 parameters with C = 10 (5.04 MiB, as printed), 1,365,648
-    with C = 100."""
+    """CNN-3 of FedSSA: m = 32 maps, FC 1000, FC 500.
+
+    At 3x32x32: 1,320,558 parameters with C = 10 (5.04 MiB, as printed), 1,365,648 with C = 100.
+    """
 
     widths = (16, 32)
     hidden = (1000, 500)
@@ -148,8 +153,10 @@ class FedSSACNN3(TwoConvNet):
 
 @MODELS.register("fedssa-cnn4")
 class FedSSACNN4(TwoConvNet):
-    """CNN-4 of FedSSA: m = 32, w = 800. At 3x32x32: 1,060,358 parameters with C = 10 (4.04 MiB; the paper prints 3.81,
-    which its layers do not give), 1,105,448 with C = 100."""
+    """CNN-4 of FedSSA: m = 32 maps, FC 800, FC 500.
+
+    At 3x32x32: 1,060,358 parameters with C = 10 (4.04 MiB, printed as 3.81), 1,105,448 with C = 100.
+    """
 
     widths = (16, 32)
     hidden = (800, 500)
@@ -157,8 +164,10 @@ class FedSSACNN4(TwoConvNet):
 
 @MODELS.register("fedssa-cnn5")
 class FedSSACNN5(TwoConvNet):
-    """CNN-5 of FedSSA, and the small model of FML and FedKD there: m = 32, w = 500. At 3x32x32: 670,058 parameters with
-    C = 10 (2.56 MiB, printed as 2.55), 715,148 with C = 100."""
+    """CNN-5 of FedSSA, and the small model of FML and FedKD there: m = 32 maps, FC 500, FC 500.
+
+    At 3x32x32: 670,058 parameters with C = 10 (2.56 MiB, printed as 2.55), 715,148 with C = 100.
+    """
 
     widths = (16, 32)
     hidden = (500, 500)
@@ -183,8 +192,7 @@ class DigitsCNN(Net):
     def features(self, x: Tensor) -> Tensor:
         x = nn.functional.max_pool2d(self.conv1(x), 2).relu()  # equal to ReLU first, with less work
         x = self.conv2(x).relu()
-        z: Tensor = self.fc(x.flatten(1)).relu()
-        return z
+        return cast(Tensor, self.fc(x.flatten(1)).relu())
 
 
 @MODELS.register("lenet5")
@@ -217,8 +225,7 @@ class LeNet5(Net):
         x = nn.functional.max_pool2d(self.norm1(self.conv1(x)), 2).relu()  # equal to ReLU first, with less work
         x = nn.functional.max_pool2d(self.norm2(self.conv2(x)), 2).relu()
         x = self.fc1(x.flatten(1)).relu()
-        z: Tensor = self.fc2(x).relu()
-        return z
+        return cast(Tensor, self.fc2(x).relu())
 
 
 @MODELS.register("lenet5-bn")
@@ -246,5 +253,4 @@ class Conv4(Net):
         self.head = nn.Linear(64 * (height // 16) * (width // 16), num_classes)
 
     def features(self, x: Tensor) -> Tensor:
-        z: Tensor = self.body(x).flatten(1)
-        return z
+        return cast(Tensor, self.body(x).flatten(1))

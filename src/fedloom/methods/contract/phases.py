@@ -109,12 +109,10 @@ class OptimizerSpec:
         Field(description="Decay rates of Adam's first and second moments."),
     ] = (0.9, 0.999)
     eps: Annotated[
-        float,
-        Field(gt=0, allow_inf_nan=False, description="Number that Adam adds to the root of the second moment."),
+        float, Field(gt=0, allow_inf_nan=False, description="Number that Adam adds to the root of the second moment.")
     ] = 1e-8
     decay: Annotated[
-        float,
-        Field(gt=0, le=1, description="Factor of the learning rate after every round; 1 keeps it constant."),
+        float, Field(gt=0, le=1, description="Factor of the learning rate after every round; 1 keeps it constant.")
     ] = 1.0
 
     def lr_in(self, round_: int) -> float:

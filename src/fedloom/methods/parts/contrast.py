@@ -4,7 +4,7 @@ What is small costs by the call, so the prototypes are prepared once a round, an
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, cast
 
 import torch
 from torch import Tensor
@@ -146,8 +146,7 @@ def unit(rows: Tensor) -> Tensor:
 
 def _inverse_norms(squares: Tensor) -> Tensor:
     """Return 1 / |z| from |z|^2; 0 for rows without length, whose gradient would otherwise be 1e12."""
-    inverse: Tensor = torch.where(squares > 1e-24, squares, torch.inf).rsqrt()
-    return inverse
+    return cast(Tensor, torch.where(squares > 1e-24, squares, torch.inf).rsqrt())
 
 
 def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: fm.Batch) -> Tensor:
@@ -175,8 +174,7 @@ def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: 
     squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows_like(z).T
     with torch.set_grad_enabled(torch.is_grad_enabled() and not options.detach_scale):
         factors = _factors(squares, dots, batch, consts, options)
-    scores: Tensor = dots * _inverse_norms(squares) * factors
-    return scores
+    return cast(Tensor, dots * _inverse_norms(squares) * factors)
 
 
 def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> tuple[Tensor, Tensor | None]:

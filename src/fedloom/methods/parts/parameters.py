@@ -2,7 +2,7 @@
 
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -56,8 +56,7 @@ def gradients_at(net: fm.Net, weights: Mapping[str, Tensor], x: Tensor, y: Tenso
 
 def zero_with_gradients(parameters: Sequence[Tensor], gradients: Sequence[Tensor]) -> Tensor:
     """Return 0 [], a term of a loss whose gradients by `parameters` are `gradients`."""
-    zero: Tensor = _ZeroWithGradients.apply(*parameters, *gradients)  # type: ignore[no-untyped-call]
-    return zero
+    return cast(Tensor, _ZeroWithGradients.apply(*parameters, *gradients))  # type: ignore[no-untyped-call]
 
 
 class _ZeroWithGradients(torch.autograd.Function):
