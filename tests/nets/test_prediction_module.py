@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from fedloom.nets.blueprint import Bundle
 from fedloom.nets.net import Net
-from fedloom.nets.prediction_module import PredictionModule, load_tree, restore_head_bias
+from fedloom.nets.predictor import PredictionModule, load_tree, restore_head_bias
 from fedloom.nets.user_model import wrap
 from support import Tiny, TinyBN
 

@@ -237,7 +237,7 @@ def foreign_logits(bundle: fm.Bundle, maps: Tensor, stack: fm.Tree) -> Tensor:
         weight, bias = stack["head.weight"], stack.get("head.bias")
         rows = linear(maps, weight.flatten(0, 1), None if bias is None else bias.flatten())
         return rows.view(len(maps), *weight.shape[:2])
-    return cast(Tensor, torch.vmap(bundle.functional.classify, in_dims=(0, None), out_dims=1)(stack, maps))
+    return torch.vmap(bundle.functional.classify, in_dims=(0, None), out_dims=1)(stack, maps)
 
 
 def _count(stacks: Sequence[fm.Tree]) -> int:

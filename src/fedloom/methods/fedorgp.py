@@ -90,7 +90,7 @@ class FedORGP(PrototypePull):
         return {"prototypes": means}, {"model": work.tree}
 
     def distance(self, z: Tensor, rows: Tensor) -> Tensor:
-        return cast(Tensor, 1 - (unit(z) * unit(rows)).sum(1))
+        return 1 - (unit(z) * unit(rows)).sum(1)
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         tables = fm.tables_of(uploads, "prototypes")

@@ -107,7 +107,7 @@ class Floco(fm.Method):
         drawn = torch.rand(self.options.ends, dtype=z.dtype, device=z.device)
         if "centre" not in consts:
             lengths = -drawn.clamp(min=1e-20).log()
-            return cast(Tensor, lengths / lengths.sum().clamp(min=1e-20))
+            return lengths / lengths.sum().clamp(min=1e-20)
         signed = 2 * drawn - 1  # uniform in a cube, divided by its l1 norm, as in the released code
         way = signed / signed.abs().sum().clamp(min=1e-20)
         near: Tensor = consts["centre"].to(z) + self.options.rho * torch.rand((), dtype=z.dtype, device=z.device) * way

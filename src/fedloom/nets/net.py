@@ -80,25 +80,24 @@ class FunctionalNet:
         entries = [*self._net.named_parameters(), *self._net.named_buffers()]
         self._names = {name for name, _ in entries}  # a tensor under several names has the first of them
         self.trainable = frozenset(name for name, _ in self._net.named_parameters())
-        self._features = _Features(self._net)
-        self._classifier = _Classifier(self._net)
+        self._calls = _Calls(self._net)
 
     def logits(self, tree: Tree, x: Tensor) -> Tensor:
         """Return the logits [B, C] of x [B, *input_shape] with the weights `tree`."""
-        return cast(Tensor, functional_call(self._net, self._entries_of_net(tree), (x,)))
+        return self._call(lambda net, x: cast(Tensor, net(x)), tree, x)
 
     def features(self, tree: Tree, x: Tensor) -> Tensor:
         """Return the features [B, d] of x [B, *input_shape] with the weights `tree`."""
-        prefixed = {f"net.{name}": tensor for name, tensor in self._entries_of_net(tree).items()}
-        return cast(Tensor, functional_call(self._features, prefixed, (x,)))
+        return self._call(lambda net, x: net.features(x), tree, x)
 
     def classify(self, tree: Tree, maps: Tensor) -> Tensor:
         """Return the logits [B, C] of the classifier block on `maps` [B, f]; `tree` holds its weights ("head.weight",
         ...)."""
-        return cast(Tensor, functional_call(self._classifier, tree, (maps,)))
+        return self._call(lambda net, maps: net.classify(maps), tree, maps)
 
-    def _entries_of_net(self, tree: Tree) -> Tree:
-        return {name: value for name, value in tree.items() if name in self._names}
+    def _call(self, function: Callable[[Net, Tensor], Tensor], tree: Tree, x: Tensor) -> Tensor:
+        entries = {f"net.{name}": value for name, value in tree.items() if name in self._names}
+        return cast(Tensor, functional_call(self._calls, entries, (function, x)))
 
 
 def _non_persistent_buffers(module: nn.Module) -> list[Tensor]:
@@ -113,31 +112,16 @@ def _placeholder(tensor: Tensor) -> Tensor:
     return nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
 
 
-class _Features(nn.Module):
+class _Calls(nn.Module):
+    """Calls functions of a net with weights that `functional_call` puts in."""
+
     def __init__(self, net: Net) -> None:
         super().__init__()
         self.net = net
         self.eval()
 
-    def forward(self, x: Tensor) -> Tensor:
-        return self.net.features(x)
-
-
-class _Classifier(nn.Module):
-    """A net's classifier block as a module, its submodules under their own names."""
-
-    def __init__(self, net: Net) -> None:
-        super().__init__()
-        self._order = net.classifier_block
-        for name in self._order:
-            self.add_module(name, net.get_submodule(name))
-        self.eval()
-
-    def forward(self, maps: Tensor) -> Tensor:
-        hidden = maps
-        for name in self._order:
-            hidden = self._modules[name](hidden)  # type: ignore[misc]
-        return hidden
+    def forward(self, function: Callable[[Net, Tensor], Tensor], x: Tensor) -> Tensor:
+        return function(self.net, x)
 
 
 N = TypeVar("N", bound="Net")

@@ -214,7 +214,9 @@ def _state_notes(outputs: list[Tensor], snapshots: list[dict[str, object]]) -> d
     paths = [path for path in snapshots[-1] if any(before.get(path) != after[path] for before, after in pairs)]
     consequence = "so numbers depend on the engine, on the number of processes, and on a resume"
     if paths:
-        text = f" keeps state in Python: {_listed(paths)} changed from pass to pass; that is not sent, stored or reset, "
+        text = (
+            f" keeps state in Python: {_listed(paths)} changed from pass to pass; that is not sent, stored or reset, "
+        )
         return {"model.python_state": f"{text}{consequence}; make it a buffer (register_buffer)"}
     if all(torch.equal(outputs[-1].nan_to_num(), output.nan_to_num()) for output in outputs[1:]):
         return {}

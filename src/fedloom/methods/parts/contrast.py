@@ -146,7 +146,7 @@ def unit(rows: Tensor) -> Tensor:
 
 def _inverse_norms(squares: Tensor) -> Tensor:
     """Return 1 / |z| from |z|^2; 0 for rows without length, whose gradient would otherwise be 1e12."""
-    return cast(Tensor, torch.where(squares > 1e-24, squares, torch.inf).rsqrt())
+    return torch.where(squares > 1e-24, squares, torch.inf).rsqrt()
 
 
 def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: fm.Batch) -> Tensor:
