@@ -8,7 +8,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.records import Record, get_number, get_table, get_tensor, get_tree
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import Tree, clone, combine, select, weighted_mean
-from fedloom.methods.contract.citation import Citation
+from fedloom.methods.contract.citation import Citation, training
 from fedloom.methods.contract.contexts import (
     ClientContext,
     Diagnostic,
@@ -32,7 +32,6 @@ from fedloom.methods.contract.method import (
     register,
     tables_of,
     tensors_of,
-    training,
 )
 from fedloom.methods.contract.phases import (
     ABSENT,

@@ -9,7 +9,7 @@ import contextlib
 import functools
 import inspect
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any, Literal
 
@@ -155,14 +155,18 @@ _OUR_CHOICE = "our choice"  # in the description of an option
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """The description of one method. wrappers: by name, why the method refuses it; None if it accepts it."""
+    """The description of one method."""
 
     name: str
     title: str
     idea: str
     citation: Citation | None
     abilities: Abilities
-    wrappers: Mapping[str, str | None]
+
+    @property
+    def wrappers(self) -> dict[str, str | None]:
+        """Why the method refuses a wrapper, by name; None if it accepts it. Asking takes a tenth of a second."""
+        return wrappers_of(self.name)
 
     @property
     def yields(self) -> str:
@@ -194,16 +198,17 @@ class Entry:
         return tuple(self.citation.compared_in) if self.citation else ()
 
     def facts(self, with_wrappers: bool = True) -> dict[str, str]:
-        """Return the cells of tables, by column. `with_wrappers` tries every wrapper, a tenth of a second a method."""
-        citation = self.citation
+        """Return the cells of tables, by column. `with_wrappers` tries every wrapper."""
+        citation, traffic = self.citation, ("down", "up", "state")
+        down, up, state = (formula(getattr(citation, name)) if citation else "?" for name in traffic)
         cells = {
             "idea": self.idea,
             "published": citation.published if citation else "",
             "yields": self.yields,
             "nets": self.nets,
-            "down": formula(citation.down) if citation else "?",
-            "up": formula(citation.up) if citation else "?",
-            "client keeps": formula(citation.state) if citation else "?",
+            "down": down,
+            "up": up,
+            "client keeps": state,
             "compared in": ", ".join(self.compared_in),
             "secure sum": "yes" if self.abilities.secure_sum else "no",
             "stacks": "no" if self.abilities.unstackable else "yes",
@@ -215,7 +220,7 @@ def entry(name: str) -> Entry:
     """Describe one method. Raises `ConfigError` for an unknown name."""
     kind = METHODS.get(name)
     title, idea = _title(kind)
-    return Entry(name, title, idea, kind.citation, abilities(kind), _Lazy(name))
+    return Entry(name, title, idea, kind.citation, abilities(kind))
 
 
 def entries() -> Iterator[Entry]:
@@ -241,23 +246,3 @@ def _title(kind: type[Method]) -> tuple[str, str]:
     title, colon, rest = first.partition(": ")
     sentence = re.split(r"\.(?: |$)", rest if colon else first)[0]
     return (title.split(",")[0], sentence) if colon else (kind.__name__, sentence)
-
-
-class _Lazy(Mapping[str, "str | None"]):
-    """The result of `wrappers_of`, computed when it is first read."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    @functools.cached_property
-    def _all(self) -> dict[str, str | None]:
-        return wrappers_of(self._name)
-
-    def __getitem__(self, wrapper: str) -> str | None:
-        return self._all[wrapper]
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(self._all)
-
-    def __len__(self) -> int:
-        return len(self._all)

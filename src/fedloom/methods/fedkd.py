@@ -8,11 +8,7 @@ from fedloom.methods.parts.parameters import client_row
 from fedloom.methods.parts.several_models import pair_predictors, require_same_net
 
 PARTS = (":u", ":s", ":v")  # behind an entry's name
-
-
 MENTOR, MENTEE = "mentor", "mentee"
-
-
 _LEAST_DOUBT = 1e-6  # of a client with one class it becomes 0, and the terms over it 0 / 0
 
 

@@ -8,8 +8,6 @@ import fedloom.methods as fm
 from fedloom.methods.parts.measures import features
 
 _TOLERANCE = 1e-12  # of the largest entry of the matrix: below it, a difference is rounding
-
-
 ALIKE = 1e-3  # head weights this near to a client's own, or to the mean, are reported
 
 

@@ -15,17 +15,9 @@ from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.one_shot import gaussian_head, shrunk
 
 _STEPS, _HALVINGS, _SMALL = 50, 40, 1e-7  # of the search in the unit box
-
-
 TABLES = ("means", "covariance", "held")  # that travel down beside the body
-
-
 FEWEST = 3  # samples of a class from which a test takes the client's own mean of it
-
-
 LABELS = fm.Sent(labels=True)
-
-
 _AT_BOUND = 1e-6
 
 

@@ -90,20 +90,20 @@ def formula(terms: Formula) -> str:
     return text.removeprefix(" + ") or "nothing"
 
 
-_PLAIN_SGD = {"name": "sgd", "lr": 0.01, "momentum": 0.0}
+def training(local_epochs: int | None = None, batch_size: int | None = None, **optimizer: Any) -> dict[str, Any]:
+    """Return an entry of `Method.settings`: how a source trains, with the keys of `optimizer` by name."""
+    passes = {"local_epochs": local_epochs, "batch_size": batch_size}
+    return {"optimizer": optimizer, **{name: value for name, value in passes.items() if value is not None}}
+
 
 # Local optimiser, epochs and batch size that the papers state for every method that they run, from their sections on
 # experiments; FedDW's epochs are those of "Baseline1" in its Table II. A paper that gives SGD and no momentum has none
 # here. A key is missing where a paper states nothing or searches: Fed-CO2 states no epochs and has other batches for
 # each kind of skew; FedSSA searches both.
 PAPERS: Mapping[str, Mapping[str, Any]] = {
-    "fedskc": {"optimizer": _PLAIN_SGD, "local_epochs": 10, "batch_size": 64},
-    "fedsc": {
-        "optimizer": {"name": "sgd", "lr": 0.01, "momentum": 0.9, "weight_decay": 1e-5},
-        "local_epochs": 10,
-        "batch_size": 64,
-    },
-    "feddw": {"optimizer": {"name": "adam", "lr": 0.001}, "local_epochs": 5, "batch_size": 128},
-    "fedco2": {"optimizer": _PLAIN_SGD},
-    "fedssa": {"optimizer": _PLAIN_SGD},
+    "fedskc": training(10, 64, name="sgd", lr=0.01, momentum=0.0),
+    "fedsc": training(10, 64, name="sgd", lr=0.01, momentum=0.9, weight_decay=1e-5),
+    "feddw": training(5, 128, name="adam", lr=0.001),
+    "fedco2": training(name="sgd", lr=0.01, momentum=0.0),
+    "fedssa": training(name="sgd", lr=0.01, momentum=0.0),
 }

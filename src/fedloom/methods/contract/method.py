@@ -112,12 +112,6 @@ def option(default: Any, description: str, **constraints: Any) -> Any:
     return Field(default, description=description, **constraints)
 
 
-def training(local_epochs: int | None = None, batch_size: int | None = None, **optimizer: Any) -> dict[str, Any]:
-    """Return an entry of `Method.settings`: how released code trains, with the keys of `optimizer` by name."""
-    passes = {"local_epochs": local_epochs, "batch_size": batch_size}
-    return {"optimizer": optimizer, **{name: value for name, value in passes.items() if value is not None}}
-
-
 _Options = Options  # `Method.Options` hides the name within the class
 
 
