@@ -52,17 +52,13 @@ class Citation:
 
     Attributes:
         source: authors, venue and year, then an arXiv number, a DOI or an address, in one line: "Li et al., MLSys 2020,
-            arXiv 1812.06127". Empty for what no paper claims.
-        down: tensors that the client receives, as {symbol of `SYMBOLS`: how many}. Scalars are not counted.
-            By default the whole net, as for FedAvg.
-        up: tensors that the client sends, in the same form.
-        state: what a client keeps, in the same form; empty if nothing.
+            arXiv 1812.06127". Empty for a method without a paper.
+        down, up: tensors that the client receives and sends, as {symbol of `SYMBOLS`: how many}, without scalars.
+        state: tensors that a client keeps, in the same form.
         compared_in: the papers of fedskc, fedsc, feddw, fedco2 and fedssa that compare with it.
-        code: the released code that `authors` follows, as owner/name at a commit; None where there is none, or none
-            read.
-        our_choice: decisions that no source states, in sentences, empty for nothing.
-        departures: where fedloom differs from the printed equations on purpose, in sentences.
-        released_code: where the released code differs from the paper, in sentences.
+        code: the released code that `authors` follows, as owner/name at a commit.
+        our_choice, departures, released_code: in sentences: decisions that no source states; deliberate differences
+            from the printed equations; differences of the released code from the paper.
     """
 
     source: str

@@ -21,22 +21,15 @@ from fedloom.nets.net import FunctionalNet, Net, Role, tree_of
 
 @dataclass(frozen=True, slots=True)
 class Task:
-    """The constant facts of a run that hooks may use.
-
-    Where clients have different architectures, each architecture has a task of its own, and a hook gets that of its
-    client; the server's own is that of group 0.
+    """The constant facts of a run. With several architectures each has its own task: a hook gets that of its client,
+    the server that of group 0.
 
     Attributes:
-        clients: N.
-        num_classes: C.
-        rounds: T.
-        local_epochs: E.
-        init: the common first weights.
-        roles: roles of the entries of `init`.
+        clients, num_classes, rounds, local_epochs: N, C, T and E.
+        init, roles: the common first weights, and the roles of their entries.
         feature_dim: d, the head's input width; 0 where it has none.
         streams: the root of the run's random streams.
-        optimizer: of local training.
-        batch_size: of local training.
+        optimizer, batch_size: of local training.
         classifier: the net's classifier block, () of a net without a head.
         group: number of the architecture.
         blueprint: builds further nets of this architecture; None for a net that was given as it is.
@@ -86,21 +79,18 @@ Tasks: TypeAlias = Sequence[Task]  # one for each group of clients with the same
 
 @dataclass(frozen=True, slots=True)
 class ServerContext:
-    """The server's side of a round. All but `task` and `round` are missing in contexts that a test or a plug-in makes
-    by
-    hand.
+    """The facts that the server knows in a round. Tests and plug-ins may give `task` and `round` alone.
 
     Attributes:
         task: the constant facts of the run.
         round: the round, which counts from 1; 0 is before the first.
         net: the net as a function of its weights, in evaluation mode.
         public: data that the server holds itself (`scenario.public`), None without any.
-        nets: of clients with different architectures, each one's, by group; client k has number k mod their count.
+        nets: the nets of all architectures, by group; client k has number k mod their count.
         participants: how many clients the run draws for a round.
-        drawn: ids of the clients that were drawn for the round, in order, for methods that pair or group them. The same
-            in `down`, `unpack` and `aggregate`; empty in `select` and wherever no round runs.
+        drawn: ids of the clients that were drawn, in order; empty in `select` and outside of rounds.
         client: id of the client to which a payload, an upload or a predictor belongs, N and above for newcomers; -1
-            where it is the server's own.
+            for the server's own.
     """
 
     task: Task
@@ -120,8 +110,7 @@ class ClientContext:
     Attributes:
         task: the constant facts of the run, for the client's architecture.
         round: the round, which counts from 1.
-        client: id of the client, from 0 to N - 1.
-        samples: number of its training samples.
+        client, samples: the client's id, from 0 to N - 1, and the number of its training samples.
         class_counts: training samples of each class [C], int64.
     """
 
@@ -143,8 +132,7 @@ class Received:
 
     Attributes:
         x: inputs as nets see them [n, ...]: what `Dataset.gather` returns at the server.
-        y: labels [n], int64. None numbers the samples, so that a loss finds the row of each in a constant, such as
-            `consts["targets"][batch.y]`.
+        y: labels [n], int64. None numbers the samples, so that `consts["targets"][batch.y]` finds their rows.
     """
 
     x: Tensor
@@ -187,8 +175,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """A sign that a method does not do what it should in this run: a stable `code`, one line with the figure, and the
-    figure itself."""
+    """A sign that a method does not do what it should in this run: a stable `code`, one line of text, and the value."""
 
     code: str
     message: Annotated[str, Field(max_length=2000)]

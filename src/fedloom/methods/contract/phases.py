@@ -54,13 +54,12 @@ class Batch(NamedTuple):
 
 
 class Objective(NamedTuple):
-    """The result of a loss: the scalar to minimise, and parts of it to report or to collect, which need not be
-    detached.
+    """The result of a loss. Its parts need not be detached.
 
     Attributes:
-        total: the scalar [].
-        terms: its parts as they enter the total, weights included, for learning curves and for the comparison of their
-            gradients; cross-entropies have names that start with "ce".
+        total: the scalar to minimise [].
+        terms: its parts with their weights, for learning curves and the comparison of their gradients; names of
+            cross-entropies start with "ce".
         taps: per-sample tensors [B, ...] that a training phase's `collect` refers to by name.
     """
 
@@ -125,29 +124,22 @@ class Train:
     """A training phase: shuffled passes of gradient steps on a loss over the client's training data.
 
     Attributes:
-        loss: the local objective.
-        epochs: number of passes.
+        loss, epochs: the local objective, and the number of passes.
         trains: roles whose tensors move (batch-norm statistics move whenever the net is in training mode).
         nets: of a bundle, only these nets' tensors; None trains all.
         optimizer: None takes the run's; a mapping gives one to the entry of that name ("extra.scale"), or to those
             whose names begin with a word (a net of a bundle, "extra", "head"), and the others take the run's.
-        grad_map: called with (gradients, parameters, consts) before the step; returns the gradients by name that it
-            takes.
-        project: called with (parameters, consts) after the step; returns the parameters by name that stay.
-        ascent: called with (gradients, parameters, consts) in each step; returns moves of parameters by name. The step
-            is then taken with the gradients at the moved parameters, on the same batch and with the same random
-            numbers. `grad_map` and weight decay apply to these gradients alone. Loss terms, taps and statistics of
-            batch norm are those at the parameters before the move.
-        refresh: statistics of the whole training set, taken in evaluation mode before every epoch; the loss finds them
-            in `consts`.
-        collect: statistics of taps, each before its step, gathered over the last epoch.
-        throughout: gather them over all epochs.
-        evaluates: roles whose modules stay in evaluation mode: no dropout, and statistics of batch norm are used and do
-            not move.
+        grad_map: called with (gradients, parameters, consts) before the step; returns the gradients that it takes.
+        project: called with (parameters, consts) after the step; returns the parameters that stay.
+        ascent: called with (gradients, parameters, consts) in each step; returns moves of parameters. The step is then
+            taken with the gradients at the moved parameters, on the same batch and with the same random numbers, to
+            which alone `grad_map` and weight decay apply. Terms, taps and batch norm are those before the move.
+        refresh: statistics of the whole training set, taken before every epoch; the loss finds them in `consts`.
+        collect: statistics of taps, each before its step, over the last epoch, or all epochs if `throughout`.
+        evaluates: roles whose modules stay in evaluation mode: no dropout, and statistics of batch norm do not move.
         steps: exactly so many steps, over as many passes as they need, instead of `epochs`.
-        share: the part of the data in (0, 1] that a pass takes, drawn anew for each.
-        until: asked after every pass, with the mean loss of each pass so far; True ends the phase before its last
-            epoch.
+        share: the part of the data in (0, 1] that a pass takes, drawn for each pass.
+        until: asked after every pass, with the mean loss of each pass so far; True ends the phase.
         part: a fixed part of the client's data, instead of all.
         on: "received" trains on the samples that the server sent (`Start.received`), without augmentation.
     """
@@ -211,18 +203,10 @@ def _require_one_origin(phase: str, part: Part | None, on: Origin) -> None:
 class Choose:
     """A phase that sets the client's weights by a rule, after statistics of its data and before training.
 
-    It takes no step, and may set buffers such as the statistics of batch norm.
-
     Attributes:
         rule: called once with (weights, consts), where `consts` has the statistics of earlier `Collect` phases; returns
-            the entries by name that it sets. Each client's rule runs by itself, so it may use `.item()` and branches.
-            It draws no random numbers.
-
-    Example:
-        A client trains the received model that has the least loss on its data. `consts["models"]` are trees.
-
-        >>> from fedloom.methods import Choose
-        >>> choice = Choose(lambda weights, consts: consts["models"][int(consts["losses"].argmin())])
+            the entries that it sets, buffers too. It runs for each client alone, so it may branch on values
+            (`lambda weights, consts: consts["models"][int(consts["losses"].argmin())]`); it draws no random numbers.
     """
 
     rule: Callable[[Tree, Consts], Tree]

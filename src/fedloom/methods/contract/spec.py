@@ -23,18 +23,15 @@ class Sent:
         per_client: the server reads the entry of every client. If False, it only needs their mean (`Method.mean`),
             which a wrapper may replace and secure aggregation may compute.
         labels: the entry is counted or averaged by class, and so tells a client's label mix directly.
-        form: how a tree is written. "whole": weights, with the entries that the server sent under this name. "change":
-            an update. "own": a format that wrappers such as compression must not touch.
-        sliced: entries of a tree are leading slices of the server's, of another size for each client, and the server
-            averages them by `Method.mean(..., within=...)`.
-        spread: how far the entries of honest clients lie apart, relative to weights (1). It multiplies the federation's
-            bound on the size of uploads (`flower.max_ratio`); infinite for an entry that must not be compared.
-        dp: what `+dp` does with an entry that is read client by client. "noise": it is a class table, of which the
-            server can read every client's rows with noise, all classes held. "ones": it counts samples by class, and
-            the server can do with ones, which weigh all clients the same. "refuse": neither would do.
-        no_feedback: roles of a tree's entries to whose next change compression must not add what it left out of this
-            one: the client goes on from its own and not from what it receives, so that the next change has it anyway,
-            or it may train another of several models next time.
+        form: "whole": a tree of weights, with the entries that the server sent under this name. "change": an update.
+            "own": a format that wrappers such as compression must not touch.
+        sliced: trees hold leading slices of the server's entries, of a size for each client (`Method.mean(within=)`).
+        spread: how far the entries of honest clients lie apart, relative to weights (1), for the federation's bound on
+            uploads (`flower.max_ratio`); infinite for an entry that must not be compared.
+        dp: how `+dp` treats an entry that is read client by client. "noise": rows of a class table get noise, all
+            classes held. "ones": counts by class become ones, which weigh all clients equally. "refuse": neither works.
+        no_feedback: roles whose next change compression must not add its residual to, because the client goes on from
+            its own weights and not from those it receives.
     """
 
     per_client: bool = False
