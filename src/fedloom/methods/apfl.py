@@ -30,7 +30,7 @@ class APFL(fm.Method):
             ge=0,
         )
 
-    citation = fm.Citation("Deng et al., preprint 2020, arXiv 2003.13461", state={"P": 1, "Q": 1})
+    citation = fm.Citation("Deng et al., preprint 2020, arXiv 2003.13461", traffic=("P", "P", "P + Q"))
 
     def extra(self, net: fm.Net) -> nn.Module:
         module = nn.Module()

@@ -15,7 +15,7 @@ class Central(fm.Method):
     """
 
     spec = fm.Spec(sends={}, pooled=True)
-    citation = fm.Citation("", down={}, up={}, state={})
+    citation = fm.Citation("", traffic=("", "", ""))
 
     def select(self, server: fm.Record, count: int, ctx: fm.ServerContext) -> Sequence[int]:
         return [0]

@@ -27,7 +27,7 @@ class COPA(fm.Method):
         )
 
     citation = fm.Citation(
-        "Wu & Gong, ICCV 2021, 10.1109/ICCV48922.2021.00642", down={"P": 1, "foreign": 1}, compared_in=("fedco2",)
+        "Wu & Gong, ICCV 2021, 10.1109/ICCV48922.2021.00642", traffic=("P + foreign", "P", ""), compared_in=("fedco2",)
     )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:

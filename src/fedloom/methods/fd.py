@@ -34,9 +34,7 @@ class FD(fm.Method):
     presets = {"paper": {"outputs_from": "training"}, "authors": {"outputs_from": "training"}, "sound": {}}
     citation = fm.Citation(
         "Jeong et al., NeurIPS workshop 2018, arXiv 1811.11479",
-        down={"CC": 1, "mask": 1},
-        up={"CC": 1, "mask": 1},
-        state={"P": 1},
+        traffic=("CC + mask", "CC + mask", "P"),
         compared_in=("fedssa",),
     )
 

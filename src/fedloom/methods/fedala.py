@@ -40,7 +40,7 @@ class FedALA(fm.Method):
     presets = {"paper": {}, "authors": {}, "sound": {}, "feddw": {"share": 1.0, "first": 1}}
     citation = fm.Citation(
         "Zhang et al., AAAI 2023, arXiv 2212.01197",
-        state={"P": 1, "Q": 1},
+        traffic=("P", "P", "P + Q"),
         compared_in=("feddw",),
         code="TsingZ0/FedALA at a7a9b21",
         our_choice="`first` bounds the first mixing, which has no bound in the released code.",

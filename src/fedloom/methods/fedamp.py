@@ -54,9 +54,7 @@ class FedAMP(fm.Method):
     }
     citation = fm.Citation(
         "Huang et al., AAAI 2021, arXiv 2007.03797",
-        down={"W": 1},
-        up={"W": 1},
-        state={"P": 1},
+        traffic=("W", "W", "P"),
         our_choice="The values of preset `paper` are recalled, not read again; the paper lowers alpha over the rounds, "
         "here it is constant. sigma must fit squared distances, which grow with the network, so `sound` takes the "
         "cosine kernel, whose weights sum to 1.",

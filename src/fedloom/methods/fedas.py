@@ -41,7 +41,7 @@ class FedAS(fm.Method):
 
     citation = fm.Citation(
         "Yang, Huang, Ye, CVPR 2024",
-        state={"P": 1},
+        traffic=("P", "P", "P"),
         code="xiyuanyang45/FedAS at 1a4f5fd",
         our_choice="Alignment takes the run's batch size and keeps the last batch of a pass. The server's weights are "
         "tested as a global model, too. Traces that are not finite count as 0; if all are 0, samples weigh.",

@@ -26,11 +26,7 @@ class FedBN(fm.Method):
         )
 
     citation = fm.Citation(
-        "Li et al., ICLR 2021, arXiv 2102.07623",
-        down={"P": 1, "BN": -1},
-        up={"P": 1, "BN": -1},
-        state={"BN": 1},
-        compared_in=("fedco2",),
+        "Li et al., ICLR 2021, arXiv 2102.07623", traffic=("P - BN", "P - BN", "BN"), compared_in=("fedco2",)
     )
 
     def __init__(self, options: fm.Options | None = None) -> None:

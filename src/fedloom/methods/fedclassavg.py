@@ -36,9 +36,7 @@ class FedClassAvg(fm.Method):
     presets = {"paper": {}, "authors": {"tau": 100.0, "base_tau": 0.07, "rho": 0.0}, "sound": {}}
     citation = fm.Citation(
         "Jang et al., ICPP 2022, arXiv 2210.14226",
-        down={"H": 1},
-        up={"H": 1},
-        state={"B": 1},
+        traffic=("H", "H", "B"),
         compared_in=("fedssa",),
         code="hukla/FedClassAvg at 4ea500d",
     )

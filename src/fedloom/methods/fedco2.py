@@ -85,9 +85,7 @@ class FedCO2(fm.Method):
     settings = {"authors": fm.training(local_epochs=5, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
     citation = fm.Citation(
         "Cai et al., NeurIPS 2023, arXiv 2312.13923",
-        down={"P": 1, "BN": -1, "foreign": 1},
-        up={"P": 1, "BN": -1, "H": 1},
-        state={"BN": 1, "Q": 1},
+        traffic=("P - BN + foreign", "P - BN + H", "BN + Q"),
         code="zhyczy/Fed-CO2 at 21f5255",
         our_choice="The mutual phase is one pass and is skipped on first participation, because the nets are equal. In "
         "round 1 the heads are the first weights. A client that never took part has no head in the bank.",

@@ -39,9 +39,7 @@ class FedCP(fm.Method):
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
     citation = fm.Citation(
         "Zhang et al., KDD 2023, arXiv 2307.01217",
-        down={"P": 1, "Q": 1},
-        up={"P": 1, "Q": 1},
-        state={"H": 1},
+        traffic=("P + Q", "P + Q", "H"),
         code="TsingZ0/FedCP at 7110e97",
         our_choice="Tests have no Gumbel noise, so that two tests of one model agree. lambda is 5 in the authors' "
         "script and 0 on their command line, which switches MMD off; `sound` has PFLlib's 1.",

@@ -63,8 +63,7 @@ class FedDBE(Debiased):
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
     citation = fm.Citation(
         "Zhang et al., NeurIPS 2023, arXiv 2311.14975",
-        down={"P": 1, "d": 1},
-        state={"d": 1},
+        traffic=("P + d", "P", "d"),
         code="TsingZ0/DBE at 193f435",
         our_choice="The values of kappa and mu are those of the released script for Fashion-MNIST; the paper searches "
         "them by data set. A client that missed the opening round still gets the goal.",

@@ -41,8 +41,7 @@ class FedDistill(fm.Method):
     }
     citation = fm.Citation(
         "Jeong et al., NeurIPS workshop 2018, arXiv 1811.11479",
-        down={"P": 1, "CC": 1, "mask": 1},
-        up={"P": 1, "CC": 1, "mask": 1, "counts": 1},
+        traffic=("P + CC + mask", "P + CC + mask + counts", ""),
         compared_in=("feddw",),
         code="liuvvvvv1/FedDW at 6eacde6",
     )

@@ -215,8 +215,7 @@ class FedDW(DW, FedAvg):
     settings = {"authors": fm.training(local_epochs=5, batch_size=128, name="adam", lr=0.001)}
     citation = fm.Citation(
         "Liu et al., preprint 2024, arXiv 2412.04521",
-        down={"P": 1, "CC": 1, "mask": 1},
-        up={"P": 1, "CC": 1, "mask": 1, "counts": 1},
+        traffic=("P + CC + mask", "P + CC + mask + counts", ""),
         code="liuvvvvv1/FedDW at 6eacde6",
         our_choice="The SL matrix starts as the identity. The row of a class that no participant held stays as it was.",
         released_code="Preset `authors`: the moving average is 0.5, uploads are summed from round 1 on, rows without "

@@ -24,7 +24,7 @@ class FedDyn(fm.Method):
     presets = {"paper": {}, "authors": {"clip": 10.0}, "sound": {}}
     citation = fm.Citation(
         "Acar et al., ICLR 2021, arXiv 2111.04263",
-        state={"W": 1},
+        traffic=("P", "P", "W"),
         code="alpemreacar/FedDyn at 48a19fa",
         our_choice="alpha is not divided by the client's share of all samples, because no client knows the size of the "
         "others.",

@@ -29,8 +29,7 @@ class FedEM(fm.Method):
     settings = {"authors": fm.training(local_epochs=1, batch_size=128, lr=0.03, momentum=0.9, weight_decay=5e-4)}
     citation = fm.Citation(
         "Marfoq et al., NeurIPS 2021, arXiv 2108.10252",
-        down={"P": 3},
-        up={"P": 3},
+        traffic=("3 P", "3 P", ""),
         code="omarfoq/FedEM at 996fadd",
         our_choice="A client without shares takes three E-steps on its training data before a test. With augmentation, "
         "q is that of the augmented inputs. A net that comes with its weights cannot be drawn M times: models start "

@@ -28,7 +28,7 @@ class FedExP(fm.Method):
     settings = {"authors": fm.training(lr=0.01, momentum=0.0, weight_decay=1e-4, decay=0.998)}
     citation = fm.Citation(
         "Jhunjhunwala, Wang, Joshi, ICLR 2023, arXiv 2301.09604",
-        up={"P": 1, "number": 1},
+        traffic=("P", "P + number", ""),
         code="Divyansh03/FedExP at 34b05a2",
         our_choice="The paper's own text was not at hand: the uniform weights of `paper` are recalled. Only parameters "
         "are averaged over the last two iterates; buffers are those of the last.",

@@ -54,9 +54,7 @@ class FedFomo(fm.Method):
     }
     citation = fm.Citation(
         "Zhang et al., ICLR 2021, arXiv 2012.08565",
-        down={"MP": 1},
-        up={"P": 1, "weights": 1},
-        state={"P": 2},
+        traffic=("MP", "P + weights", "2 P"),
         code="NVlabs/FedFomo at fe04f66",
         our_choice="A model equal to the base has weight 0. Statistics of batch norm travel with their model and are "
         "mixed like its weights. The values of preset `paper` are recalled; the paper was not read again.",

@@ -42,8 +42,7 @@ class FedGen(fm.Method):
     settings = {"authors": fm.training(batch_size=32, lr=0.01, momentum=0.0)}
     citation = fm.Citation(
         "Zhu et al., ICML 2021, arXiv 2105.10056",
-        down={"P": 1, "Q": 1, "counts": 1},
-        up={"P": 1, "counts": 1},
+        traffic=("P + Q + counts", "P + counts", ""),
         code="zhuangdizhu/FedGen at 67f2cd7",
         our_choice="A client draws its features once a round, from a stream of its own. Adam's moments start anew each "
         "round.",

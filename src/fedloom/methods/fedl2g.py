@@ -54,9 +54,7 @@ class FedL2G(fm.Method):
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.01, momentum=0.0)}
     citation = fm.Citation(
         "Zhang et al., preprint 2024, arXiv 2410.06490",
-        down={"vectors": 1},
-        up={"study": 1, "mask": 1},
-        state={"P": 1},
+        traffic=("vectors", "study + mask", "P"),
         our_choice="Preset `paper` follows the released formulas; the paper's own text was not read. In `sound` "
         "guiding starts in round 1. The step that is thrown away is plain SGD, in evaluation mode, at the run's rate.",
         departures="A client with no more samples than the quiz gives the quiz all but one of them; with one sample it "

@@ -46,9 +46,7 @@ class FedMD(fm.Method):
     settings = {"authors": fm.training(local_epochs=4, name="adam", lr=1e-3)}
     citation = fm.Citation(
         "Li and Wang, preprint 2019, arXiv 1910.03581",
-        down={"public": 1, "outputs": 1},
-        up={"outputs": 1},
-        state={"P": 1},
+        traffic=("public + outputs", "outputs", "P"),
         code="diogenes0319/FedMD_clean",
         our_choice="The paper's own text was not at hand: preset `paper` follows the released code. Logits travel once "
         "a round, after training, so a round digests those of the last round's participants. With all clients in every "

@@ -46,9 +46,7 @@ class FedMRL(fm.Method):
     settings = {"authors": fm.training(local_epochs=10, batch_size=512, lr=0.01, momentum=0.9, weight_decay=1e-3)}
     citation = fm.Citation(
         "Yi et al., NeurIPS 2024, arXiv 2406.00488",
-        down={"Q": 1},
-        up={"Q": 1},
-        state={"P": 1, "map": 1},
+        traffic=("Q", "Q", "P + map"),
         code="LipingYi/FedMRL at 8b90f41",
         our_choice="Both losses have weight 1, as in the code; the paper's weights were not at hand. Without `small` "
         "both nets are the run's own model. The test takes the newest small net, as HtFLlib does.",

@@ -39,8 +39,7 @@ class FedNH(fm.Method):
     presets = {"paper": {}, "authors": {"learn_scale": True, "scale": 20.0}, "sound": {}}
     citation = fm.Citation(
         "Dai et al., AAAI 2023, arXiv 2212.02758",
-        up={"P": 1, "mask": 1, "counts": 1},
-        state={"P": 1},
+        traffic=("P", "P + mask + counts", "P"),
         compared_in=("fedskc", "fedsc"),
         code="Yutong-Dai/FedNH",
         our_choice="s is fixed at 30, one of the two ways of the released code.",

@@ -57,9 +57,7 @@ class FedORGP(PrototypePull):
     settings = {"authors": fm.training(local_epochs=1, lr=0.01, momentum=0.0)}
     citation = fm.Citation(
         "Guo et al., arXiv 2025, arXiv 2502.16119",
-        down={"Cd": 1, "mask": 1},
-        up={"Cd": 1, "mask": 1},
-        state={"P": 1},
+        traffic=("Cd + mask", "Cd + mask", "P"),
         code="wisheverybodyhapi/FedORGP at ff4a036",
         our_choice="A step of the server takes all rows of the round, and `sound` takes 100 of them: one would hardly "
         "move the generator. Preset `paper` has the plain terms of the older released code; the paper's own text was "

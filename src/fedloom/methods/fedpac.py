@@ -52,9 +52,7 @@ class FedPAC(fm.Method):
     settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)}
     citation = fm.Citation(
         "Xu et al., ICLR 2023, arXiv 2306.11867",
-        down={"P": 1, "Cd": 1, "mask": 1},
-        up={"P": 1, "Cd": 2, "mask": 2, "counts": 1},
-        state={"H": 1},
+        traffic=("P + Cd + mask", "P + 2 Cd + 2 mask + counts", "H"),
         code="JianXu95/FedPAC at 5770f4f",
         our_choice="The quadratic problem is solved exactly, in float64. The paper's own text was not at hand: both "
         "presets follow the released code, also for a class without a global mean.",

@@ -33,9 +33,7 @@ class FedPCL(fm.Method):
     settings = {"authors": fm.training(local_epochs=1, batch_size=32, name="adam", lr=0.001)}
     citation = fm.Citation(
         "Tan et al., NeurIPS 2022, arXiv 2209.10083",
-        down={"Cd": 1, "mask": 1, "KCd": 1},
-        up={"Cd": 1, "mask": 1},
-        state={"P": 1, "Cd": 1, "mask": 1},
+        traffic=("Cd + mask + KCd", "Cd + mask", "P + Cd + mask"),
         code="yuetan031/FedPCL at 9a2e238",
         our_choice="The temperature: the paper was not read. A client that joins late trains in its first round, if "
         "others have sent class means.",

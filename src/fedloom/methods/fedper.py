@@ -12,9 +12,5 @@ class FedPer(fm.Method):
 
     spec = fm.Spec(private=frozenset({fm.Role.HEAD}))
     citation = fm.Citation(
-        "Arivazhagan et al., preprint 2019, arXiv 1912.00818",
-        down={"B": 1},
-        up={"B": 1},
-        state={"H": 1},
-        compared_in=("feddw", "fedco2"),
+        "Arivazhagan et al., preprint 2019, arXiv 1912.00818", traffic=("B", "B", "H"), compared_in=("feddw", "fedco2")
     )

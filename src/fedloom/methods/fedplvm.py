@@ -44,8 +44,7 @@ class FedPLVM(fm.Method):
     settings = {"authors": fm.training(local_epochs=2, lr=0.01, momentum=0.5, weight_decay=1e-5)}
     citation = fm.Citation(
         "Wang et al., NeurIPS 2024, arXiv 2403.09048",
-        down={"P": 1, "Jd": 1},
-        up={"P": 1, "Jd": 1},
+        traffic=("P + Jd", "P + Jd", ""),
         our_choice="Preset `paper` follows the released formulas; the paper's own text was not read. Preset `sound` "
         "has the weight 1, because 100 drowns cross-entropy here. A class that no participant holds keeps its "
         "prototypes.",

@@ -49,9 +49,7 @@ class FedProto(PrototypePull):
     }
     citation = fm.Citation(
         "Tan et al., AAAI 2022, arXiv 2105.00243",
-        down={"Cd": 1, "mask": 1},
-        up={"Cd": 1, "mask": 1, "counts": 1},
-        state={"P": 1},
+        traffic=("Cd + mask", "Cd + mask + counts", "P"),
         compared_in=("fedskc", "fedsc", "feddw", "fedssa"),
         code="yuetan031/FedProto at 97e42e2",
     )

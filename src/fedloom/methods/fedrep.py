@@ -29,9 +29,7 @@ class FedRep(fm.Method):
     }
     citation = fm.Citation(
         "Collins et al., ICML 2021, arXiv 2102.07078",
-        down={"B": 1},
-        up={"B": 1},
-        state={"H": 1},
+        traffic=("B", "B", "H"),
         compared_in=("feddw",),
         code="lgcollins/FedRep at d82e629",
     )

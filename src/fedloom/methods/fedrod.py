@@ -26,7 +26,7 @@ class FedRoD(fm.Method):
     presets = {"paper": {}, "authors": {}, "sound": {}, "fedco2": {"balanced": False}}
     citation = fm.Citation(
         "Chen & Chao, ICLR 2022, arXiv 2107.00778",
-        state={"H": 1},
+        traffic=("P", "P", "H"),
         compared_in=("fedco2",),
         our_choice="The private head starts as the shared one.",
     )

@@ -85,8 +85,7 @@ class FedSC(fm.Method):
     settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.1, momentum=0.0)}
     citation = fm.Citation(
         "Wang et al., KDD 2025, doi 10.1145/3711896.3736957",
-        down={"P": 1, "mCd": 1, "masks": 1, "Cd": 1, "mask": 1},
-        up={"P": 1, "Cd": 1, "mask": 1, "counts": 1},
+        traffic=("P + mCd + masks + Cd + mask", "P + Cd + mask + counts", ""),
         code="hwang52/FedSC at a04dc8e",
         our_choice="Round 1 is CE alone. U, over the client's data set (Eq. 13), is taken afresh before every epoch "
         "and has no gradient.",

@@ -99,8 +99,7 @@ class FedSKC(fm.Method):
     settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.1, momentum=0.0)}
     citation = fm.Citation(
         "Wang et al., ICWS 2025",
-        down={"P": 1, "CC": 1, "mask": 1},
-        up={"P": 1, "CC": 1, "mask": 1},
+        traffic=("P + CC + mask", "P + CC + mask", ""),
         code="hwang52/FedSKC at b513979",
         our_choice="Round 1 is CE alone and has no GPR. U, over the client's data set (Eq. 2), is taken afresh before "
         "every epoch and has no gradient. GPR also acts on batch-norm statistics.",

@@ -57,9 +57,7 @@ class FedSSA(fm.Method):
     settings = {"authors": fm.training(local_epochs=25, batch_size=512, lr=0.005, momentum=0.9, weight_decay=5e-5)}
     citation = fm.Citation(
         "Yi et al., IJCAI 2024, arXiv 2312.09006",
-        down={"CH": 1, "mask": 1},
-        up={"CH": 1, "mask": 1},
-        state={"P": 1},
+        traffic=("CH + mask", "CH + mask", "P"),
         code="LipingYi/FedSSA at 0c53d04",
         our_choice="Values of mu0 and t_stable; biases are part of the header; the first header is the first "
         "architecture's.",

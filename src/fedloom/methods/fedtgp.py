@@ -36,9 +36,7 @@ class FedTGP(PrototypePull):
 
     citation = fm.Citation(
         "Zhang et al., AAAI 2024, arXiv 2401.03230",
-        down={"Cd": 1, "mask": 1},
-        up={"Cd": 1, "mask": 1},
-        state={"P": 1},
+        traffic=("Cd + mask", "Cd + mask", "P"),
         code="TsingZ0/FedTGP at c77cbbb",
     )
 

@@ -41,8 +41,7 @@ class Floco(fm.Method):
     settings = {"authors": fm.training(local_epochs=5, lr=0.02, momentum=0.5, weight_decay=5e-4)}
     citation = fm.Citation(
         "Grinwald, Wiesner, Nakajima, NeurIPS 2024, https://openreview.net/forum?id=JL2eMCfDW8",
-        down={"P": 1, "Q": 1, "centre": 1},
-        up={"P": 1, "Q": 1},
+        traffic=("P + Q + centre", "P + Q", ""),
         code="adap/flower at 00f0083, baselines/floco",
         our_choice="The first end is the head's own weight, the others are drawn as a linear layer draws its own. All "
         "clients train in round tau - 1, and count in its mean. The sign of a principal component makes its largest "

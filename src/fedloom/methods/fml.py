@@ -46,9 +46,7 @@ class FML(fm.Method):
     }
     citation = fm.Citation(
         "Shen et al., preprint 2020, arXiv 2006.16765",
-        down={"Q": 1},
-        up={"Q": 1},
-        state={"P": 1},
+        traffic=("Q", "Q", "P"),
         compared_in=("fedssa",),
         code="ZJU-DAI/Federated-Mutual-Learning at b547bbf",
     )

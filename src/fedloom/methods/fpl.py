@@ -30,8 +30,7 @@ class FPL(fm.Method):
     settings = {"authors": fm.training(local_epochs=10, batch_size=64, lr=0.01, momentum=0.9, weight_decay=1e-5)}
     citation = fm.Citation(
         "Huang et al., CVPR 2023",
-        down={"P": 1, "Jd": 1},
-        up={"P": 1, "Cd": 1, "mask": 1},
+        traffic=("P + Jd", "P + Cd + mask", ""),
         code="WenkeHuang/RethinkFL at 74201b3",
         our_choice="Preset `paper` follows the released formulas, with class means from a pass after training; the "
         "paper's own text was not read. A class that no participant holds keeps its prototypes.",

@@ -41,9 +41,7 @@ class GPFL(fm.Method):
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
     citation = fm.Citation(
         "Zhang et al., ICCV 2023, arXiv 2308.10279",
-        down={"B": 1, "Q": 1},
-        up={"B": 1, "Q": 1},
-        state={"H": 1, "counts": 1},
+        traffic=("B + Q", "B + Q", "H + counts"),
         code="TsingZ0/GPFL at ed7a7fe",
         our_choice="The paper's text was not at hand: that the conditions come from the received embeddings is how we "
         "read its algorithm, and lambda and mu are the authors' for a CNN of four layers.",

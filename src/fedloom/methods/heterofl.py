@@ -33,7 +33,7 @@ class HeteroFL(fm.Method):
     settings = {"authors": fm.training(local_epochs=5, lr=0.1, momentum=0.9, weight_decay=5e-4)}
     citation = fm.Citation(
         "Diao, Ding, Tarokh, ICLR 2021, arXiv 2010.01264",
-        up={"P": 1, "mask": 1},
+        traffic=("P", "P + mask", ""),
         code="diaoenmao/HeteroFL-Computer-Communication-Efficient-FL at cc40f3e",
         our_choice="A client has one width for the whole run. The rate is that of the features, and the Scaler divides "
         "the outputs of linear layers and convolutions below the head.",

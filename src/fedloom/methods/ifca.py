@@ -34,7 +34,7 @@ class IFCA(fm.Method):
     settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.25, momentum=0.0)}
     citation = fm.Citation(
         "Ghosh et al., NeurIPS 2020, arXiv 2006.04088",
-        down={"P": 2},
+        traffic=("2 P", "P", ""),
         code="jichan3751/ifca at 61e44b8",
         our_choice="The paper's own text was not at hand: the values of `authors` are those of the released CIFAR-10 "
         "configuration, and the uniform mean of `paper` is recalled. A net that comes with its weights cannot be drawn "

@@ -12,9 +12,5 @@ class LGFedAvg(fm.Method):
 
     spec = fm.Spec(requires=("same_heads",), private=fm.ALL_ROLES - {fm.Role.HEAD}, architectures="any")
     citation = fm.Citation(
-        "Liang et al., preprint 2020, arXiv 2001.01523",
-        down={"H": 1},
-        up={"H": 1},
-        state={"B": 1},
-        compared_in=("fedssa",),
+        "Liang et al., preprint 2020, arXiv 2001.01523", traffic=("H", "H", "B"), compared_in=("fedssa",)
     )

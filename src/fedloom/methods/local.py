@@ -10,7 +10,7 @@ class Local(fm.Method):
     """
 
     spec = fm.Spec(private=fm.ALL_ROLES, architectures="any", sends={})
-    citation = fm.Citation("", down={}, up={}, state={"P": 1}, compared_in=("feddw", "fedco2", "fedssa"))
+    citation = fm.Citation("", traffic=("", "", "P"), compared_in=("feddw", "fedco2", "fedssa"))
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}

@@ -20,7 +20,7 @@ class MOON(fm.Method):
 
     citation = fm.Citation(
         "Li, He, Song, CVPR 2021, arXiv 2103.16257",
-        state={"P": 1},
+        traffic=("P", "P", "P"),
         compared_in=("fedskc", "fedsc", "feddw", "fedco2"),
         code="QinbinLi/MOON at 8fcba3c",
         our_choice="z is the head's input.",

@@ -68,8 +68,7 @@ class PFedFDA(fm.Method):
     settings = {"authors": fm.training(local_epochs=5, batch_size=50, lr=0.01, momentum=0.5, weight_decay=5e-4)}
     citation = fm.Citation(
         "McLaughlin and Su, NeurIPS 2024, arXiv 2411.00329",
-        down={"B": 1, "all Cd": 1, "dd": 1, "mask": 1},
-        up={"B": 1, "all Cd": 1, "dd": 1, "shares": 1, "betas": 1},
+        traffic=("B + all Cd + dd + mask", "B + all Cd + dd + shares + betas", ""),
         code="cj-mclaughlin/pFedFDA at 73c7c40",
         our_choice="The ridge of presets `paper` and `sound` is 1e-4 of the identity, as the text around the released "
         "line suggests; the paper's own text was not read. Newton steps in [0, 1] choose beta, on halves that take the "

@@ -36,9 +36,7 @@ class ProtoNorm(PrototypePull):
     settings = {"authors": fm.training(local_epochs=1, batch_size=32, lr=0.01, momentum=0.0)}
     citation = fm.Citation(
         "Lee et al., arXiv 2025, arXiv 2507.04310",
-        down={"Cd": 1, "mask": 1},
-        up={"Cd": 1, "mask": 1},
-        state={"P": 1},
+        traffic=("Cd + mask", "Cd + mask", "P"),
         code="regulationLee/ProtoNorm at e816cef",
         our_choice="Preset `paper` follows the released code, because the paper's text was not read. A class that no "
         "participant holds keeps its prototype, which is spread again with the others. A mean without length has no "

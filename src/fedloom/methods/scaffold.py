@@ -34,9 +34,7 @@ class SCAFFOLD(fm.Method):
     settings = {name: {"optimizer": {"momentum": 0.0}} for name in fm.PRESETS}
     citation = fm.Citation(
         "Karimireddy et al., ICML 2020, arXiv 1910.06378",
-        down={"P": 1, "W": 1},
-        up={"P": 1, "W": 1},
-        state={"W": 1},
+        traffic=("P + W", "P + W", "W"),
         compared_in=("fedskc",),
         our_choice="Option I's gradient is taken in evaluation mode. A client that made no step, or none of any "
         "length, keeps its control.",

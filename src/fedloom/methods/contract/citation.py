@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 # What a term of a traffic formula counts, in float32 numbers unless said otherwise; batch norm's counters are int64.
@@ -53,8 +53,8 @@ class Citation:
     Attributes:
         source: authors, venue and year, then an arXiv number, a DOI or an address, in one line: "Li et al., MLSys 2020,
             arXiv 1812.06127". Empty for a method without a paper.
-        down, up: tensors that the client receives and sends, as {symbol of `SYMBOLS`: how many}, without scalars.
-        state: tensors that a client keeps, in the same form.
+        traffic: tensors that a client receives, sends and keeps, each a sum of `SYMBOLS` as "2 P - BN + H", without
+            scalars; empty for none.
         compared_in: the papers of fedskc, fedsc, feddw, fedco2 and fedssa that compare with it.
         code: the released code that `authors` follows, as owner/name at a commit.
         our_choice, departures, released_code: in sentences: decisions that no source states; deliberate differences
@@ -62,9 +62,7 @@ class Citation:
     """
 
     source: str
-    down: Formula = field(default_factory=lambda: {"P": 1})
-    up: Formula = field(default_factory=lambda: {"P": 1})
-    state: Formula = field(default_factory=dict)
+    traffic: tuple[str, str, str] = ("P", "P", "")
     compared_in: tuple[str, ...] = ()
     code: str | None = None
     our_choice: str = ""
@@ -72,9 +70,29 @@ class Citation:
     released_code: str = ""
 
     @property
+    def down(self) -> Formula:
+        """Tensors that the client receives, as {symbol: how many}."""
+        return _parsed(self.traffic[0])
+
+    @property
+    def up(self) -> Formula:
+        """Tensors that the client sends."""
+        return _parsed(self.traffic[1])
+
+    @property
+    def state(self) -> Formula:
+        """Tensors that the client keeps."""
+        return _parsed(self.traffic[2])
+
+    @property
     def published(self) -> str:
         """Venue and year, e.g. "MLSys 2020"; empty without a paper."""
         return next(filter(re.compile(r".+ (19|20)\d\d").fullmatch, self.source.split(", ")), "")
+
+
+def _parsed(text: str) -> Formula:
+    terms = re.findall(r"(?:(?:^|([+-]) )(?:(\d+) )?(\D+?))(?= [+-] |$)", text)
+    return {name: (-1 if sign == "-" else 1) * int(count or 1) for sign, count, name in terms}
 
 
 def formula(terms: Formula) -> str:
