@@ -17,7 +17,12 @@ class COPA(fm.Method):
     logits, which for linear heads is the mean head's. The paper's hybrid batch-instance norm is left out.
     """
 
-    spec = fm.Spec(requires=("linear_head",), features=True, sends={"model": fm.Sent(), OWN: fm.Sent(per_client=True)})
+    spec = fm.Spec(
+        receives=None,
+        requires=("linear_head",),
+        features=True,
+        sends={"model": fm.Sent(), OWN: fm.Sent(per_client=True)},
+    )
 
     class Options(fm.Options):
         weight: float = fm.option(
@@ -34,9 +39,6 @@ class COPA(fm.Method):
         body, head = _parts(ctx.task.init, ctx.task)
         heads: fm.Record = {f"{_HEAD}{client}": head for client in range(ctx.task.clients)}
         return {"model": body, **heads}
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return server
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         body = self.mean(uploads, weights="uniform")

@@ -22,6 +22,7 @@ class FedCP(fm.Method):
     """
 
     spec = fm.Spec(
+        receives=("model", "head"),
         requires=("linear_head",),
         private=frozenset({fm.Role.HEAD}),
         features=True,
@@ -52,9 +53,6 @@ class FedCP(fm.Method):
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"head": self._private(ctx.task.init, ctx.task)}
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return {"model": server["model"], "head": server["head"]}
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         tree = super().begin(payload, state, ctx).tree

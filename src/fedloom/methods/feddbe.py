@@ -59,7 +59,7 @@ class FedDBE(Debiased):
     global model.
     """
 
-    spec = fm.Spec(private=frozenset({fm.Role.EXTRA}), features=True)
+    spec = fm.Spec(receives=None, private=frozenset({fm.Role.EXTRA}), features=True)
     settings = {"authors": fm.training(local_epochs=1, batch_size=10, lr=0.005, momentum=0.0)}
     citation = fm.Citation(
         "Zhang et al., NeurIPS 2023, arXiv 2311.14975",
@@ -82,9 +82,6 @@ class FedDBE(Debiased):
 
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {"bias": ctx.task.init[BIAS]}
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return server
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         consts = {"goal": fm.get_tensor(payload, "goal")} if "goal" in payload else {}

@@ -18,11 +18,12 @@ class FedDistill(fm.Method):
     """
 
     spec = fm.Spec(
+        receives=None,
         sends={
             "model": fm.Sent(),
             "outputs": fm.Sent(labels=True),
             "class_counts": fm.Sent(per_client=True, labels=True),
-        }
+        },
     )
 
     class Options(fm.Options):
@@ -48,9 +49,6 @@ class FedDistill(fm.Method):
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {"soft_labels": identity_labels(ctx.task.num_classes)}
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return server
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         counts = fm.tensors_of(uploads, "class_counts")

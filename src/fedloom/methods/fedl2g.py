@@ -24,6 +24,7 @@ class FedL2G(fm.Method):
     """
 
     spec = fm.Spec(
+        receives=("guiding",),
         requires=("trained_head",),
         private=fm.ALL_ROLES - VECTORS,
         architectures="any",
@@ -78,9 +79,6 @@ class FedL2G(fm.Method):
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {"guiding": ctx.task.init[GUIDING]}
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return {"guiding": server["guiding"]}
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         guiding, mean = fm.get_tensor(server, "guiding"), self.mean(uploads, "guiding", "uniform")

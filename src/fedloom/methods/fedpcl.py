@@ -20,6 +20,7 @@ class FedPCL(fm.Method):
     """
 
     spec = fm.Spec(
+        receives=("prototypes", "tables"),
         requires=("same_width", "trained_body"),
         private=fm.ALL_ROLES,
         architectures="any",
@@ -42,9 +43,6 @@ class FedPCL(fm.Method):
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return {}
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return {name: server[name] for name in ("prototypes", "tables") if name in server}
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         fresh: fm.ClassTable = self.mean(uploads, "prototypes", "uniform").to(torch.float32)

@@ -22,7 +22,9 @@ class FedPLVM(fm.Method):
     weights; FINCH over all clusters' means of a class.
     """
 
-    spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)})
+    spec = fm.Spec(
+        receives=None, features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)}
+    )
 
     class Options(fm.Options):
         alpha: float = fm.option(
@@ -51,9 +53,6 @@ class FedPLVM(fm.Method):
         departures="Cosines below 1e-6 count as 1e-6, without gradient: a negative one has no real power of 0.25.",
         released_code="It stops at a sample whose class has no prototype, and needs all clients in every round.",
     )
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return server
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         tables = [fm.get_table(upload, "prototypes") for upload in uploads.values()]

@@ -15,7 +15,7 @@ class FedProc(fm.Method):
     samples, and the uniform mean of class means over the holders.
     """
 
-    spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(labels=True)})
+    spec = fm.Spec(receives=None, features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(labels=True)})
 
     class Options(learned_class_means.Options):
         learns_at_once: bool = fm.option(
@@ -46,9 +46,6 @@ class FedProc(fm.Method):
             message = "rounds = 1: prototypes come after round 1, so the contrast is never used"
             diagnostics.append(fm.Diagnostic("fedproc.one_round", message, 1.0))
         return diagnostics
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return server
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         fresh: fm.ClassTable = self.mean(uploads, "prototypes", "uniform").to(torch.float32)

@@ -71,9 +71,6 @@ class FedProto(PrototypePull):
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return super().client_init(ctx) | self._classes(ctx)
 
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return server
-
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return training_with_class_means(self.loss, ctx.task.local_epochs, self.options.prototypes_from)
 

@@ -30,6 +30,7 @@ class FedSC(fm.Method):
     """
 
     spec = fm.Spec(
+        receives=None,
         features=True,
         sends={
             "model": fm.Sent(),
@@ -97,9 +98,6 @@ class FedSC(fm.Method):
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         clamped = neighbours_clamped("fedsc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return server
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         counts = fm.tensors_of(uploads, "class_counts")

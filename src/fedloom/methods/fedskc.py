@@ -33,6 +33,7 @@ class FedSKC(fm.Method):
     """
 
     spec = fm.Spec(
+        receives=("model", "knowledge"),
         features=True,
         sends={"model": fm.Sent(), "knowledge": fm.Sent(per_client=True, labels=True, spread=2.0, dp="noise")},
     )
@@ -119,9 +120,6 @@ class FedSKC(fm.Method):
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         clamped = neighbours_clamped("fedskc", self.options.neighbours, participants)
         return super().examine(tasks, participants) + clamped
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return {name: value for name, value in server.items() if name != "rho"}
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         options, last = self.options, fm.get_table(server, "knowledge") if "knowledge" in server else None

@@ -19,7 +19,9 @@ class FPL(fm.Method):
     over the participants' means of each class, and the clusters' means.
     """
 
-    spec = fm.Spec(features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)})
+    spec = fm.Spec(
+        receives=None, features=True, sends={"model": fm.Sent(), "prototypes": fm.Sent(per_client=True, labels=True)}
+    )
 
     class Options(learned_class_means.Options):
         tau: float = fm.option(0.02, "Temperature of the contrast.", gt=0)
@@ -44,9 +46,6 @@ class FPL(fm.Method):
             message = f"{participants} participants a round: FINCH makes several prototypes a class of {FEWEST} or more"
             diagnostics.append(fm.Diagnostic("fpl.few_participants", message, float(participants)))
         return diagnostics
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return server
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         tables = fm.tables_of(uploads, "prototypes")

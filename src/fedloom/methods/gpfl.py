@@ -24,7 +24,7 @@ class GPFL(fm.Method):
     head(h(u_P)).
     """
 
-    spec = fm.Spec(private=frozenset({fm.Role.HEAD}), features=True)
+    spec = fm.Spec(receives=None, private=frozenset({fm.Role.HEAD}), features=True)
 
     class Options(fm.Options):
         weight: float = fm.option(
@@ -51,9 +51,6 @@ class GPFL(fm.Method):
 
     def extra(self, net: fm.Net) -> nn.Module:
         return Conditions(net.head.out_features, net.head.in_features).to(net.head.weight.dtype)
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return server
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         sent = {"before": fm.get_tree(server, "model")[EMBEDDING]} if self.options.inputs == "own" else {}

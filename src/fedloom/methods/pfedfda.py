@@ -32,6 +32,7 @@ class PFedFDA(fm.Method):
     """
 
     spec = fm.Spec(
+        receives=("model", *TABLES),
         requires=("linear_head", "trained_body"),
         private=frozenset({fm.Role.HEAD}),
         features=True,
@@ -95,9 +96,6 @@ class PFedFDA(fm.Method):
 
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {}  # the head is made anew of what is received
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return {name: server[name] for name in ("model", *TABLES)}
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         dtype, tensors = fm.get_tensor(server, "means").dtype, ("means", "covariance", "betas")

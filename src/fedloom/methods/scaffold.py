@@ -21,7 +21,7 @@ class SCAFFOLD(fm.Method):
     Controls cover parameters; buffers are averaged.
     """
 
-    spec = fm.Spec(sends={"model": fm.Sent(), "control": fm.Sent(form="change", spread=2.0)})
+    spec = fm.Spec(receives=None, sends={"model": fm.Sent(), "control": fm.Sent(form="change", spread=2.0)})
 
     class Options(fm.Options):
         option: Literal[1, 2] = fm.option(
@@ -55,9 +55,6 @@ class SCAFFOLD(fm.Method):
 
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
         return {"control": zeros(ctx.task)}
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return server
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         correction = difference(fm.get_tree(payload, "control"), fm.get_tree(state, "control"))

@@ -193,8 +193,9 @@ class Method:
 
     # 2. down ------------------------------------------------------------------------------------------------
     def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        """Return the payload for one `client` (0 to N - 1), from the `server`'s state."""
-        return {"model": server["model"]}
+        """Return the payload for one `client` (0 to N - 1), from the `server`'s state: what `spec.receives` names."""
+        receives = self.spec.receives
+        return server if receives is None else {name: server[name] for name in receives if name in server}
 
     # 3. begin -----------------------------------------------------------------------------------------------
     def begin(self, payload: Record, state: Record, ctx: ClientContext) -> Start:

@@ -64,6 +64,7 @@ class Spec:
         requires: what the nets must have for the method: a "trained_head"; a "trained_body"; a "linear_head", one layer
             "head.weight" [C, d] that trains, without a bias if `head_bias` is False; "same_heads", of equal shapes in
             all groups; "same_width" of the features in all groups.
+        receives: the entries of the server's state that `Method.down` sends, those that there are; None sends all.
     """
 
     private: frozenset[Role] = frozenset()
@@ -79,6 +80,7 @@ class Spec:
     pooled: bool = False
     unstackable: str | None = None
     requires: tuple[Requirement, ...] = ()
+    receives: tuple[str, ...] | None = ("model",)
 
 
 @dataclass(frozen=True, slots=True)

@@ -79,15 +79,16 @@ class PrototypePull(fm.Method):
     means of z. Predictors: the net's own head, and "nearest" prototype."""
 
     spec = fm.Spec(
-        requires=("same_width",), private=fm.ALL_ROLES, architectures="any", sends={"prototypes": fm.Sent(labels=True)}
+        receives=("model", "prototypes"),
+        requires=("same_width",),
+        private=fm.ALL_ROLES,
+        architectures="any",
+        sends={"prototypes": fm.Sent(labels=True)},
     )
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         classes, width = ctx.task.num_classes, ctx.task.feature_dim
         return {"prototypes": fm.ClassTable(torch.zeros(classes, width), torch.zeros(classes, dtype=torch.bool))}
-
-    def down(self, server: fm.Record, client: int, ctx: fm.ServerContext) -> fm.Record:
-        return {"prototypes": server["prototypes"]}
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
         table = fm.get_table(payload, "prototypes")
