@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -90,6 +91,7 @@ class Citation:
         return next(filter(re.compile(r".+ (19|20)\d\d").fullmatch, self.source.split(", ")), "")
 
 
+@functools.cache
 def _parsed(text: str) -> Formula:
     terms = re.findall(r"(?:(?:^|([+-]) )(?:(\d+) )?(\D+?))(?= [+-] |$)", text)
     return {name: (-1 if sign == "-" else 1) * int(count or 1) for sign, count, name in terms}
