@@ -133,20 +133,21 @@ class PhaseSamples(NamedTuple):
 class EpochBatches:
     """The batches of one epoch, taken from first to last. Small ones are gathered several at a time, as a block.
 
-    epoch: its number in the phase, counted from 0. augmented: whether samples are augmented when they are gathered.
+    epoch: its number in the phase, counted from 0. augmented: whether samples are augmented when they
+    are gathered. order: indices [n] of its samples. position: number of batches that were taken or skipped.
     """
 
     def __init__(self, sampler: BatchSampler, draws: Draws, order: Tensor, epoch: int) -> None:
-        self._sampler, self._draws, self._order, self.epoch = sampler, draws, order, epoch
+        self._sampler, self._draws, self.order, self.epoch = sampler, draws, order, epoch
         self.batch_size, self.augmented = sampler.local_training.batch_size, draws.augment is not None
         self.batches_per_block = 1 if self.augmented else sampler.batches_per_block
         self._samples = order.shape[0]
-        self._position, self._last = 0, -(-self._samples // self.batch_size)
+        self.position, self._last = 0, -(-self._samples // self.batch_size)
         self._block: tuple[int, list[Batch]] = -1, []
 
     def __len__(self) -> int:
         """The number of batches that have not been taken."""
-        return self._last - self._position
+        return self._last - self.position
 
     def keep_back(self) -> None:
         """Leave out the last batch, until `restore`."""
@@ -159,11 +160,11 @@ class EpochBatches:
     @property
     def slot(self) -> int:
         """The index of the next batch in its block."""
-        return self._position % self.batches_per_block
+        return self.position % self.batches_per_block
 
     def next_rows(self) -> tuple[int, int]:
         """Return the samples in the next batch, and the number of batches from there on that have as many."""
-        full_left = self._samples // self.batch_size - self._position
+        full_left = self._samples // self.batch_size - self.position
         if full_left > 0:
             return self.batch_size, min(full_left, len(self))
         return self._samples % self.batch_size, 1
@@ -176,35 +177,21 @@ class EpochBatches:
 
     def labels(self, first: int, batches: int) -> list[Tensor]:
         """Return the labels of some batches, from the batch `first` of the epoch on."""
-        indices = self._order[first * self.batch_size : (first + batches) * self.batch_size]
+        indices = self.order[first * self.batch_size : (first + batches) * self.batch_size]
         return list(torch.split(self._sampler.data.y[indices], self.batch_size))
-
-    @property
-    def position(self) -> int:
-        """The number of batches that were taken."""
-        return self._position
-
-    @property
-    def order(self) -> Tensor:
-        """The indices [n] of all samples of the epoch, in the order of its batches."""
-        return self._order
-
-    def skip(self, batches: int) -> None:
-        """Go on to a later batch: the caller gathers those before it, by `order`."""
-        self._position += batches
 
     def peek(self) -> Batch:
         """Return the next batch without taking it."""
-        number = self._position // self.batches_per_block
+        number = self.position // self.batches_per_block
         if number != self._block[0]:
             rows = self.batches_per_block * self.batch_size
-            self._block = number, self._sampler.block(self._order[number * rows : (number + 1) * rows], self._draws)
+            self._block = number, self._sampler.block(self.order[number * rows : (number + 1) * rows], self._draws)
         return self._block[1][self.slot]
 
     def take(self) -> Batch:
         """Take the next batch."""
         batch = self.peek()
-        self._position += 1
+        self.position += 1
         return batch
 
 

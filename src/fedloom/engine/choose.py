@@ -32,6 +32,10 @@ _DAEMONIC_PROCESS = (
     "this process is daemonic, as those of a multiprocessing.Pool are, and may start no others: its clients run in "
     "this process; a concurrent.futures.ProcessPoolExecutor has processes that may"
 )
+_NO_SHARED_MEMORY = (
+    "no memory can be shared between processes here (ulimit -v or ulimit -f): what clients send goes through pipes, "
+    "which is slower"
+)
 _CPU_ONLY = {
     "processes": "processes do not help clients that share a device",
     "ray": "workers of Ray train on the CPU",
@@ -169,32 +173,30 @@ def choose_engine(
         worker = _with_kernels(worker, choice)
     cores = available_cores()
     workers = 1 if worker.device.type != "cpu" else min(choice.workers or cores, federation.clients_per_round)
-    start = functools.partial(_start_engine, federation=federation, choice=choice, workers=workers, note=note)
-    thread_warning = None
-    if choice.name == "threads" and (thread_obstacle := worker.speedups.threads_obstacle()):
-        thread_warning = f"engine: threads cannot be used here ({thread_obstacle}); clients run in processes"
-        choice = choice.model_copy(update={"name": "processes" if workers > 1 else "serial"})
-        start = functools.partial(start, choice=choice)
-    elif choice.name in ("threads", "auto") and workers > 1 and not worker.speedups.threads_ready():
+    name, warnings = choice.name, list[str]()
+    if name == "threads" and (reason := worker.speedups.threads_obstacle()):
+        warnings.append(f"engine: threads cannot be used here ({reason}); clients run in processes")
+        name = "processes" if workers > 1 else "serial"
+    elif name in ("threads", "auto") and workers > 1 and not worker.speedups.threads_ready():
         note(_COMPILING)
-    uses_processes = choice.name not in ("serial", "ray", "threads")
-    process_warning = None
-    if uses_processes and workers > 1 and (process_obstacle := _process_obstacle(worker)):
-        process_warning, workers = process_obstacle, 1
-        if choice.name == "processes":
-            choice = choice.model_copy(update={"name": "serial", "client_seconds": None})
-        start = functools.partial(start, choice=choice, workers=workers)
-    memory_warning = _shared_memory_warning() if uses_processes and workers > 1 else None
-    if choice.name == "auto":
-        remaining_rounds = federation.tasks[0].rounds - federation.round
-        candidates = list(_candidates(worker, choice, workers, start))
-        return ChosenEngine(Auto(candidates, remaining_rounds), process_warning or memory_warning)
-    if choice.name == "batched" and (reason := obstacle(worker)):
+    uses_processes = name not in ("serial", "ray", "threads")
+    if uses_processes and workers > 1 and (reason := _process_obstacle(worker)):
+        warnings.append(reason)
+        name, workers = "serial" if name == "processes" else name, 1
+    if name not in ("auto", "serial", "ray") and workers > cores:
+        shared = f"engine.workers = {workers}: they share {cores} cores; more workers than cores are no faster"
+        warnings.append(shared)
+    if uses_processes and workers > 1 and not _shares_memory():
+        warnings.append(_NO_SHARED_MEMORY)
+    if name == "batched" and (reason := obstacle(worker)):
         raise ConfigError(f"engine: batched cannot run this: {reason}; take processes, serial or auto")
-    shared = f"engine.workers = {workers}: they share {cores} cores; more workers than cores are no faster"
-    workers_warning = shared if choice.name not in ("serial", "ray") and workers > cores else None
-    warnings = [thread_warning, workers_warning, process_warning, memory_warning]
-    return ChosenEngine(start(choice.name, worker), "; ".join(filter(None, warnings)) or None)
+    start = functools.partial(_start_engine, federation=federation, choice=choice, workers=workers, note=note)
+    if name == "auto":
+        remaining_rounds = federation.tasks[0].rounds - federation.round
+        engine: Engine = Auto(list(_candidates(worker, choice, workers, start)), remaining_rounds)
+    else:
+        engine = start(name, worker)
+    return ChosenEngine(engine, "; ".join(warnings) or None)
 
 
 def engine_name(engine: Engine, choice: EngineChoice) -> str:
@@ -212,17 +214,11 @@ def _process_obstacle(worker: Worker) -> str | None:
     return None if local is None else f"{local}: other processes cannot send its state, so clients run in this one"
 
 
-def _shared_memory_warning() -> str | None:
-    """A warning if processes cannot share memory."""
+def _shares_memory() -> bool:
     memory = SharedMemory()
     reserved = memory.reserved
     memory.close()
-    if reserved:
-        return None
-    return (
-        "no memory can be shared between processes here (ulimit -v or ulimit -f): what clients send goes through "
-        "pipes, which is slower"
-    )
+    return reserved
 
 
 def _start_engine(

@@ -69,7 +69,7 @@ class EpochResults(Results):
         A first step is not measured: weights that have not moved may have no pull yet.
         """
         batch = epoch.take()
-        if not steps.optimizer.steps:
+        if not steps.carried.steps:
             self.add(epoch, steps.run(batch).objective, batch)
             return
         result, norms = steps.run_measured(batch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
@@ -339,11 +340,10 @@ class Federation:
 
     def _samples_by_group(self, clients: Sequence[int]) -> dict[int, int]:
         """Training samples of some clients, by architecture group."""
-        samples: dict[int, int] = {}
+        samples = Counter[int]()
         for client in clients:
-            group = self.task_of(client).group
-            samples[group] = samples.get(group, 0) + len(self.train[client])
-        return samples
+            samples[self.task_of(client).group] += len(self.train[client])
+        return dict(samples)
 
 
 def _class_counts(scenario: Scenario, train: Views, client: int) -> Tensor:

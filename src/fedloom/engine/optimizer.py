@@ -5,7 +5,7 @@ the weights at which a second pass takes its gradients (`Train.ascent`).
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Callable, Hashable, Iterable, Iterator, Sequence
+from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import islice
 
@@ -13,7 +13,7 @@ import torch
 from torch import Tensor
 
 from fedloom.core.trees import Tree
-from fedloom.methods.contract.phases import Consts, OptimizerSpec
+from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.nets.loaded_net import LoadedNet
 
 
@@ -44,12 +44,15 @@ class Optimizer:
     specs: one spec for all parameters, or one for each. round_: from 1; learning rates decay with it.
     """
 
+    layout: Hashable = None  # the order of `state` says what each tensor is
+
     def __init__(
         self, specs: OptimizerSpec | Sequence[OptimizerSpec], parameters: Sequence[Tensor], round_: int = 1
     ) -> None:
         self.parameters, self.steps = list(parameters), 0
         self._groups = [_Group(spec, indices, self._decayed_rate(spec, round_)) for spec, indices in self._split(specs)]
-        self._specs = tuple([(group.spec, tuple(group.indices)) for group in self._groups])
+        # all that the arithmetic depends on, apart from tensors, `kind_of_step` and `numbers_of_steps`
+        self.key: Hashable = tuple([(group.spec, tuple(group.indices)) for group in self._groups])
         self._has_numbers, self._is_plain_sgd = False, True
         for group in self._groups:
             adam = group.spec.name == "adam"
@@ -79,16 +82,6 @@ class Optimizer:
     def state(self) -> list[Tensor]:
         """The moments, which steps update in place; empty before the first step, and for SGD without momentum."""
         return [moment for group in self._groups for moment in (*group.first_moments, *group.second_moments)]
-
-    @property
-    def key(self) -> Hashable:
-        """A key of all that the arithmetic depends on, apart from tensors, `kind_of_step` and `numbers_of_steps`."""
-        return self._specs
-
-    @property
-    def layout(self) -> Hashable:
-        """None: the order of `state` says what each tensor is."""
-        return None
 
     def kind_of_step(self, number: int) -> Hashable:
         """Return a key that steps share which all find moments, or need none. `number` counts from 1."""
@@ -171,17 +164,6 @@ def _sgd(group: _Group, parameters: list[Tensor], grads: list[Tensor]) -> None:
 def _move(parameters: list[Tensor], directions: list[Tensor] | tuple[Tensor, ...], rate: Tensor) -> None:
     """Subtract rate * directions from the parameters, for a rate that is a tensor []."""
     torch._foreach_sub_(parameters, torch._foreach_mul(directions, rate))
-
-
-@torch.no_grad()
-def ascent_moves(
-    ascent: Callable[[Tree, Tree, Consts], Tree], gradients: Sequence[Tensor], trainable: Tree, consts: Consts
-) -> Tree:
-    """Return by how much each parameter moves before the second pass, by name.
-
-    The gradients are those of the first pass, in the order of `trainable`; `ascent` reads the phase's consts, too.
-    """
-    return ascent(dict(zip(trainable, gradients, strict=True)), trainable, consts)
 
 
 @contextlib.contextmanager

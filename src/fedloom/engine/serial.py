@@ -19,10 +19,10 @@ PATIENCE = 60.0  # seconds for one client
 class SlowClientWatch:
     """Measures in a separate thread how long the current client takes, and gives `note` one line at most once a round.
 
-    The thread starts with the first client and ends with `close`.
+    The thread starts with the first client and ends with `close`; without `note` there is none.
     """
 
-    def __init__(self, note: Callable[[str], None]) -> None:
+    def __init__(self, note: Callable[[str], None] | None) -> None:
         self._note, self._closed = note, threading.Event()
         self._thread: threading.Thread | None = None
         self._job: Job | None = None
@@ -30,9 +30,11 @@ class SlowClientWatch:
 
     def client_started(self, job: Job) -> None:
         """Start to measure the client of `job`."""
+        if self._note is None:
+            return
         self._started, self._job = time.monotonic(), job
         if self._thread is None:
-            self._thread = threading.Thread(target=self._watch, daemon=True)
+            self._thread = threading.Thread(target=self._watch, args=(self._note,), daemon=True)
             self._thread.start()
 
     def round_ended(self) -> None:
@@ -45,17 +47,17 @@ class SlowClientWatch:
         if self._thread is not None:
             self._thread.join()
 
-    def _watch(self) -> None:
+    def _watch(self, note: Callable[[str], None]) -> None:
         remaining_seconds, noted_round = PATIENCE, 0
         while not self._closed.wait(remaining_seconds):
-            job, waited = self._job, time.monotonic() - self._started
+            job, waited, remaining_seconds = self._job, time.monotonic() - self._started, PATIENCE
             if job is None or job.ctx.round == noted_round:
-                remaining_seconds = PATIENCE
-            elif waited < PATIENCE:
+                continue
+            if waited < PATIENCE:
                 remaining_seconds = PATIENCE - waited
             else:
-                remaining_seconds, noted_round = PATIENCE, job.ctx.round
-                self._note(
+                noted_round = job.ctx.round
+                note(
                     f"round {noted_round} has waited {waited:.0f} s for client {job.ctx.client}; with engine: "
                     "processes, engine.client_seconds sets the longest time for one"
                 )
@@ -111,22 +113,18 @@ class Serial(Engine):
     name = "serial"
 
     def __init__(self, worker: Worker, note: Callable[[str], None] | None = None) -> None:
-        self.worker, self._watch = worker, None if note is None else SlowClientWatch(note)
+        self.worker, self._watch = worker, SlowClientWatch(note)
 
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
-        return map(self.worker.run, jobs) if self._watch is None else self._run_watched(jobs, self._watch)
-
-    def _run_watched(self, jobs: Jobs, watch: SlowClientWatch) -> Iterator[JobResult]:
         try:
             for job in jobs:
-                watch.client_started(job)
+                self._watch.client_started(job)
                 yield self.worker.run(job)
         finally:
-            watch.round_ended()
+            self._watch.round_ended()
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
         return map(self.worker.test, tests)
 
     def close(self) -> None:
-        if self._watch is not None:
-            self._watch.close()
+        self._watch.close()

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, ClassVar, TypeAlias
 
 import torch
 from torch import Tensor
@@ -30,7 +30,7 @@ class Sums:
     def __init__(self, statistics: Mapping[str, Statistic], classes: int) -> None:
         self.trees: dict[str, Tree] = {name: {} for name in statistics}
         self.steps, self.rates = 0, list[Tensor]()
-        self._classes = classes
+        self.key: Hashable = "sums", classes  # all that the arithmetic depends on, apart from statistics and tensors
         # a subclass may add up in another way, so the type itself counts
         self._grows = not all(type(statistic) in _OF_ONE_LAYOUT for statistic in statistics.values())
 
@@ -43,11 +43,6 @@ class Sums:
     def layout(self) -> Hashable:
         """The names of `state`."""
         return tuple([(name, entry) for name, tree in self.trees.items() for entry in tree])
-
-    @property
-    def key(self) -> Hashable:
-        """A key of all that the arithmetic depends on, apart from the statistics and tensors."""
-        return "sums", self._classes
 
     def kind_of_step(self, number: int) -> Hashable:
         """Return a key that batches share whose sums so far have the same layout. `number` counts from 1."""
@@ -73,6 +68,8 @@ class PassSteps:
     evaluation mode; called before batches pass the net in Python.
     """
 
+    reads: ClassVar[bool] = True  # a pass leaves the weights as they are
+    trainable: ClassVar[Tree] = {}
     loaded_net: LoadedNet
     phase: Collect
     consts: Consts
@@ -83,16 +80,6 @@ class PassSteps:
 
     def __post_init__(self) -> None:
         self.carried = Sums(self.phase.statistics, self.classes)
-
-    @property
-    def trainable(self) -> Tree:
-        """No parameters: a pass trains nothing."""
-        return {}
-
-    @property
-    def reads(self) -> bool:
-        """Whether the weights are expected to stay as they are."""
-        return True
 
     @torch.no_grad()
     def run(self, batch: Batch) -> StepResults:

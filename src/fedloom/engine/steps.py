@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
+from typing import Any, ClassVar, NamedTuple
 
 import torch
 from torch import Tensor
@@ -12,7 +12,7 @@ from torch import Tensor
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import remember_draws
 from fedloom.core.trees import Tree
-from fedloom.engine.optimizer import Optimizer, ascent_moves, moved
+from fedloom.engine.optimizer import Optimizer, moved
 from fedloom.engine.round_report import gradient_norms
 from fedloom.methods.contract.contexts import ClientContext
 from fedloom.methods.contract.phases import Batch, Consts, Objective, Train
@@ -112,35 +112,26 @@ class EpochSteps:
     rounds; decides whether a speed-up pays off. set_modes: sets the modules' training and evaluation modes.
     """
 
+    reads: ClassVar[bool] = False  # steps write weights
     loaded_net: LoadedNet
     phase: Train
     consts: Consts
     trainable: Tree
-    optimizer: Optimizer
+    carried: Optimizer
     remaining_ratio: float = 1.0
     set_modes: Callable[[], None] = lambda: None
 
-    @property
-    def carried(self) -> Optimizer:
-        """The optimiser, which steps carry on beside the net."""
-        return self.optimizer
-
-    @property
-    def reads(self) -> bool:
-        """Whether the weights are expected to stay as they are."""
-        return False
-
     def run(self, batch: Batch) -> StepResults:
         """Take one step. The new state is the optimiser's if it had none before."""
-        had_state = bool(self.optimizer.state)
+        had_state = bool(self.carried.state)
         result, gradients, _ = self._gradients(batch, measured=False)
-        update(self.phase, gradients, self.trainable, self.consts, self.optimizer)
-        return StepResults(detached(result), [] if had_state else self.optimizer.state)
+        update(self.phase, gradients, self.trainable, self.consts, self.carried)
+        return StepResults(detached(result), [] if had_state else self.carried.state)
 
     def run_measured(self, batch: Batch) -> tuple[Objective, Mapping[str, Tensor]]:
         """Take one step. Return its detached objective and the norm [] of the gradient of each term."""
         result, gradients, norms = self._gradients(batch, measured=True)
-        update(self.phase, gradients, self.trainable, self.consts, self.optimizer)
+        update(self.phase, gradients, self.trainable, self.consts, self.carried)
         return detached(result), norms
 
     def _gradients(self, batch: Batch, *, measured: bool) -> tuple[Objective, Sequence[Tensor], Mapping[str, Tensor]]:
@@ -150,7 +141,9 @@ class EpochSteps:
         result, gradients = loss_and_gradients(net, batch, self.consts, phase, parameters, keep_graph=measured)
         norms = gradient_norms(result.terms, parameters) if measured else {}
         if phase.ascent is not None and draw_again is not None:
-            moves = ascent_moves(phase.ascent, gradients, self.trainable, self.consts)
+            with torch.no_grad():
+                named = dict(zip(self.trainable, gradients, strict=True))
+                moves = phase.ascent(named, self.trainable, self.consts)
             with moved(self.loaded_net, self.trainable, moves):
                 draw_again()
                 _, gradients = loss_and_gradients(net, batch, self.consts, phase, parameters)

@@ -60,7 +60,7 @@ class Threads(Engine):
     ) -> None:
         self.worker, self.threads, self._testers = worker, threads, testers
         self._test_engine: Engine | None = None
-        self._watch = None if note is None else SlowClientWatch(note)
+        self._watch = SlowClientWatch(note)
         self._pool: Any | None = None
         self._heap = HeldHeap()
         size = max(1, *(nbytes(loaded_net.tree) for loaded_net in worker.loaded_nets))
@@ -75,7 +75,7 @@ class Threads(Engine):
     def run(self, jobs: Jobs) -> Iterator[JobResult]:
         if not self.worker.speedups.threads_ready():  # still being compiled: clients take turns in this thread
             for job in jobs:
-                self._starts(job)
+                self._watch.client_started(job)
                 yield self.worker.run(job)
             return
         if self._pool is None:
@@ -90,8 +90,7 @@ class Threads(Engine):
         finally:
             if self._running is running:  # else another round has begun since
                 self._forget_clients()
-            if self._watch is not None:
-                self._watch.round_ended()
+            self._watch.round_ended()
 
     def _start_pool(self) -> Any:
         """Start the threads. Raises `ConfigError` if the system allows too few."""
@@ -132,7 +131,7 @@ class Threads(Engine):
             most = self._max_queued if pool.waiting() < _MIN_QUEUED * self.threads else 0
             while waiting is not None and pool.waiting() < most:
                 number += 1
-                self._starts(waiting)
+                self._watch.client_started(waiting)
                 running = _Running(waiting, self.worker.client_round(waiting, SeparateMemory))
                 waiting = next(jobs, None)
                 result = self._continue(pool, number, running)
@@ -158,10 +157,6 @@ class Threads(Engine):
         pool.submit(number, running.replay.job)
         return None
 
-    def _starts(self, job: Job) -> None:
-        if self._watch is not None:
-            self._watch.client_started(job)
-
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:
         waiting = iter(tests)
         few = list(itertools.islice(waiting, 2))
@@ -184,8 +179,7 @@ class Threads(Engine):
         """End the threads, and the engine that tests."""
         if self._test_engine is not None:
             self._test_engine.close()
-        if self._watch is not None:
-            self._watch.close()
+        self._watch.close()
         if self._pool is not None:
             self._end_pool()
             self._pool, self._running = None, {}

@@ -66,7 +66,7 @@ class ReplayedSteps:
             programs.append(step.program)
             plan += (first * epoch.batch_size, rows, batches, epoch.slot, wanted)
             all_numbers += numbers
-            epoch.skip(batches)
+            epoch.position += batches  # C++ gathers them
 
     def end_epoch(self, epoch: EpochBatches) -> None:
         """Hand the batches of an epoch to C++."""
@@ -179,20 +179,16 @@ class Replayer(Stepper):
         if key in self._kinds:
             kind = self._kinds[key]
         else:
-            new = PhaseKind(steps.loaded_net, steps.phase, steps.consts, layout, trainable, carried)
-            kind = self._new_kind(key, new)
+            kind = PhaseKind(steps.loaded_net, steps.phase, steps.consts, layout, trainable, carried)
+            # if a phase comes with many layouts of constants, few of them will come again
+            family = key[:_CONSTS_IN_KEY] + key[_CONSTS_IN_KEY + 1 :]
+            self._layouts[family] = self._layouts.get(family, 0) + 1
+            kind.recurs = self._layouts[family] <= _FEW_LAYOUTS
+            self._kinds[key] = kind
         kind.used = self._phases
         if kind.glance is not None:
             self._recent = [kind, *self._recent[: _RECENT - 1]]
         return ClientPhase(steps, kind, tensors)
-
-    def _new_kind(self, key: tuple[Hashable, ...], kind: PhaseKind) -> PhaseKind:
-        """Remember a kind of phase. If a phase comes with many layouts of constants, few of them will come again."""
-        family = tuple([part for index, part in enumerate(key) if index != _CONSTS_IN_KEY])
-        layouts = self._layouts[family] = self._layouts.get(family, 0) + 1
-        kind.recurs = layouts <= _FEW_LAYOUTS
-        self._kinds[key] = kind
-        return kind
 
     def _replay(
         self, phase: ClientPhase, memory: NetMemory, epochs: Sequence[EpochBatches], results: Results

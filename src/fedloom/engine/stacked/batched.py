@@ -47,22 +47,22 @@ _MEANINGS = {
 
 
 def _obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
-    """Return why the net of `live` cannot be stacked; None if no reason is known, and for nets of this library."""
+    """Why the net of `live` cannot be stacked; None if no reason is known, and for nets of this library."""
     if not is_foreign(live.net):
         return None
-    net, batch = StackedNet(live.net), _batch(worker)
-    tree = _entries(live)
+    net, samples = StackedNet(live.net), torch.arange(min(_SAMPLES, len(worker.data)), device=worker.device)
+    batch = Batch(worker.data.gather(samples), worker.data.y[samples])
     net.module.train()
     with Streams(0).isolated("trial", device=worker.device):
         first = generator_states()
         try:
-            alone = _gradients(net, tree, batch)
+            alone = _gradients(net, live, batch)
         except Exception:  # the net cannot take a step at all: training reports the error
             return None
         if generator_states() != first:
             return "it draws random numbers, for one client at a time"
         try:
-            together = _stacked_gradients(net, _entries(live), batch)
+            together = _stacked_gradients(net, live, batch)
             mixes = _mixes_samples(net, live, batch)
         except Exception as error:
             return _reason_of(error)
@@ -122,11 +122,6 @@ def _entries(live: LoadedNet) -> Tree:
     return {name: value.detach().clone() for name, value in live.tree.items()}
 
 
-def _batch(worker: Worker) -> Batch:
-    samples = torch.arange(min(_SAMPLES, len(worker.data)), device=worker.device)
-    return Batch(worker.data.gather(samples), worker.data.y[samples])
-
-
 def _weighed(net: Net, batch: Batch) -> Tensor:
     """Return a sum of the logits with a different weight for each."""
     logits = net(batch.x)
@@ -134,24 +129,23 @@ def _weighed(net: Net, batch: Batch) -> Tensor:
     return cast(Tensor, (logits * weights.view(logits.shape)).sum())
 
 
-def _gradients(net: StackedNet, tree: Tree, batch: Batch) -> Tree:
+def _gradients(net: StackedNet, live: LoadedNet, batch: Batch) -> Tree:
+    tree = _entries(live)
     trainable = {name: tree[name].requires_grad_() for name in net.parameters}
-    total = net.call(_weighed, tree | trainable, batch)
-    return _of(total, trainable)
+    return _dense_gradients(net.call(_weighed, tree | trainable, batch), trainable)
 
 
-def _stacked_gradients(net: StackedNet, tree: Tree, batch: Batch) -> Tree:
+def _stacked_gradients(net: StackedNet, live: LoadedNet, batch: Batch) -> Tree:
     """Return the gradients of the first of two stacked clients, as `_gradients` does for a single client."""
-    stacked = {name: torch.stack([value, value]) for name, value in tree.items()}
+    stacked = {name: torch.stack([value, value]) for name, value in _entries(live).items()}
     trainable = {name: stacked[name].requires_grad_() for name in net.parameters}
     pair = Batch(torch.stack([batch.x, batch.x]), torch.stack([batch.y, batch.y]))
-    totals = torch.vmap(lambda tree, batch: net.call(_weighed, tree, batch), in_dims=(0, dims(pair)))(
-        stacked | trainable, pair
-    )
-    return {name: gradient[0] for name, gradient in _of(totals.sum(), trainable).items()}
+    of_both = torch.vmap(lambda tree, batch: net.call(_weighed, tree, batch), in_dims=(0, dims(pair)))
+    gradients = _dense_gradients(of_both(stacked | trainable, pair).sum(), trainable)
+    return {name: gradient[0] for name, gradient in gradients.items()}
 
 
-def _of(total: Tensor, trainable: Tree) -> Tree:
+def _dense_gradients(total: Tensor, trainable: Tree) -> Tree:
     gradients = torch.autograd.grad(total, list(trainable.values()), materialize_grads=True)
     return {name: gradient.to_dense() for name, gradient in zip(trainable, gradients, strict=True)}
 
