@@ -177,27 +177,10 @@ def test_two_that_fail_in_one_round_leave_the_first(clock):
     assert [one.closed for one in broken] == [1, 1]
 
 
-def test_why_one_was_dismissed_stands_beside_what_was_measured(clock):
-    engines = [Fake("processes", 1.0, clock), Fake("serial", 2.0, clock)]
-    broken = Fake("batched", 0.1, clock, fails_in=(1,))
-    engine = Auto([*map(candidate, engines), candidate(broken, reference=False)], 20)
-    run(engine, 20)
-    assert "by batched cannot run this" in engine.reason
-
-
 def test_the_serial_engines_own_failures_are_the_runs(clock):
     """Where the reference fails, nothing else may hide it."""
     engine = Auto([candidate(Fake("processes", 1.0, clock, fails_in=(1,))), candidate(Fake("serial", 1.0, clock))], 20)
     with pytest.raises(ClientError, match="no rule"):
-        list(engine.run(list(JOBS)))
-
-
-def test_a_failure_on_the_first_is_raised(clock):
-    first = Fake("serial", 1.0, clock, fails_in=(3,))
-    broken = Fake("batched", 0.1, clock, fails_in=(1,))
-    engine = Auto([candidate(first), candidate(broken, reference=False)], 20)
-    run(engine, 2)
-    with pytest.raises(ClientError):
         list(engine.run(list(JOBS)))
 
 

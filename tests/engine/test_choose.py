@@ -8,7 +8,7 @@ import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.engine.auto import Auto
-from fedloom.engine.choose import EngineChoice, _threads_serve, choose_engine, engine_name
+from fedloom.engine.choose import EngineChoice, choose_engine, engine_name
 from fedloom.engine.client import Worker
 from fedloom.engine.fast import kernels
 from fedloom.engine.fast.kernels.compiling import compiler
@@ -270,14 +270,6 @@ def test_auto_takes_them_where_it_may_and_they_are_faster(faster, monkeypatch):
         engine.close()
 
 
-def test_a_config_asks_for_them():
-    scenario = {"source": "digits", "clients": 5, "partition": "iid"}
-    config = {"method": "fedavg", "model": "lenet5", "rounds": 1, "scenario": scenario}
-    assert parse(config | {"engine": {"kernels": "own"}}).engine.kernels == "own"
-    with pytest.raises(ConfigError, match="kernels"):
-        parse(config | {"engine": {"kernels": "mine"}})
-
-
 @needs_compiler
 def test_a_result_names_them():
     scenario = {"source": "digits", "clients": 5, "partition": "iid"}
@@ -313,13 +305,3 @@ def test_where_no_memory_can_be_shared_it_is_said_and_rounds_run(limit, name):
         found.engine.close()
     assert "no memory can be shared between processes here (ulimit -v or ulimit -f)" in found.warning
     assert same_bits(toy.federation.server, trained(world(configured("fedsc"), LABELS), TORCH, count=1).server)
-
-
-@needs_compiler
-def test_threads_are_kept_through_rounds_of_setup():
-    toy = images()
-    engine = Threads(toy.worker, 2)
-    engine.is_settling, engine.python_bound_rounds = True, 3
-    assert _threads_serve(toy.worker, engine)
-    engine.is_settling = False
-    assert not _threads_serve(toy.worker, engine)

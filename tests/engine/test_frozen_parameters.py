@@ -13,7 +13,7 @@ from fedloom.engine.processes import workers
 from fedloom.engine.stacked import obstacle
 from fedloom.methods import METHODS
 from fedloom.methods.fedavg import FedAvg
-from fedloom.nets.loaded_net import freeze_as_buffers, frozen_parameters
+from fedloom.nets.loaded_net import freeze_as_buffers
 from fedloom.nets.net import Net, tree_of
 from support import (
     ENGINES,
@@ -126,13 +126,6 @@ def test_spawned_workers_have_the_same_bits(monkeypatch):
     monkeypatch.setattr(workers, "_context", lambda: multiprocessing.get_context("spawn"))
     toys = [made("fedco2", lean) for _ in range(2)]
     assert alike(after(toys[0], 2), after(toys[1], 2, "processes"), "processes")
-
-
-def test_a_twin_of_a_worker_computes_with_the_same_frozen_values():
-    toy = made(net=lean)
-    (twin,) = toy.worker.copy().loaded_nets
-    assert set(frozen_parameters(twin.net)) == FROZEN
-    assert same_tree(frozen_parameters(twin.net), frozen_parameters(toy.net))
 
 
 class TinyTied(TinyAdapter):

@@ -18,15 +18,6 @@ from fedloom.nets.net import Role
 METHOD = FedAvg()
 
 
-def test_functions_made_anew_are_the_same_if_they_close_over_the_same():
-    assert phase_key(Train(METHOD.loss, 1, grad_map=clipped(1.0))) == phase_key(
-        Train(METHOD.loss, 1, grad_map=clipped(1.0))
-    )
-    assert phase_key(Train(METHOD.loss, 1, grad_map=clipped(1.0))) != phase_key(
-        Train(METHOD.loss, 1, grad_map=clipped(2.0))
-    )
-
-
 def test_everything_else_counts():
     other = FedAvg()
     phases = [

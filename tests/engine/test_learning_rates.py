@@ -7,12 +7,11 @@ import torch
 
 from fedloom.core.streams import Streams
 from fedloom.engine.fast.replayer import Replayer
-from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
 from fedloom.methods.contract.contexts import Start
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Objective, OptimizerSpec
-from support import ENGINES, Tiny, TinyBN, after, alike, configured, furthest, same_bits, same_tree, world
+from support import ENGINES, Tiny, TinyBN, after, alike, configured, furthest, same_bits, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]
 DECAYING = [
@@ -23,29 +22,6 @@ DECAYING = [
 
 
 # -- learning rates that decay -----------------------------------------------------------------------------------------
-def test_the_rate_of_a_round():
-    spec = OptimizerSpec(lr=0.2, decay=0.5)
-    assert [spec.lr_in(round_) for round_ in (0, 1, 2, 3)] == [0.2, 0.2, 0.1, 0.05]
-    assert OptimizerSpec(lr=0.2).lr_in(7) == 0.2
-
-
-@pytest.mark.parametrize("spec", DECAYING)
-@pytest.mark.parametrize("round_", [1, 4])
-def test_an_optimiser_moves_as_torchs_at_the_rounds_rate(spec, round_):
-    rng = torch.Generator().manual_seed(0)
-    ours = [torch.randn(3, 4, generator=rng, dtype=torch.float64), torch.randn(7, generator=rng, dtype=torch.float64)]
-    theirs = [value.clone().requires_grad_() for value in ours]
-    optimizer, oracle = Optimizer(spec, ours, round_), torchs(spec, theirs, round_)
-    for _ in range(5):
-        gradients = [torch.randn(value.shape, generator=rng, dtype=torch.float64) for value in ours]
-        for value, gradient in zip(theirs, gradients, strict=True):
-            value.grad = gradient.clone()
-        oracle.step()
-        optimizer.step(gradients)
-    for one, other in zip(ours, theirs, strict=True):
-        assert torch.allclose(one, other.detach(), rtol=0, atol=1e-14)
-
-
 def torchs(spec, parameters, round_):
     lr = spec.lr * spec.decay ** (round_ - 1)
     if spec.name == "sgd":
@@ -144,32 +120,3 @@ def test_hooks_are_told_where_a_client_began_and_how_it_went(engine):
         assert done.terms.keys() == {"ce", "pull"}
         for name, value in done.terms.items():
             assert ours[f"term.{name}"] == pytest.approx(value, abs=1e-5)
-
-
-def test_a_start_is_the_one_that_begin_gave():
-    class Keeps(Method):
-        def begin(self, payload, state, ctx):
-            self.began = super().begin(payload, state, ctx)
-            return self.began
-
-        def end(self, work, state, ctx):
-            self.ended = work.start
-            return super().end(work, state, ctx)
-
-    toy = world(Keeps(), LABELS)
-    toy.worker.run(toy.job(0))
-    assert toy.method.ended is toy.method.began
-    assert same_tree(toy.method.ended.tree, toy.task.init)
-
-
-def test_a_client_that_makes_no_step_has_no_terms():
-    class Terms(Method):
-        def end(self, work, state, ctx):
-            self.terms = dict(work.terms)
-            return super().end(work, state, ctx)
-
-    toy = world(Terms(), [[1], [0, 1]], net=TinyBN)
-    toy.worker.run(toy.job(0))
-    assert toy.method.terms == {}
-    done = toy.worker.run(toy.job(1))
-    assert toy.method.terms == dict(done.terms) != {}

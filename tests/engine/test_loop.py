@@ -525,15 +525,6 @@ def test_a_third_party_method_works_end_to_end(open_registry):
     assert states_and_server(toy) == states_and_server(again)
 
 
-def test_findings_are_those_of_the_method():
-    class Alone(Method):
-        def diagnostics(self, server, uploads, ctx):
-            return [Diagnostic("alone", f"{len(uploads)} of {ctx.task.clients}", float(len(uploads)))]
-
-    report = world(Alone(), LABELS, participation=0.4).federation.step()
-    assert [(f.code, f.message, f.figure) for f in report.diagnostics] == [("alone", "2 of 5", 2.0)]
-
-
 def test_a_lost_client_state_starts_again_from_client_init():
     toy, other = (world(configured("local"), LABELS) for _ in range(2))
     for run in (toy, other):

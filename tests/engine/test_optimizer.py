@@ -48,24 +48,3 @@ def test_twenty_steps_equal_torch_bit_for_bit(spec, dtype):
         for a, b in zip(ours, reference, strict=True):
             assert torch.equal(a, b), (step, float((a - b).abs().max()))
     assert optimizer.steps == 20
-
-
-def test_a_new_optimiser_has_no_memory():
-    """Momentum lives as long as the object: two objects of one step each are two first steps."""
-    spec = OptimizerSpec("sgd", lr=0.5, momentum=0.9)
-    w = torch.tensor([1.0])
-    Optimizer(spec, [w]).step([torch.tensor([2.0])])
-    Optimizer(spec, [w]).step([torch.tensor([2.0])])
-    assert w.tolist() == [-1.0]
-    both = Optimizer(spec, [w])
-    both.step([torch.tensor([2.0])])
-    both.step([torch.tensor([2.0])])
-    assert w.tolist() == pytest.approx([-1.0 - 0.5 * (2 + 3.8)])
-
-
-def test_parameters_are_updated_in_place():
-    w = torch.zeros(3, requires_grad=True)
-    view = w.detach()
-    Optimizer(OptimizerSpec("sgd", lr=1.0), [w]).step([torch.ones(3)])
-    assert view.tolist() == [-1.0] * 3
-    assert w.requires_grad

@@ -9,7 +9,6 @@ from fedloom.engine import PASS_BATCH
 from fedloom.engine.processes import Processes
 from fedloom.engine.stacked import Batched
 from fedloom.evaluation import Evaluator
-from fedloom.methods import METHODS
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from support import ENGINES, TinyBN, TinyDropout, after, configured, near, scores_of, world
@@ -67,13 +66,6 @@ def test_every_engine_finds_the_same_as_the_evaluator_alone(name, protocol, net)
         assert len({one.tested["personal"].value("loss") for one in serial}) > 2
 
 
-@pytest.mark.parametrize("engine", ENGINES[1:])
-def test_validation_samples_are_tested_too(engine):
-    _, serial = found("fedbn", "personal/local", "serial", split="val")
-    assert found("fedbn", "personal/local", engine, split="val")[1] == serial
-    assert [one.tested["personal"].total for one in serial] == [2] * len(LABELS)
-
-
 @pytest.mark.parametrize("engine", ENGINES)
 def test_training_goes_on_after_a_test_as_without(engine):
     plain, tested = (world(configured("fedco2"), LABELS, net=TinyBN) for _ in range(2))
@@ -115,23 +107,6 @@ def test_many_clients_are_tested_some_at_a_time(monkeypatch):
     finally:
         engine.close()
     assert sorted(ours, key=lambda one: one.client) == expected
-
-
-def test_a_test_that_fails_says_whose_it_was():
-    class Fails(METHODS.get("fedbn")):
-        def adapt(self, start, ctx):
-            if ctx.client == 3:
-                raise ZeroDivisionError("on purpose")
-            return []
-
-    toy = after(world(Fails(), LABELS, net=TinyBN), 1)
-    toy.worker.evaluators = {"personal/local": Evaluator(toy.scenario, "personal/local", batch=PASS_BATCH)}
-    engine = Processes(toy.worker, toy.federation.tasks, workers=2)
-    try:
-        with pytest.raises(ClientError, match=r"client 3 failed in round 1 \(adapt\)"):
-            list(engine.test(toy.federation.tests("test")))
-    finally:
-        engine.close()
 
 
 @pytest.mark.parametrize(

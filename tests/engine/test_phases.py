@@ -160,21 +160,6 @@ def test_a_phase_ends_when_it_is_told_to():
     assert same_tree(done.upload["model"], again.worker.run(again.job(0)).upload["model"])
 
 
-def test_what_is_collected_is_of_the_pass_that_was_the_last():
-    noted = []
-
-    class Tapping(Shaped):
-        def loss(self, net, batch, consts):
-            logits = net(batch.x)
-            noted.append(logits.detach())
-            return Objective(batch.mean(cross_entropy(logits, batch.y)), taps={"z": logits})
-
-    toy = world(Tapping(epochs=9, until=until_two, collect={"z": SampleMean("z")}), [LABELS[0]], batch_size=3)
-    done = toy.worker.run(toy.job(0))
-    assert len(noted) == 6
-    assert torch.allclose(done.state["collected.z"], torch.cat(noted[3:]).mean(0), rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("net", "evaluates", "still"),
     [

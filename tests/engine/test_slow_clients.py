@@ -31,11 +31,3 @@ def test_the_client_that_takes_long_is_named_once(monkeypatch):
     assert "round 2" in told[1]
     toy.federation.engine.close()
     assert threading.active_count() == before
-
-
-def test_nobody_is_named_while_clients_are_quick(monkeypatch):
-    monkeypatch.setattr(slow_clients, "PATIENCE", 5)
-    toy, told = world(FedAvg(), LABELS), []
-    toy.federation.engine = Serial(toy.worker, told.append)
-    toy.federation.step()
-    assert told == []

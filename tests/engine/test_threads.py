@@ -87,14 +87,6 @@ def test_what_a_statistics_pass_writes_is_kept():
 
 
 @needs_compiler
-def test_few_clients_of_large_nets_are_begun_at_once():
-    toy = world(configured("fedavg"), FEW, batch_size=4)
-    assert Threads(toy.worker, 3)._max_queued == 24
-    toy.worker.loaded_nets[0].tree["fc.weight"] = torch.zeros(1, device="meta").expand(10**7)
-    assert Threads(toy.worker, 3)._max_queued == 6
-
-
-@needs_compiler
 def test_rounds_in_which_threads_wait_for_python_are_counted(monkeypatch):
     toy = world(configured("fedavg"), FEW, batch_size=4)
     toy.worker.stepper = Replayer(toy.data, eager=True)

@@ -256,15 +256,6 @@ def test_a_round_after_one_that_failed_meets_none_of_its_answers(tmp_path, clien
     assert same_federation(plain, failing)
 
 
-def test_a_finished_engine_leaves_no_process():
-    toy = world(configured("fedavg"), LABELS)
-    engine = parallel(toy, workers=3)
-    workers = [hand.process for hand in engine._workers]
-    assert all(process.is_alive() for process in workers)
-    rounds(toy, 1)
-    assert not any(process.is_alive() for process in workers)
-
-
 def test_server_state_outlives_the_round_it_was_made_in():
     toy = world(configured("fedco2"), LABELS, net=TinyBN)  # its bank holds uploads as they are
     engine = parallel(toy)

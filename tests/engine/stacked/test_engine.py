@@ -1,7 +1,6 @@
 """The batched engine: within 1e-5 of the serial engine, for every method, whatever the clients' sizes."""
 
 import dataclasses
-import re
 
 import pytest
 import torch
@@ -212,17 +211,6 @@ def test_an_exception_names_the_clients_that_were_stacked():
     with pytest.raises(ClientError, match="failed in round 1") as caught:
         toy.federation.step()
     assert any("trained together" in note for note in caught.value.__cause__.__notes__)
-
-
-def test_auto_may_stack_where_it_is_asked_to():
-    toy = world(configured("fedavg"), LABELS * 8, rounds=8)
-    engine = choose_engine(toy.federation, toy.worker, EngineChoice(name="auto", workers=1, same_bits=False)).engine
-    toy.federation.engine = engine
-    for _ in range(4):
-        toy.federation.step()
-    assert engine.name in ("serial", "batched")
-    assert re.search(r"stacked in one process \([23] rounds\)", engine.reason)
-    engine.close()
 
 
 class TinyAttention(Tiny):

@@ -10,7 +10,7 @@ from fedloom.core.errors import ClientError
 from fedloom.engine.stacked import Batched
 from fedloom.engine.stacked.batched import obstacle
 from fedloom.methods.fedavg import FedAvg
-from support import CLASSES, WIDTH, Tiny, TinyBN, configured, world
+from support import WIDTH, Tiny, TinyBN, world
 
 LABELS = [[0, 1, 2, 3], [1, 0, 3, 2]]
 
@@ -132,7 +132,3 @@ def test_a_loss_that_cannot_be_stacked_is_not_the_clients_fault():
     toy.federation.engine = Batched(toy.worker, 8)
     with pytest.raises(ClientError, match=r"engine: batched cannot run this: its code branches .*; take processes"):
         toy.federation.step()
-
-
-def test_the_number_of_classes_does_not_matter():
-    assert obstacle(world(configured("fedsc"), LABELS, net=lambda: Tiny(CLASSES)).worker) is None

@@ -6,7 +6,7 @@ import subprocess
 
 import pytest
 
-from fedloom.core.errors import ConfigError, FedloomError
+from fedloom.core.errors import ConfigError
 from fedloom.engine.choose import EngineChoice, choose_engine
 from fedloom.engine.fast.kernels import compiling
 from fedloom.engine.fast.kernels.compiling import KernelError, compiler, library
@@ -146,15 +146,6 @@ def asked_for():
 
 
 @needs_compiler
-def test_a_folder_that_others_may_write_to_is_refused(folder, source):
-    """What lies there is run."""
-    folder.mkdir(parents=True)
-    folder.chmod(0o777)
-    with pytest.raises(KernelError, match="others can write to it"):
-        library(source, FACTOR=7)
-
-
-@needs_compiler
 def test_a_library_that_another_user_has_put_there_is_not_run(folder, source, monkeypatch):
     """The folder may have been open to others before."""
     library(source, FACTOR=7)
@@ -171,7 +162,3 @@ def test_a_folder_that_cannot_be_written(folder, source):
     folder.parent.touch()
     with pytest.raises(KernelError, match=r"cannot be written.*FEDLOOM_CACHE"):
         library(source, FACTOR=7)
-
-
-def test_its_errors_are_expected_ones():
-    assert issubclass(KernelError, FedloomError)
