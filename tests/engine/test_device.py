@@ -99,8 +99,8 @@ def test_stacks_that_do_not_fit_are_halved_and_it_is_said():
         one.federation.engine = Batched(one.worker, 32)
     report, _ = full.federation.step(), toy.federation.step()
     assert [f.message for f in report.diagnostics] == [
-        "out of memory with 4 clients in a stack; it goes on with 2",
-        "out of memory with 2 clients in a stack; it goes on with 1",
+        "out of memory with 4 clients in a stack; it continues with 2",
+        "out of memory with 2 clients in a stack; it continues with 1",
     ]
     assert furthest(full.federation.server["model"], toy.federation.server["model"]) < 1e-6
     assert full.federation.step().diagnostics == []

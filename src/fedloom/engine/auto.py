@@ -33,7 +33,7 @@ class Candidate:
         is_reference: whether it has the bits of the serial engine, so that it runs whatever that runs; others may fail.
         trial_rounds: rounds before it is compared; the first one includes its start-up.
         ready: for an engine that is taken without a comparison, whether it can run now; None compares it.
-        serves: whether such an engine was fast in its latest rounds; otherwise it is compared, too.
+        serves: whether such an engine was fast in its latest rounds; otherwise it is compared like the others.
         seconds: seconds for each sample in its latest rounds.
         last_round: the run's round in which it ran last.
     """

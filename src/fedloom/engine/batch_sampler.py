@@ -78,7 +78,7 @@ class BatchSampler:
     def epoch_order(self, job: Job, draws: Draws, share: float = 1.0, batches: int | None = None) -> Tensor:
         """Draw the samples of one epoch, batch after batch: indices into the training set [n], int64.
 
-        An epoch has a `share` in (0, 1] of the job's samples, drawn anew each time, in at most `batches` batches.
+        An epoch has a `share` in (0, 1] of the job's samples, another one each time, in at most `batches` batches.
         """
         count = job.indices.numel()
         order = torch.from_numpy(draws.order.permutation(count))
@@ -123,7 +123,7 @@ class BatchSampler:
 
 
 class PhaseSamples(NamedTuple):
-    """The samples of one phase: what gathers them, the client's job with their indices, and its generators."""
+    """The sampler that gathers a phase's samples, the client's job with their indices, and its generators."""
 
     sampler: BatchSampler
     job: Job

@@ -50,7 +50,7 @@ def flops_of(
 def _job_of_group(federation: Federation, worker: Worker, group: int, round_: int) -> Job:
     """A job of the group's first participant in a round, with a stand-in for a state that the client keeps itself.
 
-    Where the round had no participant of the group, or ran before a resume, the job of a client with data is made anew.
+    Where the round had no participant of the group, or ran before a resume, another client with data gets a job.
     """
     job = federation.sample_jobs.get(federation.stage_of(round_), {}).get(group)
     if job is None:

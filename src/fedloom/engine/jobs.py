@@ -179,7 +179,7 @@ class Draws:
 
 @dataclass(slots=True)
 class Client:
-    """One client in its round: its job, what `begin` and `phases` gave, and what it has so far."""
+    """One client in its round: its job, the results of `begin` and `phases`, and its own results so far."""
 
     job: Job
     method: Method
@@ -206,7 +206,7 @@ class Client:
 
     @property
     def remaining_ratio(self) -> float:
-        """Remaining rounds divided by finished rounds: what decides whether a speed-up pays off."""
+        """Remaining rounds divided by finished rounds; decides whether a speed-up pays off."""
         ctx = self.job.ctx
         return max(0, ctx.task.rounds - ctx.round) / ctx.round if ctx.round else 0.0
 

@@ -33,7 +33,7 @@ def phase_key(phase: Phase) -> Hashable:
 def glance_of(phase: Phase) -> Hashable:
     """Return the `values_of` phases that have, at a glance, the key of this one.
 
-    None if a field has an object that may have changed since: keys are made of what it contains at the time.
+    None if a field has an object that may have changed since: keys are made of its contents at the time.
     """
     values, types = values_of(phase)
     if not all(map(_is_fixed, values)):
@@ -62,7 +62,7 @@ def _is_fixed(value: Any) -> bool:
 
 
 def _is_fixed_function(function: Any) -> bool:
-    """Whether a function refers to nothing that may change, apart from what is global or its owner's."""
+    """Whether a function refers to nothing that may change, apart from globals and its owner."""
     cells = [cell.cell_contents for cell in function.__closure__ or ()]
     return function.__defaults__ is None and function.__kwdefaults__ is None and all(type(c) is type for c in cells)
 

@@ -51,7 +51,7 @@ class Federation:
         round: number of finished rounds.
         clients_per_round: clients that are drawn for a round.
         methods: the method of each stage: of the rounds, and of an opening and a closing round if the run has them.
-        initial_diagnostics: what the method reports before the first round.
+        initial_diagnostics: the method's reports before the first round.
         train: training views of the clients, or of one client that has all samples (`Spec.pooled`).
         guard: if set, it tests every new server state before it is kept, and may leave uploads out.
         observer: if set, it looks at every round of the method. It changes nothing.
@@ -138,7 +138,7 @@ class Federation:
             return self.method.client_init(ctx)
 
     def predictors(self, state: Record | None, client: int = -1) -> dict[str, Predictor]:
-        """Return what the method predicts with after the present round: for a client's state, or None for the server's.
+        """Return the method's predictors after the present round, of a client's state or (None) of the server alone.
 
         Raises `ServerError`.
         """
@@ -169,7 +169,7 @@ class Federation:
     def job(self, client: int, round_: int, *, measured: bool = False) -> Job:
         """Return one client's job in round `round_`, which counts from 1, or is 0 for an opening round.
 
-        measured: whether gradients of terms are measured, too.
+        measured: whether the gradients of terms are measured.
         """
         ctx = self.client_context(client, round_)
         if self.method.spec.pooled:
@@ -245,7 +245,7 @@ class Federation:
         server, uploads = self._aggregate(method, uploads, observer, ctx)
         aggregated = time.perf_counter()
         diagnostics = self._observe(observer, method, ctx, server, jobs.payloads, uploads)
-        # Store: the new states, and what there is to report.
+        # Store: the new states, and the report.
         observed, results = time.perf_counter(), [by_client[client] for client in uploads]
         if by_client:
             self.server = server

@@ -73,8 +73,8 @@ class Cluster:
         """
         out: dict[Ref, T] = {}
         try:
-            for beside, ref in calls:
-                out[ref] = beside
+            for label, ref in calls:
+                out[ref] = label
                 if len(out) == limit:
                     yield self._first(out, patience, late)
             while out:

@@ -97,7 +97,7 @@ _MMAP_BYTES, _TRIM_BYTES = 32 << 20, 1 << 30
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory in this process, because each training step allocates what the last one freed.
+    """Make glibc keep freed memory in this process, because a training step allocates as much as the last one freed.
 
     By default it returns large blocks to the kernel and gets them back page by page, which costs small nets a quarter
     of their time. Does nothing with another C library.
@@ -112,7 +112,7 @@ class HeldHeap:
     """Leaves what exists when a run starts out of garbage collections until the run ends.
 
     A full collection visits half a million objects of imported packages. That takes 0.1 seconds, as much as several
-    rounds of small nets, and finds nothing. Objects of the run itself are collected as always. If somebody else has
+    rounds of small nets, and finds nothing. Objects of the run itself are collected as always. If other code has
     called `gc.freeze`, nothing is done.
     """
 

@@ -18,7 +18,7 @@ from fedloom.methods.contract.phases import Batch, Collect, Consts
 from fedloom.methods.contract.sample_statistics import ClassCovariances, ClassMeans, Moments, SampleMean, Statistic
 from fedloom.nets.loaded_net import LoadedNet
 
-_OF_ONE_LAYOUT = (ClassMeans, SampleMean, ClassCovariances, Moments)  # whose sums are alike after every batch
+_OF_ONE_LAYOUT = (ClassMeans, SampleMean, ClassCovariances, Moments)  # their sums have the same names after every batch
 
 
 class Sums:

@@ -102,7 +102,7 @@ class Threads(Engine):
                 f"engine.workers = {self.threads}: the system allows no more threads ({reason}); take fewer workers "
                 "or engine: serial, or raise ulimit -u and ulimit -v"
             ) from None
-        # Before the interpreter ends, too: a thread that freed a tensor of Python afterwards would abort the process.
+        # Also before the interpreter ends: a thread that freed a tensor of Python afterwards would abort the process.
         self._end_pool = weakref.finalize(self, pool.close)
         return pool
 

@@ -1,4 +1,4 @@
-"""The same work sooner: replayed steps, own convolution kernels. See README.md beside this file."""
+"""Speed-ups: replayed steps and own convolution kernels. README.md in this folder explains them."""
 
 from fedloom.engine.fast.kernels import OwnKernels, kernels_obstacle
 from fedloom.engine.fast.kernels.operators import InferenceKernels

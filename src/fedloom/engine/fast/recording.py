@@ -71,7 +71,7 @@ class Recording(TorchDispatchMode):  # type: ignore[no-untyped-call]
         return results
 
 
-# Set here, because torch wraps what a class defines, and the wrapper imports torch.compile in more than a second.
+# Set here, because torch wraps what a class defines, and that wrapper takes more than a second to import torch.compile.
 Recording.__torch_dispatch__ = Recording.note  # type: ignore[method-assign, assignment]
 
 
@@ -187,7 +187,7 @@ class _Aliases:
         return tensor
 
     def needed_calls(self, outputs: Sequence[Tensor]) -> list[Call]:
-        """Return the calls that have an effect or compute what is needed, in order."""
+        """Return the calls that have an effect or compute a needed value, in order."""
         needed = {id(self.root(tensor)) for tensor in outputs}
         kept = []
         for call in reversed(self._calls):
@@ -200,7 +200,7 @@ class _Aliases:
         return kept[::-1]
 
     def is_result(self, tensor: Tensor, call: Call) -> bool:
-        """Whether a call made the tensor anew."""
+        """Whether the tensor is a new one that the call made."""
         return self._producers.get(id(tensor)) is call
 
     def _add(self, call: Call) -> None:

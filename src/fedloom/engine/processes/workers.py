@@ -1,4 +1,4 @@
-"""Worker processes: what runs in them, and the parent's handle of one."""
+"""Worker processes: their main loop, and the parent's handle of one."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def may_start_processes() -> bool:
 
 
 def _context() -> ForkContext | SpawnContext:
-    """Fork on Linux, because forked workers share the data and start at once; spawn elsewhere and beside CUDA."""
+    """Fork on Linux, because forked workers share the data and start at once; spawn elsewhere, or once CUDA is used."""
     if platform.system() == "Linux" and not torch.cuda.is_initialized():  # type: ignore[no-untyped-call]
         return multiprocessing.get_context("fork")
     return multiprocessing.get_context("spawn")

@@ -216,7 +216,7 @@ class Batched(Engine):
     def _narrow(self, clients: int) -> None:
         """Halve the width of stacks from now on, because memory did not suffice for this many clients."""
         self.stack = clients // 2
-        message = f"out of memory with {clients} clients in a stack; it goes on with {self.stack}"
+        message = f"out of memory with {clients} clients in a stack; it continues with {self.stack}"
         self._notes.append(Diagnostic("engine.smaller_stacks", message, float(self.stack)))
         torch.cuda.empty_cache()
 

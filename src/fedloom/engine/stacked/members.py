@@ -73,7 +73,7 @@ def _same(a: Leaf, b: Leaf) -> bool:
 
 
 class StackedNet:
-    """A net without weights of its own, which heeds the mask of a batch."""
+    """A net that gets its weights with each call, and heeds the mask of a batch."""
 
     def __init__(self, net: Net) -> None:
         copied, self._rows = masked_copy(net)
@@ -134,7 +134,7 @@ def collect_statistics(
     keep: bool = False,
 ) -> None:
     """Run a statistics pass over the phase's samples of K clients, the largest first, with their weights [K, ...] in
-    `tree`, and add the results to their constants; with `keep` also to what they have collected.
+    `tree`, and add the results to their constants; with `keep` also to their collected statistics.
     """
     classes = clients[0].job.ctx.task.num_classes
     consts = Stacked.of([client.consts for client in clients]).on(worker.device)

@@ -46,7 +46,7 @@ def compiler() -> str | None:
 
 
 def library(source: Path, **macros: int) -> ctypes.CDLL:
-    """Return a C++ file compiled with `macros`. It may include headers of its own folder and of this one.
+    """Return a C++ file compiled with `macros`. It may include headers of this folder and of the file's.
 
     Raises `KernelError` if it cannot be compiled, or if others may write into the cache.
     """
@@ -67,7 +67,7 @@ class Compilation:
     connects the two processes, because workers that are forked meanwhile would keep it open. The library is at `path`
     once `finished` has returned True.
 
-    Raises `KernelError` for what is known before the compiler runs, e.g. if others may write into the cache.
+    Raises `KernelError` for an obstacle that shows before the compiler runs, e.g. if others may write into the cache.
     """
 
     def __init__(self, source: Path, flags: tuple[str, ...], macros: Mapping[str, int] | None = None) -> None:
