@@ -8,30 +8,18 @@ from __future__ import annotations
 
 import sys
 
-from pydantic import Field
-
 import fedloom as fl
-from fedloom.methods import (
-    Method,
-    Options,
-    Predictor,
-    Record,
-    ServerContext,
-    Uploads,
-    combine,
-    get_tree,
-    register,
-)
+import fedloom.methods as fm
 
 
-class SmoothOptions(Options):
-    """decay: weight of the running average, against that of the round's new model."""
+class SmoothOptions(fm.Options):
+    """Options of the method."""
 
-    decay: float = Field(0.7, ge=0, lt=1)
+    decay: float = fm.option(0.7, "Weight of the running average, against that of the round's new model.", ge=0, lt=1)
 
 
-@register
-class Smooth(Method):
+@fm.register
+class Smooth(fm.Method):
     """Smooth: FedAvg, tested with a running average of the server's models.
 
     Down: weights.   Up: weights, number of samples.
@@ -40,23 +28,23 @@ class Smooth(Method):
 
     Options = SmoothOptions
 
-    def server_init(self, ctx: ServerContext) -> Record:
+    def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         server = super().server_init(ctx)
         return server | {"average": server["model"]}
 
-    def down(self, server: Record, client: int, ctx: ServerContext) -> Record:
-        return {"model": server["model"]}
-
-    def aggregate(self, server: Record, uploads: Uploads, ctx: ServerContext) -> Record:
+    def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         new = super().aggregate(server, uploads, ctx)
         decay = self.options.decay
-        average = combine([get_tree(server, "average"), get_tree(new, "model")], [decay, 1 - decay])
+        average = fm.combine([fm.get_tree(server, "average"), fm.get_tree(new, "model")], [decay, 1 - decay])
         return {"model": new["model"], "average": average}
 
-    def predictors(self, server: Record, state: Record | None, ctx: ServerContext) -> dict[str, Predictor]:
+    def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is not None:
             return {}
-        return {"global": Predictor(get_tree(server, "average")), "last": Predictor(get_tree(server, "model"))}
+        return {
+            "global": fm.Predictor(fm.get_tree(server, "average")),
+            "last": fm.Predictor(fm.get_tree(server, "model")),
+        }
 
 
 def main(rounds: int = 20, seeds: int = 3) -> fl.Comparison:

@@ -108,6 +108,8 @@ def _refusal(name: str, wrapper: str, model: str) -> str | None:
         method.server_init(ServerContext(task, 0))
     except ConfigError as error:
         return str(error)
+    except Exception as error:  # whatever a plug-in's hook raises; the list of methods must not end with it
+        return f"{type(error).__name__}: {error}"
     return None
 
 

@@ -201,7 +201,8 @@ class NewcomerService:
 
     def _server_context(self, server: TrainedServer, newcomer: Newcomer) -> ServerContext:
         net = self.worker.net_of_client(newcomer.client).net.functional
-        return ServerContext(newcomer.task, server.round, net, self._public, client=newcomer.client)
+        client = newcomer.client
+        return ServerContext(newcomer.task, server.round, net, self._public, client=client, drawn=(client,))
 
     @torch.no_grad()
     def _estimate_statistics(self, net: Net, support: Tensor) -> None:

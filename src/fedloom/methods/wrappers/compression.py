@@ -10,6 +10,7 @@ entries that go on from the client's own (`Sent.no_feedback`).
 
 from abc import abstractmethod
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from typing import Any, ClassVar
 
 import numpy as np
@@ -105,7 +106,7 @@ class Packed(fm.Method):
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         server = super().server_init(ctx)
-        if not self._trees_both_ways(super().down(server, 0, ctx)):
+        if not self._trees_both_ways(super().down(server, 0, replace(ctx, client=0, drawn=(0,)))):
             self._refuse_packing()
         return server
 

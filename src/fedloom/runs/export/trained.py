@@ -305,7 +305,7 @@ class RoundModels:
         method, task = opened.method, opened.setup.tasks[group_of(client, opened.setup.tasks)]
         facts = opened.context(client)
         net = opened.setup.nets[task.group].functional
-        server_ctx = ServerContext(task, self.round, net, client=client)
+        server_ctx = ServerContext(task, self.round, net, client=client, drawn=tuple(sorted(self._kept.uploads)))
         upload, sent = self._kept.uploads[client], method.spec.sends.get("model")
         state = self._kept.states.get(client) or method.client_init(facts)
         tree = get_tree(state, "model") if "model" in state else {}
