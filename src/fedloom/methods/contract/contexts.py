@@ -88,8 +88,8 @@ class ServerContext:
         public: data that the server holds itself (`scenario.public`), None without any.
         nets: the nets of all architectures, by group; client k has number k mod their count.
         participants: how many clients the run draws for a round.
-        drawn: ids of the clients that were drawn for the round, in order, for methods that pair or group them; in `down`
-            for a newcomer its own id. Empty in `select` and outside of rounds.
+        drawn: ids of the clients that were drawn for the round, in order, for methods that pair or group them; in the
+            `down` of a newcomer its own id. Empty in `select` and outside of rounds.
         client: id of the client to which a payload, an upload or a predictor belongs, N and above for newcomers; -1
             for the server's own.
     """
