@@ -261,7 +261,8 @@ def test_an_output_that_takes_no_more_is_one_line(words):
         )
     assert done.returncode == 2
     assert (
-        done.stderr.strip() == "error: the output cannot be written (No space left on device); what was trained is kept"
+        done.stderr.strip()
+        == "error: the output cannot be written (No space left on device); finished training is kept"
     )
 
 

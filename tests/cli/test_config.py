@@ -48,7 +48,7 @@ def test_the_schema_is_of_a_whole_config(capsys):
     assert json.loads(out)["properties"]["rounds"]["default"] == 30
     code, _, errors = call(capsys, "config", "rounds", "--schema")
     assert code == 2
-    assert "leave the key out" in errors
+    assert "leave out the key" in errors
 
 
 def test_the_command_line_starts_without_the_keys():

@@ -55,7 +55,9 @@ def test_nothing_is_overwritten(capsys: Any, existing: str) -> None:
     for words in (["--from", "my patients.csv"], ["--from", "digits", "--out", str(path)]):
         code, out, err = call(capsys, "init", *words)
         assert (code, out) == (2, "")
-        assert err == "error: my patients.yaml: exists, and is never overwritten; name another file with --out\n"
+        assert (
+            err == "error: my patients.yaml: it exists, and `init` overwrites nothing; name another file with --out\n"
+        )
     assert existing != "file" or path.read_text() == "rounds: 7\n"
     assert not Path("nowhere.yaml").exists()
 

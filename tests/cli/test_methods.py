@@ -41,7 +41,7 @@ def test_filters_narrow_the_list_and_combine(capsys):
     [
         (["--takes", "krumm"], "unknown wrapper 'krumm': did you mean 'krum'?"),
         (["--compared-in", "feddv"], "--compared-in 'feddv': no such paper: did you mean 'feddw'?"),
-        (["fedavg", "--personal"], "filters are for the list of all methods"),
+        (["fedavg", "--personal"], "filters apply to the list of all methods"),
         (["fedavg+krum+median"], "has a robust mean already"),
     ],
 )
@@ -54,7 +54,7 @@ def test_what_is_refused(capsys, words, says):
 
 def test_nothing_found_is_said(capsys):
     code, out, _ = call(capsys, "--any-architecture", "--stateless", "--secure-sum")
-    assert (code, out.strip()) == (0, "no method is all that")
+    assert (code, out.strip()) == (0, "no method matches all filters")
 
 
 def test_one_method_shows_text_facts_options_presets_and_own_choices(capsys):
@@ -63,7 +63,7 @@ def test_one_method_shows_text_facts_options_presets_and_own_choices(capsys):
     for told in ["(mu / 2) sum_params", "arXiv 1812.06127", "feddw 0.01, fedco2 0.001", "optimizer.name adam"]:
         assert told in out
     assert "all entries of the net, buffers included" in out
-    assert "none is noted" in out
+    assert "none noted" in out
     _, out, _ = call(capsys, "scaffold")
     assert "Option I's gradient is taken in evaluation mode" in out
     _, out, _ = call(capsys, "fedper+median")

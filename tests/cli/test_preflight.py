@@ -73,10 +73,10 @@ def test_a_node_without_a_server_fails_with_exit_code_1(app, capsys):
     ("words", "says"),
     [
         (["server", "app"], "name the server with --host"),
-        (["server", "--insecure", "--config", "x"], "--config x: name the app that should have this config"),
+        (["server", "--insecure", "--config", "x"], "--config x: name the app that should contain this config"),
         (["node", "127.0.0.1:1"], "name the node's private key with --key"),
-        (["node", "127.0.0.1:1", "--insecure", "--data", "x"], "--data x: the config says what is needed; name it"),
-        (["node", "127.0.0.1:1", "--insecure", "--state", "x"], "--state x: the config says what is needed; name it"),
+        (["node", "127.0.0.1:1", "--insecure", "--data", "x"], "--data x: this check needs the config; name it"),
+        (["node", "127.0.0.1:1", "--insecure", "--state", "x"], "--state x: this check needs the config; name it"),
     ],
 )
 def test_options_that_are_missing_are_named(app, capsys, words, says):

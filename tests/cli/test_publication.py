@@ -147,7 +147,7 @@ def test_an_option_that_a_table_would_ignore_is_refused(
         (["--rows", "alpha,method", "--cells", "acc"], "--cells 'acc': no run has it; did you mean 'accuracy'?"),
         (["--columns", "seed"], "seed: each cell is a mean over seeds"),
         (["--p-value", "--against", "moon"], "--against 'moon': no finished row of it"),
-        (["--rows", "method", "--costs"], "are tables of their own"),
+        (["--rows", "method", "--costs"], "are separate tables"),
         (["--format", "latx"], "format = 'latx': did you mean 'latex'?"),
     ],
 )

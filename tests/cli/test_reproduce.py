@@ -119,7 +119,7 @@ def test_cells_on_other_data_are_beside_the_paper_and_not_compared(capsys: Any) 
         capsys, *words, "--only", "cifar10-pathological/FedAvg", "--only", "cifar10-pathological/FedProx", "--quiet"
     )
     assert code == 0
-    assert "ours beside theirs: t/reproduced.md, t/reproduced.csv" in err
+    assert "our values next to the paper's: t/reproduced.md, t/reproduced.csv" in err
     rows = list(csv.DictReader(Path("t/reproduced.csv").read_text().splitlines()))
     assert [(row["row"], row["comparable"]) for row in rows] == [("FedAvg", "False"), ("FedProx", "False")]
     assert rows[0]["changed"].startswith("with scenario.source=digits")

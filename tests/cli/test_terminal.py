@@ -9,7 +9,7 @@ import pytest
 from rich.console import Console
 
 from fedloom.cli.shared import make_printable
-from fedloom.cli.terminal import print_comparison, print_listing
+from fedloom.cli.terminal import print_comparison, print_grid
 from fedloom.results.report.holdings_table import print_holdings
 
 ROW: dict[str, Any] = {
@@ -94,7 +94,7 @@ def test_the_picture_shrinks_and_keeps_its_numbers(width: int) -> None:
 
 
 def test_names_and_texts_are_whole() -> None:
-    text = printed(30, print_listing, "scenario", [("fedsc/tiny-imagenet-longtail-100", "one of [many]")])
+    text = printed(30, print_grid, ("scenario", "description"), [("fedsc/tiny-imagenet-longtail-100", "one of [many]")])
     assert "fedsc/tiny-imagenet-longtail-100" in text
     assert "one of [many]" in text
 

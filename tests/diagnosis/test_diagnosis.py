@@ -93,7 +93,7 @@ def test_the_command_diagnoses_configs_and_runs(finished: Path, tmp_path: Path, 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ((".",), "a folder that is no run"),
+        ((".",), "this folder is no run"),
         (("nowhere.yaml",), "nowhere.yaml"),
         (("demo", "--out", "map.txt"), "map.txt"),
     ],
@@ -110,7 +110,7 @@ def test_what_cannot_be_diagnosed_is_refused(
 def test_keys_of_a_finished_run_are_its_own(finished: Path, capsys: Any) -> None:
     code, _, err = call(capsys, "diagnose", str(finished), "rounds=3")
     assert code == 2
-    assert "has its own keys" in err
+    assert "the config of a finished run is fixed" in err
 
 
 def test_one_client_and_one_class_have_answers() -> None:

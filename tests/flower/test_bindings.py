@@ -10,7 +10,7 @@ import pytest
 from command_line import call
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.flower.bindings import FILE, NodeBindings, admit, fingerprint_of, public_keys, read_bindings
-from fedloom.flower.certificates import _make_node_key
+from fedloom.flower.certificates import make_node_key
 from fedloom.flower.server import serve
 from fedloom.flower.status import read_status
 from fedloom.flower.wire import JoinReply, MessageError, read
@@ -121,7 +121,7 @@ def test_a_damaged_file_is_named(tmp_path, content):
 # -- keys that the server knows from the start -------------------------------------------------------------------------
 def test_clients_are_bound_to_the_keys_in_a_folder(tmp_path):
     for client in (0, 1, 2):
-        _make_node_key(tmp_path / f"node-{client:06d}")
+        make_node_key(tmp_path / f"node-{client:06d}")
     keys = public_keys(tmp_path)
     assert len(set(keys.values())) == 3
     bindings = NodeBindings(None, tmp_path)
@@ -136,14 +136,14 @@ def test_clients_are_bound_to_the_keys_in_a_folder(tmp_path):
 def test_a_new_key_in_the_folder_admits_its_owner(tmp_path):
     keys, out = tmp_path / "keys", tmp_path / "run"
     keys.mkdir()
-    _make_node_key(keys / "node-000001")
+    make_node_key(keys / "node-000001")
     before = public_keys(keys)[1]
     bindings = NodeBindings(out, keys)
     bindings.begin()
     bindings.claim(1, before, TOKENS[1])
     bindings.flush()
     NodeBindings(out, keys).claim(1, before, TOKENS[1])
-    _make_node_key(keys / "node-000001")
+    make_node_key(keys / "node-000001")
     bindings = NodeBindings(out, keys)
     with pytest.raises(MessageError, match="is bound to"):
         bindings.claim(1, before, TOKENS[1])
@@ -280,7 +280,7 @@ def test_admit_names_what_is_wrong(tmp_path, capsys):
 
 def test_admit_takes_the_file_of_a_public_key(tmp_path):
     begun(tmp_path)
-    _make_node_key(tmp_path / "key")
+    make_node_key(tmp_path / "key")
     admit(tmp_path, 1, str(tmp_path / "key.pub"))
     key = fingerprint_of((tmp_path / "key.pub").read_bytes())
     assert json.loads((tmp_path / FILE).read_text())["clients"] == {"1": {"key": key, "token": ""}}

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from fedloom.flower.certificates import _make_node_key
+from fedloom.flower.certificates import make_node_key
 from fedloom.flower.node import Node
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.processes import family
@@ -61,7 +61,7 @@ def test_a_killed_node_rejoins_a_wrong_key_is_refused_and_a_killed_server_goes_o
     config = config_of("scaffold", scenario=DEALT, rounds=4, evaluation={"every": 4}, flower=waits)
     out = tmp_path / "real"
     with LocalFederation(config, tmp_path / "there", insecure=False, port=None, say=print) as there:
-        _make_node_key(tmp_path / "stranger")
+        make_node_key(tmp_path / "stranger")
         stranger = there.start_node(0, key=tmp_path / "stranger", name="stranger")
         assert stranger.wait(60) != 0
         process = there.run(out)

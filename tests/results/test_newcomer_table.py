@@ -89,7 +89,7 @@ def test_the_report_and_the_command_show_it(done: Comparison, tmp_path, capsys) 
     assert ">N<" not in page  # seeds are a small n, as in all tables
     code, _, error = command_line.call(capsys, "table", str(tmp_path), "--newcomers", "--domains")
     assert code == 2
-    assert "are tables of their own: ask for one of them" in error
+    assert "are separate tables: ask for one of them" in error
 
 
 def test_a_method_of_which_a_run_diverged_is_named(make_result: MakeResult) -> None:

@@ -62,7 +62,7 @@ def test_ctrl_c_is_one_line_and_ends_everything(tmp_path: Path, words: list[str]
         os.killpg(process.pid, signal.SIGINT)
         time.sleep(0.05)
     _, err = process.communicate(timeout=60)
-    says = "--resume goes on from the last checkpoint" if words is RUN else "the same command goes on from the last"
+    says = "--resume continues from the last checkpoint" if words is RUN else "the same command continues from the last"
     assert process.returncode == 130
     (line,) = lines_of(err)
     assert line.startswith(f"stopped; {says}")
@@ -88,7 +88,7 @@ def test_a_request_to_end_is_one_line_and_ends_everything(tmp_path: Path, number
     process.join(60)
     assert process.exitcode == 128 + number
     cause = "" if number == signal.SIGINT else f" by {number.name}"
-    assert lines_of(errors.read_text()) == [f"stopped{cause}; --resume goes on from the last checkpoint"]
+    assert lines_of(errors.read_text()) == [f"stopped{cause}; --resume continues from the last checkpoint"]
     wait_for(lambda: not group(pid))
 
 

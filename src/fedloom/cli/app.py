@@ -1,8 +1,8 @@
-"""The command line: words a person types, calls, prints, exit codes. No mathematics.
+"""The command line.
 
-Exit codes: 0 done; 2 something to correct (one line on stderr says what); 1 a failure inside the work, with its
-traceback; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. With --json, stdout holds one JSON object and
-nothing else.
+Exit codes: 0 for success; 2 for a mistake of the user, which one line on stderr explains; 1 for a failure inside the
+work, with its traceback; 130, 143 and 129 after Ctrl-C, SIGTERM and SIGHUP. With --json, stdout holds one JSON object
+and nothing else.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ import os
 import signal
 import sys
 import traceback
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -22,9 +22,7 @@ import typer
 
 from fedloom._version import __version__
 from fedloom.cli import catalogue, comparisons, flower, model, publication, reproduce, shared, studies
-from fedloom.cli.catalogue import methods
-from fedloom.cli.config import config as config_command
-from fedloom.cli.config import init
+from fedloom.cli import config as config_commands
 from fedloom.cli.diagnose import advise, diagnose
 from fedloom.core.console import console_of, raise_first_interrupt
 from fedloom.core.errors import ConfigError, FedloomError, printable
@@ -39,8 +37,6 @@ app = typer.Typer(
     pretty_exceptions_enable=False,
     rich_markup_mode="rich",
 )
-
-Resume = Annotated[bool, typer.Option("--resume", help="Go on with an unfinished run of the same config.")]
 
 
 def _version(requested: bool) -> None:
@@ -65,42 +61,39 @@ def fedloom(
 @app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
-    seeds: Annotated[
-        int, typer.Option(min=1, max=10_000, help="Number of seeds, counted up from --seed (0 unless given).")
-    ] = 3,
+    seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of seeds, starting with --seed (0).")] = 3,
     seed: shared.Seed = None,
     rounds: shared.Rounds = None,
     jobs: shared.Jobs = None,
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:
-    """FedAvg against FedSC on real handwritten digits, spread unevenly over ten clients. Under a minute."""
+    """Compare FedAvg with FedSC on handwritten digits, spread unevenly over ten clients, in under a minute."""
     from fedloom.runs.config.grid import variants
     from fedloom.runs.config.reference import find_ready
     from fedloom.runs.config.run_config import load
 
     overrides = shared.overrides_with_options(None, rounds=rounds, seed=seed)
     configs = variants(load(find_ready("demo").path, overrides), ["fedavg", "fedsc"], seeds)
-    console = console_of(as_json)
     with shared.output_folder(out):
         if not as_json and not quiet:
             from fedloom.data import describe_scenario
             from fedloom.results.report.holdings_table import print_holdings
 
             first_seed = configs[0].seed
-            console.print(
+            shared.print_lines(
                 f"Ten clients share 1,442 handwritten digits, very unevenly (Dirichlet 0.1). Seed {first_seed}:"
             )
-            print_holdings(console, describe_scenario(configs[0].scenario.build(first_seed)))
-        comparisons.run_comparison(configs, out, "fresh", jobs, as_json, quiet, console)
+            print_holdings(console_of(False), describe_scenario(configs[0].scenario.build(first_seed)))
+        comparisons.run_comparison(configs, out, "fresh", jobs, as_json, quiet)
 
 
 @app.command()
 def run(
     config: shared.Config,
     overrides: shared.Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Run folder; by default below runs/, named after the run.")] = None,
-    resume: Resume = False,
+    out: Annotated[Path | None, typer.Option(help="Run folder; by default in runs/, named after the run.")] = None,
+    resume: Annotated[bool, typer.Option("--resume", help="Continue an unfinished run of the same config.")] = False,
     fresh: shared.Fresh = False,
     from_round: shared.FromRound = None,
     seed: shared.Seed = None,
@@ -108,7 +101,7 @@ def run(
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:
-    """Train and test one method as a config says."""
+    """Train and test one method, as described by a config."""
     from fedloom.cli.terminal import print_result
     from fedloom.runs.run import run as run_config
     from fedloom.runs.storage.run_data import RunData
@@ -119,7 +112,7 @@ def run(
     shared.note_unused_options(overrides, {parsed.method})
     folder = out or Path("runs") / folder_name(parsed)
     if fresh and (resume or from_round is not None):
-        raise ConfigError("--resume goes on and --fresh starts again: give one of them")
+        raise ConfigError("--fresh starts again, and --resume and --from-round continue: give one of them")
     existing: Existing = "fresh" if fresh else "refuse" if from_round is None and not resume else "resume"
     if from_round is not None:
         shared.say(shared.rewind_run(folder, from_round))
@@ -127,17 +120,19 @@ def run(
         finished_before = existing != "fresh" and RunData.read(folder) is not None
         result: RunData = run_config(parsed, out=folder, existing=existing, callbacks=[Forward(0, live)])
     if finished_before:
-        shared.say(f"{folder} holds this run, finished before; nothing was trained (--fresh trains again)")
+        shared.say(f"{folder} already holds this finished run, so nothing was trained (--fresh trains again)")
     if as_json:
         shared.print_json(result.numbers)
     else:
         print_result(console_of(as_json), result, brief=quiet)
 
 
-app.command()(init)
-app.command()(comparisons.compare)
-app.command()(studies.study)
-app.command()(reproduce.reproduce)
+def _register(*commands: Callable[..., None]) -> None:
+    for command in commands:
+        app.command()(command)
+
+
+_register(config_commands.init, comparisons.compare, studies.study, reproduce.reproduce)
 
 
 @app.command()
@@ -148,13 +143,12 @@ def inspect(
     seed: shared.Seed = None,
     as_json: shared.AsJson = False,
 ) -> None:
-    """Who holds what: clients x classes and skew figures, before any training."""
+    """Show how the data are spread: each client's samples by class, and measures of skew. Trains nothing."""
     from fedloom.data import describe_scenario
+    from fedloom.results.report import check_picture, save_holdings
     from fedloom.results.report.holdings_table import print_holdings
 
     if out is not None:
-        from fedloom.results.report import check_picture, save_holdings
-
         check_picture(out)
     parsed = shared.parse_config(config, overrides, seed=seed)
     picture = describe_scenario(parsed.scenario.build(parsed.seed))
@@ -163,27 +157,19 @@ def inspect(
     if as_json:
         shared.print_json(picture | {"picture": None if out is None else str(out)})
         return
-    console = console_of(as_json)
-    print_holdings(console, picture)
+    print_holdings(console_of(False), picture)
     if out is not None:
-        shared.print_lines(console, f"  picture: {out}")
+        shared.print_lines(f"  picture: {out}")
 
 
-app.command()(diagnose)
-app.command()(advise)
-app.command()(comparisons.report)
-app.command()(publication.table)
-app.command()(publication.figure)
-for command in (methods, catalogue.models, catalogue.datasets, catalogue.scenarios, config_command):
-    app.command()(command)
-
-
-model.register(app)
+_register(diagnose, advise, comparisons.report, publication.table, publication.figure)
+_register(catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios, config_commands.config)
+_register(model.export, model.predict, model.evaluate)
 app.add_typer(flower.group, name="flower")
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
-    """Entry point: runs a command and turns failures into exit codes."""
+    """Run a command, and turn its failures into exit codes."""
     for stream in (sys.stdout, sys.stderr):
         shared.make_printable(stream)
     try:
@@ -194,7 +180,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
                 sys.stdout.flush()  # here, where an error can still be reported
     except click.UsageError as error:
         path = error.ctx.command_path if error.ctx else "fedloom"
-        _fail(f"{error.format_message().rstrip('.')}; `{path} --help` says more", error.exit_code)
+        _fail(f"{error.format_message().rstrip('.')}; see `{path} --help`", error.exit_code)
     except FedloomError as error:
         if error.exit_code == 1 and error.__cause__ is not None:  # inside the work: the user cannot correct it
             trace = "".join(traceback.format_exception(error.__cause__))
@@ -209,7 +195,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
         if error.errno not in _WRITE_ERRORS:
             raise
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
-        _fail(f"the output cannot be written ({error.strerror}); what was trained is kept", FedloomError.exit_code)
+        _fail(f"the output cannot be written ({error.strerror}); finished training is kept", FedloomError.exit_code)
     if code == _INTERRUPTED:
         number = interrupts.signal or signal.SIGINT
         cause = "" if number == signal.SIGINT else f" by {signal.Signals(number).name}"
@@ -219,14 +205,13 @@ def main(arguments: Sequence[str] | None = None) -> None:
     sys.exit(code if isinstance(code, int) else 0)
 
 
-_INTERRUPTED = 130  # typer's word for a KeyboardInterrupt
+_INTERRUPTED = 130  # what typer returns for a KeyboardInterrupt
 _WRITE_ERRORS = (errno.ENOSPC, errno.EDQUOT, errno.EIO, errno.EFBIG)  # of an output that takes no more
-_HOW_TO_RESUME = {"run": "; --resume goes on from the last checkpoint"} | dict.fromkeys(
-    ("reproduce", "study", "compare", "advise"), "; the same command goes on from the last checkpoints"
+_HOW_TO_RESUME = {"run": "; --resume continues from the last checkpoint"} | dict.fromkeys(
+    ("reproduce", "study", "compare", "advise"), "; the same command continues from the last checkpoints"
 )
 
 
 def _fail(error: object, code: int) -> NoReturn:
-    """One line on stderr, whatever the message quotes."""
     shared.say("error: " + " ".join(str(error).split()))
     sys.exit(code)

@@ -1,4 +1,4 @@
-"""Commands that list what there is: `methods`, `models`, `datasets` and `scenarios`."""
+"""Commands that list the parts of fedloom: `methods`, `models`, `datasets` and `scenarios`."""
 
 from __future__ import annotations
 
@@ -19,45 +19,30 @@ if TYPE_CHECKING:
     from fedloom.methods.catalogue import Entry
 
 
-_Facts = Callable[[str, Any], dict[str, Any]]  # of an entry by name
-
-
 def models(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
-    """The networks, or one of them with its shape and its options."""
+    """List the networks, or show one with its shape and options."""
     from fedloom.nets import MODELS
+    from fedloom.nets.blocks import model_options
 
-    if name is None:
-        _show_list("model", MODELS, as_json, _facts_of_model)
-    else:
-        _show_entry(MODELS, name, as_json, _facts_of_model)
+    _show("model", MODELS, name, as_json, lambda key, _: _keys_and_meanings(model_options(key)))
 
 
 def datasets(name: Annotated[str | None, typer.Argument()] = None, as_json: AsJson = False) -> None:
-    """The data sources, or one of them with its config keys."""
+    """List the data sources, or show one with its config keys."""
     from fedloom.data import SOURCES
 
-    if name is None:
-        _show_list("dataset", SOURCES, as_json, _facts_of_source)
-    else:
-        _show_entry(SOURCES, name, as_json, _facts_of_source)
+    def facts(_: str, source: Any) -> dict[str, Any]:
+        return {**_keys_and_meanings(source.model_fields), "model": source.model}
 
-
-def _facts_of_model(name: str, factory: Any) -> dict[str, Any]:
-    from fedloom.nets.blocks import model_options
-
-    return _keys_and_meanings(model_options(name))
-
-
-def _facts_of_source(name: str, source: Any) -> dict[str, Any]:
-    return {**_keys_and_meanings(source.model_fields), "model": source.model}
+    _show("dataset", SOURCES, name, as_json, facts)
 
 
 def scenarios(
-    name: Annotated[str | None, typer.Argument(help="One of them; the words it starts with are enough.")] = None,
+    name: Annotated[str | None, typer.Argument(help="One of them; its first words are enough.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """Ready configs: one for every setting of the papers' tables, and the demo's."""
-    from fedloom.cli.terminal import print_listing
+    """List the ready configs: one for each setting of the papers' tables, and the demo's."""
+    from fedloom.cli.terminal import print_grid
     from fedloom.runs.config.reference import find_ready, ready_configs
 
     if name is not None:
@@ -67,68 +52,63 @@ def scenarios(
 
             print_json({"name": config.name, "path": str(config.path), "config": parse_yaml(config.text)})
         else:
-            print_lines(console_of(as_json), f"# {config.path}\n{config.text.rstrip()}")
+            print_lines(f"# {config.path}\n{config.text.rstrip()}")
         return
     ready = ready_configs()
     if as_json:
         print_json({r.name: {"summary": r.summary, "path": str(r.path)} for r in ready})
     else:
-        print_listing(console_of(as_json), "scenario", [(r.name, r.summary) for r in ready])
+        print_grid(console_of(False), ("scenario", "description"), [(r.name, r.summary) for r in ready])
 
 
 def _keys_and_meanings(fields: Mapping[str, FieldInfo]) -> dict[str, dict[str, Any]]:
-    """The default of every key, None for one that is required, and its description."""
+    """Return the default (None if required) and the description of each key."""
     keys = {name: None if field.is_required() else field.default for name, field in fields.items()}
     return {"keys": keys, "meanings": {name: field.description for name, field in fields.items()}}
 
 
-def _show_list(noun: str, registry: Registry[Any], as_json: bool, facts: _Facts) -> None:
-    from fedloom.cli.terminal import print_listing
+def _show(
+    noun: str, registry: Registry[Any], name: str | None, as_json: bool, facts: Callable[[str, Any], dict[str, Any]]
+) -> None:
+    """Print a list of a registry's entries, or one entry by `name` with its `facts`."""
+    from fedloom.cli.terminal import print_grid
 
-    entries: dict[str, dict[str, Any]] = {
-        name: {"summary": (entry.__doc__ or "").strip().split("\n")[0], **facts(name, entry)}
-        for name, entry in registry
-    }
-    if as_json:
-        print_json(entries)
-    else:
-        print_listing(console_of(as_json), noun, [(name, entry["summary"]) for name, entry in entries.items()])
-
-
-def _show_entry(registry: Registry[Any], name: str, as_json: bool, facts: _Facts) -> None:
+    if name is None:
+        summaries = {key: (entry.__doc__ or "").strip().split("\n")[0] for key, entry in registry}
+        if as_json:
+            print_json({key: {"summary": summaries[key], **facts(key, entry)} for key, entry in registry})
+        else:
+            print_grid(console_of(False), (noun, "description"), [*summaries.items()])
+        return
     entry = registry.get(name)
     text = inspect.cleandoc(entry.__doc__ or "")
     if as_json:
         print_json({"name": name, "text": text, **facts(name, entry)})
         return
-    console = console_of(as_json)
-    print_lines(console, text)
+    print_lines(text)
     for title, values in facts(name, entry).items():
-        if not values:
-            continue
-        console.print(f"\n[bold]{title}[/]")
-        pairs = values.items() if isinstance(values, dict) else [("", values)]
-        print_lines(console, *(f"  {key}: {value}" if key else f"  {value}" for key, value in pairs))
+        if values:
+            console_of(False).print(f"\n[bold]{title}[/]")
+            texts = [f"{key}: {value}" for key, value in values.items()] if isinstance(values, dict) else [values]
+            print_lines(*(f"  {text}" for text in texts))
 
 
 _Filter = Callable[["Entry"], bool]
 
 
 def methods(
-    name: Annotated[str | None, typer.Argument(help="One of them; also in wrappers: fedprox+dw.")] = None,
-    global_: Annotated[bool, typer.Option("--global", help="With a global model.")] = False,
-    personal: Annotated[bool, typer.Option("--personal", help="With a model for each client.")] = False,
-    any_architecture: Annotated[
-        bool, typer.Option("--any-architecture", help="For clients with different nets.")
-    ] = False,
-    stateless: Annotated[bool, typer.Option("--stateless", help="Clients keep nothing between rounds.")] = False,
-    secure_sum: Annotated[bool, typer.Option("--secure-sum", help="The server needs sums over clients alone.")] = False,
-    stacks: Annotated[bool, typer.Option("--stacks", help="Clients train side by side in one stack.")] = False,
-    takes: Annotated[str | None, typer.Option(help="Those that a wrapper can go around, e.g. krum.")] = None,
-    compared_in: Annotated[str | None, typer.Option(help="Those that a paper compares with, e.g. feddw.")] = None,
+    name: Annotated[str | None, typer.Argument(help="One of them, or one in wrappers: fedprox+dw.")] = None,
+    global_: Annotated[bool, typer.Option("--global", help="That train a global model.")] = False,
+    personal: Annotated[bool, typer.Option("--personal", help="That train a model for each client.")] = False,
+    any_architecture: Annotated[bool, typer.Option("--any-architecture", help="That allow different nets.")] = False,
+    stateless: Annotated[bool, typer.Option("--stateless", help="Whose clients keep nothing between rounds.")] = False,
+    secure_sum: Annotated[bool, typer.Option("--secure-sum", help="Whose server only needs sums.")] = False,
+    stacks: Annotated[bool, typer.Option("--stacks", help="That can train many clients in one stack.")] = False,
+    takes: Annotated[str | None, typer.Option(help="That a wrapper accepts, e.g. krum.")] = None,
+    compared_in: Annotated[str | None, typer.Option(help="That a paper compares, e.g. feddw.")] = None,
     as_json: AsJson = False,
 ) -> None:
-    """The federated methods, or one of them with its equations, options, presets and sources."""
+    """List the federated methods, or show one with its equations, options, presets and sources."""
     possible_filters: list[tuple[bool, _Filter]] = [
         (global_, lambda method: "global" in method.abilities.predicts),
         (personal, lambda method: "personal" in method.abilities.predicts),
@@ -137,15 +117,12 @@ def methods(
         (secure_sum, lambda method: method.abilities.secure_sum),
         (stacks, lambda method: method.abilities.unstackable is None),
         (takes is not None, lambda method: method.wrappers.get(str(takes), "") is None),
-        (
-            compared_in is not None,
-            lambda method: compared_in in method.compared_in,
-        ),
+        (compared_in is not None, lambda method: compared_in in method.compared_in),
     ]
     filters = [flag for is_set, flag in possible_filters if is_set]
     if name is not None:
         if filters:
-            raise ConfigError(f"methods {name}: filters are for the list of all methods; leave them out")
+            raise ConfigError(f"methods {name}: filters apply to the list of all methods; leave them out")
         _show_method(name, as_json)
     else:
         _show_methods(filters, takes, compared_in, as_json)
@@ -167,19 +144,21 @@ def _show_methods(filters: Sequence[_Filter], takes: str | None, compared_in: st
     if as_json:
         print_json({entry.name: _summary(entry) | _options(METHODS.get(entry.name)) for entry in matching})
         return
-    console = console_of(as_json)
     if not matching:
-        console.print("no method is all that")
+        print_lines("no method matches all filters")
         return
-    # Trying every wrapper on every method takes seconds, so the list leaves the accepted ones to a method's own page.
-    print_catalogue(console, "method", [(entry.name, entry.facts(with_wrappers=False)) for entry in matching])
-    console.print("  yields: the models that the protocols model/data test, e.g. personal by personal/local")
-    console.print("  down, up, client keeps: `fedloom methods NAME` explains the formulas, and names its wrappers")
-    console.print(f"  wrappers: {', '.join(WRAPPERS.names())}; --takes WRAPPER lists the methods that take one")
+    # Trying each wrapper on each method takes seconds, so only the page of a method lists the wrappers that accept it.
+    facts = [(entry.name, entry.facts(with_wrappers=False)) for entry in matching]
+    print_catalogue(console_of(False), "method", facts)
+    print_lines(
+        "  yields: the models that the protocols model/data test, e.g. personal by personal/local",
+        "  down, up, client keeps: `fedloom methods NAME` explains the formulas, and lists its wrappers",
+        f"  wrappers: {', '.join(WRAPPERS.names())}; --takes WRAPPER lists the methods that one accepts",
+    )
 
 
 def _show_method(name: str, as_json: bool) -> None:
-    from fedloom.cli.terminal import print_grid, print_listing
+    from fedloom.cli.terminal import print_grid
     from fedloom.evaluation.protocols import offered_protocols
     from fedloom.methods import METHODS
     from fedloom.methods.catalogue import entry, our_choices, set_by
@@ -191,41 +170,38 @@ def _show_method(name: str, as_json: bool) -> None:
     if as_json:
         print_json({"name": name, "text": text, **facts})
         return
-    console, citation = console_of(as_json), description.citation
+    console, citation = console_of(False), description.citation
     offered = offered_protocols(description.abilities.predicts)
-    print_lines(console, text)
+    print_lines(text)
     pairs = [(key, value) for key, value in description.facts().items() if value and key != "idea"]
     if citation:
         used = dict.fromkeys([*citation.down, *citation.up, *citation.state])
         pairs += [(f"({symbol})", SYMBOLS[symbol]) for symbol in used]
-        sources = [("source", citation.source), ("released code", citation.code or "none, or none read")]
+        sources = [("source", citation.source), ("released code", citation.code or "none, or not read")]
         pairs = [pair for pair in sources if pair[1]] + pairs
     pairs.append(("protocols", f"{', '.join(offered)} (evaluation.protocols)"))
     pairs += [(f"not +{wrapper}", why) for wrapper, why in description.wrappers.items() if why]
     pairs += [(f"+{wrapper}, batch norm", why) for wrapper, why in description.without_batch_norm.items()]
-    pairs.append(("our choice", choices or "none is noted"))
+    pairs.append(("our choice", choices or "none noted"))
     if citation:
         pairs += [("departures", citation.departures)] if citation.departures else []
         pairs += [("released code differs", citation.released_code)] if citation.released_code else []
-    print_listing(console, name, pairs)
+    print_grid(console, (name, "description"), pairs)
     rows = [
         (key, str(field.default), _values(set_by(kind, key)), field.description or "")
         for key, field in kind.Options.model_fields.items()
     ]
     if rows:
         print_grid(console, ("option", "default", "set by presets", "meaning"), rows)
-    print_grid(
-        console, ("preset", "options", "where a config leaves them out"), [_preset(kind, name) for name in kind.presets]
-    )
-
-
-def _preset(kind: Any, name: str) -> tuple[str, str, str]:
-    """A row of the table of presets: its options, and what it states beside them."""
-    return name, _values(kind.presets[name]) or "the defaults", _values(kind.settings.get(name, {}))
+    presets = [
+        (preset, _values(options) or "the defaults", _values(kind.settings.get(preset, {})))
+        for preset, options in kind.presets.items()
+    ]
+    print_grid(console, ("preset", "options", "defaults for the config"), presets)
 
 
 def _summary(description: Entry) -> dict[str, Any]:
-    """Facts of a method for programs."""
+    """Return the facts of a method for programs."""
     from fedloom.evaluation.protocols import offered_protocols
 
     citation = description.citation

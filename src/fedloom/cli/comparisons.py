@@ -1,4 +1,4 @@
-"""Commands about several runs: `compare`, `report`."""
+"""The commands `compare` and `report`, and the sections that studies add to a report."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
-from rich.console import Console
 
 from fedloom.cli import shared
 from fedloom.core.console import console_of
@@ -23,34 +22,27 @@ if TYPE_CHECKING:
     from fedloom.runs.run import Existing
     from fedloom.runs.storage.run_data import RunData
 
-AllowMixed = Annotated[
-    bool, typer.Option("--allow-mixed", help="Join runs of other versions, or of other configs than their study's.")
-]
-
 
 def compare(
     config: shared.Config,
     overrides: Annotated[
         list[str] | None,
-        typer.Argument(help="key=value on top of the config; a list compares its values: scenario.alpha=[0.1,1.0]."),
+        typer.Argument(help="key=value on top of the config; a list compares several: scenario.alpha=[0.1,1.0]."),
     ] = None,
     methods: Annotated[
-        str | None, typer.Option(help="Methods, separated by commas; fedavg and the config's (or fedsc) unless given.")
+        str | None, typer.Option(help="Methods, separated by commas; by default fedavg and the config's (or fedsc).")
     ] = None,
     seeds: Annotated[
-        int | None,
-        typer.Option(
-            min=1, max=10_000, help="Number of seeds, counted up from --seed or the config's; 3 unless given."
-        ),
+        int | None, typer.Option(min=1, max=10_000, help="Number of seeds, from --seed or the config's on; default 3.")
     ] = None,
     references: Annotated[
         bool,
         typer.Option(
             "--references",
-            help="Add the rows that a gain has to beat: fedavg and central, or local, fedavg+finetune and fedavg+lpft.",
+            help="Add the baselines to beat: fedavg and central, or local, fedavg+finetune and fedavg+lpft.",
         ),
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder for the runs and the report.")] = None,
+    out: shared.Folder = None,
     fresh: shared.Fresh = False,
     seed: shared.Seed = None,
     rounds: shared.Rounds = None,
@@ -58,7 +50,7 @@ def compare(
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:
-    """Several methods, seeds and settings on equal terms; finished runs are reused, unfinished ones resumed."""
+    """Compare methods, seeds and settings on equal terms; finished runs are reused, unfinished ones continued."""
     from fedloom.runs.config.grid import variants, variants_with_references
     from fedloom.runs.config.run_config import load
 
@@ -68,68 +60,52 @@ def compare(
     configs = make(config_keys, names, seeds)
     shared.note_unused_options(overrides, {config.method for config in configs})
     folder = out or Path("runs") / f"compare-{config.stem}"
-    run_comparison(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet, console_of(as_json))
+    run_comparison(configs, folder, "fresh" if fresh else "resume", jobs, as_json, quiet)
 
 
 def run_comparison(
-    configs: Sequence[RunConfig],
-    out: Path,
-    existing: Existing,
-    jobs: int | None,
-    as_json: bool,
-    quiet: bool,
-    console: Console,
+    configs: Sequence[RunConfig], out: Path, existing: Existing, jobs: int | None, as_json: bool, quiet: bool
 ) -> None:
-    """Run all configs, show their table and write the report beside them.
-
-    configs: one for each run. out: folder of the runs and the report. existing: "resume" reuses finished runs, "fresh"
-    starts all again. jobs: processes at a time; None for one per core. console: where the table is printed.
-    """
+    """Run all `configs`, at most `jobs` at a time, print their table, and write the report to the folder `out`."""
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
-    from fedloom.results.report.drift import drift_sections
     from fedloom.runs.studies.live_progress import ProgressDisplay
     from fedloom.runs.studies.run_study import compare as compare_runs
 
     with shared.output_folder(out), ProgressDisplay(configs, quiet=quiet or as_json) as live:
         check_place(out / "report.html")
         done = Comparison(compare_runs(configs, out=out, existing=existing, jobs=jobs, listener=live))
-    page = write_report(done.results, out / "report.html", parts=drift_sections(done.results))
+    page = write_report(done.results, out / "report.html")
     if as_json:
         shared.print_json({"table": done.rows(), "verdict": done.verdict(), "report": str(page)})
-        return
-    show_comparison(console, done, page)
+    else:
+        show_comparison(done, page)
 
 
-def show_comparison(console: Console, done: Comparison, page: Path) -> None:
-    """Print the table of finished runs, what it says, what was tuned, and where the report is.
-
-    console: where to print. done: the finished runs.
-    """
+def show_comparison(done: Comparison, page: Path) -> None:
+    """Print the table of finished runs, the verdict, notes, tuned options, and the path of the report."""
     from fedloom.cli.terminal import print_comparison
     from fedloom.results.unseen_tables import LEFT_OUT_CAPTION, NEWCOMERS_CAPTION
 
-    print_comparison(console, done.rows())
-    console.print(done.verdict(), soft_wrap=True)
+    print_comparison(console_of(False), done.rows())
+    console_of(False).print(done.verdict(), soft_wrap=True)
     for caption, text in ((LEFT_OUT_CAPTION, done.domain_table()), (NEWCOMERS_CAPTION, done.newcomer_table())):
         if text:
-            shared.print_lines(console, f"\n{caption}\n{text}\n")
-    shared.print_lines(console, *done.not_offered(), *done.same_runs(), *done.tuned())
-    shared.print_lines(console, f"\nreport: {page}")
+            shared.print_lines(f"\n{caption}\n{text}\n")
+    shared.print_lines(*done.not_offered(), *done.same_runs(), *done.tuned(), f"\nreport: {page}")
 
 
 def report(
     runs: shared.Runs,
-    out: Annotated[Path | None, typer.Option(help="The page; report.html in the first folder unless given.")] = None,
-    allow_mixed: AllowMixed = False,
+    out: Annotated[Path | None, typer.Option(help="The page; by default report.html in the first folder.")] = None,
+    allow_mixed: shared.AllowMixed = False,
     as_json: shared.AsJson = False,
 ) -> None:
-    """One self-contained report.html from finished runs."""
+    """Write one self-contained report.html from finished runs."""
     from fedloom.core.text import counted
     from fedloom.diagnosis.section import diagnosis_sections
     from fedloom.results.comparison import Comparison
     from fedloom.results.report import check_place, write_report
-    from fedloom.results.report.drift import drift_sections
     from fedloom.runs.studies.outcome import collect
 
     if out is not None:
@@ -138,7 +114,6 @@ def report(
     done = Comparison(collected.results)
     parts = sections_of_studies(_studies(runs, collected.results, allow_mixed))
     parts += diagnosis_sections(result.folder for result in done.results if result.folder is not None)
-    parts += drift_sections(done.results)
     limits = [text for part in parts for text in part.limits]
     page = write_report(done.results, out or runs[0] / "report.html", parts=parts)
     if as_json:
@@ -148,48 +123,42 @@ def report(
     say_left_out(collected.left_out)
     for text in limits:
         shared.say(text)
-    shared.print_lines(console_of(as_json), f"{counted(len(done), 'run')}: {page}")
+    shared.print_lines(f"{counted(len(done), 'run')}: {page}")
 
 
 def _studies(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bool) -> list[Path]:
-    """The studies that runs are of. Not of single runs that were named; and mixed runs need not be cells of theirs."""
+    """Return the studies of runs found below the named folders `runs`; none if the runs may be mixed."""
     from fedloom.runs.studies.outcome import studies_of
 
     return [] if allow_mixed else studies_of([result for result in results if result.folder not in runs])
 
 
 def say_left_out(left_out: Sequence[tuple[Path, str]]) -> None:
-    """Print the folders that are left out, with the reason."""
+    """Print which folders are left out, and why."""
     for path, why in left_out:
         shared.say(f"left out: {path}: {why}")
 
 
 def say_limits(runs: Sequence[Path], results: Sequence[RunData], allow_mixed: bool) -> None:
-    """Print how many cells of the runs' studies failed or are not run yet.
-
-    runs: the folders that the user named. results: the finished runs below them. allow_mixed: whether runs of different
-    versions of fedloom may be put together.
-    """
+    """Print how many cells failed or are unfinished in the studies of `results`, which are below the folders `runs`."""
     for part in sections_of_studies(_studies(runs, results, allow_mixed), with_paper_values=False):
         for limit in part.limits:
             shared.say(limit)
 
 
-# -- sections of a study's page -------------------------------------------------------------------------------------
 VALUES = "reproduced.csv"
 _REPRODUCED = "reproduced.json"
 
 
 def save_recipe(folder: Path, recipe: Recipe, setting: str) -> None:
-    """Keep in a study's folder what it reproduces, and in what setting, for every page that is made of it."""
+    """Store in a study's folder which table it reproduces in which setting, for every later report."""
     write_atomic(folder / _REPRODUCED, json_text({"name": recipe.name, "setting": setting}))
 
 
 def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True) -> list[PageSection]:
-    """Return the sections of studies.
+    """Return the sections of the studies in `folders`: their progress, and our values next to a paper's.
 
-    folders: folders of the studies. with_paper_values: also ours beside a paper's values. Raises `RunFolderError` for a
-    study that cannot be read.
+    Raises `RunFolderError` for a study that cannot be read.
     """
     if not folders:
         return []
@@ -206,15 +175,13 @@ def sections_of_studies(folders: Sequence[Path], with_paper_values: bool = True)
             parts.insert(0, _paper_section(folder, failed_of(study, outcomes)))
         if number:
             parts = [replace(part, name=f"{part.name}-{number + 1}") for part in parts]
-        if len(studies) > 1:
-            parts = [_with_folder(part, folder) for part in parts]
+        if len(studies) > 1:  # the reader must see which study a section is about
+            parts = [
+                replace(part, title=f"{part.title} ({folder})", limits=[f"{folder}: {text}" for text in part.limits])
+                for part in parts
+            ]
         sections_of_page += parts
     return sections_of_page
-
-
-def _with_folder(part: PageSection, folder: Path) -> PageSection:
-    """A part that says which of several studies it is of."""
-    return replace(part, title=f"{part.title} ({folder})", limits=[f"{folder}: {text}" for text in part.limits])
 
 
 def _paper_section(folder: Path, failed: dict[tuple[str, str], dict[int, str]]) -> PageSection:

@@ -1,4 +1,4 @@
-"""The commands `diagnose`, how heterogeneous the data are, and `advise`, which methods to try on them."""
+"""The commands `diagnose`, which measures how heterogeneous the data are, and `advise`, which suggests methods."""
 
 from __future__ import annotations
 
@@ -13,8 +13,6 @@ from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fedloom.diagnosis.advice import Advice
     from fedloom.diagnosis.diagnosis import Diagnosis
     from fedloom.runs.storage.log import DriftRound
@@ -23,11 +21,11 @@ if TYPE_CHECKING:
 def diagnose(
     target: Annotated[Path, typer.Argument(help="A config, the name of a ready one, or the folder of a finished run.")],
     overrides: shared.Overrides = None,
-    out: Annotated[Path | None, typer.Option(help="Draw the map of clients to this .png, .svg or .pdf.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Draw the map of clients as .png, .svg or .pdf.")] = None,
     seed: shared.Seed = None,
     as_json: shared.AsJson = False,
 ) -> None:
-    """How heterogeneous the data are: labels, amounts, features, clients that are alike; and what a run's drift was."""
+    """Measure how heterogeneous the data are: labels, amounts, features, similar clients; of a run also its drift."""
     from fedloom.core.files import json_text, write_atomic
     from fedloom.diagnosis.diagnosis import diagnose_config
     from fedloom.diagnosis.section import FILE
@@ -39,9 +37,9 @@ def diagnose(
         check_picture(out)
     finished = target.is_dir() and is_run(target)
     if target.is_dir() and not finished:
-        raise ConfigError(f"{target}: a folder that is no run; name a config, or the folder of one finished run")
+        raise ConfigError(f"{target}: this folder is no run; name a config, or the folder of one finished run")
     if finished and (overrides or seed is not None):
-        raise ConfigError(f"{target}: a finished run has its own keys; leave out key=value and --seed")
+        raise ConfigError(f"{target}: the config of a finished run is fixed; leave out key=value and --seed")
     if finished:
         diagnosis, drift = _of_run(target)
     else:
@@ -57,21 +55,33 @@ def diagnose(
     if as_json:
         shared.print_json(facts | {"drift": _drift_facts(drift), "picture": None if out is None else str(out)})
         return
+    columns = ("measure", "value", "random dealing (95 %)", "data that the server needs")
+    _print_section(
+        f"{diagnosis.name}: heterogeneity", columns, diagnosis.rows(), diagnosis.sentences(), diagnosis.notes
+    )
+    if finished:
+        _print_drift(drift)
+    if out is not None:
+        shared.print_lines(f"  picture: {out}")
+
+
+def _print_section(
+    title: str,
+    columns: Sequence[str],
+    rows: Sequence[Sequence[str]],
+    sentences: Sequence[str],
+    notes: Sequence[str],
+) -> None:
     from fedloom.cli.terminal import print_grid
 
-    console = console_of(as_json)
-    console.print(f"{diagnosis.name}: how heterogeneous", style="italic", markup=False)
-    print_grid(console, ("measure", "value", "random dealing (95 %)", "data that the server needs"), diagnosis.rows())
-    shared.print_lines(console, *(f"  {sentence}" for sentence in diagnosis.sentences()))
-    shared.print_lines(console, *(f"  note: {note}" for note in diagnosis.notes))
-    if finished:
-        _print_drift(console, drift)
-    if out is not None:
-        shared.print_lines(console, f"  picture: {out}")
+    console = console_of(False)
+    console.print(title, style="italic", markup=False)
+    if rows:
+        print_grid(console, columns, rows)
+    shared.print_lines(*(f"  {sentence}" for sentence in sentences), *(f"  note: {note}" for note in notes))
 
 
 def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
-    """The drift of a run as JSON values; None where it was not measured."""
     from fedloom.results.report.drift import drift_notes, drift_rows, drift_sentences
 
     if not rounds:
@@ -79,18 +89,16 @@ def _drift_facts(rounds: Sequence[DriftRound]) -> dict[str, Any] | None:
     return {"rows": drift_rows(rounds), "sentences": drift_sentences(rounds), "notes": drift_notes(rounds)}
 
 
-def _print_drift(console: Console, rounds: Sequence[DriftRound]) -> None:
+def _print_drift(rounds: Sequence[DriftRound]) -> None:
     """Print the drift of a run, or how to measure it."""
-    from fedloom.cli.terminal import print_grid
     from fedloom.results.report.drift import NOT_MEASURED, drift_notes, drift_rows, drift_sentences
 
     if not rounds:
-        shared.print_lines(console, f"  {NOT_MEASURED}")
+        shared.print_lines(f"  {NOT_MEASURED}")
         return
-    console.print("\ndrift during training", style="italic", markup=False)
-    print_grid(console, ("figure", "first round", "last round", "mean"), drift_rows(rounds))
-    shared.print_lines(console, *(f"  {sentence}" for sentence in drift_sentences(rounds)))
-    shared.print_lines(console, *(f"  note: {note}" for note in drift_notes(rounds)))
+    columns = ("measure", "first round", "last round", "mean")
+    title, sentences = "\ndrift during training", drift_sentences(rounds)
+    _print_section(title, columns, drift_rows(rounds), sentences, drift_notes(rounds))
 
 
 def _of_run(folder: Path) -> tuple[Diagnosis, Sequence[DriftRound]]:
@@ -124,16 +132,17 @@ def advise(
     ] = False,
     dp: Annotated[bool, typer.Option("--dp", help="Uploads are made differentially private (the wrapper dp).")] = False,
     trial: Annotated[
-        bool, typer.Option("--trial", help="Train the short list and the reference, and recommend by validation data.")
+        bool,
+        typer.Option("--trial", help="Train the suggestions and the baseline, and compare validation scores."),
     ] = False,
-    out: Annotated[Path | None, typer.Option(help="Folder of the trial's runs; by default below runs/.")] = None,
+    out: Annotated[Path | None, typer.Option(help="Folder for the trial's runs; by default in runs/.")] = None,
     seed: shared.Seed = None,
     rounds: shared.Rounds = None,
     jobs: shared.Jobs = None,
     quiet: shared.Quiet = False,
     as_json: shared.AsJson = False,
 ) -> None:
-    """Which methods to try on these data: a short list with measured reasons, and if wanted a trial."""
+    """Suggest methods for these data: a short list with measured reasons, and a trial if you ask for it."""
     from functools import partial
 
     from fedloom.core.process_settings import reproducible_settings
@@ -154,19 +163,14 @@ def advise(
     if as_json:
         shared.print_json(advice.facts())
     else:
-        _print(console_of(as_json), advice)
+        _print_advice(advice)
 
 
-def _print(console: Console, advice: Advice) -> None:
-    from fedloom.cli.terminal import print_grid
+def _print_advice(advice: Advice) -> None:
     from fedloom.core.text import counted
 
-    console.print(f"{advice.diagnosis.name}: methods to try", style="italic", markup=False)
-    if advice.suggestions:
-        print_grid(console, ("method", "measured there", "against the baseline there", "costs"), advice.rows())
-    shared.print_lines(console, *(f"  {sentence}" for sentence in advice.sentences()))
-    shared.print_lines(console, *(f"  note: {note}" for note in advice.notes))
-    if advice.trial is not None:
-        for rung in advice.trial.rungs:
-            best = ", ".join(f"{arm.name} {score:.3f}" for arm, score in list(rung.scores.items())[:3])
-            shared.print_lines(console, f"  {counted(rung.rounds, 'round')}, best on validation data: {best}")
+    title, columns = f"{advice.diagnosis.name}: methods to try", ("method", "measured", "against the baseline", "costs")
+    _print_section(title, columns, advice.rows() if advice.suggestions else (), advice.sentences(), advice.notes)
+    for rung in () if advice.trial is None else advice.trial.rungs:
+        best = ", ".join(f"{arm.name} {score:.3f}" for arm, score in list(rung.scores.items())[:3])
+        shared.print_lines(f"  {counted(rung.rounds, 'round')}, best on validation data: {best}")

@@ -1,4 +1,4 @@
-"""Commands for the trained model of a run: `export` and `predict`."""
+"""Commands for the trained model of a run: `export`, `predict` and `evaluate`."""
 
 from __future__ import annotations
 
@@ -10,87 +10,66 @@ from typing import TYPE_CHECKING, Annotated, Any, cast
 import typer
 
 from fedloom.cli.shared import AsJson, echo, say
+from fedloom.core.errors import ConfigError
 from fedloom.core.text import number_text, value_text, with_unit
 
 if TYPE_CHECKING:
     from fedloom.runs.export.trained import Trained
     from fedloom.runs.storage.log import RoundSelection
 
-Run = Annotated[Path, typer.Argument(help="A run folder.")]
-Client = Annotated[int | None, typer.Option(help="This client's personal model; without it the server's.")]
+Run = Annotated[Path, typer.Argument(help="A run folder, or an exported .safetensors.")]
+Client = Annotated[int | None, typer.Option(help="Use this client's personal model; by default the server's.")]
 Round = Annotated[str, typer.Option("--at", help="last, or best_val: the best round on validation data.")]
 UserModel = Annotated[
     str | None,
-    typer.Option("--model", help="Your model, for a run that was given one in Python: FILE.py:NAME or MODULE:NAME."),
+    typer.Option("--model", help="Your model, if the run was given one in Python: FILE.py:NAME or MODULE:NAME."),
 ]
 
 
-def register(app: typer.Typer) -> None:
-    """Add these commands."""
-    app.command()(export)
-    app.command()(predict)
-    app.command()(evaluate)
-
-
 def export(
-    run: Run,
+    run: Annotated[Path, typer.Argument(help="A run folder.")],
     out: Annotated[
-        Path | None, typer.Option(help="The file; its metadata and card go beside it. Without it model.safetensors.")
+        Path | None, typer.Option(help="The file; metadata and card are written next to it. Default model.safetensors.")
     ] = None,
     file_format: Annotated[
-        str | None, typer.Option("--format", help="safetensors, onnx or torch-export; without it the suffix of --out.")
+        str | None, typer.Option("--format", help="safetensors, onnx or torch-export; by default the suffix of --out.")
     ] = None,
     client: Client = None,
     selection: Round = "last",
     model: UserModel = None,
     as_json: AsJson = False,
 ) -> None:
-    """Write a run's trained model as weights or as a graph, with its metadata and a model card."""
+    """Export a run's trained model as weights or as a graph, with its metadata and a model card."""
     from fedloom.results.export_model import export_model
-    from fedloom.runs.export.modules import check_place
+    from fedloom.runs.export.modules import SUFFIXES, check_place, format_named
     from fedloom.runs.storage.run_data import RunData
 
-    path = _path_of(out, file_format)
+    suffix = SUFFIXES["safetensors" if file_format is None else format_named(file_format)]
+    path = out or Path(f"model{suffix}")
+    if file_format is not None and path.suffix != suffix:
+        raise ConfigError(f"{path}: --format {file_format} writes {suffix}; use a name such as {path.stem}{suffix}")
     check_place(path)
     trained = _trained(run, client, selection, model)
     exported = export_model(trained, path, RunData.read(run) if run.is_dir() else None)
     if as_json:
         graph = exported.described.graph
-        content = {
-            "weights": str(exported.model),
-            "metadata": str(exported.metadata),
-            "card": str(exported.card),
-            "format": exported.described.format,
-            **_about(trained),
-        }
+        files = {"weights": str(exported.model), "metadata": str(exported.metadata), "card": str(exported.card)}
+        content = {**files, "format": exported.described.format, **_about(trained)}
         typer.echo(json.dumps(content if graph is None else {**content, "difference": graph.difference}))
     else:
         echo(f"{exported.model}, {exported.metadata.name}, {exported.card.name}: {trained.title}")
 
 
-def _path_of(out: Path | None, format_name: str | None) -> Path:
-    """Return the file to write. Raises `ConfigError` for an unknown format, and for a suffix that is another's."""
-    from fedloom.core.errors import ConfigError
-    from fedloom.runs.export.modules import SUFFIXES, format_named
-
-    suffix = SUFFIXES[format_named(format_name)] if format_name is not None else None
-    if out is None:
-        return Path(f"model{suffix or SUFFIXES['safetensors']}")
-    if suffix is not None and out.suffix != suffix:
-        raise ConfigError(f"{out}: --format {format_name} writes {suffix}; take a name such as {out.stem}{suffix}")
-    return out
-
-
 def predict(
-    run: Annotated[Path, typer.Argument(help="A run folder, or an exported .safetensors.")],
-    files: Annotated[list[Path], typer.Argument(help="What the run learned from: pictures, texts, tables, .npz.")],
+    run: Run,
+    files: Annotated[list[Path], typer.Argument(help="Samples like those of the run: images, texts, tables, .npz.")],
     client: Client = None,
     selection: Round = "last",
     model: UserModel = None,
     top: Annotated[int, typer.Option(min=1, help="Classes to print for each sample.")] = 3,
     as_json: AsJson = False,
 ) -> None:
-    """Class names and probabilities for new samples."""
+    """Predict the classes of new samples, with probabilities."""
     from fedloom.runs.export.samples import SampleNote, read_samples
 
     trained = _trained(run, client, selection, model)
@@ -119,13 +98,13 @@ def predict(
 
 
 def evaluate(
-    run: Annotated[Path, typer.Argument(help="A run folder, or an exported .safetensors.")],
-    data: Annotated[Path, typer.Argument(help="A folder with a folder for each class, or .npz, .csv, .parquet.")],
+    run: Run,
+    data: Annotated[Path, typer.Argument(help="A folder with one folder per class, or .npz, .csv, .parquet.")],
     client: Client = None,
     selection: Round = "last",
     label: Annotated[str | None, typer.Option(help="The column with the labels, for a table.")] = None,
     model: UserModel = None,
-    metric: Annotated[list[str] | None, typer.Option(help="A metric; may be repeated. Without it all.")] = None,
+    metric: Annotated[list[str] | None, typer.Option(help="A metric; may be repeated. By default all.")] = None,
     as_json: AsJson = False,
 ) -> None:
     """Test a trained model on new labelled data, with all metrics."""

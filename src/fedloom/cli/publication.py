@@ -1,16 +1,15 @@
-"""Commands for a paper: `figure`, `table`."""
+"""The commands `figure` and `table`, which draw and print finished runs for a paper."""
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import typer
 from click.core import ParameterSource
 
-from fedloom.cli.comparisons import AllowMixed, say_left_out, say_limits
-from fedloom.cli.shared import AsJson, Runs, print_json, print_lines, say
-from fedloom.core.console import console_of
+from fedloom.cli.comparisons import say_left_out, say_limits
+from fedloom.cli.shared import AllowMixed, AsJson, Runs, print_json, print_lines, say
 from fedloom.core.errors import ConfigError, printable, short_repr
 from fedloom.results.plots.palette import COLUMN, PAGE, check_kind
 
@@ -22,28 +21,25 @@ def figure(
     runs: Runs,
     kind: Annotated[str, typer.Argument(help="curves, dots, bars or critical-difference.")],
     out: Annotated[
-        Path | None, typer.Option(help="A .pdf, .svg or .png; KIND.pdf in the first folder unless given.")
+        Path | None, typer.Option(help="A .pdf, .svg or .png; by default KIND.pdf in the first folder.")
     ] = None,
-    metric: Annotated[
-        str, typer.Option(help="A measure of the test data, e.g. auroc; of curves, loss too.")
-    ] = "accuracy",
+    metric: Annotated[str, typer.Option(help="A measure on test data, e.g. auroc; for curves also loss.")] = "accuracy",
     against: Annotated[str | None, typer.Option(help="For dots: differences from this method, seed by seed.")] = None,
     width: Annotated[
         str | None,
-        typer.Option(
-            help="column (3.3 inches), page (6.9 inches) or inches; column for one setting, page for several."
-        ),
+        typer.Option(help="column (3.3 inches), page (6.9 inches) or inches; by default what fits the settings."),
     ] = None,
     note: Annotated[
-        bool, typer.Option("--note/--no-note", help="The sentence below the panels that says what bands and lines are.")
+        bool, typer.Option("--note/--no-note", help="Explain bands and lines in a sentence below the panels.")
     ] = True,
     allow_mixed: AllowMixed = False,
     as_json: AsJson = False,
 ) -> None:
-    """A figure for a paper from finished runs: a panel for each setting, a colour for each method."""
+    """Draw a figure for a paper from finished runs: one panel per setting, one colour per method."""
     from dataclasses import replace
 
     from fedloom.results.plot_values import plot_values
+    from fedloom.results.plots.sheet import save_figure
     from fedloom.results.report import check_picture
     from fedloom.results.table import grouped, not_offered_notes
     from fedloom.results.table_notes import run_notes
@@ -55,11 +51,10 @@ def figure(
     check_picture(path)
     collected = collect(runs, allow_mixed)
     plot = plot_values(collected.results, kind, metric, against)
-    from fedloom.results.plots.sheet import save_figure
-
-    drawn = plot if note else replace(plot, note="")
     try:
-        save_figure(drawn, path, inches or (COLUMN if len(plot.panels) == 1 else PAGE))
+        save_figure(
+            plot if note else replace(plot, note=""), path, inches or (COLUMN if len(plot.panels) == 1 else PAGE)
+        )
     except OSError as error:
         raise ConfigError(f"{path}: the figure cannot be written there ({error.strerror})") from None
     if as_json:
@@ -71,9 +66,7 @@ def figure(
     say_limits(runs, collected.results, allow_mixed)
     for line in (*not_offered_notes(collected.results), *run_notes(grouped(collected.results))):
         say(line)
-    console = console_of(as_json)
-    print_lines(console, f"figure: {path}")
-    print_lines(console, plot.note)
+    print_lines(f"figure: {path}", plot.note)
 
 
 def table(
@@ -83,52 +76,48 @@ def table(
     rows: Annotated[
         str | None, typer.Option(help="Keys that name the rows: method, setting, protocol or any config key.")
     ] = None,
-    columns: Annotated[str | None, typer.Option(help="Keys whose values stand above the columns, e.g. alpha.")] = None,
+    columns: Annotated[str | None, typer.Option(help="Keys whose values head the columns, e.g. alpha.")] = None,
     cells: Annotated[
-        str | None, typer.Option(help="Measures, e.g. accuracy,auroc,worst10,up,down,time,n; accuracy unless given.")
+        str | None, typer.Option(help="Measures, e.g. accuracy,auroc,worst10,up,down,time,n; by default accuracy.")
     ] = None,
     units: Annotated[Literal["percent", "share"], typer.Option(help="The unit of shares.")] = "percent",
     interval: Annotated[
         bool, typer.Option("--interval", help="Add the difference from --against with its 95 % interval.")
     ] = False,
-    p_value: Annotated[
-        bool, typer.Option("--p-value", help="Add the p of that difference, after Holm's correction.")
-    ] = False,
-    against: Annotated[str, typer.Option(help="The method from which differences are taken.")] = "fedavg",
-    caption: Annotated[str, typer.Option(help="The caption in LaTeX; it names measures and keys unless given.")] = "",
-    label: Annotated[str, typer.Option(help="The label in LaTeX; that of the first folder unless given.")] = "",
+    p_value: Annotated[bool, typer.Option("--p-value", help="Add its p-value, after Holm's correction.")] = False,
+    against: Annotated[str, typer.Option(help="The method that others are compared with.")] = "fedavg",
+    caption: Annotated[str, typer.Option(help="The caption in LaTeX; by default it names measures and keys.")] = "",
+    label: Annotated[str, typer.Option(help="The label in LaTeX; by default the name of the first folder.")] = "",
     target: Annotated[
         list[float] | None,
-        typer.Option(help="What it took to reach this accuracy, from 0 to 1: rounds, bytes, FLOPs. May come often."),
+        typer.Option(help="Rounds, bytes and FLOPs to reach this accuracy, from 0 to 1; may be repeated."),
     ] = None,
     costs: Annotated[
-        bool, typer.Option("--costs", help="Time of a local epoch beside FedAvg's, FLOPs and bytes of a run.")
+        bool, typer.Option("--costs", help="Time of a local epoch relative to FedAvg's, FLOPs and bytes of a run.")
     ] = False,
     fairness: Annotated[
         bool, typer.Option("--fairness", help="Spread of accuracy over clients, and clients that are worse off.")
     ] = False,
-    domains: Annotated[
-        bool, typer.Option("--domains", help="Accuracy on each domain that runs left out, and the mean over domains.")
-    ] = False,
+    domains: Annotated[bool, typer.Option("--domains", help="Accuracy on each held-out domain, and its mean.")] = False,
     newcomers: Annotated[
         bool, typer.Option("--newcomers", help="Accuracy on clients that never trained, by how they were served.")
     ] = False,
     allow_mixed: AllowMixed = False,
 ) -> None:
-    """The table of finished runs as text for a paper or a program; with --rows, --columns or --cells a pivot."""
+    """Print the table of finished runs for a paper or a program; --rows, --columns and --cells make a pivot."""
     from fedloom.results.comparison import Comparison
     from fedloom.results.data_table import check_format
     from fedloom.runs.studies.outcome import collect
 
     pivots = any(option is not None for option in (rows, columns, cells)) or interval or p_value
-    own_tables = bool(target) + costs + fairness + domains + newcomers
+    special_tables = bool(target) + costs + fairness + domains + newcomers
     names = "--target, --costs, --fairness, --domains and --newcomers"
-    if own_tables > 1:
-        raise ConfigError(f"{names} are tables of their own: ask for one of them")
-    if pivots and own_tables:
+    if special_tables > 1:
+        raise ConfigError(f"{names} are separate tables: ask for one of them")
+    if pivots and special_tables:
         raise ConfigError(
-            f"{names} are tables of their own, without --rows, --columns, --cells, --interval and --p-value: leave out "
-            "these or those"
+            f"{names} are separate tables, and cannot be combined with --rows, --columns, --cells, --interval or "
+            "--p-value: leave out one kind"
         )
     _refuse_ignored(context, pivots, interval or p_value)
     check_format(format)
@@ -145,18 +134,9 @@ def table(
     elif newcomers:
         text = done.newcomer_table(format) or "no run held clients out"
     elif pivots:
-        text = done.pivot(
-            rows,
-            columns,
-            cells or "accuracy",
-            format,
-            units=units,
-            against=against,
-            interval=interval,
-            p_value=p_value,
-            caption=caption,
-            label=label or runs[0].resolve().name,
-        )
+        label, layout = label or runs[0].resolve().name, (rows, columns, cells or "accuracy", format)
+        differences: dict[str, Any] = {"against": against, "interval": interval, "p_value": p_value}
+        text = done.pivot(*layout, units=units, caption=caption, label=label, **differences)
     else:
         text = done.table(format)
     say_left_out(collected.left_out)
@@ -168,7 +148,7 @@ def table(
 
 
 def _refuse_ignored(context: typer.Context, pivots: bool, compares: bool) -> None:
-    """Raise `ConfigError` for an option that was typed and that this table would ignore."""
+    """Raise `ConfigError` for an option on the command line that this table would ignore."""
     from fedloom.core.text import listed
 
     by_name = {name: context.get_parameter_source(name) for name in context.params}
@@ -182,7 +162,7 @@ def _refuse_ignored(context: typer.Context, pivots: bool, compares: bool) -> Non
 
 
 def _inches(text: str) -> float:
-    """Read a width. Raises `ConfigError` for another word, and for a number that no page has."""
+    """Return a width in inches. Raises `ConfigError` for an unknown word, and for a width that fits no page."""
     try:
         inches = _WIDTHS.get(text) or float(text)
     except ValueError:

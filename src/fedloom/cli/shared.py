@@ -1,4 +1,4 @@
-"""Words and ways of printing that several commands share."""
+"""Options, ways of reading configs and ways of printing that several commands share."""
 
 from __future__ import annotations
 
@@ -15,50 +15,59 @@ from typing import TYPE_CHECKING, Annotated, Any
 import click
 import typer
 
+from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError, RunFolderError, printable
 from fedloom.core.files import expand_home, json_text
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from fedloom.runs.config.run_config import RunConfig
 
 Overrides = Annotated[list[str] | None, typer.Argument(help="key=value on top of the config, e.g. rounds=10.")]
-Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders with run folders somewhere below.")]
+Runs = Annotated[list[Path], typer.Argument(help="Run folders, or folders that contain run folders at any depth.")]
 Config = Annotated[Path, typer.Argument(help="A YAML config, or the name of a ready one (fedloom scenarios).")]
 AsJson = Annotated[bool, typer.Option("--json", help="Print one JSON object, and nothing else, on stdout.")]
-Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="No progress: the result alone.")]
-Seed = Annotated[int | None, typer.Option(min=0, help="The seed, as seed=... says it.")]
-Rounds = Annotated[int | None, typer.Option(min=1, help="The number of rounds, as rounds=... says it.")]
-Fresh = Annotated[bool, typer.Option("--fresh", help="Delete what the run folder holds and train again.")]
+Quiet = Annotated[bool, typer.Option("--quiet", "-q", help="Print the result without progress.")]
+Seed = Annotated[int | None, typer.Option(min=0, help="The seed; short for seed=...")]
+Rounds = Annotated[int | None, typer.Option(min=1, help="The number of rounds; short for rounds=...")]
+Fresh = Annotated[bool, typer.Option("--fresh", help="Delete the contents of the run folder and train again.")]
 FromRound = Annotated[
-    int | None,
-    typer.Option("--from-round", min=1, help="Delete what came after this round's checkpoint, and go on from there."),
+    int | None, typer.Option(min=1, help="Delete everything after this round's checkpoint, and continue from there.")
 ]
-Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core unless said otherwise.")]
+Jobs = Annotated[int | None, typer.Option(min=1, help="Runs at a time; one per core by default.")]
+Folder = Annotated[Path | None, typer.Option("--out", help="Folder for the runs and the report; by default in runs/.")]
+AllowMixed = Annotated[
+    bool,
+    typer.Option("--allow-mixed", help="Include runs of other fedloom versions, or of other configs than the study's."),
+]
 
 _HOME = re.compile(r"~[\w.-]*(/|$)")
 _ASCII = {"±": "+-", "…": "...", "·": ".", "░": ":", "▒": "+", "▓": "*", "█": "#", "×": "x"}
 
 
 def say(line: str) -> None:
-    """One line for a person, on stderr."""
+    """Print one line for a person, on stderr."""
     print(printable(line), file=sys.stderr)
 
 
 def echo(value: object) -> None:
-    """One line on stdout, such as the name of a file."""
+    """Print one line on stdout, such as the name of a file."""
     print(printable(str(value)))
 
 
 def print_json(value: Any) -> None:
-    """One JSON object on stdout; numbers that are not finite become null."""
+    """Print one JSON object on stdout; numbers that are not finite become null."""
     print(json_text(value, default=str))
 
 
+def print_lines(*lines: str) -> None:
+    """Print lines on stdout without markup, and without cutting or wrapping them."""
+    console = console_of(False)
+    for line in lines:
+        console.print(line, markup=False, soft_wrap=True)
+
+
 def make_printable(stream: Any) -> None:
-    """Let a stream that knows no Unicode print our signs in ASCII, and other people's as escapes; and any stream the
-    names of files that are no text."""
+    """Replace characters that a stream cannot encode: our signs by ASCII, all others by escapes."""
     if not isinstance(stream, io.TextIOWrapper):
         return
     if stream.errors == "strict" or not codecs.lookup(stream.encoding).name.startswith("utf"):
@@ -74,7 +83,7 @@ def _in_ascii(error: UnicodeError) -> tuple[str, int]:
 
 
 def rewind_run(run: Path, round_: int) -> str:
-    """Take a run back to the checkpoint of a round, and say what was deleted. Raises what `rewind` raises."""
+    """Take a run back to the checkpoint of a round, and return a sentence about the checkpoints that were deleted."""
     from fedloom.runs.storage.checkpoint import rewind
 
     deleted = rewind(run, round_)
@@ -83,23 +92,22 @@ def rewind_run(run: Path, round_: int) -> str:
 
 
 def overrides_with_options(overrides: Sequence[str] | None, **options: int | None) -> list[str]:
-    """The overrides with those options that are given. Raises `ConfigError` for a key that is given in both ways, and
-    for an option that is written as a key."""
+    """Return the overrides, and those `options` that are not None as further ones.
+
+    Raises `ConfigError` for a key that is set in both ways, and for an option of the command written as a key.
+    """
     all_overrides = list(overrides or ())
     refuse_options(all_overrides)
     for key, value in options.items():
-        if value is None:
-            continue
-        repeated = next((override for override in all_overrides if override.partition("=")[0] == key), None)
-        if repeated is not None:
-            raise ConfigError(f"--{key} {value} and {repeated}: give one of them")
-        all_overrides.append(f"{key}={value}")
+        if value is not None:
+            if repeated := [override for override in all_overrides if override.partition("=")[0] == key]:
+                raise ConfigError(f"--{key} {value} and {repeated[0]}: give one of them")
+            all_overrides.append(f"{key}={value}")
     return all_overrides
 
 
 def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ()) -> None:
-    """Raise `ConfigError` for an override whose key is an option of the present command, and neither a key of a config
-    nor one of `further_keys`."""
+    """Raise `ConfigError` for an override that is an option of the command, and no key of a config."""
     from fedloom.runs.config.run_config import RunConfig
 
     context = click.get_current_context(silent=True)
@@ -116,7 +124,7 @@ def refuse_options(overrides: Sequence[str], further_keys: Collection[str] = ())
 
 
 def note_unused_options(overrides: Sequence[str] | None, methods: Collection[str]) -> None:
-    """Say which overrides are options of methods that do not run."""
+    """Report overrides that set options of methods that do not run."""
     from fedloom.methods import METHODS
     from fedloom.runs.config.run_config import RunConfig
 
@@ -130,43 +138,31 @@ def note_unused_options(overrides: Sequence[str] | None, methods: Collection[str
 
 
 def expand_home_in(argument: str) -> str:
-    """A word of a command line with the home directory in the place of ~, also behind --option=, where shells leave it.
-
-    Raises `ConfigError` for a user without one.
-    """
+    """Expand ~ at the start of an argument, also after --option=, where shells leave it."""
     option, equals, value = argument.partition("=") if argument.startswith("--") else ("", "", argument)
     return option + equals + str(expand_home(value)) if _HOME.match(value) else argument
 
 
 def config_path(config: Path) -> Path:
-    """The config file that is meant; says so where it is the package's and not the one named."""
+    """Return the path of a config, which may be one of the package's."""
     from fedloom.runs.config.reference import find_config
 
     path = find_config(config)
-    if path != config and config.suffix:  # the user thought of a file
+    if path != config and config.suffix:  # the user meant a file, and should know that another one is read
         say(f"{config} is the ready config {path}")
     return path
 
 
 def parse_config(config: Path, overrides: Sequence[str] | None, **options: int | None) -> RunConfig:
-    """Read a config with overrides, and with those `options` that are given. Raises `ConfigError`."""
+    """Read a config with overrides, and with those `options` that are not None."""
     from fedloom.runs.config.run_config import load, parse
 
     return parse(load(config_path(config), overrides_with_options(overrides, **options)))
 
 
-def print_lines(console: Console, *lines: str) -> None:
-    """Print lines as they are: whole, and without markup."""
-    for line in lines:
-        console.print(line, markup=False, soft_wrap=True)
-
-
 @contextlib.contextmanager
 def output_folder(folder: Path) -> Iterator[None]:
-    """Make a folder for what comes; it goes again, with those above that were made for it, if nothing came into it.
-
-    Raises `RunFolderError` if it cannot be made.
-    """
+    """Create a folder within the block, and remove it again, with parents created for it, if it is still empty."""
     new = [path for path in (folder, *folder.parents) if not os.path.lexists(path)]
     try:
         try:
@@ -177,5 +173,5 @@ def output_folder(folder: Path) -> Iterator[None]:
         yield
     finally:
         for path in new:
-            with contextlib.suppress(OSError):  # not empty, or never made
+            with contextlib.suppress(OSError):  # not empty, or never created
                 path.rmdir()

@@ -1,7 +1,4 @@
-"""Tables of the command line.
-
-No cell is cut: a table that is wider than the terminal is printed as one line for each cell.
-"""
+"""Tables of the command line. No cell is cut: a table wider than the terminal becomes one line for each cell."""
 
 from __future__ import annotations
 
@@ -20,29 +17,13 @@ from fedloom.results.result_tables import ATTACK_NOTE, metric_text, result_colum
 from fedloom.runs.storage.log import curve, of_protocol
 from fedloom.runs.storage.run_data import SECONDS, RunData
 
-# Metrics of every run, printed below the table of a comparison, which a terminal would cut otherwise.
+# Metrics that every run has; they follow the table of a comparison, which would be too wide with them.
 _BELOW = ("balanced_accuracy", "macro_f1", "majority_global", "majority_own")
 _FIRST_FACT_COLUMNS = 30  # columns of the terminal for it
 
 
-def print_listing(console: Console, noun: str, items: Sequence[tuple[str, str]]) -> None:
-    """Print names with one line each.
-
-    noun: heading of the names. items: names and lines.
-    """
-    table = Table(box=SIMPLE_HEAD, header_style="bold")
-    table.add_column(noun, style="cyan", no_wrap=True)
-    table.add_column("what it is")
-    for name, line in items:
-        table.add_row(name, Text(line))
-    print_table(console, table, wraps=True)
-
-
 def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence[str]]) -> None:
-    """Print plain cells under headings; those of the last column wrap.
-
-    columns: the headings. rows: cells of each row, one for each heading.
-    """
+    """Print `rows` of plain text under the headings `columns`; all columns but the first wrap."""
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     for index, column in enumerate(columns):
         table.add_column(column, style="cyan" if not index else None, no_wrap=not index, overflow="fold")
@@ -52,10 +33,9 @@ def print_grid(console: Console, columns: Sequence[str], rows: Sequence[Sequence
 
 
 def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapping[str, str]]]) -> None:
-    """Print names with facts: a column for each where they fit side by side, else below one another.
+    """Print names with facts: one column per fact if they fit, otherwise one block of text per name.
 
-    noun: heading of the names. items: names, and facts by their heading. All have the same headings; the first fact may
-    take several lines.
+    noun: heading of the names. items: names, and facts by heading, equal for all; the first fact may wrap.
     """
     columns = [noun, *items[0][1]]
     wide = Table(box=SIMPLE_HEAD, header_style="bold")
@@ -72,14 +52,11 @@ def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapp
     for name, facts in items:
         first, *further = facts.items()
         narrow.append((name, "\n".join([first[1], "; ".join(f"{key}: {value}" for key, value in further if value)])))
-    print_listing(console, noun, narrow)
+    print_grid(console, (noun, "description"), narrow)
 
 
 def print_result(console: Console, result: RunData, brief: bool = False) -> None:
-    """Print one finished run: its accuracy, and what it cost and where the time went.
-
-    result: the run. brief: print the accuracy alone.
-    """
+    """Print a finished run: its accuracy and, unless `brief`, its costs, metrics and notes."""
     n = result.numbers
     console.print(
         f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
@@ -133,19 +110,19 @@ def print_result(console: Console, result: RunData, brief: bool = False) -> None
 
 
 def _protocol_text(result: RunData) -> str:
-    """The protocol of a run, and over how many clients its means are where some have no test."""
+    """Return the protocol of a run, and the number of tested clients if some have no test data."""
     protocol, clients = result.numbers["protocol"], result.numbers["clients"]
     tested = curve(of_protocol(result.rows, protocol), "clients", "test")[1]
     return f"{protocol} over {tested[-1]:.0f} of {clients} clients" if tested and tested[-1] < clients else protocol
 
 
 def _in_ascii(console: Console, text: str) -> str:
-    """With ± in ASCII where the terminal needs that: columns are measured afterwards."""
+    """Replace ± if the terminal knows ASCII only; it must happen before columns are measured."""
     return text.replace("±", "+-") if console.options.ascii_only else text
 
 
 def print_comparison(console: Console, rows: Sequence[ResultRow]) -> None:
-    """Methods side by side."""
+    """Print a table of methods, followed by its notes."""
     table = Table(box=SIMPLE_HEAD, header_style="bold")
     named = sorted({(row["protocol"], row["select"]) for row in rows})
     several = len({protocol for protocol, _ in named}) > 1

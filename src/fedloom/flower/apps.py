@@ -23,7 +23,6 @@ from fedloom.flower.server import serve
 from fedloom.flower.transport import GridTransport, from_content, require_flower, to_content
 from fedloom.flower.wire import ErrorReply, Message, MessageError, read
 from fedloom.results.report import write_report
-from fedloom.results.report.drift import drift_sections
 from fedloom.runs.config.run_config import RunConfig, load, parse
 
 FAILED = "flower-failed.json"
@@ -94,7 +93,7 @@ def server_app(config: Path) -> Any:
             transport, folder = GridTransport(grid, keys=keys != "none"), None if keys in ("", "none") else Path(keys)
             with private_umask():
                 result = serve(parse(load(config)), transport, tests=tests, out=out, keys=folder)
-                write_report([result], out / "report.html", parts=drift_sections([result]))
+                write_report([result], out / "report.html")
         except Exception as error:
             write_atomic(out / FAILED, json_text(_error_facts(error)), private=True)
             raise

@@ -1,29 +1,43 @@
-"""Certificates for the server and keys for the nodes of a small federation.
+"""Certificates and keys of a federation: creating them, and checking them with OpenSSL, which Flower also uses.
 
-ca.crt and ca.key sign; server.crt and server.key are the server's; node-000000, node-000000.pub are the first node's.
-A federation that has its own certificate authority needs only the nodes' keys.
+ca.crt and ca.key sign; server.crt and server.key are the server's; node-000000 and node-000000.pub are a node's.
+A federation that has its own certificate authority only needs the nodes' keys.
 """
 
 from __future__ import annotations
 
 import ipaddress
-from collections.abc import Callable
+import ssl
+from collections.abc import Callable, Iterator, Sequence
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
-from fedloom.core.files import private_folder, write_atomic
-from fedloom.flower.preflight.finding import refuse_errors
-from fedloom.flower.preflight.tls import LOOPBACK, date_findings, read_certificate, server_certificate_findings
+from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives import serialization as pem
+from cryptography.hazmat.primitives.asymmetric import ec
 
+from fedloom.core.errors import ConfigError
+from fedloom.core.files import private_folder, write_atomic
+from fedloom.flower.bindings import fingerprint_of
+from fedloom.flower.findings import Finding, mode_findings, read_or_explain, refuse_errors
+
+LOOPBACK = "127.0.0.1"  # where the SuperLink's own processes on the server connect to
 _DAYS = 365
+_WARNING_PERIOD = timedelta(days=30)
+_RENEWAL_ADVICE = "delete the folder's .crt files, and `fedloom flower keys` makes new ones"
+_GET_AUTHORITY = "get ca.crt from the server's administrator"
+_IGNORE_DATES = 0x200000  # X509_V_FLAG_NO_CHECK_TIME
+_WRONG_HOST = (62, 64)  # X509_V_ERR_HOSTNAME_MISMATCH, X509_V_ERR_IP_ADDRESS_MISMATCH
+_WRONG_AUTHORITY = (2, 7, 18, 19, 20, 21)  # no issuer, a wrong signature, self-signed
 
 
 def create(folder: Path, hosts: list[str], nodes: int) -> None:
-    """Write the missing files: an authority, a certificate for `hosts` (names or addresses), keys of `nodes` nodes.
+    """Write the files that are missing in a `folder`: an authority, a certificate for `hosts`, keys of `nodes` nodes.
 
-    The certificate is for 127.0.0.1 too, because the SuperLink's own processes connect there. Only their owner can read
-    private keys, including keys that were there before.
+    Only their owner can read private keys, including keys that were there before.
     """
     private_folder(folder)
     for key in (*folder.glob("*.key"), *(file.with_suffix("") for file in folder.glob("node-*.pub"))):
@@ -33,11 +47,11 @@ def create(folder: Path, hosts: list[str], nodes: int) -> None:
         _make_certificates(folder, list(dict.fromkeys([*hosts, LOOPBACK])))
     for node in range(nodes):
         if not (folder / f"node-{node:06d}").exists():
-            _make_node_key(folder / f"node-{node:06d}")
+            make_node_key(folder / f"node-{node:06d}")
 
 
 def check(folder: Path, host: str, note: Callable[[str], None], now: datetime | None = None) -> None:
-    """Check the certificates of a folder, and note those that expire soon.
+    """Check the certificates of a `folder`, and `note` those that expire soon.
 
     Raises `ConfigError` if one is missing, damaged, expired, or not for `host` and 127.0.0.1.
     """
@@ -45,25 +59,17 @@ def check(folder: Path, host: str, note: Callable[[str], None], now: datetime | 
 
 
 def expiring(folder: Path, now: datetime | None = None) -> list[str]:
-    """Return a sentence for each certificate that has expired, or expires within 30 days.
-
-    Raises `ConfigError` for a damaged certificate.
-    """
+    """Return a sentence for each certificate that has expired, or expires within 30 days."""
     files = [folder / name for name in ("ca.crt", "server.crt") if (folder / name).is_file()]
     now = now or datetime.now(UTC)
-    return [finding.text for file in files for finding in date_findings(str(file), read_certificate(file), now)]
+    return [finding.text for file in files for finding in date_findings(str(file), _read_certificate(file), now)]
 
 
 def _make_certificates(folder: Path, hosts: list[str]) -> None:
-    from cryptography import x509
-    from cryptography.hazmat.primitives import hashes
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.x509.oid import NameOID
-
     now, curve = datetime.now(UTC) - timedelta(minutes=5), ec.SECP384R1()
 
     def named(text: str) -> x509.Name:
-        return x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, text)])
+        return x509.Name([x509.NameAttribute(x509.oid.NameOID.COMMON_NAME, text)])
 
     def signed(name: str, key: Any, issuer: str, signing_key: Any, *extensions: tuple[Any, bool]) -> Any:
         builder = x509.CertificateBuilder().subject_name(named(name)).issuer_name(named(issuer))
@@ -91,35 +97,175 @@ def _make_certificates(folder: Path, hosts: list[str]) -> None:
         (x509.SubjectKeyIdentifier.from_public_key(server.public_key()), False),
     )  # fmt: skip
     for name, key in (("ca.key", authority), ("server.key", server)):
-        write_atomic(folder / name, _private_pem(key, "PKCS8"), private=True)
-    from cryptography.hazmat.primitives.serialization import Encoding
-
-    write_atomic(folder / "ca.crt", root.public_bytes(Encoding.PEM))
-    write_atomic(folder / "server.crt", leaf.public_bytes(Encoding.PEM))
+        write_atomic(folder / name, _private_bytes(key, pem.PrivateFormat.PKCS8), private=True)
+    for name, certificate in (("ca.crt", root), ("server.crt", leaf)):
+        write_atomic(folder / name, certificate.public_bytes(pem.Encoding.PEM))
 
 
-def _make_node_key(file: Path) -> None:
+def make_node_key(file: Path) -> None:
     """Write a key pair as `ssh-keygen -t ecdsa -b 384` would."""
-    from cryptography.hazmat.primitives.asymmetric import ec
-    from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
-
     key = ec.generate_private_key(ec.SECP384R1())
-    public = key.public_key().public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
-    write_atomic(file.with_name(file.name + ".pub"), public + b"\n")
-    write_atomic(file, _private_pem(key, "OpenSSH"), private=True)
+    write_atomic(file.with_name(file.name + ".pub"), _ssh_public_key(key) + b"\n")
+    write_atomic(file, _private_bytes(key, pem.PrivateFormat.OpenSSH), private=True)
 
 
-def _private_pem(key: Any, format_name: str) -> bytes:
-    from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
-
-    pem: bytes = key.private_bytes(Encoding.PEM, getattr(PrivateFormat, format_name), NoEncryption())
-    return pem
+def _ssh_public_key(private_key: Any) -> bytes:
+    encoded: bytes = private_key.public_key().public_bytes(pem.Encoding.OpenSSH, pem.PublicFormat.OpenSSH)
+    return encoded
 
 
-def _general_name(host: str) -> Any:
-    from cryptography import x509
+def _private_bytes(key: Any, format_: pem.PrivateFormat) -> bytes:
+    encoded: bytes = key.private_bytes(pem.Encoding.PEM, format_, pem.NoEncryption())
+    return encoded
 
+
+def _general_name(host: str) -> x509.GeneralName:
     try:
         return x509.IPAddress(ipaddress.ip_address(host))
     except ValueError:
         return x509.DNSName(host)
+
+
+def _read_certificate(file: Path) -> x509.Certificate:
+    """Read the first certificate of a file. Raises `ConfigError` for anything else."""
+    content = read_or_explain(file, "a certificate in PEM", _RENEWAL_ADVICE)
+    try:
+        return x509.load_pem_x509_certificate(content)
+    except ValueError:
+        raise ConfigError(f"{file}: no certificate in PEM; {_RENEWAL_ADVICE}") from None
+
+
+def hosts_of(certificate: x509.Certificate) -> list[str]:
+    """Return the names and addresses for which a certificate is valid."""
+    try:
+        names = certificate.extensions.get_extension_for_class(x509.SubjectAlternativeName).value
+    except x509.ExtensionNotFound:
+        return []
+    return [str(name.value) for name in names]
+
+
+def date_findings(
+    name: str, certificate: x509.Certificate, now: datetime, advice: str = _RENEWAL_ADVICE
+) -> Iterator[Finding]:
+    """Find whether a certificate is not valid yet, has expired, or expires soon; `advice` says how to replace it."""
+    start, end = certificate.not_valid_before_utc, certificate.not_valid_after_utc
+    if now < start:
+        text = f"{name} is valid from {start:%Y-%m-%d %H:%M} UTC, and this machine's clock says {now:%Y-%m-%d %H:%M}"
+        yield Finding("certificate", "error", f"{text} UTC; set the clock, or {advice}")
+    elif end <= now:
+        yield Finding("certificate", "error", f"{name} ended on {end:%Y-%m-%d}; {advice}")
+    elif end - now < _WARNING_PERIOD:
+        days = (end - now).days
+        when = "in less than a day" if days < 1 else "in 1 day" if days == 1 else f"in {days} days"
+        yield Finding("certificate", "warning", f"{name} ends on {end:%Y-%m-%d}, {when}")
+
+
+def server_certificate_findings(folder: Path, hosts: Sequence[str], now: datetime) -> list[Finding]:
+    """Check the server's certificate and key in a `folder`, for the `hosts` at which nodes reach it and 127.0.0.1."""
+    authority, certificate, key = (folder / name for name in ("ca.crt", "server.crt", "server.key"))
+    try:
+        for file in (authority, certificate, key):
+            read_or_explain(file, "a file in PEM", _RENEWAL_ADVICE)
+        parsed = {file: _read_certificate(file) for file in (authority, certificate)}
+        public_key = _read_private_key(key).public_key()
+    except ConfigError as problem:
+        return [Finding("certificate", "error", str(problem))]
+    findings = [finding for file, content in parsed.items() for finding in date_findings(str(file), content, now)]
+    findings += mode_findings(key)
+    if public_key != parsed[certificate].public_key():
+        text = f"{key} is no key of {certificate}; put its own key there, or {_RENEWAL_ADVICE}"
+        return [*findings, Finding("key", "error", text)]
+    server, client = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER), client_context(authority)
+    try:
+        server.load_cert_chain(certificate, key)
+    except ssl.SSLError as problem:  # e.g. a key that is too short
+        text = f"{certificate} cannot be used ({problem.reason}); {_RENEWAL_ADVICE}"
+        return [*findings, Finding("certificate", "error", text)]
+    names = hosts_of(parsed[certificate])
+    for host in dict.fromkeys([*hosts, LOOPBACK]):
+        try:
+            _handshake(server, client, host)
+        except ssl.SSLError as problem:
+            text = _explain(problem, str(certificate), host, names, authority)
+            findings.append(Finding("certificate", "error", text))
+            if getattr(problem, "verify_code", 0) not in _WRONG_HOST:
+                break
+    if not any(finding.level == "error" for finding in findings):
+        end = min(content.not_valid_after_utc for content in parsed.values())
+        findings.append(Finding("certificate", "ok", f"{certificate} is for {', '.join(names)}, until {end:%Y-%m-%d}"))
+    return findings
+
+
+def client_context(authority: Path) -> ssl.SSLContext:
+    """Return the TLS settings of a node, except that dates are not checked: `date_findings` does it more clearly."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.verify_flags |= _IGNORE_DATES
+    content = read_or_explain(authority, "a certificate in PEM", _GET_AUTHORITY)
+    try:
+        context.load_verify_locations(cadata=content.decode())
+    except (ssl.SSLError, ValueError):
+        raise ConfigError(f"{authority}: no certificate in PEM; {_GET_AUTHORITY}") from None
+    return context
+
+
+def explain_refusal(problem: ssl.SSLError, address: str, authority: Path, names: Sequence[str]) -> str:
+    """Explain why a node cannot trust the server at an `address`, whose certificate is for `names`."""
+    host = address.rpartition(":")[0].strip("[]")
+    if isinstance(problem, ssl.SSLCertVerificationError):
+        advice = "call the server as its certificate does, or ask its administrator for a certificate for this name"
+        return _explain(problem, f"the certificate of {address}", host, names, authority, advice)
+    return f"{address} speaks no TLS ({problem.reason}); is the SuperLink started with its certificate?"
+
+
+def key_findings(key: Path) -> list[Finding]:
+    """Check a node's private key, and its public key in the same folder."""
+    try:
+        private_key = _read_private_key(key)
+    except ConfigError as problem:
+        return [Finding("key", "error", str(problem))]
+    findings = [*mode_findings(key)]
+    file, name = key.with_name(key.name + ".pub"), fingerprint_of(_ssh_public_key(private_key))
+    if file.is_file() and fingerprint_of(read_or_explain(file, "a public key", "make it readable")) != name:
+        text = f"{file} is no public key of {key}; `ssh-keygen -yf {key}` prints the right one"
+        return [*findings, Finding("key", "error", text)]
+    return [*findings, Finding("key", "ok", f"{key} is {name}; the server must have registered it")]
+
+
+def _explain(
+    problem: ssl.SSLError,
+    certificate: str,
+    host: str,
+    names: Sequence[str],
+    authority: Path,
+    wrong_host_advice: str = _RENEWAL_ADVICE,
+) -> str:
+    code, text = getattr(problem, "verify_code", 0), getattr(problem, "verify_message", None) or str(problem.reason)
+    if code in _WRONG_HOST:
+        return f"{certificate} is for {', '.join(names) or 'no host'}, not for {host}; {wrong_host_advice}"
+    if code in _WRONG_AUTHORITY:
+        advice = "take the ca.crt of the folder that the server's certificate is from"
+        return f"{certificate} is not signed by {authority} ({text}); {advice}"
+    return f"{certificate} cannot be used ({text}); {_RENEWAL_ADVICE}"
+
+
+def _handshake(server: ssl.SSLContext, client: ssl.SSLContext, host: str) -> None:
+    """Shake hands in memory. Raises `ssl.SSLError` if the client does not believe that the server is `host`."""
+    to_client, to_server = ssl.MemoryBIO(), ssl.MemoryBIO()
+    client_side = client.wrap_bio(to_client, to_server, server_hostname=host)
+    sides = [client_side, server.wrap_bio(to_server, to_client, server_side=True)]
+    while sides:  # each side waits in turn for bytes of the other
+        side = sides.pop(0)
+        try:
+            side.do_handshake()
+        except ssl.SSLWantReadError:
+            sides.append(side)
+
+
+def _read_private_key(file: Path) -> Any:
+    """Read a private key, PEM or OpenSSH. Raises `ConfigError` for anything else, and for one with a password."""
+    content = read_or_explain(file, "a private key", "name the file that `fedloom flower keys` wrote")
+    load = pem.load_ssh_private_key if b"OPENSSH" in content[:40] else pem.load_pem_private_key
+    try:
+        return load(content, None)
+    except (ValueError, TypeError, UnsupportedAlgorithm):
+        raise ConfigError(f"{file}: no private key without a password; `fedloom flower keys` makes one") from None

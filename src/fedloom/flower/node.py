@@ -25,9 +25,9 @@ from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, Job, NewcomerJob, NewcomerResult
+from fedloom.flower.findings import require_disk, stored_bytes
 from fedloom.flower.logs import log
 from fedloom.flower.node_data import Scale, count_nodes, moments_of, node_scenario, node_source, nodes_of_scenario
-from fedloom.flower.preflight.machine import require_disk, stored_bytes
 from fedloom.flower.wire import (
     ErrorReply,
     JoinReply,

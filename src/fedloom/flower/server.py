@@ -18,6 +18,7 @@ from fedloom.flower.absences import client_list
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.bounds import FEWEST
 from fedloom.flower.checks import shares_too_large
+from fedloom.flower.findings import require_disk, stored_bytes
 from fedloom.flower.logs import LogCallback
 from fedloom.flower.node_data import (
     Scale,
@@ -30,7 +31,6 @@ from fedloom.flower.node_data import (
     write_scale,
 )
 from fedloom.flower.node_registry import NodeRegistry, RunIdentity
-from fedloom.flower.preflight.machine import require_disk, stored_bytes
 from fedloom.flower.remote import RemoteEngine
 from fedloom.flower.replies import facts_limit
 from fedloom.flower.status import StatusWriter

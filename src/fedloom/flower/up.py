@@ -15,12 +15,11 @@ from typing import Any
 
 from fedloom.core.errors import printable
 from fedloom.core.files import parse_json, read_file, restrict_to_owner, write_atomic
-from fedloom.flower import certificates
 from fedloom.flower.apps import FAILED, export
+from fedloom.flower.findings import refuse_errors
 from fedloom.flower.node_data import count_nodes, node_file, server_file
 from fedloom.flower.node_registry import FederationError
-from fedloom.flower.preflight.finding import refuse_errors
-from fedloom.flower.preflight.sides import check_server
+from fedloom.flower.preflight import check_server
 from fedloom.flower.processes import ChildProcesses, executable, free_ports, require_free
 from fedloom.flower.replies import RemoteError
 from fedloom.flower.transport import require_flower
@@ -67,6 +66,8 @@ class LocalFederation:
         if insecure:
             address += "insecure = true\n"
         else:
+            from fedloom.flower import certificates
+
             certificates.create(self._keys, [HOST, "localhost"], self.clients)
             address += f'root-certificates = "{self._keys / "ca.crt"}"\n'
         keys = None if insecure else self._keys
@@ -186,6 +187,15 @@ def up(
 def folder_of(out: Path) -> Path:
     """Return the folder of a federation's keys, logs and states, next to the run's folder `out`."""
     return out.with_name(out.name + ".flower")
+
+
+def expiring_certificates(keys: Path) -> list[str]:
+    """Return a sentence for each certificate in a folder that has expired, or expires soon."""
+    if not any(keys.glob("*.crt")):
+        return []
+    from fedloom.flower.certificates import expiring
+
+    return expiring(keys)
 
 
 def collect_result(out: Path, processes: ChildProcesses) -> RunData:

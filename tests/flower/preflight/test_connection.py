@@ -16,7 +16,7 @@ pytest.importorskip("cryptography", reason="needs the extra flower")
 
 from fedloom.core.errors import ConfigError
 from fedloom.flower import certificates
-from fedloom.flower.preflight.machine import connection_findings, parse_address
+from fedloom.flower.preflight import connection_findings, parse_address
 from fedloom.flower.processes import free_ports
 
 
@@ -126,7 +126,7 @@ def test_a_server_without_a_date_is_a_warning():
     with serving(handler=Undated) as address:
         (_, clock) = connection_findings(address, None)
     assert (clock.level, clock.subject) == ("warning", "clock")
-    assert "compare the clocks by hand" in clock.text
+    assert "compare the clocks manually" in clock.text
 
 
 def test_a_certificate_that_ends_tomorrow_is_a_warning(tmp_path, monkeypatch):

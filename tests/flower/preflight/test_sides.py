@@ -13,10 +13,17 @@ import pytest
 from fedloom.core.errors import ConfigError
 from fedloom.flower import transport
 from fedloom.flower.apps import export
+from fedloom.flower.findings import disk_finding, kept_checkpoints
 from fedloom.flower.in_process import run_in_process
-from fedloom.flower.preflight.app import read_app, sizes_of, version_findings
-from fedloom.flower.preflight.machine import disk_findings, kept_checkpoints
-from fedloom.flower.preflight.sides import NodeFiles, check_node, check_server, requirements
+from fedloom.flower.preflight import (
+    NodeFiles,
+    check_node,
+    check_server,
+    read_app,
+    requirements,
+    sizes_of,
+    version_findings,
+)
 from fedloom.runs.storage.checkpoint import is_kept_for_rewind
 from flower_world import config_of
 
@@ -92,7 +99,7 @@ def test_the_foreseen_space_holds_what_a_run_leaves(method, tmp_path):
 
 def test_a_folder_that_is_a_file_or_closed_is_an_error(tmp_path):
     (tmp_path / "file").write_text("")
-    (finding,) = disk_findings(tmp_path / "file" / "run", 1, "checkpoints")
+    finding = disk_finding(tmp_path / "file" / "run", 1, "checkpoints")
     assert (finding.level, finding.text) == (
         "error", f"{tmp_path / 'file' / 'run'}: {tmp_path / 'file'} is a file, need a folder; name another one",
     )  # fmt: skip
@@ -113,7 +120,7 @@ def test_another_version_of_fedloom_is_an_error_and_of_torch_a_warning():
     assert [finding.level for finding in same] == ["ok"]
     other = version_findings({**here, "fedloom": "0.0.1", "torch": "1.0", "python": "3.9.1"})
     assert [finding.level for finding in other] == ["error", "warning", "warning", "ok"]
-    assert other[0].text.endswith("install the same one everywhere: pip install 'fedloom==0.0.1'")
+    assert other[0].text.endswith("install the same version everywhere: pip install 'fedloom==0.0.1'")
     python = here["python"].rpartition(".")[0] + ".99"
     assert [finding.level for finding in version_findings({**here, "python": python})] == ["ok"]
 
@@ -138,7 +145,7 @@ def test_what_the_server_requires_is_compared(tmp_path):
 def test_what_is_no_report_of_a_server_is_named(content, tmp_path):
     (tmp_path / "server.json").write_text(content)
     found = errors(check_node("127.0.0.1:1", NodeFiles(server_report=tmp_path / "server.json")))
-    assert found["versions"] == (f"{tmp_path / 'server.json'}: need what `fedloom flower check server --json` printed")
+    assert found["versions"] == (f"{tmp_path / 'server.json'}: need the output of `fedloom flower check server --json`")
 
 
 @pytest.mark.parametrize(
@@ -198,7 +205,7 @@ def test_keys_of_too_few_clients_are_an_error(tmp_path):
     for client in (2, 3):
         shutil.copy(tmp_path / "keys" / "node-000000.pub", tmp_path / "keys" / f"node-{client:06d}.pub")
     found = errors(server(config_of(), tmp_path, keys=tmp_path / "keys", hosts=["server.example.org"]))
-    assert found == {"key": f"{tmp_path / 'keys'} has one public key for two clients; each needs its own"}
+    assert found == {"key": f"{tmp_path / 'keys'} has one public key for two clients; each needs a different one"}
 
 
 def test_an_exported_app_is_read_as_its_config(tmp_path):

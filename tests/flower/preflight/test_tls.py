@@ -11,8 +11,7 @@ import pytest
 pytest.importorskip("cryptography", reason="needs the extra flower")
 
 from fedloom.flower import certificates
-from fedloom.flower.preflight.finding import has_error
-from fedloom.flower.preflight.tls import key_findings, server_certificate_findings
+from fedloom.flower.certificates import key_findings, server_certificate_findings
 
 HOST = "server.example.org"
 
@@ -25,6 +24,10 @@ def keys(tmp_path):
 
 def findings_of(keys, hosts=(HOST,), now=None):
     return server_certificate_findings(keys, hosts, now or datetime.now(UTC))
+
+
+def has_error(findings):
+    return any(finding.level == "error" for finding in findings)
 
 
 def error_of(findings):
@@ -68,6 +71,7 @@ def test_one_without_the_loopback_is_an_error(tmp_path, monkeypatch):
     """Flower's SuperExec connects to 127.0.0.1, and `flwr run --stream` would hang."""
     monkeypatch.setattr(certificates, "LOOPBACK", HOST)
     certificates.create(tmp_path, [HOST], 0)
+    monkeypatch.undo()
     assert "not for 127.0.0.1; delete" in error_of(findings_of(tmp_path))
 
 

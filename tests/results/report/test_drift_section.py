@@ -2,12 +2,10 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Sequence
 from dataclasses import replace
 
 import pytest
-from rich.console import Console
 
 from fedloom.cli.diagnose import _drift_facts, _print_drift
 from fedloom.results.page_sections import PageSection, SectionPicture
@@ -109,8 +107,7 @@ def test_of_many_runs_the_first_have_sections(make_result: MakeResult) -> None:
 
 
 @pytest.mark.parametrize(("rounds", "words"), [([], "run again with drift=true"), (ROUNDS, "note: no head (in 1 of 3")])
-def test_the_command_prints_drift_or_how_to_measure_it(rounds: list[DriftRound], words: str) -> None:
-    out = io.StringIO()
-    _print_drift(Console(file=out, width=200), rounds)
-    assert words in out.getvalue()
+def test_the_command_prints_drift_or_how_to_measure_it(capsys, rounds: list[DriftRound], words: str) -> None:
+    _print_drift(rounds)
+    assert words in capsys.readouterr().out
     assert (_drift_facts(rounds) is None) == (not rounds)

@@ -70,7 +70,7 @@ def write_report(
         results: finished runs.
         path: the page, which ends in .html.
         title: the title; None names the methods and the data.
-        parts: further sections, such as the progress of a study.
+        parts: further sections, such as the progress of a study; those of measured drift follow them.
 
     Raises `ConfigError` if there are no results, and for a path that does not end in .html or holds something else;
     `OSError` if it cannot be written.
@@ -79,8 +79,10 @@ def write_report(
         raise ConfigError("a report needs at least one finished run, got none")
     path = expand_home(path)
     check_place(path)
+    from fedloom.results.report.drift import drift_sections
     from fedloom.results.report.page import page  # brings matplotlib
 
+    parts = [*parts, *drift_sections(results)]
     # Names of classes and machines are on the page, and they may hold control characters.
     write_atomic(path, printable(page(results, title, parts), keep_lines=True))
     return path

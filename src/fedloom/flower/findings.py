@@ -1,0 +1,109 @@
+"""Findings of the checks before a server or a node starts, and the checks of files, ports and disks."""
+
+from __future__ import annotations
+
+import shutil
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from fedloom.core.errors import ConfigError, printable
+from fedloom.core.files import read_file, refuse_unwritable
+from fedloom.core.records import Record, wire_size
+from fedloom.core.text import bytes_text
+from fedloom.flower.processes import require_free
+from fedloom.runs.config.run_config import RunConfig
+
+_KEPT = 3  # newest checkpoints and states that a federation keeps at least
+_OPEN_TO_OTHERS = 0o077
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """The result of one check, on one line with advice. An error is something that would fail."""
+
+    subject: str
+    level: Literal["ok", "warning", "error"]
+    text: str
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "text", printable(self.text))
+
+
+def refuse_errors(findings: Sequence[Finding], note: Callable[[str], None]) -> None:
+    """Raise `ConfigError` with the first error and the number of the others; without errors, `note` the warnings."""
+    errors = [finding for finding in findings if finding.level == "error"]
+    if errors:
+        others = f" (and {len(errors) - 1} more: fedloom flower check)" if len(errors) > 1 else ""
+        raise ConfigError(errors[0].text + others)
+    for finding in findings:
+        if finding.level == "warning":
+            note(finding.text)
+
+
+def read_or_explain(file: Path, needed: str, advice: str) -> bytes:
+    """Read a regular `file`. Raises `ConfigError` that says what kind of file is `needed`, and gives the `advice`."""
+    try:
+        return read_file(file)
+    except FileNotFoundError:
+        raise ConfigError(f"{file} is missing; {advice}") from None
+    except IsADirectoryError:
+        raise ConfigError(f"{file} is a folder, need {needed}; {advice}") from None
+    except OSError as problem:
+        raise ConfigError(f"{file} cannot be read ({problem.strerror}), need {needed}; {advice}") from None
+
+
+def mode_findings(file: Path) -> Iterator[Finding]:
+    """Find a private key that other users of this machine can read."""
+    mode = file.stat().st_mode & 0o777
+    if mode & _OPEN_TO_OTHERS:
+        text = f"{file} has the mode {mode:04o}, so others can read it; run `chmod 600 {file}`"
+        yield Finding("key", "warning", text)
+
+
+def port_finding(host: str, port: int) -> Finding:
+    """Check that a port is free."""
+    try:
+        require_free(port, host)
+    except ConfigError as problem:
+        return Finding("port", "error", str(problem))
+    return Finding("port", "ok", f"{port} is free")
+
+
+def disk_finding(folder: Path, needed: int, purpose: str) -> Finding:
+    """Check that `needed` bytes for a `purpose` can be written to a `folder`, which may not exist yet."""
+    try:
+        refuse_unwritable(folder / "file")
+    except NotADirectoryError as problem:
+        text = f"{folder}: {problem.filename} is a file, need a folder; name another one"
+        return Finding("disk", "error", text)
+    except OSError as problem:
+        text = f"{folder} cannot be written ({problem.strerror}); name a folder of this user"
+        return Finding("disk", "error", text)
+    existing = next(path for path in (folder, *folder.absolute().parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    text = f"{folder} has {bytes_text(free)} free, and {purpose} need about {bytes_text(needed)}"
+    if free >= needed:
+        return Finding("disk", "ok", text)
+    return Finding("disk", "error", f"{text}; free space, or name a folder on another disk")
+
+
+def require_disk(folder: Path, needed: int, purpose: str) -> None:
+    """Raise `ConfigError` if `needed` bytes for a `purpose` cannot be written to a `folder`."""
+    refuse_errors([disk_finding(folder, needed, purpose)], note=lambda text: None)
+
+
+def kept_checkpoints(rounds: int, keep: int) -> int:
+    """Return how many checkpoints, or private states, of a run are on the disk at most; the newest `keep` are kept.
+
+    >>> kept_checkpoints(2, 3), kept_checkpoints(1000, 3)
+    (3, 13)
+    """
+    # About log2(rounds) older ones are kept for `rewind`, and one is being written.
+    return min(rounds, keep + rounds.bit_length() - 1) + 1
+
+
+def stored_bytes(config: RunConfig, record: Record) -> int:
+    """Return the bytes that a state takes on the disk, together with the states of earlier rounds that are kept."""
+    return kept_checkpoints(config.rounds, max(_KEPT, config.checkpoint.keep)) * wire_size(record) if record else 0

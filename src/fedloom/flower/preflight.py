@@ -1,0 +1,370 @@
+"""All checks of a server, and all checks of a node, before they start.
+
+The server's time is in the `Date` of its answer to any HTTP request, so comparing clocks needs no separate service.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import platform
+import socket
+import ssl
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+from urllib.request import getproxies, proxy_bypass
+
+import torch
+
+from fedloom._version import __version__
+from fedloom.core.errors import ConfigError, FedloomError, short_repr
+from fedloom.core.files import parse_json
+from fedloom.flower.absences import AHEAD_SECONDS, BEHIND_SECONDS, clock_advice
+from fedloom.flower.apps import CONFIG
+from fedloom.flower.bindings import public_keys
+from fedloom.flower.findings import Finding, disk_finding, port_finding, read_or_explain, stored_bytes
+from fedloom.flower.node import Node
+from fedloom.flower.node_data import count_nodes, node_source
+from fedloom.flower.transport import require_flower
+from fedloom.methods.contract.contexts import ClientContext, ServerContext
+from fedloom.runs.config.run_config import RunConfig, load, parse
+from fedloom.runs.setup import Setup
+
+_SERVER_REPORT = "the output of `fedloom flower check server --json`"
+_TIMEOUT = 10.0  # seconds
+_DATE_RESOLUTION = 1.0  # seconds
+_MAX_HEADER = 1 << 16
+
+
+@dataclass(frozen=True, slots=True)
+class NodeFiles:
+    """The files with which a node starts; None for one that is not checked.
+
+    authority: the server's ca.crt; None for a SuperLink without TLS. key: the private key. app: an exported app, or a
+    config file. client, data: as in `--node-config`. state: the folder of private states. server_report: the file of
+    the server's findings as JSON.
+    """
+
+    authority: Path | None = None
+    key: Path | None = None
+    app: Path | None = None
+    client: int = 0
+    data: Path | None = None
+    state: Path | None = None
+    server_report: Path | None = None
+
+
+def check_server(
+    config: RunConfig | None,
+    *,
+    keys: Path | None,
+    hosts: Sequence[str],
+    port: int | None,
+    listen: str = "0.0.0.0",
+    out: Path,
+) -> list[Finding]:
+    """Check a server before its SuperLink starts.
+
+    config: None checks neither disk nor number of keys. keys: folder with the certificates and the nodes' public keys;
+    None for a SuperLink without TLS. hosts: names and addresses at which nodes reach it. port: the SuperLink's, which
+    must be free at the address `listen`; None skips this check. out: the run's folder.
+    """
+    findings = version_findings()
+    if keys is not None:
+        from fedloom.flower.certificates import server_certificate_findings
+
+        findings += server_certificate_findings(keys, hosts, datetime.now(UTC))
+        findings += _public_key_findings(keys, 0 if config is None else count_nodes(config))
+    if port is not None:
+        findings.append(port_finding(listen, port))
+    return findings if config is None else [*findings, _state_finding(config, out, "checkpoints")]
+
+
+def check_node(address: str, files: NodeFiles, *, port: int | None = None) -> list[Finding]:
+    """Check a node before its SuperNode, which listens on `port`, connects to the SuperLink at `address`."""
+    required, findings = dict[str, str](), list[Finding]()
+    if files.server_report is not None:
+        try:
+            required = _read_report(files.server_report)
+        except ConfigError as problem:
+            findings.append(Finding("versions", "error", str(problem)))
+    findings += version_findings(required)
+    if files.key is not None:
+        from fedloom.flower.certificates import key_findings
+
+        findings += key_findings(files.key)
+    if port is not None:
+        findings.append(port_finding("127.0.0.1", port))
+    if files.app is not None:
+        findings += _app_findings(files.app, files, required.get("fingerprint"))
+    return [*findings, *connection_findings(address, files.authority)]
+
+
+# -- versions and config -----------------------------------------------------------------------------------------------
+def requirements(config: RunConfig | None) -> dict[str, str] | None:
+    """Return what must be equal on all nodes: versions, and the config's fingerprint; None for an untested Flower."""
+    try:
+        versions = _versions()
+    except ConfigError:
+        return None
+    return versions | ({} if config is None else {"fingerprint": config.fingerprint()})
+
+
+def _versions() -> dict[str, str]:
+    flower, python = require_flower(), platform.python_version()
+    return {"fedloom": __version__, "flwr": flower, "torch": version("torch"), "python": python}
+
+
+def version_findings(required: Mapping[str, str] | None = None) -> list[Finding]:
+    """Check the versions of this machine's packages; `required` are the server's, by package."""
+    try:
+        here = _versions()
+    except ConfigError as problem:
+        return [Finding("versions", "error", str(problem))]
+    findings = []
+    for name, other in (required or {}).items():
+        if name not in here or here[name] == other:
+            continue
+        text = f"the server has {name} {other}, this machine {here[name]}"
+        if name == "fedloom":
+            advice = f"install the same version everywhere: pip install 'fedloom=={other}'"
+            findings.append(Finding("versions", "error", f"{text}; {advice}"))
+        elif name != "python" or here[name].split(".")[:2] != other.split(".")[:2]:
+            text += "; it works, but the last bits of results may differ"
+            findings.append(Finding("versions", "warning", text))
+    text = ", ".join(f"{name} {number}" for name, number in here.items())
+    return [*findings, Finding("versions", "ok", text if required else f"{text}; nodes need the same fedloom")]
+
+
+def read_app(path: Path) -> RunConfig:
+    """Read the config of an exported app, or a config file. Raises `ConfigError`."""
+    return parse(load(path / CONFIG if (path / CONFIG).is_file() else path))
+
+
+def read_app_or_explain(path: Path) -> RunConfig | Finding:
+    """Read the config of an app; an error is a finding."""
+    try:
+        return read_app(path)
+    except (ConfigError, OSError) as problem:
+        text = str(problem)
+        return Finding("config", "error", text if str(path) in text else f"{path}: {text}")
+
+
+def fingerprint_findings(app: Path, config: RunConfig, expected: str | None, origin: str) -> list[Finding]:
+    """Compare the fingerprint of an `app` and its `config` with the `expected` one, which is from `origin`."""
+    fingerprint = config.fingerprint()
+    if expected not in (None, fingerprint):
+        text = f"{app} has the config {fingerprint}, and {origin} {expected}; export the app again for all machines"
+        return [Finding("config", "error", text)]
+    return [Finding("config", "ok", f"{app}: {config.method}, {config.rounds} rounds, fingerprint {fingerprint}")]
+
+
+def _app_findings(app: Path, files: NodeFiles, fingerprint: str | None) -> list[Finding]:
+    """Check config, data and disk of a node."""
+    config = read_app_or_explain(app)
+    if isinstance(config, Finding):
+        return [config]
+    findings = fingerprint_findings(app, config, fingerprint, "the server's is")
+    if files.data is not None:
+        findings.append(_data_finding(config, files.client, files.data))
+    return findings if files.state is None else [*findings, _state_finding(config, files.state, "private states")]
+
+
+def _data_finding(config: RunConfig, client: int, data: Path) -> Finding:
+    """Read a node's data as its app will do."""
+    try:
+        node = Node(config, client, data.parent, data=data)
+        node.require_data()
+    except (FedloomError, OSError) as problem:
+        return Finding("data", "error", str(problem))
+    return Finding("data", "ok", f"{data}: {len(node.indices):,} training samples")
+
+
+def _state_finding(config: RunConfig, folder: Path, purpose: str) -> Finding:
+    """Check the disk for the first states. A plug-in's hook may raise anything, which must not end the check."""
+    try:
+        of_server, of_node = sizes_of(config)
+    except Exception as problem:
+        text = str(problem) if isinstance(problem, FedloomError | OSError) else f"{type(problem).__name__}: {problem}"
+        return Finding("config", "error", text)
+    return disk_finding(folder, of_server if purpose == "checkpoints" else of_node, purpose)
+
+
+def sizes_of(config: RunConfig) -> tuple[int, int]:
+    """Return the bytes that a run stores on the server, and on the node of one client, judging by its first states."""
+    nodes = node_source(config)
+    if nodes is None:
+        scenario = config.scenario.build(config.seed)
+        shape, classes, clients = scenario.train_set.input_shape, scenario.num_classes, scenario.clients
+    else:
+        shape, classes = nodes.input_shape, len(nodes.classes)
+        clients = config.scenario.clients - config.scenario.last_newcomers()
+    setup = Setup.from_config(config, shape, classes, clients)
+    task = setup.tasks[0]
+    server = setup.method.server_init(ServerContext(task, 0))
+    state = setup.method.client_init(ClientContext(task, 0, 0, 1, torch.ones(classes, dtype=torch.int64)))
+    return stored_bytes(config, server), stored_bytes(config, state)
+
+
+def _public_key_findings(keys: Path, clients: int) -> list[Finding]:
+    """Check that the folder has a different public key for every client, if it has any."""
+    if not any(keys.glob("node-*.pub")):
+        return []
+    try:
+        by_client = public_keys(keys)
+    except ConfigError as problem:
+        return [Finding("key", "error", str(problem))]
+    missing = [client for client in range(clients) if client not in by_client]
+    if missing:
+        text = f"{keys} has no node-{missing[0]:06d}.pub for client {missing[0]}"
+        return [Finding("key", "error", f"{text}; `fedloom flower keys` with --clients {clients} makes it")]
+    if len(set(by_client.values())) < len(by_client):
+        return [Finding("key", "error", f"{keys} has one public key for two clients; each needs a different one")]
+    return [Finding("key", "ok", f"{keys} has public keys of {len(by_client)} clients")]
+
+
+def _read_report(file: Path) -> dict[str, str]:
+    """Read the server's requirements. Raises `ConfigError` for another file."""
+    content = read_or_explain(file, _SERVER_REPORT, "get it from the server's administrator")
+    try:
+        report: Any = parse_json(content)
+        return {str(name): str(value) for name, value in report["requires"].items()}
+    except (ValueError, LookupError, TypeError, AttributeError):
+        raise ConfigError(f"{file}: need {_SERVER_REPORT}") from None
+
+
+# -- the connection to the server --------------------------------------------------------------------------------------
+def connection_findings(
+    address: str, authority: Path | None, clock: Callable[[], float] = time.time
+) -> Iterator[Finding]:
+    """Check the connection to the SuperLink in the way of a node, up to the first error.
+
+    address: host:port of the SuperLink. authority: the file of the server's ca.crt; None for a SuperLink without TLS.
+    clock: this machine's, in seconds since 1970.
+    """
+    try:
+        host, port = parse_address(address)
+        context = None if authority is None else _client_context(authority)
+    except ConfigError as problem:
+        yield Finding("address", "error", str(problem))
+        return
+    try:
+        resolved = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)[0][4][0]
+    except (OSError, UnicodeError) as problem:
+        reason = getattr(problem, "strerror", None) or "it is no host name"
+        text = f"{host} does not resolve ({reason}); correct the name, or ask who runs your DNS"
+        yield Finding("address", "error", text)
+        return
+    try:
+        connection: socket.socket = socket.create_connection((host, port), _TIMEOUT)
+    except OSError as problem:
+        text = (
+            f"{address} [{resolved}] cannot be reached ({problem.strerror or 'no answer'}); start the SuperLink there"
+        )
+        yield Finding("address", "error", f"{text}, or let a firewall pass this port")
+        return
+    yield Finding("address", "ok", f"{address} is {resolved} and answers")
+    with contextlib.ExitStack() as stack:
+        stack.enter_context(connection)
+        if context is not None and authority is not None:
+            from fedloom.flower.certificates import explain_refusal
+
+            try:
+                connection = stack.enter_context(context.wrap_socket(connection, server_hostname=host))
+            except ssl.SSLError as problem:
+                text = explain_refusal(problem, address, authority, _hosts_at(host, port))
+                yield Finding("certificate", "error", text)
+                return
+            except OSError as problem:
+                text = f"{address} ends the connection ({problem.strerror or 'no answer'})"
+                yield Finding("certificate", "error", text)
+                return
+            yield from _peer_findings(connection, address, datetime.fromtimestamp(clock(), UTC))
+        yield _clock_finding(connection, host, clock)
+    # Flower would use a proxy of the environment, and this check does not.
+    scheme = "http" if authority is None else "https"
+    proxy = getproxies().get(scheme) or getproxies().get("all")
+    if proxy and not proxy_bypass(host):
+        text = f"Flower goes to {host} through the proxy {short_repr(proxy.rpartition('@')[2])} of the environment"
+        text += f", and this check did not; set NO_PROXY={host} if the proxy does not pass it"
+        yield Finding("address", "warning", text)
+
+
+def parse_address(address: str) -> tuple[str, int]:
+    """Return host and port of an address as `flower-supernode --superlink` takes it. Raises `ConfigError`.
+
+    >>> parse_address("server.example.org:8000")
+    ('server.example.org', 8000)
+    """
+    host, colon, port = address.rpartition(":")
+    if not colon or not host or not port.isascii() or not port.isdigit() or not 0 < int(port) < 1 << 16:
+        raise ConfigError(f"the address {short_repr(address)}: need host:port, e.g. server.example.org:8000")
+    return host.strip("[]"), int(port)
+
+
+def _client_context(authority: Path) -> ssl.SSLContext:
+    from fedloom.flower.certificates import client_context
+
+    return client_context(authority)
+
+
+def _clock_finding(connection: socket.socket, host: str, clock: Callable[[], float]) -> Finding:
+    """Compare this machine's clock with the server's, by the date in the answer to a request over `connection`."""
+    sent = clock()
+    try:
+        connection.sendall(f"HEAD / HTTP/1.1\r\nHost: {host}\r\nConnection: close\r\n\r\n".encode())
+        server_time = _date_of(connection)
+    except (OSError, ValueError) as problem:
+        return Finding("clock", "warning", f"{host} does not tell its time ({problem}); compare the clocks manually")
+    received = clock()
+    # The date leaves out parts of a second, and belongs to some moment between request and answer.
+    ahead = (sent + received) / 2 - (server_time + _DATE_RESOLUTION / 2)
+    if abs(ahead) <= (received - sent + _DATE_RESOLUTION) / 2 + 1.0:
+        return Finding("clock", "ok", "this machine's clock agrees with the server's")
+    level: Any = "warning" if -BEHIND_SECONDS < ahead < AHEAD_SECONDS else "error"
+    return Finding("clock", level, f"this machine's clock is {clock_advice(ahead)}")
+
+
+def _date_of(connection: socket.socket) -> float:
+    """Read the header of an answer and return its date. Raises `ValueError` if it has none."""
+    header = b""
+    while b"\r\n\r\n" not in header and len(header) < _MAX_HEADER and (chunk := connection.recv(4096)):
+        header += chunk
+    for line in header.decode("latin-1").split("\r\n"):
+        name, _, value = line.partition(":")
+        if name.lower() == "date":
+            return parsedate_to_datetime(value.strip()).timestamp()
+    raise ValueError("its answer has no date")
+
+
+def _peer_findings(connection: Any, address: str, now: datetime) -> Iterator[Finding]:
+    """Check the dates of the server's certificate."""
+    from cryptography import x509
+
+    from fedloom.flower.certificates import date_findings
+
+    certificate = x509.load_der_x509_certificate(connection.getpeercert(binary_form=True))
+    advice = "ask the server's administrator for a new one"
+    findings = list(date_findings(f"the certificate of {address}", certificate, now, advice))
+    valid = f"that of {address} is valid until {certificate.not_valid_after_utc:%Y-%m-%d}"
+    yield from findings or [Finding("certificate", "ok", valid)]
+
+
+def _hosts_at(host: str, port: int) -> list[str]:
+    """Return the hosts in the certificate that a server shows, without believing it."""
+    from cryptography import x509
+
+    from fedloom.flower.certificates import hosts_of
+
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with socket.create_connection((host, port), _TIMEOUT) as plain, context.wrap_socket(plain) as connection:
+            return hosts_of(x509.load_der_x509_certificate(connection.getpeercert(binary_form=True) or b""))
+    except (OSError, ValueError):
+        return []

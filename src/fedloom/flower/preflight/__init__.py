@@ -1,1 +1,0 @@
-"""Checks before a server or a node starts: addresses, certificates, clocks, versions, ports, disks and files."""
