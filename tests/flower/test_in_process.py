@@ -166,7 +166,7 @@ def test_a_round_closes_without_a_client_that_does_not_answer(nodes_of):
     )
     notes = Notes()
     serve(config, transport, callbacks=[notes])
-    assert "goes on without clients 2: no answer within 2 s" in notes.texts
+    assert "continues without clients 2: no answer within 2 s" in notes.texts
     third = next(
         request for request in transport.requests if (request.do, request.client, request.round) == ("train", 2, 3)
     )
@@ -178,7 +178,7 @@ def test_a_node_that_is_away_is_left_out_and_taken_back(nodes_of):
     transport = Faulty(nodes_of(config), lambda request, answer: answer)
     notes = Notes(lambda round_: transport.gone.add(1) if round_ == 1 else transport.gone.clear())
     serve(config, transport, callbacks=[notes])
-    assert "goes on without clients 1: their nodes are not there" in notes.texts
+    assert "continues without clients 1: their nodes are not there" in notes.texts
     trained = [request.client for request in transport.requests if request.do == "train" and request.round == 3]
     assert 1 in trained
 

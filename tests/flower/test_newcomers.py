@@ -185,7 +185,7 @@ def test_a_newcomer_that_is_away_ends_no_run(tmp_path):
     assert time.monotonic() - began < 100  # nobody waits for nodes that are not there
     assert result.numbers["newcomers"]["not_tested"] == [1, 3]
     assert result.numbers["newcomers"]["tests"] == {}
-    assert "goes on without clients 3, 4: they have not joined" in notes
+    assert "continues without clients 3, 4: they have not joined" in notes
     assert "client 3 never took part: no node joined as this client" in result.numbers["degenerate"]
     assert not [request for request in transport.requests if request.client in (3, 4)]
 

@@ -264,7 +264,7 @@ def test_a_node_whose_data_cannot_be_used_is_named_on_the_server_and_the_others_
     result = served(own, tmp_path, [notes])
     (line,) = [text for text in notes.texts if text.startswith("node ")]
     assert line.startswith(f"node 1 is left out: client 1: {tmp_path / 'node-000001.npz'}: no such file")
-    assert "goes on without clients 1: not there after 0.1 s" in notes.texts
+    assert "continues without clients 1: not there after 0.1 s" in notes.texts
     assert result.numbers["rounds"] == 1
     (told,) = result.numbers["degenerate"]
     assert "client 1 never took part: node 1 is left out: client 1: " in told

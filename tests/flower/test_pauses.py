@@ -60,8 +60,8 @@ def test_a_sleeping_node_costs_a_few_timeouts_and_is_named_rightly(nodes_of):
     assert time.monotonic() - began < 9 * 1.5
     late = [text for text in notes.texts if "no answer within 1.5 s" in text]
     assert late[1:3] == [
-        "goes on without clients 2: no answer within 1.5 s; next asked: client 2 in round 4",
-        "goes on without clients 2: no answer within 1.5 s; next asked: client 2 in round 8",
+        "continues without clients 2: no answer within 1.5 s; next asked: client 2 in round 4",
+        "continues without clients 2: no answer within 1.5 s; next asked: client 2 in round 8",
     ]
     assert not any("not there" in text for text in notes.texts)
 
@@ -97,7 +97,7 @@ def test_an_order_that_is_lost_and_then_not_answered_is_late_and_not_gone(nodes_
     send = transport.send
     transport.send = lambda node, message, worth: (seconds.append(worth), send(node, message, worth))[1]
     serve(config, transport, callbacks=[notes])
-    assert any(text.startswith("goes on without clients 2: no answer within 2 s") for text in notes.texts)
+    assert any(text.startswith("continues without clients 2: no answer within 2 s") for text in notes.texts)
     assert not any("not there" in text for text in notes.texts)
     trained = [worth for worth, request in zip(seconds, transport.requests, strict=False) if request.do == "train"]
     assert min(trained) > 2.0  # an order outlives its round, so that it is late and not lost

@@ -1,8 +1,7 @@
 """Which node may join as a client: its key and disk are bound when it first joins, in a file of the run's folder.
 
-The SuperLink has checked the node's key. A random token identifies the disk, and only its digest is stored. A node with
-another key or another disk is refused until the administrator admits it. Fingerprints of keys are those that
-`ssh-keygen -lf` prints.
+The SuperLink has checked the node's key, whose fingerprint is the one that `ssh-keygen -lf` prints. A random token
+identifies the disk. A node with another key or disk is refused until the administrator admits it.
 """
 
 from __future__ import annotations
@@ -13,12 +12,13 @@ import hashlib
 import re
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Annotated
 
 from filelock import FileLock, Timeout
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedloom.core.errors import ConfigError, RunFolderError, short_repr
-from fedloom.core.files import read_file, write_atomic
+from fedloom.flower.stored import Stored
 from fedloom.flower.wire import MessageError
 
 _FINGERPRINT = re.compile(r"SHA256:[A-Za-z0-9+/]{43}")
@@ -28,16 +28,11 @@ _FILE = re.compile(r"node-(\d{6})\.pub")
 def fingerprint_of(public_key: bytes) -> str:
     """Return the fingerprint of a public key, PEM or OpenSSH; empty for bytes that are no key."""
     from cryptography.exceptions import UnsupportedAlgorithm
-    from cryptography.hazmat.primitives.serialization import (
-        Encoding,
-        PublicFormat,
-        load_pem_public_key,
-        load_ssh_public_key,
-    )
+    from cryptography.hazmat.primitives import serialization as pem
 
     try:
-        load = load_pem_public_key if public_key.startswith(b"-----") else load_ssh_public_key
-        text = load(public_key).public_bytes(Encoding.OpenSSH, PublicFormat.OpenSSH)
+        load = pem.load_pem_public_key if public_key.startswith(b"-----") else pem.load_ssh_public_key
+        text = load(public_key).public_bytes(pem.Encoding.OpenSSH, pem.PublicFormat.OpenSSH)
     except (ValueError, UnsupportedAlgorithm):
         return ""
     digest = hashlib.sha256(base64.b64decode(text.split()[1])).digest()
@@ -45,10 +40,7 @@ def fingerprint_of(public_key: bytes) -> str:
 
 
 def public_keys(folder: Path) -> dict[int, str]:
-    """Return the fingerprints of a folder's public keys by client; `fedloom flower keys` writes such a folder.
-
-    Raises `ConfigError` for a file that is no key, and for a folder without keys.
-    """
+    """Return the fingerprints of the public keys in a folder of `fedloom flower keys`, by client."""
     matches = {file: _FILE.fullmatch(file.name) for file in sorted(folder.glob("node-*.pub"))}
     files = {int(match[1]): file for file, match in matches.items() if match}
     if not files:
@@ -61,7 +53,7 @@ def public_keys(folder: Path) -> dict[int, str]:
 
 
 def read_fingerprint(key: str) -> str:
-    """Return `key` if it is a fingerprint, or that of the public key's file `key`. Raises `ConfigError` otherwise."""
+    """Return `key` if it is a fingerprint, or the fingerprint of the public key in the file `key`."""
     if _FINGERPRINT.fullmatch(key):
         return key
     try:
@@ -75,13 +67,12 @@ def read_fingerprint(key: str) -> str:
     return fingerprint
 
 
-FILE = "flower-seats.json"
 _LOCK_SECONDS = 10.0
 _TOKEN = re.compile(r"[0-9a-f]{16}")
 
 
 class WrongClientError(MessageError):
-    """A node that joins as another client than `client`, to which its key is bound."""
+    """A node whose key is bound to `client`, and that joins as another one."""
 
     def __init__(self, client: int, text: str) -> None:
         self.client = client
@@ -89,10 +80,7 @@ class WrongClientError(MessageError):
 
 
 class Binding(BaseModel):
-    """The key and the disk of a client.
-
-    key: fingerprint, empty if keys are not checked. token: digest of the disk's token, empty if any disk is admitted.
-    """
+    """The fingerprint of a client's key, and the digest of its disk's token; empty if any one is admitted."""
 
     model_config = ConfigDict(extra="forbid", strict=True, frozen=True)
 
@@ -100,22 +88,25 @@ class Binding(BaseModel):
     token: str
 
 
-class _BindingsFile(BaseModel):
-    model_config = ConfigDict(extra="forbid", strict=True)
+class _BindingsFile(Stored):
+    FILE = "flower-seats.json"
+    ADVICE = "put it back, or delete it, and all clients are bound again"
 
     version: int = Field(1, ge=1, le=1)
-    clients: dict[str, Binding] = {}
+    clients: dict[Annotated[str, Field(pattern=r"^\d+$")], Binding] = {}
+
+
+FILE = _BindingsFile.FILE
 
 
 class NodeBindings:
     """The bindings of one run.
 
-    out: the run's folder; None keeps bindings in memory. keys: folder with the clients' public keys
-    (`node-000000.pub` ...), which are bound from the start; a new key there admits its owner.
+    out: the run's folder; None keeps bindings in memory. keys: folder with the clients' public keys, which are bound
+    from the start; a new key there admits its owner.
 
     Nothing is written before `begin`, so a server that cannot begin leaves the folder as it was. Afterwards the file
-    decides, so that the administrator can change it while the server runs. Raises `RunFolderError` if the file is
-    damaged, and `ConfigError` for a folder without keys.
+    decides, because the administrator can change it while the server runs.
     """
 
     def __init__(self, out: Path | None, keys: Path | None = None) -> None:
@@ -137,11 +128,7 @@ class NodeBindings:
         self.flush()
 
     def check(self, client: int, key: str, token: str) -> None:
-        """Check the key and the disk of a client that joins.
-
-        key: fingerprint of the node's key; empty if keys are not checked. token: secret of the node's disk. Raises
-        `MessageError` for another key or disk, with the command to admit it.
-        """
+        """Raise `MessageError` if a `client` joins with another `key` (a fingerprint, or empty) or disk's `token`."""
         if not _TOKEN.fullmatch(token):
             raise MessageError(
                 f"client {client} joins with the token {short_repr(token)}; a token is 16 hexadecimal digits"
@@ -161,16 +148,12 @@ class NodeBindings:
             )
         if bound is not None and bound.token not in ("", _digest(token)):
             raise MessageError(
-                f"it joins as client {client} from another disk than the one that client {client} is bound to; if its "
-                f"disk was lost or moved, run {self._command(client, key)}"
+                f"it joins as client {client} from a disk that client {client} is not bound to; if its disk was lost or "
+                f"moved, run {self._command(client, key)}"
             )
 
     def claim(self, client: int, key: str, token: str) -> None:
-        """Check as `check` does, and bind the client.
-
-        key: fingerprint of the node's key; empty where there are no keys. token: secret of the node's disk, of which
-        the hash is stored.
-        """
+        """Check as `check` does, and bind the `client` to the `key` and the digest of the `token`."""
         self.check(client, key, token)
         bound = self._bindings.get(client)
         binding = Binding(key=key or (bound.key if bound else ""), token=_digest(token))
@@ -186,11 +169,9 @@ class NodeBindings:
         if not self._pending or not self._begun or self._out is None:
             return
         with _locked(self._out):
-            current = read_bindings(self._out)
-            new = self._pending.items()
-            self._bindings = current | {
-                client: binding for client, (stored, binding) in new if current.get(client) == stored
-            }
+            current, new = read_bindings(self._out), self._pending.items()
+            unchanged = {client: binding for client, (stored, binding) in new if current.get(client) == stored}
+            self._bindings = current | unchanged
             _write(self._out, self._bindings)
             self._stamp = self._file_stamp()
         self._pending = {}
@@ -217,23 +198,15 @@ class NodeBindings:
 
 def read_bindings(out: Path) -> dict[int, Binding]:
     """Read the bindings in a run's folder, by client. Raises `RunFolderError` for a damaged file."""
-    try:
-        content = _BindingsFile.model_validate_json(read_file(out / FILE))
-        return {int(client): binding for client, binding in content.clients.items()}
-    except FileNotFoundError:
-        return {}
-    except (OSError, ValidationError, ValueError):
-        raise RunFolderError(
-            f"{out / FILE}: cannot be read, or damaged; put it back, or delete it, and all clients are bound again"
-        ) from None
+    content = _BindingsFile.read(out) or _BindingsFile()
+    return {int(client): binding for client, binding in content.clients.items()}
 
 
 def admit(out: Path, client: int, key: str | None = None) -> None:
-    """Let another key or another disk join as a client of a run, also while its server runs.
+    """Let another key or disk join as a `client` of the run in `out`, also while its server runs.
 
-    key: the only key that may join, as the fingerprint that `ssh-keygen -lf` prints, or the file of the public key;
-    None admits the next node that joins as this client. Raises `ConfigError` for an invalid key or another client's,
-    and `RunFolderError` for a folder without a federation.
+    key: the only key that may join: a fingerprint, or the file of the public key; None admits the next node that joins
+    as this client. Raises `ConfigError` for an invalid key or another client's.
     """
     if not (out / FILE).is_file():
         raise RunFolderError(f"{out}: it has no {FILE}; name the folder of a run over Flower, on its server")
@@ -256,8 +229,7 @@ def _digest(token: str) -> str:
 
 
 def _write(out: Path, bindings: dict[int, Binding]) -> None:
-    content = _BindingsFile(clients={str(client): bindings[client] for client in sorted(bindings)})
-    write_atomic(out / FILE, content.model_dump_json(indent=1) + "\n", private=True)
+    _BindingsFile(clients={str(client): bindings[client] for client in sorted(bindings)}).write(out)
 
 
 @contextlib.contextmanager

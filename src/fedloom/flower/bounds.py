@@ -3,13 +3,7 @@
 An upload has several L2 norms: of the change of a tree since the payload, for body, head and batch norm separately; of
 every row of a class table; of every tensor and number. The reference is the median over the round's clients, or the
 largest such median of the run so far: changes become tiny when training converges, and a client that still learns must
-not be refused for it. A client with more samples than the median client takes more steps, and its limit is larger in
-proportion.
-
-Longer replies are refused before their bytes are read. Flower has no such setting: its `HttpGrid` fetches a reply in
-objects of a few megabytes, so the length of each object is checked before its body is read, and the length of the
-arrays before Flower joins them (a reply can name one small chunk a million times). Only this file uses that client and
-those objects, which are not public.
+not be refused for it. A client with more samples than the median client takes more steps, so its limit is larger.
 """
 
 from __future__ import annotations
@@ -35,7 +29,7 @@ FEWEST = 4  # uploads for a meaningful median: of three, one hostile client woul
 
 @dataclass(frozen=True, slots=True)
 class UploadNorm:
-    """One L2 norm of an upload. key: norms with the same key are compared. label: for messages."""
+    """One L2 norm of an upload. key: norms with equal keys are compared. label: for messages."""
 
     key: str
     label: str
@@ -60,10 +54,9 @@ class Excess:
 def upload_norms(
     upload: Record, payload: Record, sends: Mapping[str, Sent], roles: Mapping[str, Role]
 ) -> Iterator[UploadNorm]:
-    """Yield the L2 norms of an upload that are compared with those of other clients.
+    """Yield the L2 norms of an `upload` that are compared with those of other clients.
 
-    payload: the record that the client trained from. sends: the method's declaration of uploads. roles: roles of the
-    entries of trees.
+    payload: the record that the client trained from. sends: the method's declaration. roles: of the entries of trees.
     """
     for name, value in upload.items():
         if isinstance(value, dict):
@@ -111,8 +104,7 @@ class NormBounds:
         """Return the worst norm of each client whose upload is too large.
 
         A norm that fewer than `FEWEST` clients have is compared with the largest median so far, if there is one. norms:
-        norms of every upload of the round, by client. samples: training samples of every client. sends: the method's
-        declaration of uploads.
+        of the round's uploads, by client. samples: training samples by client. sends: the method's declaration.
         """
         excesses: dict[int, Excess] = {}
         median_samples = statistics.median(samples[client] for client in norms) if norms else 1
@@ -149,10 +141,12 @@ class ReplyTooLarge(Exception):
 
 
 class ReplyBound:
-    """Counts the bytes of one reply at a time, and ends its fetch at the bound.
+    """Refuses a reply that is too long before its bytes are read, which Flower cannot do itself.
 
-    grid: Flower's. One without an HTTP client, as in a simulation, is not bounded: its replies are in this process'
-    memory already.
+    Flower's `HttpGrid` fetches a reply in objects of a few megabytes, so the length of each object is checked before its
+    body is read, and the length of the arrays before Flower joins them: a reply can name one small chunk a million
+    times. Only this class uses the client of a `grid` and its objects, which are not public. In a simulation, a grid has
+    no client, and replies are in this process' memory already.
     """
 
     def __init__(self, grid: Any) -> None:
@@ -182,7 +176,7 @@ class ReplyBound:
             self._client.ConfirmMessageReceived(request)
 
     def intercept(self, context: Any, call_next: Any) -> Any:
-        """Wrap a request of the client, as Flower's interceptors do. Raises `ReplyTooLarge`."""
+        """Wrap a request of the client, as Flower's interceptors do."""
         from flwr.proto.message_pb2 import PullObjectResponse
         from flwr.proto.runtime_pb2 import PullAppMessagesResponse
 
@@ -199,7 +193,6 @@ class ReplyBound:
         return response
 
     def _measure(self, name: str, content: bytes) -> None:
-        """Record the length of an object, and the chunks of an array."""
         from flwr.supercore.inflatable.inflatable_object import get_object_head_values_from_object_content
 
         if not content:
@@ -213,7 +206,7 @@ class ReplyBound:
                 self._chunks += chunks
 
     def _check(self, response: Any) -> None:
-        """Count a response before its body is read. Raises `ReplyTooLarge`."""
+        """Count a response before its body is read."""
         if not response.request.url.path.endswith(_FETCH_PATHS):
             return
         with self._lock:

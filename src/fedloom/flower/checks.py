@@ -1,9 +1,7 @@
 """Checks of the facts in replies, and of every new server state.
 
 A fact is checked against the request, or against a bound if the server cannot know the value. A state is valid if all
-its values are finite and below `LARGEST`, and if no entry changes much further than in any accepted round before; the
-engine drops the upload that spoils it. The references are stored in the run's folder, so a restarted server judges as
-before.
+its values are finite and below `LARGEST`, and if no entry changes much further than in any accepted round before.
 """
 
 from __future__ import annotations
@@ -11,19 +9,18 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from pathlib import Path
 from typing import Annotated, Literal
 
 import torch
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import Field
 
-from fedloom.core.errors import RunFolderError, short_repr
-from fedloom.core.files import read_file, write_atomic
+from fedloom.core.errors import short_repr
 from fedloom.core.records import Record, floats_of
 from fedloom.engine.jobs import JobResult
 from fedloom.engine.round_report import CE
 from fedloom.evaluation.metric import LARGEST_SUM, MetricStates
 from fedloom.flower.bounds import FEWEST, UploadNorm
+from fedloom.flower.stored import Stored
 from fedloom.flower.wire import JoinReply, MessageError
 
 _MAX_PASSES_RATIO = 20  # reported samples or steps, over those of a rehearsal
@@ -40,11 +37,10 @@ def check_join(
     sizes: Sequence[int] | None,
     refused: Mapping[int, str],
 ) -> None:
-    """Check that a node's client fits the run. Raises `MessageError` for one that does not.
+    """Raise `MessageError` if the client in a `reply` does not fit the `run`.
 
     clients: number of the run's clients. classes: names that every client must have. measured: number of features of
-    which a client must report moments. sizes: training samples of each client, if the server knows them. refused:
-    clients left out, with the reason.
+    which a client must report moments. sizes: training samples by client, if known. refused: clients and reasons.
     """
     client = reply.client
     if reply.run != run:
@@ -66,16 +62,16 @@ def check_join(
         features = 0 if reply.moments is None else min(len(reply.moments.mean), len(reply.moments.squares))
         if features != measured or not reply.samples:
             raise MessageError(
-                f"client {client} tells moments of {features} features of {reply.samples} samples; need {measured} "
+                f"client {client} reports moments of {features} features of {reply.samples} samples; need {measured} "
                 "features"
             )
 
 
 def check_trained(trained: JobResult, measured: bool, samples: int, terms: Collection[str], passes: float) -> None:
-    """Check the facts beside an upload. Raises `MessageError` for values that the job cannot have produced.
+    """Raise `MessageError` for facts next to an upload that the job cannot have produced.
 
-    measured: whether the job asked for gradient norms. samples: the client's training samples. terms: names of the
-    method's loss terms in this round. passes: samples that a rehearsal processed, over its training samples.
+    measured: whether the job asked for gradient norms. samples: the client's training samples. terms: the method's loss
+    terms in this round. passes: samples that a rehearsal processed, over its training samples.
     """
     for kind, values in (("term", trained.terms), ("norm", trained.norms)):
         unknown = next((name for name in values if name not in terms and name != CE), None)
@@ -88,7 +84,7 @@ def check_trained(trained: JobResult, measured: bool, samples: int, terms: Colle
         if LARGEST_SUM < abs(number) < math.inf:  # sums of such values would not be finite
             raise MessageError(f"it reports {name[:80]!r} = {number:g}; numbers are {LARGEST_SUM:g} at most")
     if trained.norms and not measured:
-        raise MessageError("it reports gradient norms in a round in which nobody asked for them")
+        raise MessageError("it reports gradient norms in a round that does not measure them")
     if trained.norms and (CE not in trained.norms or any(norm < 0 for norm in trained.norms.values())):
         raise MessageError(f"it reports gradient norms without '{CE}', or below 0")
     limit = math.ceil(_MAX_PASSES_RATIO * passes * max(1, samples))
@@ -98,7 +94,7 @@ def check_trained(trained: JobResult, measured: bool, samples: int, terms: Colle
     foreign_code = next((note.code for note in trained.notes if not note.code.startswith(_NOTE_PREFIXES)), None)
     if foreign_code is not None:
         raise MessageError(
-            f"it reports a diagnostic called {foreign_code[:80]!r}; nodes report on their engine and disk alone"
+            f"it reports a diagnostic called {foreign_code[:80]!r}; nodes only report on their engine and disk"
         )
 
 
@@ -112,9 +108,8 @@ def check_scored(
 ) -> dict[str, MetricStates]:
     """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
 
-    tested: states by predictor, made of plain numbers and lists. adapted: samples that adapting processed. predictors:
-    names of the requested ones. example: any metric states of the run. total: the client's test samples; None if the
-    server does not know them. samples: the client's training samples.
+    tested: plain states by predictor. adapted: samples that adapting processed. predictors: the requested ones. example:
+    any metric states of the run. total: the client's test samples, if known. samples: its training samples.
     """
     if tested.keys() != set(predictors):
         raise MessageError(
@@ -133,14 +128,13 @@ def check_scored(
     try:
         return {name: MetricStates.from_plain(result, example) for name, result in tested.items()}
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
-        raise MessageError(f"metric states that cannot be: {' '.join(str(error).split())[:200]}") from None
+        raise MessageError(f"impossible metric states: {' '.join(str(error).split())[:200]}") from None
 
 
 def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto"]) -> dict[int, str]:
-    """Return the clients that claim too large a share of all samples, with the reason.
+    """Return the clients that claim too large a share of all samples (`counts`, by client), with the reason.
 
-    counts: claimed samples by client; fewer than four clients are not compared. max_share: as `flower.max_share`; twice
-    an equal share is always allowed.
+    Fewer than four clients are not compared, and twice an equal share is always allowed.
     """
     remaining, refused = dict(counts), dict[int, str]()
     while len(remaining) >= FEWEST:
@@ -159,71 +153,42 @@ def shares_too_large(counts: Mapping[int, int], max_share: float | Literal["auto
     return refused
 
 
-FILE = "flower-references.json"
 LARGEST = 1e9  # value of the server's state: beyond it, clients' losses overflow
 STRIDE = 50.0  # change of an entry, over the largest of any accepted round before
-
-
 _Length = Annotated[float, Field(ge=0, allow_inf_nan=False)]
 
 
-class References(BaseModel):
-    """The usual sizes of a run. items: the largest median of each norm of uploads. steps: the largest accepted change
-    (L2) of each entry of the server's state."""
+class References(Stored):
+    """The usual sizes of a run, which judge new ones. They are stored, so a restarted server judges as before.
 
-    model_config = ConfigDict(extra="forbid", strict=True)
+    items: the largest median of each norm of uploads. steps: the largest accepted change (L2) of each entry of the
+    server's state.
+    """
+
+    FILE = "flower-references.json"
+    ADVICE = "delete it, and the run continues with new references for its bounds"
 
     items: dict[str, _Length] = Field(default_factory=dict)
     steps: dict[str, _Length] = Field(default_factory=dict)
 
-    @staticmethod
-    def read(out: Path | None) -> References:
-        """Read the references of the run in `out`, empty for a new run. Raises `RunFolderError` for a damaged file."""
-        if out is None or not (out / FILE).exists():
-            return References()
-        try:
-            return References.model_validate_json(read_file(out / FILE))
-        except (OSError, ValidationError):
-            raise RunFolderError(
-                f"{out / FILE}: damaged; delete it, and the run goes on with new references for its bounds"
-            ) from None
-
-    def write(self, out: Path | None) -> None:
-        """Write the references to the run's folder."""
-        if out is not None:
-            write_atomic(out / FILE, self.model_dump_json(indent=1) + "\n")
-
-
-class StateGuard:
-    """Tests new server states. references: of this run; every accepted state updates them."""
-
-    def __init__(self, references: References) -> None:
-        self._references = references
-
     def fault(self, before: Record, after: Record) -> str | None:
-        """Return why the state `after` cannot replace `before`; None if it can."""
+        """Return why the server's state `after` cannot replace `before`; None if it can, which updates `steps`."""
         steps = _steps(before, after)
-        fault = _fault(after) or self._too_far(steps)
-        if fault is None:
-            for name, step in steps.items():
-                self._references.steps[name] = max(self._references.steps.get(name, 0.0), step)
-        return fault
+        if fault := _fault(after):
+            return fault
+        for name, step in steps.items():
+            if (reference := self.steps.get(name, 0.0)) and step > STRIDE * reference:
+                return f"the server's {name} would change {step / reference:.3g} times as far as in any round before"
+        self.steps |= {name: max(self.steps.get(name, 0.0), step) for name, step in steps.items()}
+        return None
 
     def size(self, norms: Iterable[UploadNorm]) -> float:
         """Return the largest ratio of an upload's norms to their references."""
-        references = self._references.items
-        return max((norm.norm / (references.get(norm.key) or 1.0) for norm in norms), default=0.0)
-
-    def _too_far(self, steps: Mapping[str, float]) -> str | None:
-        for name, step in steps.items():
-            reference = self._references.steps.get(name, 0.0)
-            if reference and step > STRIDE * reference:
-                return f"the server's {name} would change {step / reference:.3g} times as far as in any round before"
-        return None
+        return max((norm.norm / (self.items.get(norm.key) or 1.0) for norm in norms), default=0.0)
 
 
 def _fault(state: Record) -> str | None:
-    """Return why the values of a state are invalid; None if they are valid."""
+    """Return why the values of a state are invalid."""
     for name, tensor in floats_of(state):
         if not torch.isfinite(tensor).all():
             return f"the server's {name} would not be finite"

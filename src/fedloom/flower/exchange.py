@@ -1,7 +1,4 @@
-"""The exchange of a round: requests to the clients' nodes, and their replies as they arrive, within a time limit.
-
-A payload that several clients of a round get is serialised once.
-"""
+"""The exchange of a round: requests to the clients' nodes, and their replies as they arrive, within a time limit."""
 
 from __future__ import annotations
 
@@ -13,7 +10,7 @@ from fedloom.core.records import Record, to_bytes
 from fedloom.engine.jobs import Job, NewcomerJob, kept_since
 from fedloom.flower.absences import Pauses, client_list
 from fedloom.flower.logs import LogRecord
-from fedloom.flower.node_registry import NodeRegistry, RunIdentity
+from fedloom.flower.node_registry import NodeRegistry
 from fedloom.flower.status import StatusWriter
 from fedloom.flower.transport import SMALL_REPLY_BYTES, Transport
 from fedloom.flower.wire import AnyJob, Message, request_for
@@ -32,28 +29,28 @@ class Exchange:
     def __init__(
         self,
         transport: Transport,
-        run: RunIdentity,
         registry: NodeRegistry,
         config: FlowerConfig,
         status: StatusWriter,
         note: Callable[[str], None],
         on_poll: Callable[[], None],
     ) -> None:
-        self._transport, self._run, self._registry, self._config = transport, run, registry, config
-        self._status, self._note, self._on_poll = status, note, on_poll
-        self._pauses, self._last_body = Pauses(), (Record(), to_bytes({}))  # the last payload, and its bytes
+        self._transport, self._registry, self._config = transport, registry, config
+        self._status, self._note, self._on_poll, self._pauses = status, note, on_poll, Pauses()
+        # The last payload and its bytes: one that several clients of a round get is serialised once.
+        self._last_body = Record(), to_bytes({})
 
     def replies(self, jobs: Mapping[int, AnyJob], upload_limit: int) -> Iterator[tuple[int, Message | str]]:
-        """Yield the clients' replies as they arrive, until all possible ones are there or the time is over.
+        """Yield the replies to `jobs`, by client, as they arrive, until all are there or the time is over.
 
         Text instead of a message says why a reply is lost; its request was sent twice. Clients that did not answer in
-        time lately are skipped, unless too few would remain. jobs: the jobs by client. upload_limit: bytes that a reply
-        may have in addition to small facts.
+        time lately are skipped, unless too few would remain. upload_limit: bytes that a reply may have in addition to
+        small facts.
         """
         if not jobs:
             return
         seconds, job = self._config.round_timeout, next(iter(jobs.values()))
-        # newcomers whose nodes are not there are not waited for: the run is trained, and ends without them
+        # The run is already trained when newcomers are tested, so it does not wait for those that are offline.
         minimum = 0 if isinstance(job, NewcomerJob) else min(self._config.min_clients, len(jobs))
         round_, purpose = job.ctx.round, _purpose(job)
         self._transport.reply_limit = SMALL_REPLY_BYTES + upload_limit
@@ -62,10 +59,8 @@ class Exchange:
         for client in paused:
             del unsent[client]
         if paused:
-            names = client_list(paused)
-            self._report(
-                f"{purpose}: clients {names} are not asked, for they did not answer in time before", "paused", round_
-            )
+            text = f"{purpose}: clients {client_list(paused)} are not asked, because they did not answer in time before"
+            self._report(text, "paused", round_)
         began, reply_count = time.monotonic(), 0
         last_report = began
         while True:
@@ -85,7 +80,7 @@ class Exchange:
                 if isinstance(reply, str) and client not in resent:
                     resent.add(client)
                     unsent[client] = jobs[client]
-                    text = f"what client {client} was asked is lost, and it is asked once more: {printable(reply)}"
+                    text = f"the request to client {client} is lost, and is sent once more: {printable(reply)}"
                     self._report(text, "lost", round_, client)
                 else:
                     if isinstance(reply, Message):
@@ -105,20 +100,20 @@ class Exchange:
             time.sleep(self._transport.poll_seconds)
         self._last_body = {}, to_bytes({})  # large
         self._status.clear_wait()
-        self._report_missing([*unsent], [*pending.values()], seconds, round_)
+        self._report_missing({*unsent}, [*pending.values()], seconds, round_)
 
-    def _report_missing(self, unsent: list[int], pending: list[int], seconds: float, round_: int) -> None:
+    def _report_missing(self, unsent: set[int], pending: list[int], seconds: float, round_: int) -> None:
         """Report clients that are late, have not joined, or are offline."""
         late = sorted([*pending, *self._online(unsent)])
         if late:
             self._report(self._pauses.late_sentence(late, seconds, round_), "late", round_)
         never_joined = self._registry.absence_reasons().keys()
         for reason, clients in (
-            ("they have not joined", sorted({*unsent} & never_joined)),
-            ("their nodes are not there", sorted({*unsent} - never_joined - {*late})),
+            ("they have not joined", sorted(unsent & never_joined)),
+            ("their nodes are offline", sorted(unsent - never_joined - {*late})),
         ):
             if clients:
-                self._report(f"goes on without clients {client_list(clients)}: {reason}", "lost", round_)
+                self._report(f"continues without clients {client_list(clients)}: {reason}", "lost", round_)
 
     def _report(self, text: str, event: str, round_: int, client: int | None = None) -> None:
         self._note(LogRecord(text, event, round=round_, client=client))
@@ -130,7 +125,7 @@ class Exchange:
         """Send a job that has `seconds` left; return the message id."""
         state_round = None if isinstance(job, NewcomerJob) else kept_since(job.state)
         facts = {"client": client, "round": job.ctx.round, "state_round": state_round}
-        request = request_for(job, **self._run.facts(), **facts)
+        request = request_for(job, **self._registry.run.facts(), **facts)
         payload, (last, body) = job.payload if isinstance(job, Job) else job.server, self._last_body
         if payload.keys() != last.keys() or any(payload[name] is not last[name] for name in last):
             body = to_bytes(payload)

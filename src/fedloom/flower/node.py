@@ -1,9 +1,4 @@
-"""The client's side: a node answers the server's requests from its own data and its own disk.
-
-Private states are files by run, client and round, written atomically. The newest rounds are kept, and ever fewer older
-ones, to which a run can be rewound. The server says which round to continue from, because a round counts only once the
-server has accepted its upload.
-"""
+"""The client's side: a node answers the server's requests from its data and its disk."""
 
 from __future__ import annotations
 
@@ -25,22 +20,11 @@ from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
 from fedloom.engine.jobs import EvalJob, Job, NewcomerJob, NewcomerResult
+from fedloom.flower import wire
 from fedloom.flower.findings import require_disk, stored_bytes
 from fedloom.flower.logs import log
 from fedloom.flower.node_data import Scale, count_nodes, moments_of, node_scenario, node_source, nodes_of_scenario
-from fedloom.flower.wire import (
-    ErrorReply,
-    JoinReply,
-    JoinRequest,
-    Message,
-    MessageError,
-    Reply,
-    Request,
-    read,
-    reply_with,
-    request_type,
-    restore_fields,
-)
+from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, Reply, Request
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 from fedloom.nets.loaded_net import group_of
 from fedloom.runs.config.run_config import RunConfig
@@ -49,8 +33,9 @@ from fedloom.runs.setup import Setup
 from fedloom.runs.storage.checkpoint import is_kept_for_rewind
 
 _RECENT = 3  # newest states that are kept: a restarted server goes back one round, or two if its last file is damaged
-
 _TOKEN = 16  # hexadecimal digits
+_RUN = re.compile(r"[0-9a-f-]{1,64}")
+_MAX_TRACE = 1 << 15  # characters of a traceback
 
 
 def state_dir() -> Path:
@@ -59,16 +44,17 @@ def state_dir() -> Path:
 
 
 class StateStore:
-    """The states of one client in one run."""
+    """The private states of one client in one run: a file per round.
+
+    The newest are kept, and ever fewer older ones, to which a run can be rewound. The server says which round to
+    continue from, because a round only counts once the server has accepted its upload.
+    """
 
     def __init__(self, folder: Path, run: str, client: int) -> None:
         self.path = folder / run / f"client-{client:06d}"
 
     def token(self) -> str:
-        """Return the random token that identifies this disk, drawn once.
-
-        Raises `DataError` if the file holds no token, or a folder is a link.
-        """
+        """Return the random token that identifies this disk, drawn once."""
         self._check_links()
         restrict_to_owner(self.path.parent)
         file = self.path / "token"
@@ -78,16 +64,13 @@ class StateStore:
             token = stream.read(_TOKEN + 1).decode("ascii", "replace")
         if len(token) != _TOKEN or set(token) - set("0123456789abcdef"):
             raise DataError(
-                f"{file}: damaged, for a token is {_TOKEN} hexadecimal digits; delete the file, and let the server's "
-                "administrator admit this client"
+                f"{file}: damaged, because a token has {_TOKEN} hexadecimal digits; delete the file, and let the "
+                "server's administrator admit this client"
             )
         return token
 
     def save(self, round_: int, state: Record, spare: int | None = None) -> None:
-        """Write the state after a round, and delete old ones, except `spare` and those of `is_kept_for_rewind`.
-
-        Raises `OSError`, with the old states intact, and `DataError` if a folder is a link.
-        """
+        """Write the `state` after a round, and delete old ones, except `spare` and those kept for a rewind."""
         self._check_links()
         write_atomic(self._file(round_), to_bytes(state), private=True)
         for old in sorted(self.path.glob("round-*.safetensors"))[:-_RECENT]:
@@ -103,7 +86,7 @@ class StateStore:
             return None
 
     def _check_links(self) -> None:
-        """Refuse links in place of folders: the node would write, and delete, elsewhere."""
+        """Refuse links in place of folders: the node would write and delete files elsewhere."""
         for folder in (self.path.parent, self.path):
             if folder.is_symlink():
                 raise DataError(f"{folder}: it is a link, and private states are not written through links; remove it")
@@ -112,19 +95,14 @@ class StateStore:
         return self.path / f"round-{round_:06d}.safetensors"
 
 
-_RUN = re.compile(r"[0-9a-f-]{1,64}")
-_LOST = "flower.state_lost"
-_MAX_TRACE = 1 << 15  # characters of a traceback
-
-
 class Node:
     """One client of a run, with its share of the config's scenario or the data of its node.
 
-    Clients that never train have the ids after those that do; such a node is asked for its tests alone.
+    Clients that never train have the ids after those that do; such a node is only asked for its tests.
 
     folder: of private states. scenario: replaces the one that the config describes. data: the file that names the
-    node's data (`node_data.py`), if the config leaves them to the nodes. template: a node of the same scenario in this
-    process, whose nets this one shares. Raises `ConfigError` for a client that the config does not have.
+    node's data, if the config leaves them to the nodes. template: a node of the same scenario in this process, whose
+    nets this one shares.
     """
 
     def __init__(
@@ -153,13 +131,12 @@ class Node:
 
     @functools.cached_property
     def scenario(self) -> Scenario:
-        """The scenario with the client's samples. Raises `ConfigError` and `DataError` for data that cannot be used."""
-        config, needs_file = self.config, node_source(self.config) is not None
-        if needs_file and self._data is None:
-            raise ConfigError("its node has data of its own, and names no file; start it with --node-config 'data=...'")
+        """The scenario with the client's samples."""
         if self._data is not None:
-            return node_scenario(config, self._data, self.client)
-        return self._user_scenario or config.scenario.build(config.seed)
+            return node_scenario(self.config, self._data, self.client)
+        if node_source(self.config) is not None:
+            raise ConfigError("the config leaves the data to the nodes; start this one with --node-config 'data=...'")
+        return self._user_scenario or self.config.scenario.build(self.config.seed)
 
     @functools.cached_property
     def _setup(self) -> Setup:
@@ -169,7 +146,6 @@ class Node:
         return Setup.from_config(self.config, scenario.train_set.input_shape, scenario.num_classes, scenario.clients)
 
     def _build_worker(self, scale: Scale | None) -> Worker:
-        """Build the worker. scale: of numeric features; `MessageError` if they need one and it is None."""
         if self._template is not None:
             return self._template._worker(scale)
         scenario = self._scaled(scale)
@@ -178,7 +154,6 @@ class Node:
         return worker
 
     def _scaled(self, scale: Scale | None) -> Scenario:
-        """Return the scenario with the common scale of its numeric features, if it has any."""
         nodes = node_source(self.config)
         if nodes is None or not nodes.numeric_features:
             return self.scenario
@@ -188,30 +163,28 @@ class Node:
 
     def answer(self, message: Message) -> Message:
         """Answer a message from the server. An exception becomes an `ErrorReply` with its traceback."""
-        run, body = "", b""
-        reply: Reply
+        run, body, reply = "", b"", None
         try:
-            request = read(message, Request)
+            request = wire.read(message, Request)
             run = request.run
             self._check(request)
             handlers = {"join": self._join, "train": self._train, "test": self._test, "serve": self._serve}
             with reproducible_settings():
                 reply, body = handlers[request.do](message)
-        except ClientError as error:
-            trace = "".join(traceback.format_exception(error.__cause__))[-_MAX_TRACE:]
-            reply = ErrorReply(run=run, client=self.client, round=error.round, error=str(error), raised=trace)
-        except FedloomError as error:
-            reply = ErrorReply(run=run, client=self.client, error=str(error))
         except Exception as error:
-            text, trace = f"client {self.client}: {type(error).__name__}: {error}"[:1000], traceback.format_exc()
-            reply = ErrorReply(run=run, client=self.client, error=text, raised=trace[-_MAX_TRACE:])
+            text, trace, round_ = str(error), "", 0
+            if isinstance(error, ClientError):
+                trace, round_ = "".join(traceback.format_exception(error.__cause__)), error.round
+            elif not isinstance(error, FedloomError):
+                text, trace = f"client {self.client}: {type(error).__name__}: {error}"[:1000], traceback.format_exc()
+            reply = ErrorReply(run=run, client=self.client, round=round_, error=text, raised=trace[-_MAX_TRACE:])
         facts = {"run": run, "round": getattr(reply, "round", None), "client": self.client, "bytes": len(body)}
         log(reply.kind, facts, getattr(reply, "error", ""))
         return reply.to_message(body)
 
     def _check(self, request: Request) -> None:
         if not _RUN.fullmatch(request.run):
-            raise MessageError(f"run {short_repr(request.run)}: a run is called by hexadecimal digits")
+            raise MessageError(f"run {short_repr(request.run)}: need a name of hexadecimal digits")
         if request.version != __version__:
             raise MessageError(
                 f"the server has fedloom {request.version}, client {self.client} has {__version__}; install the same "
@@ -223,13 +196,13 @@ class Node:
                 "give both the same"
             )
         if request.do != "join" and request.client != self.client:
-            raise MessageError(f"a message for client {request.client} came to client {self.client}")
+            raise MessageError(f"a message for client {request.client} arrived at client {self.client}")
         if request.do != "join" and (request.do == "serve") != self._never_trains:
             rule = "never trains (scenario.held_out)" if self._never_trains else "trains"
             raise MessageError(f"client {self.client} {rule}, and was asked to {request.do}")
 
     def _join(self, message: Message) -> tuple[Reply, bytes]:
-        request, scenario = read(message, JoinRequest), self.scenario
+        request, scenario = wire.read(message, JoinRequest), self.scenario
         self._require_samples()
         samples, names = len(self.indices), scenario.class_names
         state = self._setup.method.client_init(self._context(1))
@@ -245,11 +218,11 @@ class Node:
         return reply.model_copy(update={"moments": moments}), b""
 
     def _train(self, message: Message) -> tuple[Reply, bytes]:
-        request = read(message, request_type(Job))
+        request = wire.read(message, wire.request_type(Job))
         store, notes = StateStore(self._folder, request.run, self.client), list[Diagnostic]()
         ctx = self._context(request.round)
         state = self._state(store, request.state_round, ctx, notes)
-        fields, payload = restore_fields(request, Job), from_bytes(message.body)
+        fields, payload = wire.restore_fields(request, Job), from_bytes(message.body)
         job = Job(ctx=ctx, payload=payload, state=state, indices=self.indices, **fields)
         del payload  # large
         result = self._worker(request.scale).run(job)
@@ -257,32 +230,31 @@ class Node:
         if result.state:
             store.save(request.round, result.state, spare=request.state_round)  # before the server knows of it
         result = replace(result, notes=[*notes, *result.notes])
-        return reply_with(result, run=request.run, round=request.round), to_bytes(result.upload)
+        return wire.reply_with(result, run=request.run, round=request.round), to_bytes(result.upload)
 
     def _test(self, message: Message) -> tuple[Reply, bytes]:
-        request = read(message, request_type(EvalJob))
+        request = wire.read(message, wire.request_type(EvalJob))
         ctx, store = self._context(request.round), StateStore(self._folder, request.run, self.client)
         state = self._state(store, request.state_round, ctx, [])
         worker = self._worker(request.scale)
-        server, fields = from_bytes(message.body), restore_fields(request, EvalJob)
+        server, fields = from_bytes(message.body), wire.restore_fields(request, EvalJob)
         if worker.evaluator_for(fields["protocol"]).model_kind == "global":
             # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
         job = EvalJob(ctx=ctx, server=server, state=state, indices=self.indices, **fields)
         result = worker.test(job)
         result = replace(result, tested={name: states.portable() for name, states in result.tested.items()})
-        return reply_with(result, run=request.run, round=request.round), b""
+        return wire.reply_with(result, run=request.run, round=request.round), b""
 
     def _serve(self, message: Message) -> tuple[Reply, bytes]:
-        request = read(message, request_type(NewcomerJob))
+        request = wire.read(message, wire.request_type(NewcomerJob))
         worker, scenario, tasks = self._worker(request.scale), self._scaled(request.scale), self._setup.tasks
         service = NewcomerService(self._setup.method, tasks, worker, scenario, self.config.evaluation)
         server = TrainedServer(from_bytes(message.body), request.round)
         tests = service.tests(server, service.newcomer(self.client - scenario.clients))
         result = NewcomerResult(self.client, {name: states.portable() for name, states in tests})
-        return reply_with(result, run=request.run, round=request.round), b""
+        return wire.reply_with(result, run=request.run, round=request.round), b""
 
-    # -- the client ---------------------------------------------------------------------------------------------
     @property
     def indices(self) -> torch.Tensor:
         """The client's training samples [n], int64."""
@@ -296,15 +268,15 @@ class Node:
         return self.client >= self.scenario.clients
 
     def _require_samples(self) -> None:
-        """Read the data. Raises `DataError` for a client that never trains without samples to tune on and to test."""
+        """Raise `DataError` for a client that never trains and has no samples to tune on or to test."""
         scenario, newcomers = self.scenario, self.scenario.newcomers
         if not self._never_trains or newcomers is None:
             return
         counts = [len(views[self.client - scenario.clients]) for views in (newcomers.train, newcomers.test)]
         if not all(counts):
             raise DataError(
-                f"it never trains and has {counts[0]:,} training and {counts[1]:,} test samples; it needs some of "
-                "either: set `split` in its file"
+                f"it never trains and has {counts[0]:,} training and {counts[1]:,} test samples; it needs both: set "
+                "`split` in its file"
             )
 
     def _context(self, round_: int) -> ClientContext:
@@ -314,10 +286,10 @@ class Node:
         return ClientContext(task, round_, self.client, len(self.indices), counts)
 
     def _state(self, store: StateStore, state_round: int | None, ctx: ClientContext, notes: list[Diagnostic]) -> Record:
-        """Load the private state after `state_round`; a lost one starts again from the first, with a note."""
+        """Load the private state after `state_round`; if it is lost, the client starts with its first one, and a note."""
         state = None if state_round is None else store.load(state_round)
         if state is None and state_round is not None:
             name = f"the private state of client {self.client} after round {state_round}"
-            message = f"{name} is not on its disk: it starts anew"
-            notes.append(Diagnostic(f"{_LOST}/{self.client}", message, float(state_round)))
+            text = f"{name} is not on its disk: it starts with a new one"
+            notes.append(Diagnostic(f"flower.state_lost/{self.client}", text, float(state_round)))
         return self._setup.method.client_init(ctx) if state is None else state

@@ -1,7 +1,7 @@
 """Data that only one node can read: from the node's file to its client, and placeholders for them on the server.
 
 The file is YAML next to the data: a source with its keys, and the split of its samples. It is never sent. Numeric
-columns are standardised across nodes from the counts, means and squares that each node reports.
+columns are standardised over all nodes, from the counts, means and squares that each node reports.
 """
 
 from __future__ import annotations
@@ -16,8 +16,7 @@ import numpy as np
 import torch
 from pydantic import BaseModel, ConfigDict, Field
 
-from fedloom.core.errors import ConfigError, DataError, FedloomError, RunFolderError
-from fedloom.core.files import read_file, write_atomic
+from fedloom.core.errors import ConfigError, DataError, FedloomError
 from fedloom.core.safe_yaml import read_yaml
 from fedloom.core.streams import Streams
 from fedloom.data import Dataset, Scenario
@@ -26,6 +25,7 @@ from fedloom.data.sources.source import Splits
 from fedloom.data.views import Views, starts
 from fedloom.flower.bounds import FEWEST
 from fedloom.flower.logs import log
+from fedloom.flower.stored import Stored
 from fedloom.runs.config.run_config import RunConfig, parse
 from fedloom.runs.config.scenario_config import PublicConfig, ScenarioConfig
 
@@ -33,7 +33,7 @@ _SPLITS = ("val", "split")
 
 
 def node_source(config: RunConfig) -> Nodes | None:
-    """Return the source that describes the nodes' data; None if the config describes the data itself."""
+    """Return the source that stands for the nodes' data; None if the config describes the data itself."""
     source, _ = config.scenario.parts()
     return source if isinstance(source, Nodes) else None
 
@@ -49,10 +49,9 @@ def server_file(folder: Path | None) -> Path | None:
 
 
 def node_scenario(config: RunConfig, file: Path, client: int) -> Scenario:
-    """Return a scenario in which `client` holds the data that its file names, and all others hold nothing.
+    """Return a scenario in which `client` holds the data that its `file` names, and all others hold nothing.
 
-    A client that never trains is the only newcomer with data. Samples are in the file's order; `val` or `split`, in the
-    file or else in the config, choose those that train.
+    Samples are in the file's order; `val` or `split`, in the file or else in the config, choose those that train.
     Raises `ConfigError` and `DataError` that name the file.
     """
     described, splits = _read(config, file)
@@ -68,21 +67,18 @@ def node_scenario(config: RunConfig, file: Path, client: int) -> Scenario:
 
 
 def server_data(config: RunConfig, file: Path) -> Dataset:
-    """Return all samples that the server's file names: the global test set. Raises as `node_scenario`."""
+    """Return all samples that the server's file names: the global test set."""
     _, splits = _read(config, file)
     train, test = splits.train, splits.test
     return replace(train, x=torch.cat([train.x, test.x]), y=torch.cat([train.y, test.y]))
 
 
 def count_nodes(config: RunConfig) -> int:
-    """Return the number of nodes: of clients that train, and then of those that never do.
-
-    Reads the data if a domain is held out, which the clients of the config do not count. Raises as
-    `ScenarioConfig.build`.
-    """
+    """Return the number of nodes: of clients that train, and of those that never do."""
     held_out = config.scenario.held_out
     if held_out is None or held_out.domain is None:
         return config.scenario.clients
+    # The number of clients in the config does not include those of a held-out domain.
     return nodes_of_scenario(config.scenario.build(config.seed))
 
 
@@ -92,61 +88,49 @@ def nodes_of_scenario(scenario: Scenario) -> int:
 
 
 def server_scenario(config: RunConfig, tests: Dataset | None) -> Scenario:
-    """Return the server's scenario if only the nodes can read the data.
-
-    tests: the only samples that the server has. Raises `ConfigError` for a protocol that cannot be tested so.
-    """
+    """Return the server's scenario if only the nodes can read the data; the server only has the samples of `tests`."""
     nodes, protocols = node_source(config), config.evaluation.tested_protocols
     assert nodes is not None, "a config of nodes"
     if "global/global" in protocols and tests is None:
         raise ConfigError(
             "evaluation.protocol = 'global/global': the server has no test data; name its file (the app's key `test`), "
-            "or take global/local, which nodes test on their own data"
+            "or use global/local, which nodes test on their own data"
         )
     for protocol in (name for name in ("personal/global", "personal/others", "few-shot") if name in protocols):
         raise ConfigError(
-            f"evaluation.protocol = '{protocol}': with source nodes take personal/local or global/local, which nodes "
+            f"evaluation.protocol = '{protocol}': with source nodes use personal/local or global/local, which nodes "
             "test on their own data, or global/global"
         )
     data, described = nodes.placeholder_data(), config.scenario
     newcomers = described.last_newcomers()
     training = described.clients - newcomers
-    sizes = np.ones(training, np.int64)  # until the clients have joined
+    waiting = stand_in_views(np.ones(training, np.int64))  # until the clients have joined
     streams = Streams(config.seed if described.seed is None else described.seed)
     held_out = described.val if described.split is None else described.split.val
     public = None
     if isinstance(described.public, PublicConfig):
         public = nodes.as_agreed(described.public.load(streams), "scenario.public")
-    nothing = _no_samples(training)
-    scenario = Scenario(
-        described.source,
-        data,
-        data.head(0) if tests is None else tests,
-        stand_in_views(sizes),
-        stand_in_views(sizes) if held_out else nothing,
-        nothing,
-        public=public,
-        remote=True,
-    )
+    none, tests = _no_samples(training), data.head(0) if tests is None else tests
+    val = waiting if held_out else none
+    scenario = Scenario(described.source, data, tests, waiting, val, none, public=public, remote=True)
     if not newcomers:
         return scenario
-    waiting = stand_in_views(np.ones(newcomers, np.int64))
-    none = _no_samples(newcomers)
+    waiting, none = stand_in_views(np.ones(newcomers, np.int64)), _no_samples(newcomers)
     ids = tuple(range(training, described.clients))
     return replace(scenario, newcomers=replace(scenario, train=waiting, val=none, test=none), newcomer_ids=ids)
 
 
 def stand_in_views(sizes: np.ndarray) -> Views:
-    """Return placeholder views of clients with `sizes` [N] samples elsewhere, all of the first sample.
+    """Return placeholder views of clients with `sizes` [N] samples elsewhere.
 
-    They take no memory, whatever number of samples a node claims.
+    All are of the first sample and take no memory, whatever number of samples a node claims.
     """
     order = np.lib.stride_tricks.as_strided(np.zeros(1, np.int64), (int(sizes.sum()),), (0,))
     return Views(order, starts(sizes))
 
 
 def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
-    """Read a node's or the server's file, and the samples that it names, in the agreed form."""
+    """Read a node's or the server's file, and the samples that it names, with the agreed classes and features."""
     nodes, agreed = node_source(config), config.scenario
     if nodes is None:
         raise ConfigError(f"{file}: this federation's config describes the data itself (source: {agreed.source})")
@@ -154,7 +138,7 @@ def _read(config: RunConfig, file: Path) -> tuple[ScenarioConfig, Splits]:
     if not isinstance(keys, dict) or not isinstance(keys.get("source"), str) or keys["source"] == nodes.kind:
         raise ConfigError(f"{file}: need a source with its keys, e.g. `source: csv`, `path: rows.csv`, `label: ill`")
     for key in keys.keys() & (ScenarioConfig.model_fields.keys() - {"source", *_SPLITS}):
-        raise ConfigError(f"{file}: {key} is none of a node's keys: source, its keys, val and split")
+        raise ConfigError(f"{file}: {key} is no key of a node; use source, its keys, val and split")
     shared = {"val": agreed.val} if agreed.split is None else {"split": agreed.split.model_dump()}
     split = {} if keys.keys() & {*_SPLITS} else shared
     try:
@@ -195,7 +179,6 @@ def _with_only_client(own: Scenario, client: int, clients: int) -> Scenario:
 
 
 Means = tuple[Annotated[float, Field(ge=-1e30, le=1e30)], ...]  # deviations of such values fit float32
-_FILE = "flower-scale.json"
 FARTHEST = 30.0  # largest deviation from the median client, over the usual one
 
 
@@ -208,10 +191,11 @@ class ChannelMoments(BaseModel):
     squares: tuple[Annotated[float, Field(ge=0, le=1e70)], ...]
 
 
-class Scale(BaseModel):
+class Scale(Stored, frozen=True):
     """The common standardisation: nets see (value - mean) / std of each numeric feature."""
 
-    model_config = ConfigDict(extra="forbid", frozen=True, strict=True)
+    FILE = "flower-scale.json"
+    ADVICE = "start the run again in another folder"
 
     mean: Means
     std: tuple[Annotated[float, Field(gt=0, le=1e35)], ...]
@@ -242,10 +226,7 @@ class ClientMoments:
 
 
 def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int]) -> ChannelMoments:
-    """Return the moments of samples, computed in float64.
-
-    rows: row numbers of its training samples [n], int64. measured: indices of the measured features.
-    """
+    """Return the moments of the features `measured` over the training samples `rows` [n], computed in float64."""
     mean, squares = [], []
     for feature in measured:
         values = data.x[torch.from_numpy(rows), feature].numpy().astype(np.float64)
@@ -256,10 +237,9 @@ def moments_of(data: Dataset, rows: np.ndarray, measured: Collection[int]) -> Ch
 
 
 def outliers(reported: Mapping[int, ClientMoments], features: Sequence[str]) -> dict[int, str]:
-    """Return the clients whose moments lie far from the others', with the reason.
+    """Return the clients whose moments are far from the others', with the reason; they would dominate the scale.
 
-    A client is compared with the medians, over clients, of the mean and of the root mean square distance from it. A
-    client that measures in another unit would otherwise dominate the scale. Fewer than four clients are not compared.
+    A client is compared with the medians, over clients, of the mean and of the root mean square distance from it.
     """
     if len(reported) < FEWEST:
         return {}
@@ -289,18 +269,3 @@ def pool_moments(reported: Collection[ClientMoments]) -> Scale:
     mean = np.where((means == means[0]).all(0), means[0], mean)
     variance = (squares + samples * (means - mean) ** 2).sum(0) / samples.sum()
     return Scale(mean=tuple(mean.tolist()), std=tuple(np.where(variance > 0, np.sqrt(variance), 1.0).tolist()))
-
-
-def read_scale(out: Path | None) -> Scale | None:
-    """Read the scale of the run in `out`; None if the run is new. Raises `RunFolderError` for a damaged file."""
-    if out is None or not (out / _FILE).exists():
-        return None
-    try:
-        return Scale.model_validate_json(read_file(out / _FILE))
-    except (OSError, ValueError):
-        raise RunFolderError(f"{out / _FILE}: damaged; start the run again in another folder") from None
-
-
-def write_scale(out: Path, scale: Scale) -> None:
-    """Write the scale to the run's folder, for a restarted server."""
-    write_atomic(out / _FILE, scale.model_dump_json())

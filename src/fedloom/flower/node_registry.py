@@ -19,9 +19,9 @@ from fedloom.flower.status import NodeStatus, StatusWriter
 from fedloom.flower.transport import Transport
 from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, MessageError, read_reply
 
-_REPORT_SECONDS = 10.0  # between two reports on the clients that are waited for
+_REPORT_SECONDS = 10.0  # between two reports on clients that have not joined
 _JOIN_SECONDS = 60.0  # that a new node has to answer
-_MAX_NEW_NODES = 100  # asked at one look: rounds continue while thousands come
+_MAX_NEW_NODES = 100  # asked per poll, so that rounds continue while thousands of nodes come online
 
 
 class FederationError(FedloomError):
@@ -39,17 +39,15 @@ class RunIdentity:
     scale: Scale | None = None
 
     def facts(self) -> dict[str, Any]:
-        """Return the facts of this run in every request."""
+        """Return the facts that every request has."""
         return {"run": self.name, "fingerprint": self.fingerprint, "version": __version__, "scale": self.scale}
 
 
 @dataclass(frozen=True, slots=True)
 class _PendingJoin:
-    """A request to join. sent: monotonic seconds. patience: seconds that the node has to answer."""
-
     node: int
-    sent: float
-    patience: float
+    sent: float  # monotonic seconds
+    patience: float  # seconds that the node has to answer
 
 
 class NodeRegistry:
@@ -69,7 +67,7 @@ class NodeRegistry:
         bindings: NodeBindings,
         measured: int = 0,
     ) -> None:
-        self._transport, self._run, self._status, self._note = transport, run, status, note
+        self._transport, self.run, self._status, self._note = transport, run, status, note
         self._training_clients, self._classes, self._measured = scenario.clients, scenario.class_names, measured
         parts = [scenario] if scenario.newcomers is None else [scenario, scenario.newcomers]
         self._clients = sum(part.clients for part in parts)
@@ -94,7 +92,14 @@ class NodeRegistry:
         self._contacted &= self._online  # a node that returns may have another client, or another disk
         self._members &= self._online
         self._receive_replies()
-        self._drop_join_requests(time.monotonic())
+        now = time.monotonic()
+        for message_id, request in [*self._join_requests.items()]:
+            is_online = request.node in self._online
+            if not is_online or now - request.sent >= request.patience:
+                del self._join_requests[message_id]
+                if is_online:
+                    reason = f"it did not answer within {request.patience:g} s when it was asked to join"
+                    self._leave_out(request, reason)
         self._send_join_requests(time.monotonic())
         self._receive_replies()
         self._bindings.flush()
@@ -114,7 +119,7 @@ class NodeRegistry:
         for node in sorted(candidates, key=lambda node: (node not in former, node in due, node))[:_MAX_NEW_NODES]:
             self._contacted.add(node)
             patience = self._absences.patience(node, _JOIN_SECONDS)
-            message_id = self._transport.send(node, JoinRequest(**self._run.facts()).to_message(), patience)
+            message_id = self._transport.send(node, JoinRequest(**self.run.facts()).to_message(), patience)
             self._join_requests[message_id] = _PendingJoin(node, now, patience)
 
     def _receive_replies(self) -> None:
@@ -123,21 +128,11 @@ class NodeRegistry:
                 if message_id in self._join_requests:  # a reply that comes twice counts once
                     self._register(self._join_requests.pop(message_id), reply)
 
-    def _drop_join_requests(self, now: float) -> None:
-        """Forget requests to nodes that are offline, and report nodes that have not answered in time."""
-        for message_id, request in [*self._join_requests.items()]:
-            is_online = request.node in self._online
-            if not is_online or now - request.sent >= request.patience:
-                del self._join_requests[message_id]
-                if is_online:
-                    reason = f"it did not answer within {request.patience:g} s when it was asked to join"
-                    self._leave_out(request, reason)
-
     def absence_reasons(self) -> dict[int, str]:
         """Return the clients that have never joined, with the reason as far as it is known."""
         reasons = self._absences.by_client()
         missing = [client for client in range(self._clients) if client not in self._joined]
-        return {client: reasons.get(client, "no node joined as this client") for client in missing}
+        return {client: reasons.get(client, ["no node joined as this client"])[-1] for client in missing}
 
     def node_of(self, client: int) -> int | None:
         """Return the node of a client, or None if it is not online."""
@@ -171,57 +166,47 @@ class NodeRegistry:
 
     def set_scale(self, scale: Scale) -> None:
         """Send the scale with every further request; nodes that join no longer report moments."""
-        self._run, self._measured = replace(self._run, scale=scale), 0
+        self.run, self._measured = replace(self.run, scale=scale), 0
 
-    def missing(self, clients: Sequence[int]) -> list[int]:
-        """Return those of some clients whose nodes are not online."""
-        return [client for client in clients if self.node_of(client) is None]
+    def wait(self, clients: Sequence[int], minimum: int, seconds: float) -> None:
+        """Wait until all `clients` are online, or at least `minimum` of them after some `seconds`.
 
-    def wait(self, clients: Sequence[int], minimum: int, seconds: float, key: str) -> None:
-        """Wait until all `clients` are online, or enough of them after a time.
-
-        minimum: clients that suffice when the time is over. seconds: time to wait for all. key: the config key of
-        `seconds`, for messages. Raises `FederationError` if they are fewer.
+        Raises `FederationError` if they are fewer.
         """
         began = last_report = time.monotonic()
         while True:
             self.poll()
-            missing = self.missing(clients)
+            missing = [client for client in clients if self.node_of(client) is None]
             now = time.monotonic()
-            if not missing:
+            remaining = seconds - (now - began)
+            if missing:
+                self._status.set_wait("nodes", missing, remaining)
+            if missing and remaining <= 0 and (online := len(clients) - len(missing)) < min(minimum, len(clients)):
+                raise FederationError(
+                    f"{online} of {len(clients)} clients are online after flower.join_timeout = {seconds:g} s, and "
+                    f"flower.min_clients = {minimum}: clients {client_list(missing)} are missing; "
+                    f"{self._explain(missing)}"
+                )
+            if not missing or remaining <= 0:
                 self._status.clear_wait()
-                return
-            self._status.set_wait("nodes", missing, seconds - (now - began))
-            if now - began >= seconds:
-                online = len(clients) - len(missing)
-                if online < min(minimum, len(clients)):
-                    raise FederationError(
-                        f"{online} of {len(clients)} clients are there after flower.{key} = {seconds:g} s, and "
-                        f"flower.min_clients = {minimum}: clients {client_list(missing)} are missing; "
-                        f"{self._explain(missing)}"
-                    )
-                self._status.clear_wait()
-                text = f"goes on without clients {client_list(missing)}: not there after {seconds:g} s"
-                self._note(LogRecord(text, "lost"))
+                if missing:
+                    text = f"continues without clients {client_list(missing)}: not online after {seconds:g} s"
+                    self._note(LogRecord(text, "lost"))
                 return
             if now - last_report >= _REPORT_SECONDS:
                 last_report = now
-                remaining = seconds - (now - began)
                 text = f"waiting for the nodes of clients {client_list(missing)}, {remaining:.0f} s more"
                 self._note(LogRecord(text, "waiting"))
             time.sleep(self._transport.poll_seconds)
 
     def _explain(self, clients: Sequence[int]) -> str:
         """Say why clients are missing, or what to do."""
-        reasons = self.absence_reasons()
-        node_reasons = [reasons[client] for client in clients if reasons.get(client, "").startswith("node ")]
-        return "; ".join([*node_reasons, *self._absences.without_client()][:3]) or "start their nodes"
+        reasons = self._absences.by_client()
+        known = [reasons[client][-1] for client in clients if client in reasons and client not in self._joined]
+        return "; ".join([*known, *reasons.get(None, [])][:3]) or "start their nodes"
 
     def _register(self, request: _PendingJoin, message: Message | str) -> None:
-        """Register the node that replied to a join request, or leave it out.
-
-        Raises `FederationError` if a node of this process cannot join: it cannot be repaired while the run waits.
-        """
+        """Register the node that replied to a join request, or leave it out."""
         client, node = None, request.node
         try:
             if isinstance(message, str):
@@ -231,14 +216,14 @@ class NodeRegistry:
             if isinstance(reply, ErrorReply):
                 name = f"client {reply.client}"
                 reason = reply.error if reply.client < 0 or name in reply.error else f"{name}: {reply.error}"
-                if self._transport.in_process:
+                if self._transport.in_process:  # it cannot be repaired while the run waits
                     raise FederationError(printable(reason))
                 raise MessageError(reason)
             binding = reply.client, self._transport.key_of(node), reply.token
             if client is not None and not self._transport.in_process:
                 self._bindings.check(*binding)
             measured = self._measured if reply.client < self._training_clients else 0
-            check_join(reply, self._run.name, self._clients, self._classes, measured, self._sizes, self._refused)
+            check_join(reply, self.run.name, self._clients, self._classes, measured, self._sizes, self._refused)
             if not self._transport.in_process:
                 self._bindings.claim(*binding)
         except MessageError as error:
@@ -251,17 +236,15 @@ class NodeRegistry:
         if before is not None and before.samples != reply.samples:
             text = f"client {reply.client} comes back with {reply.samples} samples; it had {before.samples}"
             self._note(LogRecord(text, "changed", client=reply.client))
-        for former_client in [client for client, client_node in self._node.items() if client_node == node]:
-            del self._node[former_client]
+        self._node = {other: other_node for other, other_node in self._node.items() if other_node != node}
         self._node[reply.client], self._joined[reply.client] = node, reply
 
     def _compare_clocks(self, request: _PendingJoin, reply: JoinReply) -> None:
-        """Report a node whose clock differs from this server's by more than Flower takes in signatures, once."""
+        """Report, once, a node whose clock is too far from this server's for Flower's signatures."""
         if reply.clock is None or reply.client in self._odd_clocks:
             return
         now, elapsed = time.time(), time.monotonic() - request.sent
-        text = clock_difference(reply.clock, now - elapsed, now)
-        if text:
+        if text := clock_difference(reply.clock, now - elapsed, now):
             self._odd_clocks.add(reply.client)
             self._note(LogRecord(f"client {reply.client}: {text}", "clock", client=reply.client))
 

@@ -25,10 +25,8 @@ from fedloom.flower.node_data import (
     node_source,
     outliers,
     pool_moments,
-    read_scale,
     server_data,
     server_scenario,
-    write_scale,
 )
 from fedloom.flower.node_registry import NodeRegistry, RunIdentity
 from fedloom.flower.remote import RemoteEngine
@@ -56,20 +54,16 @@ def serve(
 ) -> RunData:
     """Run a config over the nodes of a transport; an unfinished run continues after its last finished round.
 
-    Events are logged (`logs.py`), and the status is written to the run's folder (`status.py`).
-
     Args:
         config: the config of the run.
         transport: reaches the nodes.
         scenario: used instead of the one that the config describes.
         tests: the file that names the server's test data, for `source: nodes`.
         out: the run folder; None keeps nothing on disk.
-        keys: folder with the clients' public keys (`bindings.py`); without it each client is bound to the key that it
-            first joins with.
+        keys: folder with the clients' public keys; by default each client is bound to the key that it first joins with.
         callbacks: objects that watch the run.
 
-    Raises what `fedloom.runs.run.run` raises, `ConfigError` for a disk without space for checkpoints, and
-    `FederationError` if too few clients are online.
+    Raises what `fedloom.runs.run.run` raises, and `FederationError` if too few clients are online.
     """
     if config.build_method().spec.pooled:
         raise ConfigError(
@@ -90,15 +84,15 @@ def serve(
     registry, settings = None, config.flower
     if nodes is not None:
         scenario = server_scenario(config, None if tests is None else server_data(config, tests))
-        name = replace(name, scale=read_scale(out))
+        name = replace(name, scale=Scale.read(out))
         if nodes.numeric_features and name.scale is None:
             measured = len(nodes.numeric_features)
             registry = NodeRegistry(transport, name, scenario, status, say, bindings, measured)
-            registry.wait(range(scenario.clients), settings.min_clients, settings.join_timeout, "join_timeout")
+            registry.wait(range(scenario.clients), settings.min_clients, settings.join_timeout)
             name = replace(name, scale=_pool_scale(registry, config, nodes, say))
         scenario = scenario if name.scale is None else name.scale.apply_to_scenario(scenario, nodes)
     elif tests is not None:
-        raise ConfigError(f"{tests}: only with `source: nodes` the server has test data of its own; leave it out")
+        raise ConfigError(f"{tests}: the config describes the test data, unless it has `source: nodes`; leave it out")
 
     def engine(federation: Federation, worker: Worker, note: Callable[[str], None]) -> Engine:
         if out is not None:
@@ -106,7 +100,7 @@ def serve(
             restrict_to_owner(out)  # only the server may read its checkpoints and its list of clients
             write_atomic(out / _NAME, name.name, private=True)
         if out is not None and name.scale is not None:
-            write_scale(out, name.scale)
+            name.scale.write(out)
         if federation.scenario.newcomers is not None:
             facts_limit(worker.evaluator_for(None), config.evaluation.newcomers.most_tests)
             first, ids = federation.scenario.clients, federation.scenario.newcomer_ids
@@ -121,7 +115,7 @@ def serve(
         if registry is None:
             train = federation.scenario.train
             clients = [client for client in range(len(train)) if len(train[client])]
-            joined.wait(clients, settings.min_clients, settings.join_timeout, "join_timeout")
+            joined.wait(clients, settings.min_clients, settings.join_timeout)
         remote.update_sizes()
         federation.guard = remote.guard
         return remote
@@ -134,10 +128,7 @@ def serve(
 
 
 def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Callable[[str], None]) -> Scale:
-    """Pool the moments of numeric features over the training samples of all clients that are online.
-
-    Clients whose moments or numbers of samples are far from the others' are left out of the run.
-    """
+    """Pool the moments that the online clients report, and refuse clients that are far from the others."""
     settings, features = config.flower, [(nodes.features or ())[index] for index in nodes.numeric_features]
     counts = {client: reported.samples for client, reported in registry.moments().items()}
     for client, reason in shares_too_large(counts, settings.max_share).items():
@@ -148,14 +139,14 @@ def _pool_scale(registry: NodeRegistry, config: RunConfig, nodes: Nodes, say: Ca
     size = sum(len(client.moments.model_dump_json()) for client in reported)
     scale = pool_moments(reported)
     registry.set_scale(scale)
-    say(f"{len(scale.mean)} features are standardised by what {len(reported)} clients told of them, in {size:,} bytes")
+    say(f"{len(scale.mean)} features are standardised by moments that {len(reported)} clients sent in {size:,} bytes")
     if len(reported) < FEWEST:
-        say(f"fewer than {FEWEST} clients told of their features: nothing bounds what one of them tells")
+        say(f"fewer than {FEWEST} clients sent moments of their features, so nothing bounds the moments of one of them")
     return scale
 
 
 def _name(out: Path | None) -> str:
-    """Return the run's name among nodes, from its folder, or a new random one."""
+    """Return the run's name among nodes: that in its folder, or a new random one."""
     if out is None or not os.path.lexists(out / _NAME):
         return secrets.token_hex(8)
     try:
@@ -164,7 +155,7 @@ def _name(out: Path | None) -> str:
         name = ""
     if not re.fullmatch("[0-9a-f]{16}", name):
         raise RunFolderError(
-            f"{out / _NAME}: damaged, for a run's name is 16 hexadecimal digits; put the file back, or delete the run "
-            "folder and run again"
+            f"{out / _NAME}: damaged, because a run's name has 16 hexadecimal digits; put the file back, or delete the "
+            "run folder and run again"
         )
     return name

@@ -1,7 +1,6 @@
 """The status of a federation: a small file in the run's folder, which the server writes and other programs read.
 
-The server replaces the file at every change, and every few seconds while it waits. Reading it needs no connection, and
-after a crash it says when the server was last alive. Prometheus (extra `prometheus`) reads it at every scrape.
+The server replaces it at every change, and every few seconds while it waits, so it tells when a server has died.
 """
 
 from __future__ import annotations
@@ -11,27 +10,26 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ConfigDict
 
 from fedloom.core.errors import ConfigError, RunFolderError
-from fedloom.core.files import read_file, write_atomic
 from fedloom.flower.logs import LogRecord
 from fedloom.flower.processes import require_free
+from fedloom.flower.stored import Stored
 from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage.log import Row, total_over_rounds
 from fedloom.runs.storage.run_data import RunData
 
-FILE = "flower-status.json"
 SILENT = 30.0  # seconds without a write after which a server may be dead
 _HEARTBEAT = 5.0  # seconds between two writes of a server that waits
 
 
-class _StatusFacts(BaseModel):
+class _Part(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class NodeStatus(_StatusFacts):
+class NodeStatus(_Part):
     """A client and its node. node: Flower's id, as text. round: the last one with a result of the client."""
 
     client: int
@@ -41,7 +39,7 @@ class NodeStatus(_StatusFacts):
     round: int = 0
 
 
-class Absence(_StatusFacts):
+class Absence(_Part):
     """A node that does not take part, and why. client: None if unknown."""
 
     node: str
@@ -49,7 +47,7 @@ class Absence(_StatusFacts):
     reason: str
 
 
-class Wait(_StatusFacts):
+class Wait(_Part):
     """The clients that the server waits for. since, until: seconds since 1970."""
 
     purpose: str
@@ -58,7 +56,7 @@ class Wait(_StatusFacts):
     until: float
 
 
-class Trouble(_StatusFacts):
+class Trouble(_Part):
     """The last error or refusal."""
 
     time: float
@@ -68,13 +66,16 @@ class Trouble(_StatusFacts):
     client: int | None = None
 
 
-class Status(_StatusFacts):
+class Status(Stored):
     """The content of the status file.
 
     started, written: seconds since 1970. round: the last finished one. bytes_up, bytes_down: of uploads and payloads,
     over all finished rounds. absent: the first fifty nodes that are left out. refused: uploads and tests. failures:
     exceptions of clients.
     """
+
+    FILE = "flower-status.json"
+    ADVICE = "it may be of another version of fedloom; the run writes it again"
 
     version: Literal[2] = 2
     run: str
@@ -96,15 +97,10 @@ class Status(_StatusFacts):
 
 def read_status(run: Path) -> Status:
     """Read the status in a run's folder. Raises `RunFolderError` if there is none, or it is damaged."""
-    file = run / FILE
-    try:
-        return Status.model_validate_json(read_file(file))
-    except OSError as error:
-        raise RunFolderError(
-            f"{file}: cannot be read ({error.strerror}); name the folder of a run over Flower, on its server"
-        ) from None
-    except ValidationError:
-        raise RunFolderError(f"{file}: damaged, or of another version of fedloom; the run writes it anew") from None
+    status = Status.read(run)
+    if status is None:
+        raise RunFolderError(f"{run / Status.FILE} is missing; name the folder of a run over Flower, on its server")
+    return status
 
 
 class StatusWriter(Callback):
@@ -119,10 +115,7 @@ class StatusWriter(Callback):
         self.status = Status(run="", method=config.method, rounds=config.rounds, started=now, written=now)
 
     def begin(self, name: str, round_: int) -> None:
-        """Start writing.
-
-        name: name of the run among nodes. round_: rounds that were finished before.
-        """
+        """Start writing. name: of the run among nodes. round_: rounds that were finished before."""
         self._begun, self.status.run, self.status.round = True, name, round_
         self._write()
 
@@ -135,11 +128,7 @@ class StatusWriter(Callback):
             self._write()
 
     def set_wait(self, purpose: str, clients: Sequence[int], seconds: float) -> None:
-        """Report a wait; called at every look for replies.
-
-        purpose: a word for the awaited replies. clients: ids of the clients that have not answered. seconds: how long
-        the wait may still last.
-        """
+        """Report a wait of at most `seconds` more for replies of `clients`. purpose: a word for these replies."""
         now, before = self._clock(), self.status.wait
         is_same_wait = before is not None and before.purpose == purpose
         since = before.since if before and is_same_wait else now
@@ -165,7 +154,6 @@ class StatusWriter(Callback):
             self.status.state, self.status.wait = "failed", None
             self._error("ended", str(error) or type(error).__name__, None, None)
 
-    # -- callbacks of the run --------------------------------------------------------------------------------------
     def on_resume(self, config: RunConfig, rows: Sequence[Row]) -> None:
         self._add(rows)
 
@@ -195,14 +183,11 @@ class StatusWriter(Callback):
     def _write(self) -> None:
         self.status.written = self._clock()
         if self._out is not None and self._begun:
-            write_atomic(self._out / FILE, self.status.model_dump_json(indent=1) + "\n", private=True)
+            self.status.write(self._out)
 
 
 def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[], None]:
-    """Serve a run's status as Prometheus text in a thread, and return a function that ends it.
-
-    Raises `ConfigError` if the package is missing or the port in use, `RunFolderError` if there is no status.
-    """
+    """Serve the status of a `run` to Prometheus (extra `prometheus`) at `host`:`port`; return a function that stops it."""
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
@@ -233,7 +218,7 @@ class _StatusCollector:
         gauges = {
             "round": ("Last whole round", status.round),
             "rounds": ("Rounds of the run", status.rounds),
-            "nodes": ("Clients whose nodes are there", sum(node.online for node in status.nodes)),
+            "nodes": ("Clients whose nodes are online", sum(node.online for node in status.nodes)),
             "waiting_clients": ("Clients that the server waits for", len(wait.clients) if wait else 0),
             "waiting_since_seconds": ("When the wait began, seconds since 1970; 0: none", wait.since if wait else 0),
             "written_seconds": ("When the status was written, seconds since 1970", status.written),
