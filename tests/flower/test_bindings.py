@@ -114,7 +114,7 @@ def test_nothing_is_written_before_the_run_is_this_servers(tmp_path):
 @pytest.mark.parametrize("content", ["", "{", "[]", '{"version": 2}', '{"clients": {"x": {"key": "", "token": ""}}}'])
 def test_a_damaged_file_is_named(tmp_path, content):
     (tmp_path / FILE).write_text(content)
-    with pytest.raises(RunFolderError, match=f"{FILE}: cannot be read, or damaged"):
+    with pytest.raises(RunFolderError, match=f"{FILE}: damaged; put it back"):
         NodeBindings(tmp_path)
 
 

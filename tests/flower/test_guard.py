@@ -8,7 +8,7 @@ import torch
 from fedloom.core.errors import RunFolderError
 from fedloom.core.tables import ClassTable
 from fedloom.flower.bounds import UploadNorm
-from fedloom.flower.checks import FILE, References, StateGuard
+from fedloom.flower.checks import References
 
 
 def state(weight, row=0.0):
@@ -30,7 +30,7 @@ def test_a_state_that_clients_cannot_use_is_refused(after, says):
     import re
 
     references = References()
-    fault = StateGuard(references).fault(state(0.0), after)
+    fault = references.fault(state(0.0), after)
     assert fault is not None
     assert re.search(says, fault)
     assert not references.steps
@@ -38,7 +38,7 @@ def test_a_state_that_clients_cannot_use_is_refused(after, says):
 
 def test_a_state_that_moves_far_further_than_before_is_refused():
     """Steps of 1 and 2 are good; 101 is more than 50 times 2, and 99 is not."""
-    guard = StateGuard(References())
+    guard = References()
     assert guard.fault(state(0.0), state(1.0)) is None
     assert guard.fault(state(1.0), state(3.0)) is None
     assert "the server's model would change 50.5 times as far" in str(guard.fault(state(3.0), state(104.0)))
@@ -46,7 +46,7 @@ def test_a_state_that_moves_far_further_than_before_is_refused():
 
 
 def test_the_largest_upload_is_measured_by_what_is_usual():
-    guard = StateGuard(References(items={"model": 10.0, "rows": 0.1}))
+    guard = References(items={"model": 10.0, "rows": 0.1})
     assert guard.size([UploadNorm("model", "model", 20.0), UploadNorm("rows", "row 1", 0.5)]) == 5.0
     assert guard.size([]) == 0.0
 
@@ -55,8 +55,8 @@ def test_what_is_usual_outlives_the_server(tmp_path):
     references = References(items={"model/body/change": 0.5}, steps={"model": 2.0})
     references.write(tmp_path)
     assert References.read(tmp_path) == references
-    (tmp_path / FILE).write_text("{")
-    with pytest.raises(RunFolderError, match="delete it, and the run goes on"):
+    (tmp_path / References.FILE).write_text("{")
+    with pytest.raises(RunFolderError, match="delete it, and the run continues"):
         References.read(tmp_path)
 
 

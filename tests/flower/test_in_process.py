@@ -136,7 +136,7 @@ def test_a_name_that_is_none_is_refused(nodes_of, tmp_path, content):
         name.mkdir()
     else:
         name.write_bytes(content)
-    with pytest.raises(RunFolderError, match="flower-run: damaged, for a run's name is 16 hexadecimal digits"):
+    with pytest.raises(RunFolderError, match="flower-run: damaged, because a run's name has 16 hexadecimal digits"):
         serve(config, Faulty(nodes_of(config), lambda request, answer: answer), out=tmp_path / "run")
 
 
@@ -178,7 +178,7 @@ def test_a_node_that_is_away_is_left_out_and_taken_back(nodes_of):
     transport = Faulty(nodes_of(config), lambda request, answer: answer)
     notes = Notes(lambda round_: transport.gone.add(1) if round_ == 1 else transport.gone.clear())
     serve(config, transport, callbacks=[notes])
-    assert "continues without clients 1: their nodes are not there" in notes.texts
+    assert "continues without clients 1: their nodes are offline" in notes.texts
     trained = [request.client for request in transport.requests if request.do == "train" and request.round == 3]
     assert 1 in trained
 
@@ -261,7 +261,7 @@ def test_a_client_whose_order_was_lost_on_the_way_is_asked_once_more(nodes_of, t
         request for request in transport.requests if (request.do, request.client, request.round) == ("train", 1, 2)
     ]
     assert len(asked) == 2
-    assert "what client 1 was asked is lost, and it is asked once more: gone" in notes.texts
+    assert "the request to client 1 is lost, and is sent once more: gone" in notes.texts
     assert ("round 2: the upload of client 1 is lost: gone" in notes.texts) == (times == 2)
     whole = run(config)
     assert same_bits(result.memory.weights[2].server, whole.memory.weights[2].server) == (times == 1)
@@ -387,4 +387,4 @@ def test_an_upload_too_far_from_what_was_sent_is_refused(nodes_of):
     config = config_of(flower={"max_norm": 1e-6, "round_timeout": 1.0})
     with pytest.raises(FederationError, match="0 of 4 clients"):
         serve(config, Faulty(nodes_of(config), lambda request, answer: answer), callbacks=[notes])
-    assert any("away from what was sent; flower.max_norm = 1e-06" in text for text in notes.texts)
+    assert any("away from the payload; flower.max_norm = 1e-06" in text for text in notes.texts)

@@ -13,8 +13,6 @@ from fedloom.flower.node_data import (
     moments_of,
     outliers,
     pool_moments,
-    read_scale,
-    write_scale,
 )
 
 
@@ -53,12 +51,12 @@ def test_moments_that_no_column_has_are_refused(wrong):
 
 def test_a_scale_is_read_as_it_was_kept(tmp_path):
     scale = Scale(mean=(0.1, 1 / 3), std=(1e-30, 7.0))
-    assert read_scale(tmp_path) is None
-    write_scale(tmp_path, scale)
-    assert read_scale(tmp_path) == scale
+    assert Scale.read(tmp_path) is None
+    scale.write(tmp_path)
+    assert Scale.read(tmp_path) == scale
     (tmp_path / "flower-scale.json").write_text("{")
     with pytest.raises(RunFolderError, match="damaged"):
-        read_scale(tmp_path)
+        Scale.read(tmp_path)
 
 
 def moments_with(mean, deviation, samples=100):

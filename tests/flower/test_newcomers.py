@@ -127,7 +127,7 @@ NONSENSE = {
     "another round": (lambda facts: facts.replace('"round":1', '"round":2'), "it is of round 2 of client 4"),
     "a test too few": (lambda facts: facts.replace("2-shot/all/1", "2-shot/all/9"), "it has results of .*all/9"),
     "other samples": (lambda facts: facts.replace('"total":', '"total":1'), "tested on 1"),
-    "impossible counts": (lambda facts: facts.replace('"correct":', '"correct":9'), "metric states that cannot be"),
+    "impossible counts": (lambda facts: facts.replace('"correct":', '"correct":9'), "impossible metric states"),
     "far too long": (lambda facts: facts + " " * (1 << 24), "characters"),
     "a result of training": (lambda facts: facts.replace('"kind":"served"', '"kind":"trained"'), "no message"),
 }

@@ -166,8 +166,8 @@ def test_nodes_test_in_several_protocols(tmp_path):
 
 REFUSED = {
     "no test data": ("global/global", "the server has no test data"),
-    "of other nodes": ("personal/others", "take personal/local or global/local"),
-    "away from each other": ("personal/global", "take personal/local or global/local"),
+    "of other nodes": ("personal/others", "use personal/local or global/local"),
+    "away from each other": ("personal/global", "use personal/local or global/local"),
 }
 
 
@@ -225,7 +225,7 @@ BAD = {
     "nothing": (rewritten(x_train=lambda a: a["x_train"][:0], y_train=lambda a: a["y_train"][:0]), "holds no samples"),
     "no source": (told("path: node-000001.npz"), "need a source with its keys"),
     "wrong key": (told("source: npz\npth: x"), "unknown key 'scenario.pth'"),
-    "not its own": (told("source: npz\npath: x.npz\nclients: 3"), "clients is none of a node's keys"),
+    "not its own": (told("source: npz\npath: x.npz\nclients: 3"), "clients is no key of a node"),
     "no yaml": (told("{"), "not readable as YAML"),
 }
 
@@ -264,7 +264,7 @@ def test_a_node_whose_data_cannot_be_used_is_named_on_the_server_and_the_others_
     result = served(own, tmp_path, [notes])
     (line,) = [text for text in notes.texts if text.startswith("node ")]
     assert line.startswith(f"node 1 is left out: client 1: {tmp_path / 'node-000001.npz'}: no such file")
-    assert "continues without clients 1: not there after 0.1 s" in notes.texts
+    assert "continues without clients 1: not online after 0.1 s" in notes.texts
     assert result.numbers["rounds"] == 1
     (told,) = result.numbers["degenerate"]
     assert "client 1 never took part: node 1 is left out: client 1: " in told

@@ -8,7 +8,7 @@ from fedloom.core.errors import RunFolderError
 from fedloom.flower.logs import LogRecord
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.server import serve
-from fedloom.flower.status import FILE, NodeStatus, StatusWriter, read_status
+from fedloom.flower.status import NodeStatus, Status, StatusWriter, read_status
 from fedloom.flower.wire import Message
 from flower_world import Faulty, Notes, config_of
 
@@ -87,11 +87,11 @@ def test_a_run_that_goes_on_counts_the_bytes_before(nodes_of, tmp_path):
 def test_who_cannot_begin_leaves_the_status_of_the_other(nodes_of, tmp_path):
     config = config_of()
     serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run")
-    before = (tmp_path / "run" / FILE).read_bytes()
+    before = (tmp_path / "run" / Status.FILE).read_bytes()
     with pytest.raises(RunFolderError, match="another config"):
         serve(config_of(rounds=2), Faulty(nodes_of(config), truthful), out=tmp_path / "run")
     serve(config, Faulty(nodes_of(config), truthful), out=tmp_path / "run")  # finished: nothing runs
-    assert (tmp_path / "run" / FILE).read_bytes() == before
+    assert (tmp_path / "run" / Status.FILE).read_bytes() == before
 
 
 def test_a_server_that_waits_gives_signs_of_life_but_not_at_every_look(tmp_path):
@@ -121,6 +121,6 @@ def test_words_on_waiting_are_no_error(tmp_path):
 def test_no_status_and_a_damaged_one_are_named(tmp_path):
     with pytest.raises(RunFolderError, match="name the folder of a run over Flower"):
         read_status(tmp_path)
-    (tmp_path / FILE).write_text(json.dumps({"version": 2}))
+    (tmp_path / Status.FILE).write_text(json.dumps({"version": 2}))
     with pytest.raises(RunFolderError, match="damaged, or of another version"):
         read_status(tmp_path)

@@ -130,5 +130,5 @@ def test_a_damaged_token_is_named(tmp_path, content):
     store = StateStore(tmp_path, "ab", 3)
     store.token()
     (store.path / "token").write_bytes(content)
-    with pytest.raises(DataError, match="damaged, for a token is 16 hexadecimal digits"):
+    with pytest.raises(DataError, match="damaged, because a token has 16 hexadecimal digits"):
         store.token()

@@ -51,7 +51,7 @@ class Absences:
         self._entries.pop(node, None)
 
     def due(self, now: float, admitted: bool, refused: Container[int | None]) -> set[int]:
-        """Return the nodes to ask again `now`, all at once if the administrator has `admitted` some; never `refused`."""
+        """Return the nodes to ask again `now`: all if the administrator has `admitted` some, but no `refused` ones."""
         return {
             node
             for node, entry in self._entries.items()

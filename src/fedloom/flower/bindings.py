@@ -93,7 +93,7 @@ class _BindingsFile(Stored):
     ADVICE = "put it back, or delete it, and all clients are bound again"
 
     version: int = Field(1, ge=1, le=1)
-    clients: dict[Annotated[str, Field(pattern=r"^\d+$")], Binding] = {}
+    clients: dict[Annotated[str, Field(pattern=r"^\d+$")], Binding] = Field(default_factory=dict)
 
 
 FILE = _BindingsFile.FILE
@@ -148,8 +148,8 @@ class NodeBindings:
             )
         if bound is not None and bound.token not in ("", _digest(token)):
             raise MessageError(
-                f"it joins as client {client} from a disk that client {client} is not bound to; if its disk was lost or "
-                f"moved, run {self._command(client, key)}"
+                f"it joins as client {client} from a disk to which client {client} is not bound; if its disk was lost "
+                f"or moved, run {self._command(client, key)}"
             )
 
     def claim(self, client: int, key: str, token: str) -> None:

@@ -108,8 +108,8 @@ def check_scored(
 ) -> dict[str, MetricStates]:
     """Return the metric states of a test, by predictor. Raises `MessageError` for missing or impossible states.
 
-    tested: plain states by predictor. adapted: samples that adapting processed. predictors: the requested ones. example:
-    any metric states of the run. total: the client's test samples, if known. samples: its training samples.
+    tested: plain states by predictor. adapted: samples that adapting processed. predictors: the requested ones.
+    example: any metric states of the run. total: the client's test samples, if known. samples: its training samples.
     """
     if tested.keys() != set(predictors):
         raise MessageError(

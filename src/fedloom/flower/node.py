@@ -286,7 +286,7 @@ class Node:
         return ClientContext(task, round_, self.client, len(self.indices), counts)
 
     def _state(self, store: StateStore, state_round: int | None, ctx: ClientContext, notes: list[Diagnostic]) -> Record:
-        """Load the private state after `state_round`; if it is lost, the client starts with its first one, and a note."""
+        """Load the private state after `state_round`; a client that has lost it starts with a new one, and a note."""
         state = None if state_round is None else store.load(state_round)
         if state is None and state_round is not None:
             name = f"the private state of client {self.client} after round {state_round}"

@@ -1,7 +1,4 @@
-"""Replies of nodes as the results of jobs: read, matched with the job, and checked before they count.
-
-The facts of a test may be as long as the states of its metrics need at most, which grows with the classes.
-"""
+"""Replies of nodes as the results of jobs: read, matched with the job, and checked before they count."""
 
 from __future__ import annotations
 
@@ -37,10 +34,10 @@ _MOST = 1 << 28  # characters that the server reads of one test: a quarter of a 
 
 
 def facts_limit(evaluator: Evaluator, tests: int | None = None) -> int:
-    """Return how many characters the facts of a client's test may have.
+    """Return how many characters the facts of a reply may have: as many as the states of its metrics need at most.
 
-    evaluator: says which metrics a test has. tests: number of tests in one reply; None for one of each predictor.
-    Raises `ConfigError` if the metrics need more than the server reads.
+    evaluator: has the metrics. tests: number of tests in the reply; None for one per predictor. Raises `ConfigError`
+    if the metrics need more than the server reads.
     """
     by_metric = {name: _characters(to_plain(state)) for name, state in evaluator.example_states().states.items()}
     limit = MAX_FACTS + (tests or len(evaluator.names)) * sum(by_metric.values())
@@ -54,7 +51,7 @@ def facts_limit(evaluator: Evaluator, tests: int | None = None) -> int:
 
 
 def _characters(plain: Any) -> int:
-    """Return the most characters of a value in JSON that has the shape of `plain`."""
+    """Return how many characters a value in JSON has at most, if it has the shape of `plain`."""
     if isinstance(plain, dict):
         return _BRACKETS + sum(len(name) + _BRACKETS + _characters(value) for name, value in plain.items())
     if isinstance(plain, list):
@@ -73,13 +70,10 @@ class RemoteError(Exception):
 
 
 class ReplyReader:
-    """Reads the replies to jobs.
+    """Reads the replies to jobs of a `run`.
 
-    run: name. uploads: reads and checks the bodies. worker: the server's own, whose evaluators say which results a test
-    has. registry: of the clients' samples. Raises `ConfigError` for metrics whose states are too large for a reply.
-
-    Attributes:
-        test_limit: characters that the facts of a test may have.
+    uploads: reads and checks the bodies. worker: the server's own, whose evaluators say which results a test has.
+    test_limit: characters that the facts of a test may have.
     """
 
     def __init__(self, run: str, uploads: UploadReader, worker: Worker, registry: NodeRegistry) -> None:
@@ -88,9 +82,9 @@ class ReplyReader:
         self.test_limit = max([MAX_FACTS, *map(facts_limit, worker.evaluators.values())])
 
     def job_result(self, job: Job, message: Message | str, samples: int) -> JobResult:
-        """Read and check the result of a job. Raises `MessageError`, `UploadError` and `ClientError`.
+        """Read and check the result of a `job` of a client that joined with `samples` training samples.
 
-        samples: training samples with which it joined the round.
+        Raises `MessageError`, and `ClientError` for an exception in the client's work.
         """
         message, reply = self._read(message, job, reply_type(JobResult))
         assert isinstance(reply, UploadReply)
@@ -100,7 +94,7 @@ class ReplyReader:
         return replace(result, upload=self._uploads.read(message.body, job, samples))
 
     def eval_result(self, test: EvalJob, message: Message | str) -> EvalResult:
-        """Read and check the results of a test; the number of a client's test samples may not change."""
+        """Read and check the results of a test. The number of a client's test samples must not change."""
         _, reply = self._read(message, test, reply_type(EvalResult), self.test_limit)
         result = EvalResult(**restore_fields(reply, EvalResult))
         evaluator = self._worker.evaluator_for(test.protocol)
@@ -114,10 +108,9 @@ class ReplyReader:
     def newcomer_result(
         self, job: NewcomerJob, message: Message | str, names: Collection[str], evaluator: Evaluator, index: int
     ) -> dict[str, MetricStates]:
-        """Read and check the tests of a client that never trained.
+        """Read and check the tests of a client that never trained, with number `index` among those that never do.
 
-        names: the ways of serving it that are tested. evaluator: says which results a test has. index: of the client
-        among those that never train.
+        names: the ways in which it was served. evaluator: says which results a test has.
         """
         _, reply = self._read(message, job, reply_type(NewcomerResult), facts_limit(evaluator, len(names)))
         result = NewcomerResult(**restore_fields(reply, NewcomerResult))
@@ -130,7 +123,6 @@ class ReplyReader:
     def _read(
         self, message: Message | str, job: AnyJob, kind: type[ResultReply], limit: int = MAX_FACTS
     ) -> tuple[Message, ResultReply]:
-        """Read the reply to `job`. Raises `MessageError`, and `ClientError` for an exception in the client's work."""
         if isinstance(message, str):
             raise LostReplyError(message)
         reply = read_reply(message, kind, limit)

@@ -111,7 +111,7 @@ def serve(
         status.begin(name.name, federation.round)
         bindings.begin()
         joined = registry or NodeRegistry(transport, name, federation.scenario, status, note, bindings)
-        remote = RemoteEngine(transport, name, federation, worker, settings, status, note, joined, out)
+        remote = RemoteEngine(transport, federation, worker, settings, status, note, joined, out)
         if registry is None:
             train = federation.scenario.train
             clients = [client for client in range(len(train)) if len(train[client])]

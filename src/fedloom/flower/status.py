@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 from typing import Any, Literal
 
-from pydantic import BaseModel, ConfigDict
+from pydantic import BaseModel, ConfigDict, Field
 
 from fedloom.core.errors import ConfigError, RunFolderError
 from fedloom.flower.logs import LogRecord
@@ -85,8 +85,8 @@ class Status(Stored):
     written: float
     round: int = 0
     rounds: int
-    nodes: list[NodeStatus] = []
-    absent: list[Absence] = []
+    nodes: list[NodeStatus] = Field(default_factory=list)
+    absent: list[Absence] = Field(default_factory=list)
     wait: Wait | None = None
     bytes_up: int = 0
     bytes_down: int = 0
@@ -187,7 +187,7 @@ class StatusWriter(Callback):
 
 
 def serve_metrics(run: Path, port: int, host: str = "127.0.0.1") -> Callable[[], None]:
-    """Serve the status of a `run` to Prometheus (extra `prometheus`) at `host`:`port`; return a function that stops it."""
+    """Serve the status of a `run` to Prometheus at `host`:`port`; return a function that ends this."""
     try:
         from prometheus_client import CollectorRegistry, start_http_server
     except ImportError:
