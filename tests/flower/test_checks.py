@@ -9,10 +9,8 @@ import pytest
 from fedloom.evaluation.metric import MetricStates
 from fedloom.evaluation.metrics import Accuracy, Loss
 from fedloom.flower.checks import check_scored, check_trained, shares_too_large
-from fedloom.flower.wire import EvalReply, MessageError, TrainReply, facts_model, read
-from fedloom.methods.contract.contexts import Diagnostic
+from fedloom.flower.wire import EvalReply, MessageError, Note, PlainStates, TrainReply, read
 
-Note, PredictorResult = facts_model(Diagnostic), facts_model(MetricStates)
 TRAINED = TrainReply(
     run="ab", client=1, round=2, steps=10, samples=100, seconds=0.5, terms={"ce": 1.0, "near": 0.1},
     norms={"ce": 1.0, "near": 0.2}, notes=[], has_state=False,
@@ -22,7 +20,7 @@ EXAMPLE = MetricStates(1, {"accuracy": Accuracy(1, 1), "loss": Loss(0.5, 1)})
 
 def result_of(correct=5, total=10, loss_sum=3.0):
     states = {"accuracy": {"correct": correct, "total": total}, "loss": {"value_sum": loss_sum, "total": total}}
-    return PredictorResult(total=total, states=states)
+    return PlainStates(total=total, states=states)
 
 
 SCORED = EvalReply(run="ab", client=1, round=2, tested={"personal": result_of()}, samples=0)
@@ -96,7 +94,7 @@ def test_results_that_were_not_asked_for_are_refused(results, says):
     ],
 )
 def test_states_that_cannot_be_are_refused(states, says):
-    result = PredictorResult(total=10, states=result_of().states | states)
+    result = PlainStates(total=10, states=result_of().states | states)
     with pytest.raises(MessageError, match=says):
         check_tested(SCORED.model_copy(update={"tested": {"personal": result}}))
 

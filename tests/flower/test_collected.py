@@ -24,5 +24,5 @@ def test_what_ended_a_run_comes_back_with_its_code_and_traceback(told, tmp_path)
 def test_a_run_that_left_nothing_says_so_with_its_last_words(tmp_path):
     (tmp_path / "logs").mkdir()
     (tmp_path / "logs" / "run.log").write_text("lost the connection\n")
-    with pytest.raises(FederationError, match=r"go on with the same command; its last output: lost the connection"):
+    with pytest.raises(FederationError, match=r"repeat the command to continue; its last output: lost the connection"):
         collect_result(tmp_path, ChildProcesses(tmp_path / "logs", {}))

@@ -33,5 +33,5 @@ def test_an_app_may_be_exported_again_but_not_over_other_files(tmp_path):
     export(config_of(), tmp_path / "app")
     export(config_of("fedsc"), tmp_path / "app")
     (tmp_path / "notes.txt").write_text("mine")
-    with pytest.raises(ConfigError, match="it holds other files"):
+    with pytest.raises(ConfigError, match="it has other files"):
         export(config_of(), tmp_path)

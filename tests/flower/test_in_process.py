@@ -195,7 +195,7 @@ def test_too_few_nodes_at_the_start_are_named(nodes_of):
     config = config_of(flower={"join_timeout": 0.1, "min_clients": 4})
     transport = Faulty(nodes_of(config), lambda request, answer: answer)
     transport.gone = {0, 3}
-    with pytest.raises(FederationError, match=r"2 of 4 clients are there .* clients 0, 3 are missing"):
+    with pytest.raises(FederationError, match=r"2 of 4 clients are online .* clients 0, 3 are missing"):
         serve(config, transport)
 
 
@@ -281,7 +281,7 @@ def test_a_node_with_another_version_is_left_out(nodes_of, monkeypatch):
     config = config_of(flower={"join_timeout": 0.1})
     nodes = nodes_of(config)
     monkeypatch.setattr("fedloom.flower.node_registry.__version__", "0.0.1")
-    with pytest.raises(FederationError, match="0 of 4 clients are there"):
+    with pytest.raises(FederationError, match="0 of 4 clients are online"):
         serve(config, Faulty(nodes, lambda request, answer: answer))
 
 

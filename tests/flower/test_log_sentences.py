@@ -15,7 +15,7 @@ from fedloom.flower.logs import as_json_line, log_sentence
     ("facts", "sentence"),
     [
         ({"event": "start", "run": "a", "round": 0, "rounds": 9}, "run a begins, with 9 rounds"),
-        ({"event": "start", "run": "a", "round": 4, "rounds": 9}, "run a goes on after round 4 of 9 rounds"),
+        ({"event": "start", "run": "a", "round": 4, "rounds": 9}, "run a continues after round 4 of 9 rounds"),
         (
             {"event": "round", "round": 2, "rounds": 9, "accuracy": 0.5, "bytes_down": 8_385_200, "seconds_total": 1.8},
             "round 2 of 9: accuracy 50.0 %, 8.39 MB down, in 1.80 s",

@@ -180,7 +180,7 @@ def test_what_cannot_be_tested_is_refused_before_anything_is_asked(case, written
 
 
 def test_a_config_that_describes_its_data_takes_no_files(tmp_path):
-    with pytest.raises(ConfigError, match="only with `source: nodes`"):
+    with pytest.raises(ConfigError, match="unless it has `source: nodes`"):
         serve(config_of(), Faulty({}, None), tests=tmp_path / "server.yaml")
     with pytest.raises(ConfigError, match=r"describes the data itself \(source: digits\)"):
         _ = Node(config_of(), 0, tmp_path, data=tmp_path / "node.yaml").scenario
@@ -362,7 +362,7 @@ def test_fewer_nodes_with_data_than_min_clients_end_the_run(tmp_path):
     _, own = digits_of_nodes("fedavg", tmp_path, flower={"join_timeout": 0.1, "min_clients": 4})
     node_file(tmp_path, 3).unlink()
     with pytest.raises(
-        FederationError, match=r"3 of 4 clients are there .* clients 3 are missing; node 3 is left out: client 3"
+        FederationError, match=r"3 of 4 clients are online .* clients 3 are missing; node 3 is left out: client 3"
     ):
         served(own, tmp_path)
 
@@ -397,7 +397,7 @@ def test_a_table_without_an_agreed_column_is_named(tmp_path):
 
 
 def test_a_node_without_a_file_is_told_how_to_name_one(written, tmp_path):
-    with pytest.raises(ConfigError, match="start it with --node-config"):
+    with pytest.raises(ConfigError, match="start this one with --node-config"):
         _ = Node(written[1], 0, tmp_path).scenario
 
 

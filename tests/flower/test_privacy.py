@@ -8,8 +8,8 @@ import pytest
 import yaml
 
 from docs import privacy_tables as tables
+from docs.privacy_tables import BODY, INDIRECTLY, REPORTED_FACTS, privacy_of
 from fedloom.flower.node_data import node_source
-from fedloom.flower.privacy import BODY, INDIRECTLY, REPORTED_FACTS, privacy_of
 from fedloom.flower.wire import ErrorReply, EvalReply, JoinReply, ServeReply, TrainReply
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import _Run

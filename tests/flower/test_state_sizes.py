@@ -17,7 +17,7 @@ from fedloom.flower.checks import check_scored
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node_registry import FederationError
 from fedloom.flower.replies import facts_limit
-from fedloom.flower.wire import MAX_FACTS, MessageError, read, reply_type, reply_with
+from fedloom.flower.wire import MAX_FACTS, EvalReply, MessageError, Request, read, reply_with
 from flower_world import config_of
 
 ALL = sorted({*METRICS.names()} - {"domain_accuracy"})  # which needs domains
@@ -44,19 +44,21 @@ def result_of(evaluator, samples):
 def test_the_states_of_all_metrics_fit_with_many_classes(classes):
     evaluator = evaluator_of(classes)
     result = result_of(evaluator, samples=300)
-    message = reply_with(result, run="ab", round=1).to_message()
+    message = reply_with(result, Request(do="test", run="ab", fingerprint="f", version="1", round=1)).to_message()
     limit = facts_limit(evaluator)
     assert len(message.facts) <= limit <= 9 * len(message.facts) + MAX_FACTS
-    reply = read(message, reply_type(EvalResult), limit)
+    reply = read(message, EvalReply, limit)
     tested = check_scored(reply.tested, 0, evaluator.names, evaluator.example_states(), 300, 10)
     assert tested["global"].value("auroc") == result.tested["global"].value("auroc")
 
 
 def test_with_a_thousand_classes_they_are_longer_than_other_facts():
-    message = reply_with(result_of(evaluator_of(1000), 300), run="ab", round=1).to_message()
+    message = reply_with(
+        result_of(evaluator_of(1000), 300), Request(do="test", run="ab", fingerprint="f", version="1", round=1)
+    ).to_message()
     assert len(message.facts) > MAX_FACTS
     with pytest.raises(MessageError, match=f"characters; {MAX_FACTS} at most"):
-        read(message, reply_type(EvalResult))
+        read(message, EvalReply)
 
 
 def test_many_thousand_classes_are_computed_or_refused_in_one_line(monkeypatch):

@@ -65,7 +65,7 @@ def test_a_run_that_ends_without_a_result_says_why(nodes_of, tmp_path):
         serve(config, transport, out=tmp_path / "run")
     now = read_status(tmp_path / "run")
     assert (now.state, now.round) == ("failed", 1)
-    assert now.last_error.text.startswith("round 2: 0 of 4 clients left something")
+    assert now.last_error.text.startswith("round 2: 0 of 4 clients sent a usable reply")
 
 
 def test_a_run_that_goes_on_counts_the_bytes_before(nodes_of, tmp_path):
@@ -122,5 +122,5 @@ def test_no_status_and_a_damaged_one_are_named(tmp_path):
     with pytest.raises(RunFolderError, match="name the folder of a run over Flower"):
         read_status(tmp_path)
     (tmp_path / Status.FILE).write_text(json.dumps({"version": 2}))
-    with pytest.raises(RunFolderError, match="damaged, or of another version"):
+    with pytest.raises(RunFolderError, match="damaged; it may be of another version"):
         read_status(tmp_path)

@@ -73,7 +73,7 @@ def test_a_killed_node_rejoins_a_wrong_key_is_refused_and_a_killed_server_goes_o
         (server,) = [pid for pid in family(there.processes.pid_of("superlink")) if _is_server(pid)]
         os.kill(server, signal.SIGKILL)
         process.wait(120)
-        with pytest.raises(FederationError, match="go on with the same command"):
+        with pytest.raises(FederationError, match="repeat the command"):
             collect_result(out, there.processes)
         there.run(out).wait(400)
         result = collect_result(out, there.processes)
@@ -160,7 +160,7 @@ def test_hostile_nodes_cost_themselves_their_rounds_and_not_the_run(tmp_path, mo
     assert (result.numbers["rounds"], status.refused) == (2, 2)
     assert "round 1: the upload of client 1 is refused: model/" in log
     assert "not all numbers are finite" in log
-    assert "round 2: the upload of client 1 is refused: an answer that cannot be used: more than" in log
+    assert "round 2: the upload of client 1 is refused: an unusable reply: more than" in log
     assert [seat.round for seat in status.nodes] == [2, 0]
     (absence,) = status.absent
     assert absence.client == 2

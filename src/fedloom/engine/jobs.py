@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import functools
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
-from typing import Annotated, Any, Literal, TypeAlias, get_type_hints
+from dataclasses import dataclass, field
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
-from pydantic import Field
 from torch import Tensor, nn
 
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, ServerError
@@ -107,7 +105,7 @@ class JobResult:
     terms: Mapping[str, float]
     steps: int
     samples: int
-    seconds: Annotated[float, Field(ge=0, allow_inf_nan=False)]
+    seconds: float
     norms: Mapping[str, float] = field(default_factory=dict)
     notes: Sequence[Diagnostic] = ()
 
@@ -124,7 +122,7 @@ class EvalJob:
     server: Record
     state: Record
     indices: Tensor
-    split: Annotated[str, Field(pattern="^(test|val)$")]
+    split: str
     protocol: str | None = None
 
 
@@ -137,7 +135,7 @@ class EvalResult:
 
     client: int
     tested: dict[str, MetricStates]
-    samples: Annotated[int, Field(ge=0, le=2**40)] = 0
+    samples: int = 0
 
 
 @dataclass(frozen=True, slots=True)
@@ -153,20 +151,7 @@ class NewcomerResult:
     """The outcome of a newcomer's tests: metric states by the name of the way in which it was served."""
 
     client: int
-    tested: Annotated[dict[str, MetricStates], Field(max_length=1000)]
-
-
-BODY_FIELDS = ("payload", "server", "upload")  # of the classes above: the record that travels as the body of a message
-
-
-@functools.cache
-def field_types(kind: Any, bounds: bool = False) -> Mapping[str, Any]:
-    """Return the types of a dataclass's fields by name, with `bounds` those of pydantic's `Field`.
-
-    Messages between machines are made from these fields, so that a field which is added above reaches every client.
-    """
-    types = get_type_hints(kind, include_extras=bounds)
-    return {field.name: types[field.name] for field in fields(kind)}
+    tested: dict[str, MetricStates]
 
 
 @dataclass(frozen=True, slots=True)

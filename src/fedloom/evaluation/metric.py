@@ -13,10 +13,9 @@ import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Annotated, Any, ClassVar, Literal, Self, cast
+from typing import Any, ClassVar, Literal, Self, cast
 
 import torch
-from pydantic import Field
 from torch import Tensor
 
 from fedloom.core.registry import Registry
@@ -158,7 +157,7 @@ class MetricStates:
     total: the number of samples.
     """
 
-    total: Annotated[int, Field(ge=0, le=2**40)]  # sums of such counts fit 64 bits
+    total: int
     states: Mapping[str, Metric] = field(default_factory=dict)
 
     @staticmethod

@@ -1,7 +1,4 @@
-"""Flower's client app and server app, built from a config, and the export of a config as a Flower app.
-
-An exported app is a project file, the config, and two short modules that call the functions here.
-"""
+"""Flower's client app and server app, built from a config, and the export of a config as a Flower app."""
 
 from __future__ import annotations
 
@@ -31,8 +28,8 @@ FAILED = "flower-failed.json"
 def client_app(config: Path) -> Any:
     """Return a `ClientApp` for the config file `config`.
 
-    The node's Flower config has its client as `partition-id`, and may have the folder of private states as `state` and
-    the file that names its data as `data`.
+    Keys of the node's Flower config: `partition-id`, its client; `state`, the folder of private states; `data`, the
+    file that names its data.
     """
     require_flower()
     from flwr.app import Message as FlowerMessage
@@ -67,16 +64,16 @@ def client_app(config: Path) -> Any:
 
 @functools.lru_cache(maxsize=64)
 def _node(config: Path, client: int, folder: Path, data: Path | None) -> Node:
-    """Return a client's node, built once per process: Ray sends the app to its actors, but not the node."""
+    """Return a client's node, built once per process, because Ray sends the app to its actors, but not the node."""
     return Node(parse(load(config)), client, folder, data=data)
 
 
 def server_app(config: Path) -> Any:
-    """Return a `ServerApp` that runs the config file `config`.
+    """Return a `ServerApp` that runs the config file `config`, and writes a report at the end.
 
     Keys of the app's Flower config: `out`, the run's folder; `test`, the file that names the server's test data;
-    `keys`, a folder with the public keys of clients, or "none" if the SuperLink checks no keys. At its end the run
-    writes a report into its folder. An error is stored there too, because Flower's commands do not print it.
+    `keys`, a folder with the public keys of clients, or "none" if the SuperLink checks no keys. An error is also stored
+    in the run's folder, because Flower's commands do not print it.
     """
     require_flower()
     to_stdout()
@@ -154,7 +151,7 @@ app = {side}_app(Path(__file__).with_name("config.yaml"))
 def export(config: RunConfig, folder: Path) -> list[Path]:
     """Write the app to `folder` and return its files. Raises `ConfigError` for a folder with other files."""
     if folder.exists() and any(folder.iterdir()) and not (folder / PACKAGE).is_dir():
-        raise ConfigError(f"{folder}: it holds other files; name an empty folder, or one that was exported before")
+        raise ConfigError(f"{folder}: it has other files; name an empty folder, or that of an earlier export")
     resolved = config.resolved()
     if resolved["scenario"]["source"] == "given":
         raise ConfigError("data given in Python cannot be exported; describe them in the config, e.g. source: npz")

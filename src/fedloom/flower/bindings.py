@@ -148,8 +148,8 @@ class NodeBindings:
             )
         if bound is not None and bound.token not in ("", _digest(token)):
             raise MessageError(
-                f"it joins as client {client} from a disk to which client {client} is not bound; if its disk was lost "
-                f"or moved, run {self._command(client, key)}"
+                f"it joins as client {client} from another disk than before; if its disk was lost or moved, run "
+                f"{self._command(client, key)}"
             )
 
     def claim(self, client: int, key: str, token: str) -> None:

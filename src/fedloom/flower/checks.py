@@ -9,7 +9,7 @@ from __future__ import annotations
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence
-from typing import Annotated, Literal
+from typing import Annotated, Any, Literal
 
 import torch
 from pydantic import Field
@@ -21,7 +21,7 @@ from fedloom.engine.round_report import CE
 from fedloom.evaluation.metric import LARGEST_SUM, MetricStates
 from fedloom.flower.bounds import FEWEST, UploadNorm
 from fedloom.flower.stored import Stored
-from fedloom.flower.wire import JoinReply, MessageError
+from fedloom.flower.wire import JoinReply, MessageError, PlainStates
 
 _MAX_PASSES_RATIO = 20  # reported samples or steps, over those of a rehearsal
 _LARGEST_SHARE = 0.95  # of all samples, however few clients there are
@@ -99,7 +99,7 @@ def check_trained(trained: JobResult, measured: bool, samples: int, terms: Colle
 
 
 def check_scored(
-    tested: Mapping[str, MetricStates],
+    tested: Mapping[str, PlainStates],
     adapted: int,
     predictors: Collection[str],
     example: MetricStates,
@@ -126,7 +126,8 @@ def check_scored(
     if adapted > limit:
         raise MessageError(f"it reports {adapted:,} samples to adapt to; {limit:,} at most")
     try:
-        return {name: MetricStates.from_plain(result, example) for name, result in tested.items()}
+        plain: dict[str, Any] = dict(tested)
+        return {name: MetricStates.from_plain(states, example) for name, states in plain.items()}
     except (ValueError, TypeError, RuntimeError, ArithmeticError) as error:
         raise MessageError(f"impossible metric states: {' '.join(str(error).split())[:200]}") from None
 

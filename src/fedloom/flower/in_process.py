@@ -35,12 +35,12 @@ def run_in_process(
         config: the config of the run.
         scenario: used instead of the one that the config describes.
         out: the run folder; None keeps nothing on disk.
-        states: folder of the nodes' private states; None takes a temporary one.
-        data: folder with a file for each node's data (`node_data.py`), for `source: nodes`.
+        states: folder of the nodes' private states; None uses a temporary one.
+        data: folder with a file for each node's data, for `source: nodes`.
         callbacks: objects that watch the run.
         progress: as in `fedloom.run`.
 
-    Raises what `serve` raises, and before it begins `ConfigError` and `DataError` of a node whose data cannot be used.
+    Raises what `serve` raises, and `ConfigError` or `DataError` for a node whose data cannot be used.
     """
     if data is None:
         scenario = scenario or config.scenario.build(config.seed)

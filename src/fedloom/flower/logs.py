@@ -1,7 +1,7 @@
-"""Structured logs: one JSON object a line, with its run, round and client, and the same as sentences for people.
+"""Structured logs: one JSON object per line, with run, round and client, and the same as sentences for people.
 
-Logs go to the logger `fedloom.flower` of the standard library. Flower's apps print them to stdout; a program that
-embeds a federation may handle them in its own format, from the record's attribute `facts`.
+Logs go to the logger `fedloom.flower`. Flower's apps print them to stdout; a program that embeds a federation can
+format them itself, from the attribute `facts` of a log record.
 """
 
 from __future__ import annotations
@@ -26,10 +26,7 @@ _LOGGED_MEASURES = ("bytes_up", "bytes_down", "accuracy", "seconds_total")  # in
 
 
 class LogRecord(str):
-    """A sentence for people, with facts for machines. Control characters are escaped.
-
-    event: one word, e.g. "refused". round, client: None where the sentence is about none.
-    """
+    """A printable sentence for people, with facts for machines. event: one word, e.g. "refused"."""
 
     event: str
     round: int | None
@@ -42,7 +39,7 @@ class LogRecord(str):
 
 
 class JsonFormatter(logging.Formatter):
-    """Formats a record as one line of JSON: time (seconds since 1970), level, facts, and the text if there is one."""
+    """Formats a record as one line of JSON: time (seconds since 1970), level, facts, and the text if any."""
 
     def format(self, record: logging.LogRecord) -> str:
         facts: dict[str, Any] = {"time": round(record.created, 3), "level": record.levelname.lower()}
@@ -53,16 +50,13 @@ class JsonFormatter(logging.Formatter):
 
 
 def log(event: str, facts: Mapping[str, Any], text: str = "", level: int = logging.INFO) -> None:
-    """Write one line to the log.
-
-    facts: further keys of the line; those that are None are left out. text: a sentence for people.
-    """
+    """Write one line to the log. facts: further keys; those that are None are left out. text: for people."""
     present = {name: value for name, value in facts.items() if value is not None}
     LOGGER.log(level, "%s", text, extra={"facts": {"event": event, **present}})
 
 
 def to_stdout() -> None:
-    """Print the log to stdout as lines of JSON; further calls in a process change nothing."""
+    """Print the log to stdout as lines of JSON; calling it again changes nothing."""
     if not any(isinstance(handler.formatter, JsonFormatter) for handler in LOGGER.handlers):
         handler = logging.StreamHandler(sys.stdout)
         handler.setFormatter(JsonFormatter())
@@ -99,9 +93,7 @@ class LogCallback(Callback):
 
 
 def log_sentence(line: str, zone: tzinfo | None = None) -> str:
-    """Return a line of `JsonFormatter` as a sentence; any other line as it is.
-
-    zone: time zone of the sentence; None is the local one.
+    """Return a `line` of `JsonFormatter` as a sentence with a time in `zone` (None: local); other lines as they are.
 
     >>> from datetime import UTC
     >>> log_sentence('{"time": 0, "event": "round", "round": 2, "rounds": 9, "accuracy": 0.5, "bytes_up": 2000}', UTC)
@@ -125,7 +117,7 @@ def _sentence(facts: Mapping[str, Any]) -> str:
     if event == "round":
         return f"round {facts['round']} of {facts['rounds']}{_measures(facts)}"
     if event == "start":
-        done = f"goes on after round {facts['round']} of" if facts["round"] else "begins, with"
+        done = f"continues after round {facts['round']} of" if facts["round"] else "begins, with"
         return f"run {facts['run']} {done} {facts['rounds']} rounds"
     if event == "end":
         return f"run {facts['run']} has finished round {facts['round']}, the last one{_measures(facts)}"

@@ -19,7 +19,7 @@ from fedloom.core.process_settings import reproducible_settings
 from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
 from fedloom.data import Scenario
 from fedloom.engine import Worker
-from fedloom.engine.jobs import EvalJob, Job, NewcomerJob, NewcomerResult
+from fedloom.engine.jobs import EvalJob, Job, NewcomerResult
 from fedloom.flower import wire
 from fedloom.flower.findings import require_disk, stored_bytes
 from fedloom.flower.logs import log
@@ -218,42 +218,41 @@ class Node:
         return reply.model_copy(update={"moments": moments}), b""
 
     def _train(self, message: Message) -> tuple[Reply, bytes]:
-        request = wire.read(message, wire.request_type(Job))
+        request = wire.read(message, wire.TrainRequest)
         store, notes = StateStore(self._folder, request.run, self.client), list[Diagnostic]()
         ctx = self._context(request.round)
         state = self._state(store, request.state_round, ctx, notes)
-        fields, payload = wire.restore_fields(request, Job), from_bytes(message.body)
-        job = Job(ctx=ctx, payload=payload, state=state, indices=self.indices, **fields)
+        payload = from_bytes(message.body)
+        job = Job(ctx, payload, state, self.indices, request.measured, request.stage)
         del payload  # large
         result = self._worker(request.scale).run(job)
         del job  # large
         if result.state:
             store.save(request.round, result.state, spare=request.state_round)  # before the server knows of it
         result = replace(result, notes=[*notes, *result.notes])
-        return wire.reply_with(result, run=request.run, round=request.round), to_bytes(result.upload)
+        return wire.reply_with(result, request), to_bytes(result.upload)
 
     def _test(self, message: Message) -> tuple[Reply, bytes]:
-        request = wire.read(message, wire.request_type(EvalJob))
+        request = wire.read(message, wire.EvalRequest)
         ctx, store = self._context(request.round), StateStore(self._folder, request.run, self.client)
         state = self._state(store, request.state_round, ctx, [])
         worker = self._worker(request.scale)
-        server, fields = from_bytes(message.body), wire.restore_fields(request, EvalJob)
-        if worker.evaluator_for(fields["protocol"]).model_kind == "global":
+        if worker.evaluator_for(request.protocol).model_kind == "global":
             # the server's model is of the first architecture
             ctx = replace(ctx, task=self._setup.tasks[0])
-        job = EvalJob(ctx=ctx, server=server, state=state, indices=self.indices, **fields)
+        job = EvalJob(ctx, from_bytes(message.body), state, self.indices, request.split, request.protocol)
         result = worker.test(job)
         result = replace(result, tested={name: states.portable() for name, states in result.tested.items()})
-        return wire.reply_with(result, run=request.run, round=request.round), b""
+        return wire.reply_with(result, request), b""
 
     def _serve(self, message: Message) -> tuple[Reply, bytes]:
-        request = wire.read(message, wire.request_type(NewcomerJob))
+        request = wire.read(message, wire.ServeRequest)
         worker, scenario, tasks = self._worker(request.scale), self._scaled(request.scale), self._setup.tasks
         service = NewcomerService(self._setup.method, tasks, worker, scenario, self.config.evaluation)
         server = TrainedServer(from_bytes(message.body), request.round)
         tests = service.tests(server, service.newcomer(self.client - scenario.clients))
         result = NewcomerResult(self.client, {name: states.portable() for name, states in tests})
-        return wire.reply_with(result, run=request.run, round=request.round), b""
+        return wire.reply_with(result, request), b""
 
     @property
     def indices(self) -> torch.Tensor:

@@ -25,7 +25,7 @@ def executable(name: str) -> str:
     beside_python = Path(sys.executable).parent / name
     path = str(beside_python) if beside_python.exists() else shutil.which(name)
     if path is None:
-        raise ConfigError(f"the command {name} is not there; pip install 'fedloom[flower]'")
+        raise ConfigError(f"the command {name} is not installed; pip install 'fedloom[flower]'")
     return path
 
 
@@ -85,7 +85,7 @@ class ChildProcesses:
         return process
 
     def pid_of(self, name: str) -> int:
-        """Return the id of the latest process of a name."""
+        """Return the id of the latest process with a name."""
         return self._started[name].pid
 
     def log(self, name: str) -> Path:

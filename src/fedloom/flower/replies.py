@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import replace
-from typing import Any
+from typing import Any, TypeVar
 
 from fedloom.core.errors import ClientError, ConfigError, printable
 from fedloom.core.records import to_plain
 from fedloom.engine import Worker
-from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob, NewcomerResult, kept_remotely
+from fedloom.engine.jobs import EvalJob, EvalResult, Job, JobResult, NewcomerJob, kept_remotely
 from fedloom.evaluation import Evaluator, MetricStates
 from fedloom.flower.checks import check_scored
 from fedloom.flower.node_registry import NodeRegistry
@@ -18,15 +18,17 @@ from fedloom.flower.wire import (
     MAX_FACTS,
     AnyJob,
     ErrorReply,
+    EvalReply,
     Message,
     MessageError,
     ResultReply,
-    UploadReply,
+    ServeReply,
+    TrainReply,
     read_reply,
-    reply_type,
-    restore_fields,
 )
+from fedloom.methods.contract.contexts import Diagnostic
 
+R = TypeVar("R", bound=ResultReply)
 _FLOAT = 26  # characters of a number in JSON, with a comma: "-1.7976931348623157e+308, "
 _COUNT = 19  # of a count up to 2^53: "9007199254740992, "
 _BRACKETS = 4  # around a list or a mapping, with a comma
@@ -86,24 +88,24 @@ class ReplyReader:
 
         Raises `MessageError`, and `ClientError` for an exception in the client's work.
         """
-        message, reply = self._read(message, job, reply_type(JobResult))
-        assert isinstance(reply, UploadReply)
+        message, reply = self._read(message, job, TrainReply)
         state = kept_remotely(job.ctx.round) if reply.has_state else {}
-        result = JobResult(upload={}, state=state, **restore_fields(reply, JobResult))
+        notes = [Diagnostic(printable(note.code), printable(note.message), note.figure) for note in reply.notes]
+        counts = reply.steps, reply.samples, reply.seconds
+        result = JobResult(reply.client, {}, state, reply.terms, *counts, reply.norms, notes)
         self._uploads.check(result, job, samples)
         return replace(result, upload=self._uploads.read(message.body, job, samples))
 
     def eval_result(self, test: EvalJob, message: Message | str) -> EvalResult:
         """Read and check the results of a test. The number of a client's test samples must not change."""
-        _, reply = self._read(message, test, reply_type(EvalResult), self.test_limit)
-        result = EvalResult(**restore_fields(reply, EvalResult))
+        _, reply = self._read(message, test, EvalReply, self.test_limit)
         evaluator = self._worker.evaluator_for(test.protocol)
         client, key = test.ctx.client, (test.ctx.client, test.split, evaluator.data_kind)
         total = self._test_sizes.get(key) if evaluator.scenario.remote else evaluator.total(client, test.split)
         samples, example = self._registry.samples_of(client), evaluator.example_states()
-        tested = check_scored(result.tested, result.samples, evaluator.names, example, total, samples)
+        tested = check_scored(reply.tested, reply.samples, evaluator.names, example, total, samples)
         self._test_sizes[key] = next(iter(tested.values())).total
-        return replace(result, tested=tested)
+        return EvalResult(reply.client, tested, reply.samples)
 
     def newcomer_result(
         self, job: NewcomerJob, message: Message | str, names: Collection[str], evaluator: Evaluator, index: int
@@ -112,17 +114,14 @@ class ReplyReader:
 
         names: the ways in which it was served. evaluator: says which results a test has.
         """
-        _, reply = self._read(message, job, reply_type(NewcomerResult), facts_limit(evaluator, len(names)))
-        result = NewcomerResult(**restore_fields(reply, NewcomerResult))
+        _, reply = self._read(message, job, ServeReply, facts_limit(evaluator, len(names)))
         total = None if evaluator.scenario.remote else evaluator.total(index, "test")
-        if total is None and not any(states.total for states in result.tested.values()):
+        if total is None and not any(states.total for states in reply.tested.values()):
             raise MessageError("it was tested on no samples, and a node that never trains needs test samples to join")
         samples = self._registry.samples_of(job.ctx.client)
-        return check_scored(result.tested, 0, names, evaluator.example_states(), total, samples)
+        return check_scored(reply.tested, 0, names, evaluator.example_states(), total, samples)
 
-    def _read(
-        self, message: Message | str, job: AnyJob, kind: type[ResultReply], limit: int = MAX_FACTS
-    ) -> tuple[Message, ResultReply]:
+    def _read(self, message: Message | str, job: AnyJob, kind: type[R], limit: int = MAX_FACTS) -> tuple[Message, R]:
         if isinstance(message, str):
             raise LostReplyError(message)
         reply = read_reply(message, kind, limit)

@@ -1,8 +1,4 @@
-"""How messages get to nodes and back: the interface of every transport, Flower's `Grid`, and one inside this process.
-
-A record travels as one `Array` of bytes: one object on the wire, of exactly the counted bytes. Its serialisation type
-is not NumPy's, so no program reads it as an array.
-"""
+"""How messages get to nodes and back: the interface of a transport, Flower's `Grid`, and one inside this process."""
 
 from __future__ import annotations
 
@@ -24,7 +20,7 @@ SMALL_REPLY_BYTES = BYTES_PER_CHARACTER * MAX_FACTS  # a reply without a body
 class Transport(Protocol):
     """Carries messages between the server and its nodes.
 
-    poll_seconds: pause between two looks for replies. reply_limit: bytes that a reply may have; a longer one is not
+    poll_seconds: pause between two polls for replies. reply_limit: bytes that a reply may have; a longer one is not
     read. in_process: nodes run in this process, so no others can join, and one that cannot join ends the run.
     """
 
@@ -37,18 +33,15 @@ class Transport(Protocol):
         ...
 
     def key_of(self, node: int) -> str:
-        """Return the fingerprint of the key that a node has proved to have; empty where there are no keys."""
+        """Return the fingerprint of the key that a node has proved to have; empty without keys."""
         ...
 
     def send(self, node: int, message: Message, seconds: float) -> str:
-        """Send a message that expires after `seconds`; return the id under which `receive` looks for its reply.
-
-        message: the job, evaluation job or question. seconds: time until the message expires.
-        """
+        """Send a `message` that expires after `seconds` to a `node`; return the id of the message."""
         ...
 
     def receive(self, message_ids: Collection[str]) -> Iterable[tuple[str, Message | str]]:
-        """Yield the replies that have arrived; text instead of a message says why there will be none."""
+        """Yield the replies that have arrived, by id; text instead of a message says why there will be none."""
         ...
 
 
@@ -81,7 +74,7 @@ class InProcessTransport:
         return []
 
 
-_STYPE, _FACTS, _BODY = "fedloom.record", "facts", "record"
+_STYPE, _FACTS, _BODY = "fedloom.record", "facts", "record"  # not NumPy's type, so no program reads it as an array
 _TYPES = {"join": "query", "train": "train", "test": "evaluate", "serve": "evaluate"}
 _OLDEST, _NEWEST = (1, 41), (1, 42)  # tested versions
 
@@ -102,7 +95,7 @@ def require_flower() -> str:
 
 
 def to_content(message: Message) -> Any:
-    """Return a message as a Flower `RecordDict`."""
+    """Return a message as a Flower `RecordDict`, whose array has exactly the counted bytes."""
     from flwr.app import Array, ArrayRecord, ConfigRecord, RecordDict
 
     body = Array(dtype="uint8", shape=(len(message.body),), stype=_STYPE, data=message.body)
@@ -117,20 +110,17 @@ def from_content(content: Any) -> Message:
         facts, body = content[_FACTS], content[_BODY]
         whole = {*content} == {_FACTS, _BODY} and {*facts} == {_FACTS} and {*body} == {_BODY}
         if not (whole and isinstance(facts, ConfigRecord) and isinstance(body, ArrayRecord)):
-            raise MessageError("a message whose records are not those of a fedloom message")
+            raise MessageError("its records are not those of a fedloom message")
         text, array = facts[_FACTS], body[_BODY]
     except (KeyError, TypeError, ValueError) as error:
         raise MessageError(f"no message: {type(error).__name__}: {printable(str(error)[:200])}") from None
     if not isinstance(text, str) or array.stype != _STYPE or not isinstance(array.data, bytes):
-        raise MessageError("a message whose parts have other types")
+        raise MessageError("its parts have the wrong types")
     return Message(text, array.data)
 
 
 class GridTransport:
-    """Sends messages over a Flower `Grid`.
-
-    poll_seconds: pause between two looks for replies. keys: whether the SuperLink checks the nodes' keys.
-    """
+    """Sends messages over a Flower `Grid`. keys: whether the SuperLink checks the nodes' keys."""
 
     in_process = False
 
@@ -159,7 +149,7 @@ class GridTransport:
         return str(message_id)
 
     def receive(self, message_ids: Collection[str]) -> Iterator[tuple[str, Message | str]]:
-        """Fetch one reply at a time: a faulty one cannot spoil the others."""
+        """Fetch one reply at a time, so that a faulty one cannot spoil the others."""
         for message_id in list(message_ids):
             reply = self._read(message_id)
             if reply is not None:
@@ -183,7 +173,7 @@ class GridTransport:
 
 
 def _unreadable(reason: str) -> Message:
-    return ErrorReply(run="", error=f"an answer that cannot be used: {reason}").to_message()
+    return ErrorReply(run="", error=f"an unusable reply: {reason}").to_message()
 
 
 def _message_of(reply: Any, limit: int) -> Message | str:

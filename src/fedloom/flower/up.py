@@ -32,10 +32,10 @@ _ENVIRONMENT = {"FLWR_TELEMETRY_ENABLED": "0", "FLWR_DISABLE_UPDATE_CHECK": "1",
 
 
 class LocalFederation:
-    """SuperLink and SuperNodes of this machine, as a context manager.
+    """SuperLink and SuperNodes on this machine, as a context manager.
 
-    folder: of the app, keys, logs and the nodes' private states; it stays, and the same command continues. data:
-    folder with the files of the nodes' data and the server's (`node_data.py`).
+    folder: of the app, keys, logs and the nodes' private states; it is kept, so that the run can continue. data: folder
+    with the files of the nodes' data and the server's. say: called with warnings.
     """
 
     def __init__(
@@ -111,10 +111,7 @@ class LocalFederation:
             time.sleep(0.2)
 
     def start_node(self, client: int, key: Path | None = None, name: str | None = None) -> subprocess.Popen[bytes]:
-        """Start the node of a client.
-
-        key: a private key instead of the registered one. name: name of the process.
-        """
+        """Start the node of a `client`. key: a private key instead of the registered one. name: of the process."""
         state = self.folder / "states" / f"node-{client:06d}"
         command = [executable("flower-supernode"), "--superlink", f"{HOST}:{self.port}"]
         command += ["--host", HOST, "--port", str(self._node_ports[client])]
@@ -158,17 +155,11 @@ def up(
     data: Path | None = None,
     say: Callable[[str], None] = lambda text: None,
 ) -> RunData:
-    """Run a config on processes of this machine, and end them all afterwards; an unfinished run continues.
+    """Run a `config` in `out` on processes of this machine, and end them all afterwards; an unfinished run continues.
 
-    Args:
-        config: the config of the run.
-        out: the run folder.
-        insecure: without TLS and node keys.
-        port: the SuperLink's port; None takes a free one.
-        data: folder with the files of the nodes' data and the server's (`node_data.py`).
-        say: called with a sentence on what starts.
-
-    Raises `ConfigError` before anything starts, and `FederationError` or the run's error if there is no result.
+    insecure: without TLS and node keys. port: the SuperLink's; None uses a free one. data: folder with the files of the
+    nodes' data and the server's. say: called with warnings and with lines of the log. Raises `ConfigError` before
+    anything starts, and `FederationError` or the run's error if there is no result.
     """
     with (
         _sigterm_as_interrupt(),
@@ -211,13 +202,13 @@ def collect_result(out: Path, processes: ChildProcesses) -> RunData:
     result = RunData.read(out)
     if result is None:
         raise FederationError(
-            f"the run ended without a result; go on with the same command; its last output: {processes.tail('run')}"
+            f"the run ended without a result; repeat the command to continue; its last output: {processes.tail('run')}"
         )
     return result
 
 
 class _JsonLines:
-    """The JSON lines that a log has got since the last iteration."""
+    """The JSON lines that were added to a log since the last iteration."""
 
     def __init__(self, file: Path) -> None:
         self._file, self._offset = file, file.stat().st_size if file.exists() else 0
@@ -235,7 +226,7 @@ class _JsonLines:
 
 @contextlib.contextmanager
 def _sigterm_as_interrupt() -> Iterator[None]:
-    """Let SIGTERM end this process as Ctrl-C does, which ends its child processes too."""
+    """Let SIGTERM end this process as Ctrl-C does, which also ends its child processes."""
 
     def handle(number: int, frame: Any) -> None:
         raise KeyboardInterrupt

@@ -4,9 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Annotated, Any, TypeAlias
+from typing import Any, TypeAlias
 
-from pydantic import Field
 from torch import Tensor
 
 from fedloom.core.errors import ConfigError
@@ -179,5 +178,5 @@ class Diagnostic:
     """A sign that a method does not do what it should in this run: a stable `code`, one line of text, and the value."""
 
     code: str
-    message: Annotated[str, Field(max_length=2000)]
+    message: str
     figure: float
