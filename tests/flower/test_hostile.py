@@ -105,7 +105,7 @@ def test_with_three_clients_the_state_is_tested(nodes_of):  # noqa: F811
 
 def test_a_state_that_cannot_be_kept_ends_the_run_and_leaves_the_last_one(nodes_of, tmp_path):  # noqa: F811
     few = three_clients(min_clients=3)
-    with pytest.raises(FederationError, match="the state before this round stays"):
+    with pytest.raises(FederationError, match="the state before this round is kept"):
         serve(few, Faulty(nodes_of(few), forging(huge, client=1, rounds=[2])), out=tmp_path / "run")
     result = serve(few, Faulty(nodes_of(few), lambda request, answer: answer), out=tmp_path / "run")
     simulated = run(few, out=tmp_path / "simulated")

@@ -25,11 +25,11 @@ SILENT = 30.0  # seconds without a write after which a server may be dead
 _HEARTBEAT = 5.0  # seconds between two writes of a server that waits
 
 
-class _Part(BaseModel):
+class _StatusPart(BaseModel):
     model_config = ConfigDict(extra="forbid", strict=True)
 
 
-class NodeStatus(_Part):
+class NodeStatus(_StatusPart):
     """A client and its node. node: Flower's id, as text. round: the last one with a result of the client."""
 
     client: int
@@ -39,7 +39,7 @@ class NodeStatus(_Part):
     round: int = 0
 
 
-class Absence(_Part):
+class Absence(_StatusPart):
     """A node that does not take part, and why. client: None if unknown."""
 
     node: str
@@ -47,7 +47,7 @@ class Absence(_Part):
     reason: str
 
 
-class Wait(_Part):
+class Wait(_StatusPart):
     """The clients that the server waits for. since, until: seconds since 1970."""
 
     purpose: str
@@ -56,7 +56,7 @@ class Wait(_Part):
     until: float
 
 
-class Trouble(_Part):
+class Trouble(_StatusPart):
     """The last error or refusal."""
 
     time: float
