@@ -56,7 +56,7 @@ def print_catalogue(console: Console, noun: str, items: Sequence[tuple[str, Mapp
 
 
 def print_result(console: Console, result: RunData, brief: bool = False) -> None:
-    """Print a finished run: its accuracy and, unless `brief`, its costs, metrics and notes."""
+    """Print the `result` of a run: its accuracy and, unless `brief`, its costs, metrics and notes."""
     n = result.numbers
     console.print(
         f"[bold]{n['method']}[/] ({n['preset']}) on {n['source']}: accuracy [bold]{100 * n['accuracy']:.2f} %[/] "
