@@ -128,7 +128,7 @@ class UploadReader:
         return 2 * size + _MARGIN
 
     def check(self, trained: JobResult, job: Job, samples: int) -> None:
-        """Check the facts next to the upload of a client with `samples` training samples. Raises `MessageError`.
+        """Check the facts in `trained` against the `job` of a client with `samples` training samples.
 
         A method may have other loss terms in a later round, so a round with new terms is rehearsed again.
         """
