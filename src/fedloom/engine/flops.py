@@ -54,8 +54,9 @@ def _job_of_group(federation: Federation, worker: Worker, group: int, round_: in
     """
     job = federation.sample_jobs.get(federation.stage_of(round_), {}).get(group)
     if job is None:
-        clients = range(group, len(federation.train), len(federation.tasks))
-        job = next(federation.job(client, round_) for client in clients if len(federation.train[client]))
+        clients = [*federation.context(round_).drawn, *range(len(federation.train))]
+        usable = (k for k in clients if k % len(federation.tasks) == group and len(federation.train[k]))
+        job = federation.job(next(usable), round_)
     # the state after the round: this may have been the client's first, in which some methods do less
     job = replace(job, state=federation.states.get(job.ctx.client, job.state))
     if kept_since(job.state) is None:

@@ -237,7 +237,9 @@ class Federation:
             by_client[result.client] = result
             bytes_up.add(result.upload)
         # Arrive: in the order of client ids, in which every mean sums.
-        arrived, self.sample_jobs[self.stage_of(round_)] = time.perf_counter(), jobs.samples
+        arrived, stage = time.perf_counter(), self.stage_of(round_)
+        if stage != "round" or round_ == ctx.task.rounds:  # the payloads of other rounds would only take memory
+            self.sample_jobs[stage] = jobs.samples
         uploads: Uploads = {client: by_client[client].upload for client in sorted(by_client)}
         forged = with_forged(uploads, attackers, jobs.payloads, self.scenario, method.spec, self.task_of, round_)
         with hooked(method, "unpack", round_):
@@ -261,7 +263,6 @@ class Federation:
     def _jobs(self, round_: int, drawn: Sequence[int], kept: Sequence[int] | frozenset[int]) -> SentJobs:
         """The jobs of a round, which are made on demand. kept: clients whose payload is needed after the round."""
         measured = round_report.measured_clients(round_, drawn)
-        self.sample_jobs.pop(self.stage_of(round_), None)  # frees the payloads of the last round
 
         def make_job(client: int) -> Job:
             return self.job(client, round_, measured=client in measured)
