@@ -162,7 +162,6 @@ class Worker:
         return JobResult(ctx.client, upload, state, *counts, notes)
 
     def _work(self, client: Client, tree: Tree) -> Work:
-        """The result of a client's phases, on the CPU as `tree` is."""
         collected = client.collected if self.device == CPU else to_device(client.collected, CPU)
         return Work(tree, collected, client.steps, client.start, client.terms)
 
@@ -243,7 +242,6 @@ class Worker:
         return ctx.task.streams.resumable(f"{prefix}dropout", ctx.round, ctx.client, self.device)
 
     def _on_device(self, consts: Consts) -> Consts:
-        """A copy of a round's constants, with their tensors on the worker's device."""
         return dict(consts) if self.device == CPU else to_device(dict(consts), self.device)
 
     # -- one phase -------------------------------------------------------------------------------------------

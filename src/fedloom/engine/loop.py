@@ -340,7 +340,6 @@ class Federation:
         return [*first, *sorted(last, key=lambda client: -len(self.train[client]))]
 
     def _samples_by_group(self, clients: Sequence[int]) -> dict[int, int]:
-        """Training samples of some clients, by architecture group."""
         samples = Counter[int]()
         for client in clients:
             samples[self.task_of(client).group] += len(self.train[client])

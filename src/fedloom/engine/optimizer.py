@@ -60,7 +60,6 @@ class Optimizer:
             self._is_plain_sgd &= not adam and not group.spec.momentum
 
     def _split(self, specs: OptimizerSpec | Sequence[OptimizerSpec]) -> Iterable[tuple[OptimizerSpec, list[int]]]:
-        """Each spec with the indices of its parameters."""
         if isinstance(specs, OptimizerSpec):
             return [(specs, list(range(len(self.parameters))))]
         groups: dict[OptimizerSpec, list[int]] = {}

@@ -108,7 +108,6 @@ class ClientStates(MutableMapping[int, Record]):
 
 
 def _tensor_bytes(record: Record) -> int:
-    """The bytes of a record's tensors."""
     total = 0
     for value in record.values():
         if isinstance(value, ClassTable):

@@ -151,7 +151,6 @@ class Replayer(Stepper):
     def __call__(
         self, steps: Steps, memory: NetMemory, epochs: Sequence[EpochBatches], results: Results
     ) -> Iterator[ReplayedSteps]:
-        """Take a step for each batch that is left in the epochs. Yield work that others may run."""
         phase = self._phase_of(steps)
         usable = replay_library().wait() if self.eager else replay_library().ready()
         while any(map(len, epochs)):
@@ -216,7 +215,6 @@ class Replayer(Stepper):
         return replay
 
     def _job_of(self, phase: ClientPhase, memory: NetMemory, epoch: EpochBatches) -> Any:
-        """A job in C++ without steps."""
         carried, borrowed = phase.steps.carried, memory.borrowed()
         weights = memory.tensors if borrowed is None else borrowed
         tensors = carried.rates, carried.state, phase.consts
@@ -224,7 +222,6 @@ class Replayer(Stepper):
         return make(weights, borrowed is not None, *tensors, epoch.batch_size, epoch.batches_per_block)
 
     def _samples_in_cpp(self) -> Any:
-        """The training set as an object in C++."""
         if self._samples is None:
             data = self._data
             moments = ([], []) if data.mean is None or data.std is None else (data.mean.tolist(), data.std.tolist())

@@ -233,7 +233,6 @@ class Processes(Engine):
         return None if min(clients) < 0 else self._client_seconds
 
     def _tell(self, worker: WorkerHandle) -> None:
-        """Note once which clients a worker is slow with."""
         if not worker.late_reported:
             worker.late_reported, jobs = True, worker.in_flight[0]
             waited = f"round {jobs[0].ctx.round} has waited {time.monotonic() - worker.started:.0f} s"
@@ -253,6 +252,5 @@ class Processes(Engine):
 
 
 def _named(jobs: list[Request]) -> tuple[int, int]:
-    """Return client and round of the only job."""
     (job,) = jobs
     return job.ctx.client, job.ctx.round

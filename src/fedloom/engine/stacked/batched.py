@@ -76,7 +76,6 @@ def _obstacle_of(worker: Worker, live: LoadedNet) -> str | None:
 
 
 def _reason_of(error: BaseException) -> str:
-    """Explain an error of a stack in one line."""
     text = str(error)
     if operator := re.search(r"aten::[\w.]+", text):
         return f"torch.vmap has no rule for {operator[0]}"

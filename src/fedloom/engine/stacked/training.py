@@ -72,7 +72,6 @@ class StackedTraining:
         return self.tree
 
     def _batches(self, client: Client) -> Sequence[Tensor]:
-        """The samples of each batch of a client, over all epochs."""
         sampler, size = self.worker.sampler, self.worker.local_training.batch_size
         job = sampler.job_of(self.phase, client.job)
         orders = [sampler.epoch_order(job, client.draws) for _ in range(self.phase.epochs)]
@@ -145,7 +144,6 @@ class StackedTraining:
         return self._loss_and_gradients(moved_entries, private, batch, keep_graph=False)[1]
 
     def _stacked_phase(self) -> Train:
-        """The phase with its maps of trees over all clients."""
         grad_map, project = self.phase.grad_map, self.phase.project
         return replace(
             self.phase,
@@ -154,7 +152,6 @@ class StackedTraining:
         )
 
     def _mapped(self, function: Callable[..., Tree], *trees: Tree) -> Tree:
-        """Map trees and constants of each client to a tree."""
         private = self.consts.first(len(next(iter(trees[0].values()))))
 
         def of_client(private: list[Tensor], *trees: Tree) -> Tree:
@@ -186,7 +183,6 @@ class StackedTraining:
         put_rows(self.sums, torch.vmap(added, in_dims=(0, 0, dims(batch)))(sums, tapped, batch))
 
     def _settle(self, batches: Sequence[Sequence[Tensor]]) -> None:
-        """Write the phase's statistics and measured terms to each client."""
         named = {name: totals.tolist() for name, totals in self.terms.items()}
         for row, (client, parts) in enumerate(zip(self.clients, batches, strict=True)):
             means = {name: totals[row] / (len(parts) // self.phase.epochs) for name, totals in named.items()}

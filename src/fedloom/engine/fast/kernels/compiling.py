@@ -157,7 +157,6 @@ class Compilation:
         )
 
     def _failure(self, messages: str, code: int) -> KernelError:
-        """An error with the compiler's first message in one line."""
         lines = [line.strip() for line in messages.splitlines() if line.strip()]
         message = next((line for line in lines if "error" in line), lines[-1] if lines else "it says nothing")
         geometry = f" with {self._macros}" if self._macros else ""
@@ -208,7 +207,6 @@ def _compiler_version() -> str:
 
 @cache
 def _processor() -> str:
-    """Return the processor's model and instruction sets."""
     try:
         lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
     except OSError:
