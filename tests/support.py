@@ -31,6 +31,7 @@ from fedloom.methods.contract.phases import OptimizerSpec
 from fedloom.nets import MODELS
 from fedloom.nets.blueprint import prepare_net
 from fedloom.nets.net import Net
+from fedloom.runs.callbacks import Callback
 
 WIDTH, CLASSES = 5, 4
 # These multiply differences, by a scale of 30 or 50, a temperature of 0.05, one over a small root, or the sign of a
@@ -192,6 +193,24 @@ DOUBLE, SINGLE = Precision(torch.float64, 2e-6), Precision(torch.float32, 1e-4)
 def configured(name: str, preset: str = "sound", **options: Any) -> Method:
     """A registered method."""
     return METHODS.get(name).configured(preset, options)
+
+
+class Uniform(METHODS.get("fedavg")):  # type: ignore[misc]
+    """FedAvg with the plain mean, whatever the number of samples."""
+
+    def aggregate(self, server: Record, uploads: Any, ctx: ServerContext) -> Record:
+        return {"model": self.mean(uploads, weights="uniform")}
+
+
+class Stop(Callback):
+    """Ends a run after a round, as a crash would."""
+
+    def __init__(self, after: int) -> None:
+        self.after = after
+
+    def on_round(self, config: Any, round_: int, rows: Any) -> None:
+        if round_ == self.after:
+            raise ConnectionError("power cut")
 
 
 def sampled(names: Iterable[str], *special: str) -> list[Any]:

@@ -9,10 +9,8 @@ import pytest
 
 from benchmarks import advice
 from benchmarks.cells import studies_by_name
-from benchmarks.data import read_results
 from benchmarks.tables.words import has_diverged
 from fedloom.diagnosis.evidence import rules
-from fedloom.runs.studies.plan import read_study
 
 CELLS = studies_by_name()
 
@@ -94,22 +92,6 @@ def test_the_best_candidate_and_all_regrets_by_hand():
 
 def test_personal_models_count_where_each_client_wants_one():
     assert advice.accuracies(CANDIDATES, "each", "personal") == pytest.approx({"fedrep": 90, "fedavg": 60})
-
-
-def test_twenty_candidates_in_every_scenario():
-    by_setting = {}
-    for cell in read_study(advice.STUDIES / "advice.yaml").cells:
-        by_setting.setdefault(cell.setting, set()).add(cell.method)
-    assert len(by_setting) == 8
-    assert {len(methods) for methods in by_setting.values()} == {20}
-
-
-def test_no_committed_regret_is_below_zero_and_the_best_has_none():
-    table = advice.regrets()
-    assert len(table) == len(read_results("advice"))
-    for row in table.values():
-        assert all(regret >= 0 for way, (_, regret) in row.items() if way != "best")
-        assert row["mean"][1] > 0
 
 
 def test_what_the_page_says_of_the_regrets():

@@ -11,7 +11,6 @@ import fedloom as fl
 from benchmarks import cells, data, keep
 from benchmarks.tables import reproduction
 from fedloom.core.errors import ConfigError
-from fedloom.papers.compared_values import compare_values
 from fedloom.papers.measurements import measure, measurements_csv, read_measurements
 from fedloom.papers.recipe import find_recipe
 
@@ -49,21 +48,6 @@ def test_rows_come_back_and_equal_rows_make_equal_files(tmp_path):
     assert data.read_rows(first) == ROWS
     data.write_rows(second, data.read_rows(first))
     assert first.read_bytes() == second.read_bytes()
-
-
-def test_nested_results_come_back(tmp_path, monkeypatch):
-    monkeypatch.setattr(data, "RESULTS", tmp_path)
-    tree = {
-        "cnn": {
-            "figures": {"auto / flower": 2.5},
-            "left out": {},
-            "seconds": {"10": {"auto": {"median": 1.0, "n": 3}}},
-        },
-        "device": "cpu",
-    }
-    assert data.read_results("engines") == {}
-    data.write_results("engines", tree)
-    assert data.read_results("engines") == tree
 
 
 def test_cells_of_a_study_come_back(tmp_path, monkeypatch):
@@ -117,22 +101,6 @@ def test_a_figure_of_other_columns_is_refused(tmp_path):
     path.write_text("panel,row\nCIFAR-10,FedSSA\n")
     with pytest.raises(ValueError, match=r"figure\.csv: columns .*need panel, row, seed"):
         reproduction.read_figure(path, "costs")
-
-
-def test_values_of_another_day_join_those_that_are_there(make_result):
-    recipe = find_recipe("feddw/table1")
-
-    def run(*seeds, accuracy=0.99, changed=""):
-        done = {("mnist-practical", "FedAvg"): [make_result("fedavg", seed, [accuracy]) for seed in seeds]}
-        return measure(recipe, done, changed, not changed)
-
-    both = keep.merge(run(0, 1), run(1, 2, accuracy=0.98))
-    (line,) = [line for line in compare_values(recipe, both) if line.ours]
-    assert (line.seeds, line.ours) == ([0, 1, 2], pytest.approx([99.0, 98.0, 98.0]))
-    gone = [replace(value, ours=None) for value in run(2)]
-    assert keep.merge(run(2), gone) == run(2)  # as a gain on a day without its baseline
-    with pytest.raises(ValueError, match=r"different settings: the paper.s own and with model=mlp"):
-        keep.merge(run(0), run(1, changed="with model=mlp"))
 
 
 def test_values_of_another_version_are_not_joined_unawares(make_result):

@@ -54,12 +54,6 @@ def test_clients_that_are_worse_are_counted_by_client_and_seed():
     assert "too few seeds" in line
 
 
-def test_an_optimiser_is_named_with_momentum_and_rate():
-    adam, momentum = {"name": "adam", "lr": 0.001}, {"name": "sgd", "momentum": 0.9, "lr": 0.03}
-    texts = [honest_scale.optimiser(row([0], [0.1], "global/global", tuned=keys)) for keys in (adam, momentum)]
-    assert texts == ["Adam, 0.001", "SGD 0.9, 0.03"]
-
-
 def test_what_is_planned_and_not_measured_is_named():
     lines = honest_scale.progress({}).splitlines()
     assert "| honest-scale | authorities | 0 of 21 | 0.0 | fedavg, fedavg+finetune, fedavg+lpft, local," in lines[2]

@@ -56,10 +56,6 @@ def test_each_protocol_has_its_own_table_and_plain_method():
     assert ranks(text) == ["1", "1"]
 
 
-def test_rows_without_a_common_seed_are_no_loss():
-    assert against_first([cell((0.9, 0.8)), cell((0.1, 0.1), seeds=(7, 8))])[1] == ("too few seeds", "no common seed")
-
-
 def test_rows_of_which_a_run_diverged_come_last_without_a_rank():
     lost = cell((0.95, 0.96, 0.1), warnings=["diverged: in round 2 the losses of 3 of 8 participants are not finite"])
     cells = {"s/lost": lost, "s/low": cell((0.10, 0.11, 0.12)), "s/best": cell((0.91, 0.92, 0.93))}

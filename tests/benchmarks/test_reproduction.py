@@ -40,13 +40,6 @@ def test_the_index_counts_what_each_paper_gave(tmp_path: Path, make_result: Make
     assert "| [FedSC](fedsc.md) | 10 | 0 | 0 | – | – | – | – |" in index
 
 
-def test_without_values_every_table_is_named_as_not_run(tmp_path: Path) -> None:
-    page = text_of(tmp_path)
-    assert page.count("No table has been run and committed yet.") == 5
-    for name in recipes():
-        assert f"| `{name}` |" in page
-
-
 def test_what_was_not_run_has_its_hours(tmp_path: Path) -> None:
     names = [name for name in recipes() if name != "fedsc/table4"]
     write_rows(
@@ -76,15 +69,6 @@ def test_values_make_a_section(tmp_path: Path, make_result: MakeResult) -> None:
     assert "## Table I: accuracy on four data sets" in page
     assert "| 3       | 99.31 ± 0.00 |" in page
     assert "| `feddw/table1` |" not in page
-
-
-def test_a_long_setting_is_whole_in_its_section_alone(tmp_path: Path, make_result: MakeResult) -> None:
-    done = {("mnist-practical", "FedAvg"): [make_result("fedavg", 0, [0.9931])]}
-    told = "with scenario={source: domains, parts: [mnist, usps, mnist-m]} fedsc={cpdr: 'off'}"
-    keep(tmp_path, "feddw-table1-long", measurements_csv(measure(find_recipe("feddw/table1"), done, told, False)))
-    page = text_of(tmp_path)
-    assert "| other data, with scenario={...} fedsc={cpdr: 'off'} | 1 |" in page
-    assert f"Setting: {told}." in page
 
 
 def test_gains_that_are_claimed_are_counted(tmp_path: Path, make_result: MakeResult) -> None:
@@ -158,11 +142,6 @@ def test_each_row_is_a_mean_beside_how_many_times_the_papers_own(tmp_path: Path)
     assert "multiples over the seeds that FedSSA has too" in page
 
 
-def test_without_the_papers_own_method_nothing_is_compared(tmp_path: Path) -> None:
-    page = cost_section(find_recipe("fedssa/fig5"), read_figure(keep(tmp_path, "fedssa-fig5", FIG5), "costs"))
-    assert cells(page, "CIFAR-100,") == [["FD", "1", "30.00", "30.00", "5.00", "–", "2.0", "–"]]
-
-
 def test_the_page_has_the_costs_and_says_that_the_images_were_jpeg_files(tmp_path: Path) -> None:
     path = keep(tmp_path, "fedssa-fig5", FIG5)
     page = text_of(tmp_path)
@@ -197,15 +176,6 @@ def test_each_value_of_the_axis_is_a_mean_beside_its_gain_over_the_first(tmp_pat
         ["0.01", "3", "62.00 ± 2.00", "–", "–", "–"],
         ["1", "3", "64.00 ± 3.00", "+2.00", "-0.48 to +4.48", "no difference seen"],
         ["10", "3", "64.00 ± 1.95", "+2.00", "+1.75 to +2.25", "ahead"],
-    ]
-
-
-def test_one_seed_and_other_seeds_are_shown_as_such(tmp_path: Path) -> None:
-    page = sweep_section(find_recipe("feddw/fig6"), read_figure(keep(tmp_path, "feddw-fig6-small", FIG6), "sweep"))
-    assert [row[1:] for row in cells(page, "CIFAR-10, pathological")] == [
-        ["0.01", "1", "50.00", "–", "–", "–"],
-        ["1", "1", "49.50", "-0.50", "–", "too few seeds"],
-        ["100", "1", "48.00", "–", "–", "–"],
     ]
 
 

@@ -213,11 +213,3 @@ def test_nothing_is_appended_or_read_through_what_is_no_regular_file(tmp_path):
     with files.open_to_append(tmp_path / "file") as stream:
         stream.write(b"y")
     assert files.read_file(tmp_path / "file") == b"xy"
-
-
-def test_write_atomic_replaces_a_link_and_leaves_its_target(tmp_path):
-    (tmp_path / "target").write_text("precious")
-    (tmp_path / "link").symlink_to("target")
-    files.write_atomic(tmp_path / "link", "new")
-    assert (tmp_path / "target").read_text() == "precious"
-    assert not (tmp_path / "link").is_symlink()

@@ -73,13 +73,6 @@ def test_register_returns_the_thing_and_get_finds_it(things):
     assert "other" not in things
 
 
-@pytest.mark.usefixtures("_no_plugins")
-def test_iteration_is_sorted_by_name(things):
-    for name in ("z", "a", "m"):
-        things.register(name)(name.upper())
-    assert [item for item in things if item[0] != "builtin"] == [("a", "A"), ("m", "M"), ("z", "Z")]
-
-
 @pytest.fixture
 def package(tmp_path, monkeypatch):
     """A registry whose home package has two modules, each named like the class that it registers."""

@@ -1,5 +1,6 @@
 import pytest
 
+from fedloom.methods import METHODS
 from golden_world import READ, Values
 from support import DOUBLE, SINGLE
 
@@ -8,6 +9,13 @@ from support import DOUBLE, SINGLE
 def precision(request):
     """Both precisions in which methods are held to golden files."""
     return request.param
+
+
+@pytest.fixture
+def registry(monkeypatch):
+    """What a test registers is gone after it."""
+    METHODS.names()
+    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
 
 
 @pytest.fixture(scope="module", autouse=True)

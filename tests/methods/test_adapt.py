@@ -92,14 +92,6 @@ def test_the_model_is_tested_as_it_is_after_its_phases():
         assert done[client].samples == 3 * len(y)
 
 
-def test_a_client_without_data_is_tested_as_it_is():
-    _, done = after_tests(Tuned())
-    _, plain = after_tests(type("Tuned", (Tuned,), {"epochs": 0})())
-    assert done[2].samples == 0
-    assert done[2] == plain[2]
-    assert all(done[client].tested != plain[client].tested for client in (0, 1, 3))
-
-
 @pytest.mark.parametrize("engine", ["serial", "processes", "stacked"])
 def test_nothing_of_it_stays(engine):
     """The next round is that of a run in which nobody adapted, dropout included."""
@@ -136,22 +128,6 @@ def test_it_sees_training_data_alone():
     assert not any((row == test_set.x).all(1).any() for row in rows)
 
 
-def test_its_draws_are_not_those_of_training():
-    class Same(Method):
-        """Adapts as it trains, from where it began: other draws give another model."""
-
-        def adapt(self, start, ctx):
-            return [Train(self.loss, 1)]
-
-    toy, _ = after_tests(Same(), rounds=1)
-    job, ctx = toy.job(0), toy.federation.client_context(0, 1)
-    live = toy.worker.net_of_client(0)
-    toy.worker.adapt(live, Predictor(job.payload["model"]), ctx, job.indices)
-    adapted = live.weights()
-    trained = toy.worker.run(job).upload["model"]
-    assert not all(torch.equal(adapted[name], trained[name]) for name in adapted)
-
-
 def test_a_statistic_may_be_taken_before():
     class Centred(Tuned):
         def adapt(self, start, ctx):
@@ -176,14 +152,6 @@ def test_an_exception_says_whose_it_was_and_where():
         after_tests(Fails())
 
 
-def test_a_method_that_adapts_offers_a_personal_model():
-    ctx = after_tests(Tuned())[0].federation.server_context()
-    for method, kinds in ((Tuned(), {"personal"}), (Method(), set())):
-        toy = world(method, LABELS)
-        assert set(method.predictors(toy.federation.server, {}, ctx)) == kinds
-        assert set(method.predictors(toy.federation.server, None, ctx)) == {"global"}
-
-
 def test_its_operations_count():
     toy, done = after_tests(Tuned())
     held = {0: 100.0}
@@ -197,9 +165,7 @@ def test_its_operations_count():
 
 
 @pytest.fixture
-def registered(monkeypatch):
-    METHODS.names()
-    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
+def registered(registry):
     for epochs in (0, 4):
         register(type(f"Tuned{epochs}", (Tuned,), {"epochs": epochs, "__doc__": "Tuned."}))
 

@@ -10,7 +10,7 @@ from fedloom.methods import METHODS
 from fedloom.methods.cfl import bipartition, cluster_of
 from fedloom.methods.parts.several_models import models_in
 from golden_world import SHARED_BASELINES, golden_run, matches, mistakes, personal, probe
-from support import TinyBN, after, configured, same_tree, world
+from support import TinyBN, Uniform, after, configured, same_tree, world
 
 GOLD = SHARED_BASELINES["cfl"]
 CFL = METHODS.get("cfl")
@@ -62,10 +62,6 @@ def test_golden_bipartition(linkage):
 
 
 def test_without_splits_it_is_fedavg_with_equal_weights():
-    class Uniform(METHODS.get("fedavg")):
-        def aggregate(self, server, uploads, ctx):
-            return {"model": self.mean(uploads, weights="uniform")}
-
     ours, theirs = (
         after(world(method, LABELS, net=TinyBN, participation=0.5), 3)
         for method in (configured("cfl", eps1=0.0), Uniform())

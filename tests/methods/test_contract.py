@@ -74,11 +74,6 @@ def test_unknown_options_are_errors_that_suggest_the_nearest(name, key, hint):
     assert f"did you mean '{hint}'?" in str(caught.value)
 
 
-def test_an_option_of_a_method_without_options_is_an_error():
-    with pytest.raises(ConfigError, match=r"fedavg\.mu"):
-        configured("fedavg", mu=0.1)
-
-
 @pytest.mark.parametrize("name", NAMES)
 def test_unknown_presets_are_errors_that_suggest_the_nearest(name):
     with pytest.raises(ConfigError, match=r"'papers'.*did you mean 'paper'\?"):
@@ -200,15 +195,6 @@ def test_a_batch_of_padding_alone_is_zero_without_gradient(name, preset):
     assert all(torch.equal(g, torch.zeros_like(g)) for g in gradients)
 
 
-def test_a_batch_of_padding_alone_is_zero_in_any_option_of_fedsc():
-    for options in FEDSC:
-        method, net, x, y, consts = prepared("fedsc", **options)
-        empty = Batch(x, y, torch.zeros(len(y), dtype=torch.bool))
-        total, _, gradients = loss_terms_gradients(method, net, empty, consts)
-        assert float(total) == 0.0, options
-        assert all(torch.equal(g, torch.zeros_like(g)) for g in gradients), options
-
-
 @pytest.mark.parametrize("kind", [ClassMeans, SampleMean])
 def test_padded_rows_do_not_enter_statistics(kind):
     statistic = kind("z")
@@ -250,12 +236,6 @@ def test_batch_mean(mask, among, expected):
     assert torch.allclose(gradient, counted / max(1, int(counted.sum())))
 
 
-def test_batch_mean_of_rows():
-    values = torch.tensor([[1.0, 10], [3, 30], [5, 50]])
-    batch = Batch(values, torch.zeros(3, dtype=torch.int64), torch.tensor([True, True, False]))
-    assert batch.mean(values).tolist() == [2.0, 20.0]
-
-
 # -- rounds ------------------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", ["fedavg", "fedbn", "fedco2", "fedprox", "fedsc"])
 @pytest.mark.parametrize("participation", [1.0, 0.5, 0.25])
@@ -266,22 +246,6 @@ def test_aggregation_weights_sum_to_one(name, participation):
         toy.federation.step()
         model = toy.federation.server["model"]
         assert furthest(model, {name: toy.task.init[name] for name in model}) < 1e-7
-
-
-@pytest.mark.parametrize("name", ["fedavg", "fedprox", "fedsc"])
-def test_batch_norm_counters_stay_integers_and_are_not_averaged(name):
-    toy = world(configured(name), LABELS[:3], net=TinyBN, batch_size=3, participation=0.67, engine=Recording)
-    counter = "norm.num_batches_tracked"
-    for _ in range(3):
-        toy.federation.engine.done.clear()
-        toy.federation.step()
-        toy.federation.server = from_bytes(to_bytes(toy.federation.server))
-        value, done = toy.federation.server["model"][counter], toy.federation.engine.done
-        assert value.dtype == torch.int64
-        assert value.shape == ()
-        assert torch.equal(value, done[0].upload["model"][counter])
-    assert int(value) >= 3
-    assert toy.federation.server["model"]["norm.running_var"].min() > 0
 
 
 @pytest.mark.parametrize(("name", "preset"), each_preset(NAMES))

@@ -6,15 +6,14 @@ from torch import nn
 
 import fedloom
 from fedloom.core.records import wire_size
-from fedloom.methods import METHODS, register
+from fedloom.methods import register
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import OptimizerSpec, Train, cross_entropy
 from fedloom.methods.contract.spec import Spec
 from fedloom.nets.net import EXTRA, Role
-from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from support import CLASSES, ENGINES, TinyBN, after, alike, furthest, world
+from support import CLASSES, ENGINES, Stop, TinyBN, after, alike, furthest, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [3, 2, 1, 0, 0]]
 NAMES = ["extra.mix.weight", "extra.mix.bias"]
@@ -120,22 +119,6 @@ def test_a_phase_may_train_it_alone_or_leave_it(phase, moved):
     assert {name for name in model if not torch.equal(model[name], toy.task.init[name])} == moved
 
 
-@pytest.mark.parametrize(("evaluates", "training"), [(frozenset(), True), (BESIDE, False), (HEAD, True)])
-def test_a_phase_may_keep_it_in_evaluation_mode(evaluates, training):
-    modes = []
-
-    class Noting(Shared):
-        phase = {"evaluates": evaluates}  # noqa: RUF012
-
-        def loss(self, net, batch, consts):
-            modes.append((net.extra.drop.training, net.extra.mix.training, net.fc.training))
-            return super().loss(net, batch, consts)
-
-    toy = world(Noting(), LABELS)
-    toy.worker.run(toy.job(0))
-    assert set(modes) == {(training, training, True)}
-
-
 @pytest.mark.parametrize("engine", ENGINES[1:])
 @pytest.mark.parametrize("method", [Shared, Private, Apart])
 def test_every_engine_trains_it_alike(method, engine):
@@ -143,19 +126,8 @@ def test_every_engine_trains_it_alike(method, engine):
     assert alike(after(toys[0], 3), after(toys[1], 3, engine), engine)
 
 
-class Stop(Callback):
-    """Ends a run after its second round, as a crash would."""
-
-    def on_round(self, config, round_, rows):
-        if round_ == 2:
-            raise ConnectionError("power cut")
-
-
 @pytest.mark.parametrize("method", [Shared, Private])
-def test_it_is_kept_in_checkpoints(method, monkeypatch, tmp_path):
-    METHODS.names()
-    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
-
+def test_it_is_kept_in_checkpoints(method, registry, tmp_path):
     @register
     class Beside(method):
         """Two heads."""
@@ -176,7 +148,7 @@ def test_it_is_kept_in_checkpoints(method, monkeypatch, tmp_path):
     )
     whole = run(config, out=tmp_path / "whole")
     with pytest.raises(ConnectionError):
-        run(config, out=tmp_path / "cut", callbacks=[Stop()])
+        run(config, out=tmp_path / "cut", callbacks=[Stop(2)])
     resumed = run(config, out=tmp_path / "cut", existing="resume")
     assert resumed.numbers["checkpoint_sha256"] == whole.numbers["checkpoint_sha256"]
     plain = fedloom.run(method="fedavg", model="mlp", scenario=config.scenario.build(0), rounds=4, engine="serial")

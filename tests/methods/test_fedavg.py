@@ -1,12 +1,9 @@
 """FedAvg: what can be worked out by hand."""
 
-import copy
-
 import pytest
 import torch
 from torch.nn.functional import cross_entropy
 
-from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.phases import OptimizerSpec
 from support import Tiny, TinyBN, configured, furthest, world
 
@@ -56,17 +53,3 @@ def test_two_epochs_of_batches_are_a_plain_torch_loop_over_the_same_shuffles():
             sgd.step()
     done = toy.worker.run(toy.job(0))
     assert furthest(done.upload["model"], reference.state_dict()) < 1e-6
-
-
-def test_the_global_predictor_is_the_server_model_and_there_is_no_personal_one():
-    toy = world(configured("fedavg"), LABELS)
-    toy.federation.step()
-    ctx = ServerContext(toy.task, 1)
-    offered = toy.method.predictors(toy.federation.server, None, ctx)
-    assert list(offered) == ["global"]
-    net = copy.deepcopy(toy.net)
-    net.load_state_dict(offered["global"].tree)
-    x, _ = toy.samples(1)
-    toy.worker.loaded_nets[0].load(toy.federation.server["model"])
-    assert torch.equal(offered["global"].logits(net, x), toy.net(x))
-    assert toy.method.predictors(toy.federation.server, {}, ctx) == {}

@@ -63,23 +63,6 @@ def test_golden_rounds(kind, key):
     assert refuted(servers[-1]["model"], GOLD, HEAD)
 
 
-def test_the_contrast_by_hand():
-    z = torch.tensor([[3.0, 0], [0, 2], [1, 0]])
-    second = torch.tensor([[1.0, 0], [0, 1], [0, 5]])
-    y, tau = torch.tensor([0, 1, 0]), 0.5
-    got = supervised_contrast([z, second], Batch(z, y), tau)
-    unit = [(1, 0), (0, 1), (1, 0), (1, 0), (0, 1), (0, 1)]
-    labels = [0, 1, 0, 0, 1, 0]
-    rows = []
-    for i in range(6):
-        scores = [sum(a * b for a, b in zip(unit[i], unit[j], strict=True)) / tau for j in range(6)]
-        total = sum(2.718281828459045 ** scores[j] for j in range(6) if j != i)
-        chosen = [j for j in range(6) if j != i and labels[j] == labels[i]]
-        rows.append(-sum(scores[j] - float(torch.tensor(total).log()) for j in chosen) / len(chosen))
-    expected = [(rows[k] + rows[k + 3]) / 2 for k in range(3)]
-    assert torch.allclose(got, torch.tensor(expected), atol=1e-5)
-
-
 def test_a_single_sample_has_no_contrast():
     z = torch.tensor([[1.0, 2]])
     assert supervised_contrast([z, z + 1], Batch(z, torch.tensor([1])), 0.07).abs().max() < 1e-6

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from fedloom.methods import METHODS, Batch
-from fedloom.methods.fedcp import Gate, context_of, discrepancy, gated_logits
+from fedloom.methods.fedcp import context_of, discrepancy, gated_logits
 from golden_world import SHARED_BASELINES, WORLD, GoldenNet, golden_run, matches, mistakes, probe
 from support import Tiny, configured, world
 
@@ -77,17 +77,6 @@ def test_golden_share_under_given_noise(monkeypatch):
     assert matches({"": gated_logits(live.net, z, head, context, noise=True)}, {"": wanted.tolist()}, tolerance=1e-6)
 
 
-def test_a_gate_of_zeros_halves_the_features():
-    net, z = Tiny(), torch.randn(3, 6)
-    net.extra = Gate(6)
-    with torch.no_grad():
-        for value in net.extra.parameters():
-            value.zero_()
-    head = {"head.weight": torch.randn(4, 6), "head.bias": torch.randn(4)}
-    wanted = z / 2 @ (net.head.weight + head["head.weight"]).T + net.head.bias + head["head.bias"]
-    assert torch.allclose(gated_logits(net, z, head, torch.ones(6), noise=False), wanted, atol=1e-6)
-
-
 def test_the_discrepancy_by_hand_and_under_a_mask():
     a, b = torch.tensor([[0.0], [2.0]]), torch.tensor([[1.0], [1.0]])
     batch = Batch(a, torch.tensor([0, 0]))
@@ -113,11 +102,3 @@ def test_noise_is_in_training_and_not_in_tests():
         net = toy.net.train(training)
         found = {toy.method.loss(net, batch, consts).terms["ce"].item() for _ in range(2)}
         assert len(found) == values
-
-
-def test_without_its_weight_the_received_features_do_not_count():
-    toy = world(configured("fedcp", weight=0.0), LABELS, net=Tiny)
-    job, batch = toy.job(0), Batch(*toy.samples(0))
-    consts = toy.method.begin(job.payload, job.state, job.ctx).consts
-    terms = toy.method.loss(toy.net.eval(), batch, consts).terms
-    assert all(float(value.detach()) == 0 for name, value in terms.items() if name != "ce")

@@ -1,6 +1,5 @@
 """FedDBE against golden numbers of two rounds after its opening; its private vector and its running mean."""
 
-import pytest
 import torch
 
 from fedloom.core.records import get_tensor, get_tree
@@ -48,31 +47,6 @@ def test_without_consensus_and_with_a_still_vector_it_is_fedavg():
     assert same_bits(ours.federation.server, theirs.federation.server)
     assert not any(get_tensor(state, "bias").any() for state in ours.federation.states.values())
     assert [found.code for found in ours.federation.initial_diagnostics] == ["feddbe.no_consensus"]
-
-
-@pytest.mark.parametrize("mu", [1.0, 0.25])
-def test_the_running_mean_of_two_batches_by_hand(mu):
-    """The later batch weighs mu, the one before mu (1 - mu), and nothing makes up for the start at 0."""
-
-    class Still(FEDDBE):
-        def opening(self):
-            opening = super().opening()
-            opening.seen = []
-            track = opening.tracked
-
-            def noting(net, batch, z):
-                opening.seen.append(z.mean(0).detach())
-                self.means = opening.seen
-                return track(net, batch, z)
-
-            opening.tracked = noting
-            return opening
-
-    toy = world(Still(FEDDBE.Options(mu=mu)), [[0, 1, 2, 0, 1, 3]], optimizer=OptimizerSpec(lr=1e-12))
-    toy.federation.step()
-    first, second = toy.method.means[:2]
-    expected = mu * (1 - mu) * first + mu * second
-    assert torch.allclose(get_tensor(toy.federation.server, "goal"), expected, atol=1e-6)
 
 
 def test_weight_decay_leaves_the_vector_alone_and_nothing_private_travels():

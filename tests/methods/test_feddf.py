@@ -6,12 +6,11 @@ import pytest
 import torch
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.trees import weighted_mean
 from fedloom.data.dataset import Dataset
 from fedloom.methods import METHODS
 from fedloom.methods.feddf import model_of
 from golden_world import GOLDEN, golden_run, matches, probe, refuted
-from support import Recording, Tiny, TinyBN, after, configured, dataset, furthest, mixed, same_bits, same_tree, world
+from support import Tiny, TinyBN, after, configured, dataset, furthest, mixed, same_bits, same_tree, world
 
 GOLD = GOLDEN["feddf"]
 FEDDF = METHODS.get("feddf")
@@ -26,34 +25,6 @@ def test_golden_rounds():
         assert matches(server["model"], wanted["server"], tolerance=5e-9)
         assert abs(probe(server["model"]) - wanted["probe"]) < 5e-8
     assert refuted(servers[-1]["model"], GOLD)
-
-
-def test_a_single_teacher_leaves_its_model_as_it_is():
-    ours, plain = (
-        after(world(method, LABELS[:1], net=TinyBN), 2)
-        for method in (configured("feddf", steps=5, server_lr=0.1, **PLAIN), configured("fedavg"))
-    )
-    assert furthest(ours.federation.server["model"], plain.federation.server["model"]) < 1e-6
-
-
-def distances(server, toy, public):
-    """KL from the ensemble to the server's model on the public samples, and to the plain mean."""
-    sent = [done.upload["model"] for done in toy.federation.engine.done]
-    logits = torch.stack([toy.net.functional.logits(tree, public.x) for tree in sent]).mean(0)
-    mean = weighted_mean(sent, [float(len(labels)) for labels in LABELS])
-    each = [torch.log_softmax(toy.net.functional.logits(tree, public.x), 1) for tree in (server["model"], mean)]
-    target = torch.softmax(logits, 1)
-    return [float((target * (target.log() - said)).sum(1).mean()) for said in each], mean
-
-
-@pytest.mark.parametrize("net", [Tiny, TinyBN])
-def test_the_student_comes_nearer_to_the_ensemble(net):
-    public = dataset([0, 1, 2, 3] * 10)
-    toy = after(world(configured("feddf", server_lr=1e-2), LABELS, net=net, public=public, engine=Recording), 1)
-    (student, plain), mean = distances(toy.federation.server, toy, public)
-    assert student < 0.5 * plain
-    statistics = [name for name in mean if "running" in name or "num_batches" in name]
-    assert all(torch.equal(toy.federation.server["model"][name], mean[name]) for name in statistics)
 
 
 def test_labels_at_the_server_are_never_read():

@@ -25,20 +25,9 @@ def test_discrepancies(distance, wanted):
     assert ours == pytest.approx(wanted, abs=1e-8)
 
 
-@pytest.mark.parametrize("distance", ["l2", "kl"])
-def test_even_labels_have_no_discrepancy(distance):
-    assert discrepancy(torch.tensor([5, 5, 5, 5]), distance) == 0
-
-
 def test_a_client_of_weight_zero_does_not_move_the_model():
     """Client 1 has all classes alike, client 0 one: with a = 2 it weighs max(0, 1/3 - 2 * 0.866) = 0."""
     toy = world(configured("feddisco", a=2.0, b=0.0), [[0, 0], [0, 1, 2, 3]])
     alone = toy.worker.run(toy.job(1)).upload["model"]
     toy.federation.step()
     assert furthest(toy.federation.server["model"], alone) < 1e-7
-
-
-def test_the_default_is_the_papers_and_authors_take_kl():
-    paper, authors = (configured("feddisco", preset).options for preset in ("sound", "authors"))
-    assert (paper.a, paper.b, paper.distance, paper.normalised) == (0.5, 0.1, "l2", False)
-    assert (authors.a, authors.b, authors.distance, authors.normalised) == (0.5, 0.1, "kl", True)

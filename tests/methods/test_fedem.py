@@ -6,7 +6,7 @@ from fedloom.core.records import get_number
 from fedloom.methods import METHODS
 from fedloom.methods.fedem import children, responsibilities, sample_shares
 from golden_world import SHARED_BASELINES, WORLD, golden_run, matches, probe
-from support import TinyBN, after, configured, furthest, world
+from support import after, configured, furthest, world
 
 GOLD = SHARED_BASELINES["fedem"]
 SECOND = SHARED_BASELINES["world"]["init_2"]
@@ -74,12 +74,6 @@ def test_golden_predictions_mix_probabilities_and_not_logits():
     mistaken = probe({"": logits.softmax(1).detach()}, [""])
     assert abs(mistaken - GOLD["WRONG_mixed_logits_probe"]) < 1e-6, "the mistake is what this entry says"
     assert abs(probe({"": probabilities}, [""]) - mistaken) > 1e-3
-
-
-def test_one_component_is_fedavg():
-    ours = after(world(configured("fedem", components=1), LABELS, net=TinyBN, participation=0.75), 3)
-    theirs = after(world(configured("fedavg"), LABELS, net=TinyBN, participation=0.75), 3)
-    assert furthest(model(ours.federation.server, 0), theirs.federation.server["model"]) < 1e-6
 
 
 def test_equal_models_leave_the_shares_and_components_start_apart():

@@ -69,11 +69,6 @@ def test_buffers_are_averaged_and_never_extrapolated():
     assert furthest(*models) > 1e-3
 
 
-def test_one_participant_is_fedavg():
-    toys = [after(world(configured(n), LABELS[:1]), 2) for n in ("fedavg", "fedexp")]
-    assert furthest(*(toy.federation.server["model"] for toy in toys)) < 1e-6
-
-
 def test_the_next_round_starts_from_the_last_iterate():
     toy = after(world(configured("fedexp"), LABELS), 2)
     server, ctx = toy.federation.server, toy.federation.server_context()

@@ -141,10 +141,3 @@ def test_it_says_when_nobody_gains():
 
     assert codes([2.0, -1.0], [-0.5, 1.0]) == ["fedfomo.alone"]
     assert codes([2.0, 1.0], [-0.5, 1.0]) == codes([1.0, 0.0], [0.0, 1.0]) == []
-
-
-def test_a_mix_of_equal_models_is_that_model():
-    base, other = {"w": torch.zeros(2)}, {"w": torch.tensor([2.0, -1.0])}
-    for losses in ([1.0, 0.5, 0.5], [1.0, 0.9, 0.2]):
-        consts = {"models": [base, other, other], "lengths": torch.tensor([0.0, 1.0, 1.0])}
-        assert torch.allclose(mixed(base, consts | {"losses": torch.tensor(losses)})["w"], other["w"])

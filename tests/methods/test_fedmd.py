@@ -5,11 +5,10 @@ from types import SimpleNamespace
 import pytest
 import torch
 
-from fedloom.core.records import get_tensor
 from fedloom.methods import METHODS, Collect
 from fedloom.methods.contract.phases import Train
 from golden_world import CLASS_KNOWLEDGE, WORLD, golden_run, matches, personal, probe, refuted
-from support import Tiny, TinyBN, after, configured, handmade, same_tree, world
+from support import configured, handmade, world
 
 GOLD = CLASS_KNOWLEDGE["fedmd"]
 FEDMD = METHODS.get("fedmd")
@@ -69,26 +68,6 @@ def test_golden_rounds_of_two_exchanges(entry, distance):
         after_it, _ = golden_run(TwoExchanges, 2 * number, drawn=drawn, distance=distance, **RUN)
         assert abs(probe(joined(after_it), NAMES) - GOLD[entry][f"round{number}"]["probe"]) < 2e-6
     assert refuted(joined(federation), GOLD, NAMES)
-
-
-def test_the_digest_of_one_client_has_nothing_to_learn_at_its_first_step():
-    toy = after(world(handmade("fedmd", distance="squared"), [LABELS[0]], net=Tiny), 1)
-    job = toy.job(0, round_=2)
-    start = toy.method.begin(job.payload, job.state, job.ctx)
-    toy.net.load_state_dict(start.tree)
-    batch = toy.worker.sampler.for_phase(Collect({}, on="received"), toy.worker.begin(job)).sampler
-    loss = toy.method.digest(toy.net, batch.pass_batch(torch.arange(6)), start.consts).total
-    assert float(loss.detach()) < 1e-12
-
-
-def test_absent_clients_keep_their_nets_and_inputs_can_be_fewer():
-    toy = world(handmade("fedmd", inputs=4), LABELS, net=TinyBN, participation=0.34)
-    toy.federation.step()
-    (drawn,) = toy.federation.states.keys()
-    before = toy.federation.states[drawn]["model"]
-    report = toy.federation.step()
-    assert drawn in report.participants or same_tree(before, toy.federation.states[drawn]["model"])
-    assert get_tensor(toy.federation.server, "consensus").shape == (4, 4)
 
 
 def test_clients_draw_first_weights_of_their_own():

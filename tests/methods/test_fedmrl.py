@@ -12,7 +12,7 @@ from fedloom.methods import METHODS, Batch, Start
 from fedloom.methods.fedmrl import own_logits
 from fedloom.nets.blueprint import prepare_net
 from golden_world import CLASS_KNOWLEDGE, WORLD, GoldenNet, golden_run, matches, personal, probe, refuted
-from support import Tiny, TinyBN, configured, world
+from support import Tiny, configured, world
 
 GOLD = CLASS_KNOWLEDGE["fedmrl"]
 WIDTH = GOLD["options"]["small_width"]
@@ -71,14 +71,6 @@ def test_golden_rounds(rounds, way):
 def test_golden_uniform_mean(rounds):
     _, servers = rounds(weights="uniform")
     assert abs(probe(servers[-1]["model"], SMALL) - GOLD["uniform_probe"]) < 1e-7
-
-
-def test_a_map_that_is_the_identity_on_the_own_features_is_the_own_net():
-    net, x = world(configured("fedmrl"), LABELS, net=TinyBN).net.eval(), torch.randn(3, 5)
-    with torch.no_grad():
-        net.extra.weight.copy_(torch.cat([torch.zeros(6, 6), torch.eye(6)], 1))
-        net.extra.bias.zero_()
-    assert torch.allclose(own_logits(net, x), net["own"](x))
 
 
 def test_the_small_loss_does_not_reach_the_own_head():

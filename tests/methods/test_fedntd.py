@@ -3,7 +3,7 @@
 import torch
 
 from fedloom.methods.contract.phases import Batch
-from fedloom.methods.fedntd import FedNTD, not_true
+from fedloom.methods.fedntd import FedNTD
 from golden_world import GOLDEN, golden_run, refuted, rounds_match
 from support import TinyBN, after, configured, same_bits, world
 
@@ -16,11 +16,6 @@ def test_golden():
     _, servers = golden_run(FedNTD, rounds=2, epochs=options.pop("steps"), **options)
     assert rounds_match(servers, GOLD["out"])
     assert refuted(servers[1]["model"], GOLD)
-
-
-def test_classes_that_are_not_the_label():
-    logits = torch.arange(8.0).view(2, 4)
-    assert not_true(logits, torch.tensor([0, 2])).tolist() == [[1, 2, 3], [4, 5, 7]]
 
 
 def test_the_labels_logit_gets_no_gradient():

@@ -3,12 +3,10 @@
 import pytest
 import torch
 
-from fedloom.core.records import get_table, get_tree
-from fedloom.methods import METHODS, ClassTable
+from fedloom.core.records import get_table
+from fedloom.methods import METHODS
 from fedloom.methods.contract.sample_statistics import LabelledRows
-from fedloom.methods.fedorgp import angle_terms, kept, means_of_kept
-from fedloom.methods.parts.contrast import unit
-from fedloom.methods.parts.measures import generated
+from fedloom.methods.fedorgp import kept, means_of_kept
 from golden_world import CLASS_KNOWLEDGE, WORLD, golden_run, matches, probe, refuted
 from support import TinyBN, configured, world
 
@@ -50,41 +48,6 @@ def test_golden_rounds(entry):
     assert abs(of_all(federation, servers[-1]) - GOLD[entry]["probe_of_all"]) < 1e-5
     assert abs(of_all(federation, servers[-1]) - GOLD["WRONG_euclidean_pull_probe_of_all"]) > 1e-3
     assert refuted(rows(servers[-1]), GOLD, [""])
-
-
-def test_the_servers_terms_by_hand():
-    r = torch.tensor([[2.0, 0.0], [0.0, 1.0]])
-    prototypes = torch.tensor([[1.0, 0.0], [3.0, 4.0], [0.0, -1.0]])
-    near, apart = angle_terms(r, torch.tensor([0, 1]), prototypes, adaptive=False)
-    assert float(near) == pytest.approx((0 + 0.2) / 2)
-    assert float(apart) == pytest.approx((0.6 + 0 + 0 + 1) / (2 * 2))
-
-
-def descend(**options):
-    """The cosines between the prototypes, and to their rows, after many steps of the server on fixed rows."""
-    toy = world(configured("fedorgp", server_lr=0.1, server_epochs=2000, **options), LABELS)
-    values = torch.eye(4, 6) + 0.5
-    uploads = {0: {"prototypes": ClassTable(values, torch.ones(4, dtype=torch.bool))}}
-    server = toy.method.aggregate(toy.federation.server, uploads, toy.federation.server_context())
-    units = unit(generated(get_tree(server, "generator")))
-    return units @ units.T, (units * unit(values)).sum(1)
-
-
-def test_without_the_second_term_prototypes_take_the_direction_of_their_rows():
-    _, to_rows = descend(apart=0)
-    assert float(to_rows.min()) > 0.999
-
-
-def test_the_second_term_alone_turns_prototypes_from_the_rows_of_other_classes():
-    toy = world(configured("fedorgp"), LABELS)
-    rows_, labels = torch.eye(4, 6), torch.arange(4)
-    first = unit(generated(get_tree(toy.federation.server, "generator")))
-    _, before = angle_terms(rows_, labels, first, adaptive=False)
-    options = configured("fedorgp", near=0, server_lr=0.1, server_epochs=500)
-    uploads = {0: {"prototypes": ClassTable(rows_, torch.ones(4, dtype=torch.bool))}}
-    server = options.aggregate(toy.federation.server, uploads, toy.federation.server_context())
-    _, after = angle_terms(rows_, labels, get_table(server, "prototypes").values, adaptive=False)
-    assert float(after) < 0.1 * float(before)
 
 
 def test_features_without_length_have_no_gradient():

@@ -91,17 +91,6 @@ def test_noisy_and_distant_heads_have_no_weight():
     assert torch.allclose(far, torch.eye(3).double(), atol=1e-6)
 
 
-def test_the_order_of_clients_and_a_rotation_of_features_do_not_matter():
-    means, counts, variances = statistics()
-    weights = head_weights(means, counts, variances, 1e-3)
-    order = torch.tensor([2, 0, 1])
-    moved = head_weights(ClassTable(means.values[order], means.held), counts[order], variances[order], 1e-3)
-    assert torch.allclose(moved, weights[order][:, order], atol=1e-9)
-    rotation, _ = torch.linalg.qr(torch.randn(4, 4, generator=torch.Generator().manual_seed(1)).double())
-    turned = head_weights(ClassTable(means.values @ rotation, means.held), counts, variances, 1e-3)
-    assert torch.allclose(turned, weights, atol=1e-9)
-
-
 def test_without_its_term_and_mixes_it_is_fedrep():
     """In round 1, after which a client has its own head still and the server has mixed it."""
     pac, rep = (
@@ -180,16 +169,6 @@ def conditions_hold(matrix, weights):
 def test_golden_weights():
     found = minimum_on_simplex(torch.tensor(GOLD["quadratic"]["p"]))
     assert torch.allclose(found, torch.tensor(GOLD["quadratic"]["argmin"]).double(), rtol=0, atol=1e-7)
-
-
-def test_closed_forms():
-    assert minimum_on_simplex(torch.tensor([[2.0]])).tolist() == [1.0]
-    assert minimum_on_simplex(torch.eye(4)).tolist() == pytest.approx([0.25] * 4)
-    variances = torch.tensor([1.0, 2.0, 4.0]).double()
-    assert torch.allclose(minimum_on_simplex(variances.diag()), (1 / variances) / (1 / variances).sum())
-    own, other, gap = 0.5, 0.7, 0.3  # two clients: the matrix of the first one
-    first = float(minimum_on_simplex(torch.tensor([[own, 0], [0, other + gap]]).double())[0])
-    assert first == pytest.approx((other + gap) / (own + other + gap))
 
 
 @pytest.mark.parametrize("count", [2, 5, 20])

@@ -127,13 +127,3 @@ def test_one_prototype_a_class_is_reported():
     toy = world(configured("fedplvm"), [[0, 1]] * 2)
     (found,) = toy.federation.step().diagnostics[:1]
     assert found.code == "fedplvm.one_prototype_per_class"
-
-
-def test_of_one_feature_a_class_the_server_makes_fpls_prototypes():
-    labels = [[0, 1], [0], [0, 1], [0, 2], [0, 1]]
-    ours, fpl = (world(configured(name), labels, batch_size=9) for name in ("fedplvm", "fpl"))
-    for toy in (ours, fpl):
-        toy.federation.step()
-    tables = [get_table(toy.federation.server, "prototypes") for toy in (ours, fpl)]
-    assert torch.equal(tables[0].held, tables[1].held)
-    assert torch.allclose(tables[0].values, tables[1].values, atol=1e-6)

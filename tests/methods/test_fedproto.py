@@ -8,7 +8,7 @@ from fedloom.core.records import get_table
 from fedloom.methods import METHODS, ClassTable
 from fedloom.methods.parts.prototypes import UNKNOWN, nearest
 from golden_world import GOLDEN, SIZES, golden_run, matches, probe, refuted
-from support import CLASSES, Recording, Tiny, TinyBN, configured, same_bits, world
+from support import CLASSES, Recording, Tiny, configured, same_bits, world
 
 GOLD = GOLDEN["fedproto"]
 LABELS = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]
@@ -97,11 +97,3 @@ def test_refusals():
     wide = type(toy.task)(**{**fields, "feature_dim": 9})
     with pytest.raises(ConfigError, match=r"features: those of group 1 have 9 entries, those of group 0 \d+; choose"):
         toy.method.examine([toy.task, wide], 2)
-
-
-@pytest.mark.parametrize("preset", FEDPROTO.presets)
-def test_every_preset_runs(preset):
-    toy = world(configured("fedproto", preset), LABELS, net=TinyBN, participation=0.5)
-    for _ in range(2):
-        toy.federation.step()
-    assert bool(get_table(toy.federation.server, "prototypes").held.any())

@@ -57,12 +57,6 @@ def test_pairs_by_hand():
     assert penalty.tolist() == pytest.approx([near[0], near[0], near[0], near[1], near[1]])
 
 
-def test_the_penalty_is_next_to_nothing_below_the_threshold():
-    batch = Batch(torch.zeros(4, 1), torch.tensor([0, 0, 1, 1]))
-    _, penalty = relaxed_contrast(angles(0, 80, 90, 200), batch, 0.05, 0.7)
-    assert float(penalty.max()) <= math.exp(-2 / 0.05) * 1.001
-
-
 def test_padded_rows_are_no_partners():
     y = torch.tensor([0, 1, 0, 1])
     z, junk = angles(10, 50, 35, 120), angles(200, 12, 55)

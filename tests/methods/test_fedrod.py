@@ -2,11 +2,10 @@
 
 import torch
 
-from fedloom.methods.contract.contexts import ServerContext
 from fedloom.methods.contract.phases import Batch
-from fedloom.methods.fedrod import FedRoD, both_heads
+from fedloom.methods.fedrod import FedRoD
 from golden_world import GOLDEN, WORLD, golden_run, matches, probe, refuted, rounds_match
-from support import TinyBN, after, configured, world
+from support import TinyBN, configured, world
 
 GOLD = GOLDEN["fedrod"]
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
@@ -42,17 +41,3 @@ def test_each_term_moves_its_own_part():
         gradients = torch.autograd.grad(terms[term], list(toy.net.parameters()), allow_unused=True)
         moved = {name for name, g in zip(names, gradients, strict=True) if g is not None and bool(g.any())}
         assert moved == {name for name in names if name.startswith("extra.") is extra}
-
-
-def test_predictors():
-    toy = after(world(configured("fedrod"), LABELS), 1)
-    ctx = ServerContext(toy.task, 1)
-    common = toy.method.predictors(toy.federation.server, None, ctx)["global"]
-    own = toy.method.predictors(toy.federation.server, toy.federation.states[0], ctx)["personal"]
-    assert own.logits is both_heads
-    x = toy.samples(0)[0]
-    toy.net.load_state_dict(common.tree)
-    assert torch.equal(common.logits(toy.net, x), toy.net.head(toy.net.features(x)))
-    toy.net.load_state_dict(own.tree)
-    z = toy.net.features(x)
-    assert torch.equal(own.logits(toy.net, x), toy.net.head(z) + toy.net.extra(z))

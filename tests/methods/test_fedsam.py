@@ -19,22 +19,6 @@ def test_golden(way, adaptive):
     assert abs(probe(servers[1]["model"]) - GOLD["fluke_adaptive_without_eta_probe"]) > 1e-6
 
 
-def test_the_ascent_has_its_length_over_all_parameters_together():
-    gradients = {"fc.weight": torch.tensor([[3.0]]), "fc.bias": torch.tensor([4.0])}
-    found = FedSAM(FedSAM.Options(rho=0.5)).ascent(gradients, gradients, {})
-    assert found["fc.weight"].item() == pytest.approx(0.3)
-    assert found["fc.bias"].item() == pytest.approx(0.4)
-
-
-def test_the_adaptive_ascent_scales_by_weights_and_not_by_biases():
-    """T = (2.5, 1), T g = (7.5, 4), its length 8.5; e = 0.5 T^2 g / 8.5 = 0.5 (18.75, 4) / 8.5."""
-    gradients = {"fc.weight": torch.tensor([[3.0]]), "fc.bias": torch.tensor([4.0])}
-    parameters = {"fc.weight": torch.tensor([[-2.0]]), "fc.bias": torch.tensor([9.0])}
-    found = FedSAM(FedSAM.Options(rho=0.5, adaptive=True, eta=0.5)).ascent(gradients, parameters, {})
-    assert found["fc.weight"].item() == pytest.approx(0.5 * 18.75 / 8.5)
-    assert found["fc.bias"].item() == pytest.approx(0.5 * 4 / 8.5)
-
-
 def test_without_gradient_it_stays():
     gradients = {"fc.weight": torch.zeros(1, 1)}
     assert not FedSAM().ascent(gradients, gradients, {})["fc.weight"].any()

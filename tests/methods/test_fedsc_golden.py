@@ -19,33 +19,12 @@ from fedloom.methods.contract.sample_statistics import ClassMeans
 from fedloom.methods.parts.contrast import contrast_of, mean_distances, scaled_similarities
 from fedloom.methods.parts.prototypes import label_discrepancy, nearest_holders
 from support import CLASSES, Precision, Through, configured, rows_of, world
+from worked_examples import Noting, assert_table, samplewise
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fedsc.json").read_text())["fedsc"]
 INPUTS, OUTPUTS = GOLDEN["inputs"], GOLDEN["outputs"]
 CLIENTS = 3
 COUNTS = torch.tensor(INPUTS["class_counts"])
-
-
-class Noting(Batch):
-    """A batch that notes the per-sample values which a loss reduces: `noted` [B] and which of them count."""
-
-    noted: tuple[Tensor, Tensor | None] | None
-
-    def mean(self, values, among=None):
-        self.noted = values, among
-        return super().mean(values, among)
-
-    def per_sample(self) -> list[float | None]:
-        values, among = self.noted
-        counts = torch.ones(len(values), dtype=torch.bool) if among is None else among
-        return [float(v) if c else None for v, c in zip(values, counts, strict=True)]
-
-
-def samplewise(ours, golden, atol: float) -> bool:
-    """Per-sample lists agree; `None` where, and only where, the golden file drops the sample."""
-    return len(ours) == len(golden) and all(
-        a is None if b is None else a is not None and abs(a - b) <= atol for a, b in zip(ours, golden, strict=True)
-    )
 
 
 def local_prototypes(precision: Precision) -> ClassTable:
@@ -87,13 +66,6 @@ def in_golden_order(values: Tensor) -> Tensor:
     ours = sorted((client, label) for label, client in order)  # client by client
     assert values.shape[-1] == len(ours)
     return values[..., [ours.index((client, label)) for label, client in order]]
-
-
-def assert_table(table: ClassTable, golden: dict, precision: Precision) -> None:
-    """`table` [C, d] holds exactly the classes that `golden` names, with its values."""
-    assert table.held.tolist() == [str(j) in golden for j in range(CLASSES)]
-    for label, row in golden.items():
-        assert precision.matches(table.values[int(label)], row), (label, table.values[int(label)], row)
 
 
 def test_the_example_is_the_one_described():

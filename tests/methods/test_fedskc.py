@@ -142,18 +142,6 @@ def test_weights_that_have_to_be_uniform_are_not_reported(clients, gda):
     assert "fedskc.uniform_gda" not in [diagnostic.code for diagnostic in found]
 
 
-@pytest.mark.parametrize("mode", ["paper", "share", "uniform"])
-def test_weights_sum_to_one_and_equal_clients_weigh_the_same(mode):
-    local = random_table(clients=5, seed=3)
-    samples = torch.tensor([1.0, 2, 900, 4, 5], dtype=torch.float64)
-    e = fedskc.aggregation_weights(local, fedskc.global_knowledge(local, 1), samples, mode)
-    assert float(e.sum()) == pytest.approx(1, abs=1e-12)
-    assert (e > 0).all()
-    same = ClassTable(local.values[:1].expand(5, -1, -1), local.held[:1].expand(5, -1))
-    e = fedskc.aggregation_weights(same, fedskc.global_knowledge(same, 1), torch.full_like(samples, 7), mode)
-    assert torch.allclose(e, torch.full_like(e, 0.2), rtol=0, atol=1e-15)
-
-
 # -- GPR ---------------------------------------------------------------------------------------------------------------
 def one_round(server, weights=None, **options):
     method = configured("fedskc", "paper", gda="uniform", **options)
@@ -171,22 +159,6 @@ def test_gpr_needs_a_class_of_both_rounds_with_variance(gpr):
         new = one_round({"model": {"w": torch.full((5,), 100.0)}, "knowledge": last}, gpr=gpr)
         assert torch.equal(new["model"]["w"], mean)
         assert "rho" not in new
-
-
-def test_affine_gpr_of_a_model_that_did_not_move_is_that_model():
-    still = torch.linspace(-1, 1, 5)
-    server = {"model": {"w": still}, "knowledge": knowledge_table(dtype=torch.float32)}
-    for gpr in ("affine", "paper"):
-        new = one_round(server, weights=[still] * 3, gpr=gpr)
-        assert abs(new["rho"]) > 0.05
-        shrunk = 0.95 if gpr == "paper" else 1.0
-        assert torch.allclose(new["model"]["w"], shrunk * still, rtol=0, atol=1e-6)
-
-
-def test_beta_of_one_is_no_review():
-    server = {"model": {"w": torch.full((5,), 9.0)}, "knowledge": knowledge_table(dtype=torch.float32)}
-    new = one_round(server, gpr="paper", beta=1.0)
-    assert torch.equal(new["model"]["w"], one_round(server, gpr="off")["model"]["w"])
 
 
 def test_gpr_on_batch_norm():
@@ -304,14 +276,6 @@ def test_without_U_the_length_of_knowledge_does_not_matter(preset):
     assert torch.allclose(*losses, rtol=1e-12, atol=1e-12)
 
 
-def test_absent_rows_are_never_read():
-    method, table = configured("fedskc", "paper"), knowledge_table()
-    spoilt = ClassTable(torch.where(table.held.unsqueeze(1), table.values, 50.0), table.held)
-    logits, y = example()
-    losses = [fedskc.lcl(logits, Batch(logits, y), constants(method, each), method.options) for each in (table, spoilt)]
-    assert torch.equal(*losses)
-
-
 def test_samples_of_an_unknown_class_feel_cross_entropy_alone():
     method = configured("fedskc", "paper", scale="none")
     consts = constants(method, knowledge_table())
@@ -329,19 +293,6 @@ def test_samples_of_an_unknown_class_feel_cross_entropy_alone():
     assert torch.equal(torch.autograd.grad(objective.total, logits)[0], expected)
 
 
-def test_U_takes_no_gradient_unless_asked():
-    logits, y = example()
-    logits.requires_grad_()
-    gradients = {}
-    for name, options in (("detached", {}), ("not", {"detach_scale": False}), ("numbers", {"scale": "dataset"})):
-        method = configured("fedskc", "paper", **{"scale": "batch"} | options)
-        consts = constants(method, knowledge_table())
-        consts["scale"] = torch.cdist(logits.detach(), rows_of(consts)).mean(0)
-        gradients[name] = torch.autograd.grad(fedskc.lcl(logits, Batch(logits, y), consts, method.options), logits)[0]
-    assert torch.allclose(gradients["detached"], gradients["numbers"], rtol=0, atol=1e-12)
-    assert not torch.allclose(gradients["not"], gradients["numbers"], atol=1e-2)
-
-
 @pytest.mark.parametrize("naive", [False, True])
 @pytest.mark.parametrize("denominator", ["once", "positive_twice"])
 def test_low_temperature_is_finite_unless_exponentials_are_naive(naive, denominator):
@@ -353,16 +304,6 @@ def test_low_temperature_is_finite_unless_exponentials_are_naive(naive, denomina
     (gradient,) = torch.autograd.grad(loss.total, logits)
     assert bool(loss.total.isnan()) == naive
     assert bool(gradient.isfinite().all()) != naive
-
-
-@pytest.mark.parametrize("options", LOSSES, ids=lambda o: "-".join(map(str, o.values())))
-def test_naive_exponentials_agree_where_they_do_not_overflow(options):
-    logits, y = example()
-    losses = []
-    for naive in (False, True):
-        method = configured("fedskc", "paper", naive_exp=naive, tau=0.5, **options)
-        losses.append(fedskc.lcl(logits, Batch(logits, y), constants(method, knowledge_table()), method.options))
-    assert torch.allclose(*losses, rtol=1e-10, atol=1e-10)
 
 
 def test_the_weight_of_the_loss_grows_over_the_ramp():
@@ -416,16 +357,6 @@ def test_in_round_1_clients_send_the_weights_of_fedavg(preset, net, scale):
         assert plain.upload["samples"] == ours.upload["samples"] == len(SKEWED[client])
 
 
-def test_with_fedavg_weights_the_server_of_round_1_is_fedavgs_too():
-    plain, ours = world(configured("fedavg"), SKEWED), world(configured("fedskc", "authors"), SKEWED)
-    for toy in (plain, ours):
-        toy.federation.step()
-    assert same_tree(plain.federation.server["model"], ours.federation.server["model"])
-    for toy in (plain, ours):
-        toy.federation.step()
-    assert furthest(plain.federation.server["model"], ours.federation.server["model"]) > 1e-4
-
-
 @pytest.mark.parametrize("gda", ["paper", "share", "fedavg", "uniform"])
 def test_clients_that_do_not_move_leave_the_model_as_it_was(gda):
     method = configured("fedskc", gda=gda, gpr="off")
@@ -457,15 +388,6 @@ def test_knowledge_of_the_last_epoch_is_seen_before_the_steps():
     after = world(configured("fedskc", "paper"), SKEWED, epochs=1, batch_size=8)
     ours, expected = (toy.worker.run(toy.job(0)).upload["knowledge"].values for toy in (late, after))
     assert torch.allclose(ours, expected, rtol=0, atol=1e-6)
-
-
-def test_a_first_round_without_anybody_is_no_obstacle():
-    """The first participants have no data: round 2 has no knowledge yet, even with U of the data set."""
-    toy = world(configured("fedskc", "paper", scale="dataset"), [[], [0, 1, 0]])
-    payload = {"model": toy.task.init}
-    job = toy.job(1, round_=2)
-    assert set(job.payload) == set(payload)
-    assert set(toy.worker.run(job).terms) == {"ce"}
 
 
 def test_presets():

@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 import torch
-from torch import Tensor
 
 from fedloom.core.tables import ClassTable
 from fedloom.core.trees import combine, weighted_mean
@@ -20,33 +19,12 @@ from fedloom.methods.contract.sample_statistics import ClassMeans, SampleMean
 from fedloom.methods.parts.contrast import mean_distances
 from fedloom.methods.parts.prototypes import client_distances, merge_neighbours, nearest_holders, shares
 from support import CLASSES, DOUBLE, SINGLE, Precision, Through, configured, rows_of, world
+from worked_examples import Noting, assert_table, samplewise
 
 GOLDEN = json.loads((Path(__file__).parents[1] / "golden" / "fedskc.json").read_text())["fedskc"]
 INPUTS, OUTPUTS = GOLDEN["inputs"], GOLDEN["outputs"]
 CLIENTS = 3
 SAMPLES = torch.tensor(INPUTS["N"], dtype=torch.float64)
-
-
-class Noting(Batch):
-    """A batch that notes the per-sample values which a loss reduces: `noted` [B] and which of them count."""
-
-    noted: tuple[Tensor, Tensor | None] | None
-
-    def mean(self, values, among=None):
-        self.noted = values, among
-        return super().mean(values, among)
-
-    def per_sample(self) -> list[float | None]:
-        values, among = self.noted
-        counts = torch.ones(len(values), dtype=torch.bool) if among is None else among
-        return [float(v) if c else None for v, c in zip(values, counts, strict=True)]
-
-
-def samplewise(ours, golden, atol: float) -> bool:
-    """Per-sample lists agree; `None` where, and only where, the golden file drops the sample."""
-    return len(ours) == len(golden) and all(
-        a is None if b is None else a is not None and abs(a - b) <= atol for a, b in zip(ours, golden, strict=True)
-    )
 
 
 def table_of(precision: Precision, rows: dict) -> ClassTable:
@@ -56,13 +34,6 @@ def table_of(precision: Precision, rows: dict) -> ClassTable:
     for label, row in rows.items():
         values[int(label)], held[int(label)] = precision.tensor(row), True
     return ClassTable(values, held)
-
-
-def assert_table(table: ClassTable, golden: dict, precision: Precision) -> None:
-    """`table` [C, d] holds exactly the classes that `golden` names, with its values."""
-    assert table.held.tolist() == [str(j) in golden for j in range(CLASSES)]
-    for label, row in golden.items():
-        assert precision.matches(table.values[int(label)], row), (label, table.values[int(label)], row)
 
 
 def local_means(precision: Precision, client: int) -> ClassTable:

@@ -7,7 +7,6 @@ import torch
 from torch import Tensor, nn
 
 from fedloom.core.errors import ConfigError
-from fedloom.core.records import from_bytes, to_bytes
 from fedloom.core.streams import Streams
 from fedloom.core.tables import ClassTable
 from fedloom.methods.contract.contexts import ServerContext
@@ -75,13 +74,6 @@ def test_fusion_changes_rows_of_seen_classes_and_nothing_else(options):
                 assert torch.equal(start[name], own[name])
 
 
-def test_take_over_all_fuses_every_row():
-    toy = fedssa(rounds=2, options={"take_over": "all"})
-    start, own = start_of(toy, 1, 2)
-    expected = toy.federation.server["header"].values + fusion_weight(1, 0.5, 2) * header(own)
-    assert torch.allclose(header(start), expected, rtol=0, atol=1e-6)
-
-
 @pytest.mark.parametrize(("t_stable", "round_"), [(0, 1), (0, 3), (2, 3), (2, 9)])
 def test_from_t_stable_on_rows_are_the_servers(t_stable, round_):
     toy = fedssa(rounds=round_ - 1, options={"t_stable": t_stable})
@@ -144,23 +136,6 @@ def test_counts_of_earlier_rounds_are_not_known():
 
 
 # -- what travels, and whose it is -------------------------------------------------------------------------------------
-def test_only_seen_rows_travel_from_the_second_participation_on():
-    toy = fedssa(participation=0.5)
-    met = set()
-    for _ in range(5):
-        report = toy.federation.step()
-        jobs, done = (x[-2:] for x in (toy.federation.engine.jobs, toy.federation.engine.done))
-        assert report.bytes_down == sum(len(to_bytes(job.payload)) for job in jobs)
-        assert report.bytes_up == sum(len(to_bytes(d.upload)) for d in done)
-        for job, sent in zip(jobs, done, strict=True):
-            assert set(job.payload) == set(sent.upload) == {"header"}
-            down, up = (from_bytes(to_bytes(r))["header"] for r in (job.payload, sent.upload))
-            own = seen(SKEWED[job.ctx.client])
-            assert torch.equal(down.held, own if job.ctx.client in met else torch.ones(CLASSES, dtype=torch.bool))
-            assert torch.equal(up.held, own)
-            if job.ctx.client in met:
-                assert sum(len(t.values[t.held].flatten()) for t in (down, up)) == 2 * int(own.sum()) * (D + 1)
-            met.add(job.ctx.client)
 
 
 @pytest.mark.parametrize(
@@ -178,13 +153,6 @@ def test_uploads_and_states_share_no_memory(options):
     assert len(set(places)) == len(places)
     toy.federation.step()
     assert same_tree(first, toy.task.init)
-
-
-def test_the_bias_stays_where_it_is_not_shared():
-    toy = fedssa(rounds=2, options={"share_bias": False})
-    assert all(d.upload["header"].values.shape == (CLASSES, D) for d in toy.federation.engine.done)
-    assert toy.federation.server["header"].values.shape == (CLASSES, D)
-    assert not torch.equal(toy.federation.states[0]["model"]["head.bias"], toy.task.init["head.bias"])
 
 
 # -- what it is without its parts --------------------------------------------------------------------------------------

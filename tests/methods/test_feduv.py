@@ -1,14 +1,12 @@
 """FedUV: golden numbers, both terms by hand, padding."""
 
-import math
-
 import pytest
 import torch
 
 from fedloom.methods.contract.phases import Batch
 from fedloom.methods.feduv import FedUV, missing_spread, nearness
 from golden_world import GOLDEN, WORLD, GoldenNet, golden_run, probe, refuted, rounds_match
-from support import Recording, TinyBN, configured, world
+from support import Recording, configured, world
 
 GOLD = GOLDEN["feduv"]
 LABELS = [[0, 1, 2, 0, 1, 1, 0], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
@@ -34,18 +32,6 @@ def test_golden_terms():
         assert [float(each) for each in ours] == pytest.approx(wanted, abs=1e-7)
 
 
-def test_one_sample_of_each_class_has_all_the_spread():
-    assert float(missing_spread(torch.eye(5, dtype=torch.float64), batch_of(5))) == pytest.approx(0, abs=1e-12)
-
-
-def test_nearness_by_hand():
-    """Two equal features: of the squared distances 1, 1, 4, 9, 9 the median is 4."""
-    z = torch.tensor([[0.0], [0.0], [1.0], [3.0]])
-    near, sigma = nearness(z, batch_of(4))
-    assert float(sigma) == 4.0
-    assert float(near) == pytest.approx(sum(math.exp(-d / 4) for d in (0, 1, 9, 1, 9, 4)) / 6)
-
-
 def test_the_median_is_the_lower_of_two():
     """Squared distances 1, 4, 9, 16, 36, 49."""
     assert float(nearness(torch.tensor([[0.0], [1.0], [3.0], [7.0]]), batch_of(4))[1]) == 9.0
@@ -56,21 +42,6 @@ def test_equal_features_are_finite():
     near, _ = nearness(z, batch_of(3))
     assert float(near.detach()) == 1.0
     assert torch.equal(torch.autograd.grad(near, z)[0], torch.zeros(3, 2))
-
-
-def test_padding_changes_nothing():
-    method, net = configured("feduv"), TinyBN().eval().double()
-    rng = torch.Generator().manual_seed(2)
-    x, y = torch.randn(5, 5, generator=rng).double(), torch.tensor([0, 1, 2, 0, 3])
-    junk = 100 * torch.randn(3, 5, generator=rng).double()
-    padded = Batch(
-        torch.cat([junk[:1], x, junk[1:]]), torch.cat([y[:1], y, y[:2]]), torch.tensor([0, *[1] * 5, 0, 0]) > 0
-    )
-    gradients = []
-    for batch in (Batch(x, y), padded):
-        out = method.loss(net, batch, {})
-        gradients.append([out.total.detach(), *torch.autograd.grad(out.total, list(net.parameters()))])
-    assert all(torch.allclose(a, b, rtol=0, atol=1e-10) for a, b in zip(*gradients, strict=True))
 
 
 @pytest.mark.parametrize("counting", [0, 1])

@@ -1,13 +1,10 @@
 """FML against golden numbers of two rounds; no gradient reaches a teacher."""
 
-from dataclasses import replace
-
 import pytest
 import torch
 
 from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS, Batch
-from fedloom.nets.blueprint import Blueprint
 from golden_world import GOLDEN, WORLD, golden_run, matches, personal, probe, refuted
 from support import TinyBN, configured, same_bits, world
 
@@ -57,20 +54,6 @@ def test_without_distillation_memes_are_fedavg_and_own_nets_local():
     for client, state in local.federation.states.items():
         mine = fml.federation.states[client]["model"]
         assert same_bits({"model": {f"own.{n}": v for n, v in state["model"].items()}}, {"model": mine})
-
-
-def test_own_nets_that_each_client_draws():
-    method = configured("fml", "authors")
-    toy = world(method, LABELS, net="mlp")
-    facts = toy.federation.client_context(1, 1)
-    plan = Blueprint("mlp", (5,), 4, nets=method.spec.nets)
-    first, again, other = (
-        method.client_init(replace(facts, client=client, task=replace(facts.task, blueprint=plan)))["model"]
-        for client in (1, 1, 2)
-    )
-    assert first.keys() == toy.method.private_names(toy.task)
-    assert same_bits({"model": first}, {"model": again})
-    assert not same_bits({"model": first}, {"model": other})
 
 
 def test_predictors():

@@ -1,6 +1,4 @@
-"""FPL against golden numbers of three rounds, of given prototypes; what it shares with FedAvg; absent classes."""
-
-import math
+"""FPL and its clusters (FINCH) against golden numbers of three rounds and of given prototypes; absent classes."""
 
 import pytest
 import torch
@@ -8,6 +6,7 @@ import torch
 from fedloom.core.records import get_table, get_tree
 from fedloom.methods import METHODS, Batch, ClassTable
 from fedloom.methods.fpl import with_absent_classes
+from fedloom.methods.parts.prototypes import class_clusters, cluster_means, components, finch, nearest_by_cosine
 from golden_world import (
     CLASS_KNOWLEDGE,
     CLASSES,
@@ -23,6 +22,7 @@ from golden_world import (
 )
 from support import configured, world
 
+# -- fpl -----------------------------------------------------------------------------------------------------
 GOLD = CLASS_KNOWLEDGE["fpl"]
 FPL = METHODS.get("fpl")
 LABELS = [[0, 0, 1, 1, 0], [0, 1, 1], [0, 2, 2, 0, 2, 2], [1]]
@@ -81,15 +81,6 @@ def test_golden_terms_of_several_prototypes(client):
     assert abs(probe(dict(zip(names, gradients, strict=True))) - wanted) < 1e-7
 
 
-def test_the_contrast_of_one_prototype_a_class_at_a_high_temperature_counts_prototypes():
-    toy = world(configured("fpl", tau=1e6), LABELS)
-    toy.federation.step()
-    job = toy.job(0, round_=2)
-    consts = toy.method.begin(job.payload, {}, job.ctx).consts
-    terms = toy.method.loss(toy.net, Batch(*toy.samples(0)), consts).terms
-    assert float(terms["contrast"].detach()) == pytest.approx(math.log(3), abs=1e-5)  # classes 0, 1 and 2
-
-
 def test_four_participants_can_make_two_prototypes():
     toy = world(configured("fpl"), [[0, 1]] * 4)
     held = torch.tensor([[True, False, False, False]] * 4)
@@ -122,14 +113,64 @@ def test_absent_classes_keep_all_their_prototypes():
     assert with_absent_classes(last, fresh).values.tolist() == [[[0.0, 1.0], [9.0, 9.0]], [[4.0, 5.0], [0.0, 0.0]]]
 
 
-def test_without_the_contrast_it_has_the_pull_of_fedproto():
-    toys = [world(configured(name, **o), LABELS) for name, o in (("fpl", {"contrast": 0}), ("fedproto", {"weight": 1}))]
-    toys[0].federation.step()
-    table = get_table(toys[0].federation.server, "prototypes")
-    one_each = ClassTable(table.values[0], table.held[0])
-    batch, terms = Batch(*toys[0].samples(2)), []
-    for toy, prototypes in zip(toys, (table, one_each), strict=True):
-        ctx = toy.federation.client_context(2, 2)
-        consts = toy.method.begin({"model": toy.task.init, "prototypes": prototypes}, toy.job(2).state, ctx).consts
-        terms.append(toy.method.loss(toys[0].net, batch, consts).total)
-    assert float(terms[0].detach()) == pytest.approx(float(terms[1].detach()), rel=1e-5)
+# -- finch ---------------------------------------------------------------------------------------------------
+CLUSTERING = CLASS_KNOWLEDGE["fpl"]["clustering"]
+POINTS = torch.tensor(CLUSTERING["points"], dtype=torch.float64)
+PAIRS = torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]])
+
+
+def same_partition(one, other):
+    """Whether two labellings say alike which points are together."""
+    one, other = torch.as_tensor(one), torch.as_tensor(other)
+    return torch.equal(one.unsqueeze(1) == one, other.unsqueeze(1) == other)
+
+
+def test_golden_labels():
+    assert same_partition(finch(POINTS), CLUSTERING["labels"])
+    assert same_partition(finch(POINTS.float()), CLUSTERING["labels"])
+    assert same_partition(components(nearest_by_cosine(POINTS).tolist()), CLUSTERING["first_partition"])
+
+
+def test_the_order_and_the_scale_of_points_do_not_matter():
+    order = torch.randperm(len(POINTS), generator=torch.Generator().manual_seed(0))
+    scales = torch.linspace(0.5, 2, len(POINTS)).unsqueeze(1)
+    first = components(nearest_by_cosine(POINTS * scales).tolist())
+    assert same_partition(first, CLUSTERING["first_partition"])
+    assert same_partition(finch(POINTS[order]), torch.tensor(CLUSTERING["labels"])[order])
+
+
+def test_up_to_three_points_are_one_cluster():
+    for count in (1, 2, 3):
+        assert finch(torch.eye(5)[:count]).tolist() == [0] * count
+
+
+def test_equal_points_and_points_without_length():
+    assert finch(torch.ones(6, 2)).tolist() == [0] * 6
+    assert finch(torch.zeros(6, 2)).tolist() == [0] * 6
+    assert bool(finch(torch.cat([torch.zeros(1, 2), PAIRS])).ge(0).all())
+
+
+def test_blocks_do_not_matter(monkeypatch):
+    monkeypatch.setattr("fedloom.methods.parts.prototypes._BLOCK", 4)
+    assert same_partition(finch(POINTS), CLUSTERING["labels"])
+
+
+def test_means_are_of_the_original_points():
+    means = cluster_means(PAIRS, torch.tensor([0, 1, 0, 0]))
+    assert means.tolist() == [[(2 + PAIRS[3, 0].double()) / 3, (1 + PAIRS[2, 1].double()) / 3], [0.0, 1.0]]
+
+
+def test_clusters_of_each_class():
+    """Class 0 has two clusters of two clients, class 1 one client, class 2 nobody."""
+    held = torch.tensor([[True, False, False], [True, True, False], [True, False, False], [True, False, False]])
+    values = torch.where(held.unsqueeze(2), PAIRS.unsqueeze(1), 0.0)
+    clusters = class_clusters(ClassTable(values, held))
+    assert clusters.held.tolist() == [[True, True, False], [True, False, False]]
+    wanted = [PAIRS[[0, 2]].double().mean(0), PAIRS[[1, 3]].double().mean(0)]
+    assert torch.allclose(clusters.values[:, 0], torch.stack(wanted), rtol=0, atol=1e-15)
+    assert torch.equal(clusters.values[0, 1], PAIRS[1].double())
+    assert not bool(clusters.values[1, 1:].any())
+    assert not bool(clusters.values[0, 2].any())
+    nobody = class_clusters(ClassTable(torch.zeros(2, 3, 2), torch.zeros(2, 3, dtype=torch.bool)))
+    assert nobody.values.shape == (1, 3, 2)
+    assert not bool(nobody.held.any())

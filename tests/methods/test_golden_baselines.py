@@ -21,7 +21,7 @@ from golden_world import (
     refuted,
     rounds_match,
 )
-from support import configured
+from support import Uniform, configured
 
 FEDAVG, FEDBN, FEDPROX, COMPRESSION = (GOLDEN[name] for name in ("fedavg", "fedbn", "fedprox", "compression"))
 ROUNDS = sum(name.startswith("round") for name in FEDAVG["out"])
@@ -42,10 +42,6 @@ def test_fedavg():
 
 
 def test_fedavg_with_equal_weights():
-    class Uniform(METHODS.get("fedavg")):
-        def aggregate(self, server, uploads, ctx):
-            return {"model": self.mean(uploads, weights="uniform")}
-
     _, servers = golden_run(Uniform, ROUNDS)
     assert abs(probe(servers[-1]["model"]) - FEDAVG["uniform_weights_probe"]) < 1e-7
 

@@ -99,26 +99,3 @@ def test_embeddings_of_one_point_are_said_to_give_one_condition():
     assert toy.method.diagnostics(server, {}, ctx) == []
     alike = server["model"] | {"extra.embedding": torch.ones(4, 6)}
     assert [d.code for d in toy.method.diagnostics({"model": alike}, {}, ctx)] == ["gpfl.one_condition"]
-
-
-def test_without_its_pull_the_received_embeddings_act_through_the_conditions_alone():
-    toy = world(configured("gpfl", weight=0.0), LABELS, net=Tiny)
-    job = toy.job(0)
-    consts, batch = toy.method.begin(job.payload, job.state, job.ctx).consts, Batch(*toy.samples(0))
-    elsewhere = consts | {"anchors": consts["anchors"] + 5}
-    totals = [float(toy.method.loss(toy.net, batch, c).total.detach()) for c in (consts, elsewhere)]
-    assert totals[0] == totals[1]
-
-
-def test_a_permutation_of_classes_permutes_embeddings_and_heads():
-    toy, order = world(configured("gpfl"), LABELS, net=Tiny), torch.tensor([2, 0, 3, 1])
-    job, (x, y) = toy.job(0), toy.samples(0)
-    tree = toy.method.begin(job.payload, job.state, job.ctx).tree
-    renamed = tree | {n: tree[n][order] for n in ("head.weight", "head.bias", "extra.embedding")}
-    counts, totals = y.bincount(minlength=4), []
-    for weights, labels, held in ((tree, y, counts), (renamed, order.argsort()[y], counts[order])):
-        toy.net.load_state_dict(weights)
-        general, personal = conditions(weights["extra.embedding"], held)
-        consts = {"general": general, "personal": personal, "anchors": weights["extra.embedding"]}
-        totals.append(float(toy.method.loss(toy.net, Batch(x, labels), consts).total.detach()))
-    assert totals[0] == pytest.approx(totals[1], rel=1e-5)

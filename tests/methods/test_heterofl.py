@@ -24,7 +24,7 @@ from golden_world import (
     probe,
     refuted,
 )
-from support import Recording, Tiny, TinyBN, after, configured, furthest, mixed, same_bits, world
+from support import Recording, Tiny, TinyBN, Uniform, after, configured, furthest, mixed, same_bits, world
 
 GOLD = SHARED_BASELINES["heterofl"]
 BATCH = max(WORLD["n"]) + 2  # all samples of any client
@@ -117,10 +117,6 @@ def test_outside_the_slice_of_the_only_client_nothing_moves():
 
 
 def test_one_width_and_all_classes_everywhere_is_the_plain_mean_bit_for_bit():
-    class Uniform(METHODS.get("fedavg")):
-        def aggregate(self, server, uploads, ctx):
-            return {"model": self.mean(uploads, weights="uniform")}
-
     toys = [after(world(m, ALL, net=TinyBN, epochs=2), 2) for m in (Uniform(), configured("heterofl"))]
     assert same_bits(*(toy.federation.server["model"] for toy in toys))
     (diagnostic,) = toys[1].federation.initial_diagnostics

@@ -86,19 +86,6 @@ def test_a_model_that_nobody_took_stays_and_a_strange_number_is_left_out():
     assert (found.code, found.figure) == ("ifca.unknown_model", 1)
 
 
-def test_a_strange_number_does_not_enter_a_shared_body():
-    toy = world(configured("ifca", share_body=True), LABELS)
-    server, context = toy.federation.server, toy.federation.server_context()
-    change = {name: torch.ones_like(value) for name, value in toy.task.init.items()}
-    honest = {0: {"model": change, "samples": 1, "cluster": 1}}
-    strange = {1: {"model": {n: 5 * v for n, v in change.items()}, "samples": 9, "cluster": 9}}
-    alone = toy.method.aggregate(server, honest, context)
-    both = toy.method.aggregate(server, honest | strange, context)
-    assert all(same_tree(alone[name], both[name]) for name in ("model", "model.1"))
-    nobody = toy.method.aggregate(server, strange, context)
-    assert all(same_tree(nobody[name], server[name]) for name in ("model", "model.1"))
-
-
 def test_a_shared_body_is_the_mean_over_all():
     toy = after(world(configured("ifca", share_body=True), LABELS, net=TinyBN), 2)
     first, second = models_in(toy.federation.server, 2)
@@ -126,14 +113,3 @@ def test_first_models_are_drawn_where_they_can_be():
     assert "ifca.noisy_starts" in codes[1]
     first, second = models_in(noisy.federation.server, 2)
     assert 0 < furthest(first, second) < 0.5
-
-
-def test_models_in_another_order_change_the_numbers_alone():
-    class Swapped(Golden):
-        def server_init(self, ctx):
-            server = super().server_init(ctx)
-            return server | {"model": server["model.1"], "model.1": server["model"]}
-
-    given, swapped = (golden_run(kind, rounds=3)[0].server for kind in (Golden, Swapped))
-    assert same_tree(given["model"], swapped["model.1"])
-    assert same_tree(given["model.1"], swapped["model"])

@@ -1,21 +1,19 @@
 """A round over all clients before the first: counted, resumed, and the same on every engine and over Flower."""
 
 import pytest
-import torch
 
-from fedloom.core.records import get_number, get_tensor, to_bytes, wire_size
+from fedloom.core.records import get_number, to_bytes, wire_size
 from fedloom.flower.in_process import run_in_process
-from fedloom.methods import METHODS, register
+from fedloom.methods import register
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Train
 from fedloom.methods.contract.sample_statistics import SampleMean
 from fedloom.methods.contract.spec import Sent, Spec
 from fedloom.methods.parts.measures import features
-from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
 from flower_world import config_of
-from support import ENGINES, Recording, TinyBN, after, alike, same_bits, same_tree, world
+from support import ENGINES, Recording, Stop, TinyBN, after, alike, same_bits, same_tree, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [], [3, 2, 1, 0, 0], [0, 3]]
 
@@ -65,12 +63,6 @@ def test_it_runs_once_before_the_first_round_over_all_clients_with_data(particip
     assert same_tree(toy.federation.server["model"], plain.federation.server["model"])
 
 
-def test_its_result_is_that_of_its_hooks():
-    toy, alone = after(world(Opens(), LABELS), 1), world(Centre(), LABELS)
-    done = {client: alone.worker.run(alone.job(client, round_=0)).upload for client in (0, 1, 3, 4)}
-    assert torch.equal(get_tensor(toy.federation.server, "centre"), alone.method.mean(done, "centre"))
-
-
 def test_its_bytes_steps_and_samples_count():
     toy, plain = (after(world(method, LABELS, engine=Recording), 2) for method in (Opens(), Method()))
     opening = toy.federation.engine.done[:4]
@@ -93,25 +85,11 @@ def test_every_engine_opens_alike(engine):
 
 
 @pytest.fixture
-def registry(monkeypatch):
-    """What a test registers is gone after it."""
-    METHODS.names()
-    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
+def opens(registry):
     return register(type("Opens", (Opens,), {"__doc__": "FedAvg after an opening round."}))
 
 
-class Stop(Callback):
-    """Ends a run after a round, as a crash would."""
-
-    def __init__(self, after):
-        self.after = after
-
-    def on_round(self, config, round_, rows):
-        if round_ == self.after:
-            raise ConnectionError("power cut")
-
-
-def test_a_run_opens_once_resumed_or_not(registry, tmp_path):
+def test_a_run_opens_once_resumed_or_not(opens, tmp_path):
     words = {
         "model": "mlp",
         "scenario": {"source": "digits", "partition": "iid", "clients": 4},
@@ -132,7 +110,7 @@ def test_a_run_opens_once_resumed_or_not(registry, tmp_path):
     assert whole["test_loss"] == plain["test_loss"]  # the opening round leaves the model
 
 
-def test_over_flower_it_has_the_bits_of_the_simulation(registry, tmp_path):
+def test_over_flower_it_has_the_bits_of_the_simulation(opens, tmp_path):
     """States of the opening round stay on the nodes, and a client that is drawn later continues from its own."""
     config = config_of("opens", rounds=2)
     here, there = run(config), run_in_process(config, states=tmp_path)

@@ -4,7 +4,7 @@ import torch
 
 from fedloom.core.records import get_table
 from fedloom.methods import METHODS, ClassTable
-from fedloom.methods.protonorm import forces, spread_rows
+from fedloom.methods.protonorm import spread_rows
 from golden_world import CLASS_KNOWLEDGE, SIZES, golden_run, matches, noting_uploads, probe, refuted
 from support import configured, world
 
@@ -64,21 +64,6 @@ def test_four_points_in_three_dimensions_become_a_tetrahedron():
     gold = GOLD["tetrahedron"]
     points = spread_rows(held(torch.tensor(gold["points"]).double()), 2000, 0.1, 0.9).values
     assert torch.allclose(points @ points.T, torch.tensor(gold["cosines"]).double(), rtol=0, atol=5e-4)
-
-
-def test_a_permutation_of_classes_permutes_the_rows():
-    means = torch.randn(5, 4, generator=torch.Generator().manual_seed(0)).double()
-    order = torch.tensor([3, 0, 4, 2, 1])
-    assert torch.allclose(
-        spread_rows(held(means), 50, 0.1, 0.9).values[order], spread_rows(held(means[order]), 50, 0.1, 0.9).values
-    )
-
-
-def test_forces_are_the_written_ones():
-    points = torch.nn.functional.normalize(torch.tensor([[1.0, 0.2], [0.3, 1.0], [-1.0, 0.1]]).double(), dim=1)
-    first = sum((points[0] - other) / (points[0] - other).square().sum() for other in points[1:])
-    assert torch.allclose(forces(points)[0], first, atol=1e-8)
-    assert forces(points[[0, 0]]).tolist() == [[0.0, 0.0]] * 2
 
 
 def test_without_steps_rows_are_directions_and_a_mean_without_length_has_none():

@@ -8,14 +8,13 @@ from fedloom.core.records import wire_size
 from fedloom.core.streams import Streams
 from fedloom.data import SOURCES, make_scenario
 from fedloom.data.partitions.partition import PARTITIONS
-from fedloom.methods import METHODS, register
+from fedloom.methods import register
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Train
 from fedloom.nets.net import Role
-from fedloom.runs.callbacks import Callback
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from support import ENGINES, Recording, Tiny, TinyBN, TinyDropout, after, alike, dataset, furthest, same_bits, world
+from support import ENGINES, Recording, Stop, Tiny, TinyBN, TinyDropout, after, alike, dataset, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [], [3, 2, 1, 0, 0], [0, 3]]
 
@@ -206,18 +205,6 @@ def test_it_runs_once_after_the_last_round_over_all_clients_with_data(participat
     assert dict(toy.federation.states) == {k: {"closed": 4} for k in (0, 1, 3, 4)}
 
 
-def test_its_result_is_that_of_its_hooks():
-    toy = after(world(Closes(), LABELS, rounds=2), 2)
-    plain = after(world(Heads(), LABELS, rounds=2), 0)
-    model = after(world(Method(), LABELS, rounds=2), 2).federation.server["model"]
-    assert same_bits({"model": toy.federation.server["model"]}, {"model": model})
-    plain.federation.server = {"model": model}
-    done = {client: plain.worker.run(plain.job(client, round_=3)).upload for client in (0, 1, 3, 4)}
-    expected = plain.method.mean(done, "heads")
-    assert furthest(toy.federation.server["heads"], expected) == 0
-    assert furthest(expected, {name: model[name] for name in expected}) > 1e-3
-
-
 def test_its_bytes_steps_and_samples_count():
     toy, plain = (after(world(method, LABELS, rounds=2, engine=Recording), 2) for method in (Closes(), Method()))
     closing = toy.federation.engine.done[-4:]
@@ -236,24 +223,6 @@ def test_its_bytes_steps_and_samples_count():
 def test_every_engine_closes_alike(engine):
     toys = [world(Closes(), LABELS, net=TinyBN, rounds=2, participation=0.6) for _ in range(2)]
     assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
-
-
-@pytest.fixture
-def registry(monkeypatch):
-    """What a test registers is gone after it."""
-    METHODS.names()
-    monkeypatch.setattr(METHODS, "_entries", dict(METHODS._entries))
-
-
-class Stop(Callback):
-    """Ends a run after a round, as a crash would."""
-
-    def __init__(self, after):
-        self.after = after
-
-    def on_round(self, config, round_, rows):
-        if round_ == self.after:
-            raise ConnectionError("power cut")
 
 
 def test_a_run_closes_once_resumed_or_not(registry, tmp_path):

@@ -87,17 +87,6 @@ def test_a_round_is_that_of_a_loop_with_torchs_optimisers(optimizers):
     assert furthest(toy.federation.server["model"], toy.task.init) > 1e-2
 
 
-def test_the_bundle_has_both_architectures():
-    toy = made()
-    kinds = {name: type(toy.net[name]) for name in ("large", "small")}
-    assert kinds == {
-        "large": MODELS.get("digits-cnn"),
-        "small": type(MODELS.get("mlp-128")(input_shape=SHAPE, num_classes=4)),
-    }
-    assert {name.partition(".")[0] for name in toy.task.init} == {"large", "small"}
-    assert toy.task.feature_dim == toy.net["large"].head.in_features != toy.net["small"].head.in_features
-
-
 @pytest.mark.parametrize("method", [Both, Kept])
 @pytest.mark.parametrize("engine", ENGINES[1:])
 def test_every_engine_trains_them_alike(method, engine):

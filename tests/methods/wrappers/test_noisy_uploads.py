@@ -144,12 +144,6 @@ def test_neighbours_are_those_among_all_tables_that_it_sees(sampling, said):
     assert [note.partition(",")[0] for note in notes] == said
 
 
-def test_with_fixed_sampling_it_sees_as_many_as_were_asked_for(monkeypatch):
-    seen, came = seen_by("fedsc", monkeypatch, dp_sampling="fixed")
-    assert sorted(seen) == sorted(came)
-    assert len(seen) == 3
-
-
 def test_a_method_that_counts_its_participants_still_counts_those_asked_for():
     """FedDyn's h moves by alpha m / N, also where DW around it gets an upload of every client."""
     h, model = {}, {}
