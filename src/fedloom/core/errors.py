@@ -142,9 +142,7 @@ def printable(text: str, *, keep_lines: bool = False) -> str:
     These are control characters, marks that turn the direction of writing, invisible characters and line breaks, which
     would forge lines of a log.
 
-    Args:
-        text: foreign text, of any characters.
-        keep_lines: keep line breaks and tabs, for a traceback.
+    text: foreign text, of any characters. keep_lines: keep line breaks and tabs, for a traceback.
     """
     if text.isprintable():
         return text

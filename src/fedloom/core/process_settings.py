@@ -164,6 +164,7 @@ class _SharedSettings:
     @contextlib.contextmanager
     def fixed(self) -> Iterator[None]:
         with self._lock:
+            # Only the first thread may save: later ones would save the values of a run.
             if not self._threads:
                 self._saved_values = _fix([setting for setting in SETTINGS if not setting.by_thread])
             self._threads += 1

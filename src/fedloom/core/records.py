@@ -136,6 +136,7 @@ def _copy_shared(tensors: Tree) -> Tree:
     """Copy tensors that share memory with an earlier one, which safetensors refuses (one tensor under two names)."""
     storages: set[int] = set()
     for path, tensor in tensors.items():
+        # Views of one storage count as shared, even where they do not overlap.
         storage = tensor.untyped_storage().data_ptr()
         tensors[path] = tensor.clone() if storage in storages else tensor
         storages.add(storage)

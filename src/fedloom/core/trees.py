@@ -96,6 +96,7 @@ class _Sum:
                 return
         entries = [[tree[name].reshape(-1) for name in self.names] for tree in trees]
         flat_trees = [tensors[0] if len(tensors) == 1 else torch.cat(tensors) for tensors in entries]
+        # Block by block over all trees: the block of the sum stays in the cache while the trees stream by.
         for start in range(0, self.total.numel(), _BLOCK):
             block = self.total[start : start + _BLOCK]
             for tensor, weight in zip(flat_trees, weights, strict=True):

@@ -5,13 +5,12 @@ from __future__ import annotations
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from fedloom.core.errors import ConfigError, MissingPackageError
 from fedloom.core.text import counted, listed
 from fedloom.data.scenario import Scenario
-from fedloom.diagnosis.advice_trial import Show, TrialOutcome, run_trial, silent
+from fedloom.diagnosis.advice_trial import TrialOutcome, run_trial
 from fedloom.diagnosis.diagnosis import Diagnosis, diagnose_scenario
 from fedloom.diagnosis.evidence import GOALS, Evidence, Needs, evidence_for, fitted, rules
 from fedloom.engine.jobs import require_public
@@ -163,31 +162,21 @@ def advise_scenario(config: RunConfig, scenario: Scenario, needs: Needs) -> Advi
     plain = ("fedavg",) if needs.goal == "global" else (FINE_TUNED, "local")
     reference = next((name for name in plain if reason_against(name, needs, config, scenario) is None), None)
     measured = {row["method"] for row in evidence.setting["rows"]}
+    # The evidence covers few settings, so methods that fit and were not measured there are named, too.
     fitting = (name for name, traits in rules()["traits"].items() if not list(needs.unmet(traits)))
     unmeasured = tuple(name for name in fitting if name not in {*measured, *plain})
     notes = tuple(_notes(diagnosis, needs))
     return Advice(needs, diagnosis, evidence, tuple(suggestions), reference, left_out, unmeasured, notes)
 
 
-def with_trial(
-    advice: Advice,
-    config: RunConfig,
-    *,
-    scenario: Scenario | None = None,
-    out: Path | None = None,
-    jobs: int = 1,
-    show: Show = silent,
-) -> Advice:
-    """Return the advice with the outcome of a trial of its short list. Args and errors are those of `run_trial`.
+def with_trial(advice: Advice, config: RunConfig, **options: Any) -> Advice:
+    """Return the advice for a config with the outcome of a trial of its short list. options: those of `run_trial`.
 
-    advice: the short list, its reference and the needs. config: the user's config. scenario, out, jobs, show: as in
-    `run_trial`. Raises `ConfigError` also where no plain method meets the needs.
+    Raises the errors of `run_trial`, and `ConfigError` where no plain method meets the needs.
     """
     if advice.reference is None:
         raise ConfigError("a trial: no plain method meets these needs, so no gain can be told; leave out --trial")
-    how: dict[str, Any] = {"scenario": scenario, "out": out, "jobs": jobs, "show": show}
-    outcome = run_trial(config, advice.methods, advice.reference, advice.needs, **how)
-    return replace(advice, trial=outcome)
+    return replace(advice, trial=run_trial(config, advice.methods, advice.reference, advice.needs, **options))
 
 
 def reason_against(method: str, needs: Needs, config: RunConfig, scenario: Scenario) -> str | None:
@@ -225,6 +214,7 @@ def _refuse_contradictions(needs: Needs) -> None:
     if any(not list(needs.unmet(one)) for one in traits):
         return
     plain = Needs()
+    # These values exclude no method, so they cannot be the contradiction.
     idle = {"goal": "personal", "nets": "equal"}  # values that no method fails to meet
     droppable = [
         name for name in Needs.model_fields if getattr(needs, name) not in (getattr(plain, name), idle.get(name))

@@ -158,15 +158,11 @@ def run_trial(
 ) -> TrialOutcome:
     """Try methods on the user's scenario; validation data alone decide.
 
-    Args:
-        config: rounds are those of the final; the learning rate is the middle one of three that every method tries.
-        methods: names of the candidates.
-        reference: the method that a gain has to exceed; it always reaches the final.
-        needs: resolved needs, whose goal decides the protocol.
-        scenario: used instead of the one that the config describes.
-        out: folder of the runs, which are resumed; None keeps nothing on disk.
-        jobs: processes at a time; more than one needs `out` and no scenario.
-        show: gives, for the configs of a rung, the listener that shows their progress.
+    config: rounds are those of the final; the learning rate is the middle one of three that every method tries.
+    methods: names of the candidates. reference: the method that a gain has to exceed; it always reaches the final.
+    needs: resolved needs, whose goal decides the protocol. scenario: used instead of the one that the config describes.
+    out: folder of the runs, which are resumed; None keeps nothing on disk. jobs: processes at a time; more than one
+    needs `out` and no scenario. show: gives, for the configs of a rung, the listener that shows their progress.
 
     Raises `ConfigError` without validation data, and the first error of any run.
     """
@@ -194,9 +190,11 @@ def run_trial(
         ranked = sorted(arms, key=lambda arm: _key(values[arm], sign), reverse=True)
         rungs.append(Rung(rounds, {arm: values[arm] for arm in ranked}))
         runs += len(arms)
+        # Rounded up, so a rung never ends without an arm.
         kept = ranked[: -(-len(ranked) // FACTOR)]
         arms = list(dict.fromkeys([*kept, *_best_of_both(reference, ranked)]))
     finalists = _best_of_both(reference, arms)
+    # The seed of the rungs chose the finalists, so it would flatter them.
     seeds = tuple(config.seed + 1 + n for n in range(FINAL_SEEDS))
     flat = scores(finalists, config.rounds, seeds, "final")
     finals = {arm: flat[n * FINAL_SEEDS : (n + 1) * FINAL_SEEDS] for n, arm in enumerate(finalists)}

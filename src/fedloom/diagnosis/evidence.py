@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import functools
 import json
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -66,21 +67,19 @@ class Needs(Section):
         return self.model_copy(update={"goal": self.goal or goal, "nets": self.nets or nets})
 
     def unmet(self, traits: Traits) -> Iterator[str]:
-        """Yield the needs that a method with these traits does not meet, in words."""
-        if self.goal == "global" and "global" not in traits["yields"]:
-            yield "one model for all"
-        if self.nets == "different" and not traits["any_nets"]:
-            yield "different networks"
-        if self.traffic is not None and (traits["traffic"] is None or traits["traffic"] > self.traffic):
-            yield f"at most {self.traffic:g} times FedAvg's traffic"
-        if self.stateless and traits["state"]:
-            yield "no state at clients"
-        if self.newcomers and not traits["newcomers"]:
-            yield "newcomers at once"
-        if self.secure_sums and not traits["secure_sums"]:
-            yield "secure sums"
-        if self.dp and not traits["dp"]:
-            yield "differential privacy"
+        """Return the needs that a method with these traits does not meet, in words."""
+        most = self.traffic if self.traffic is not None else math.inf
+        traffic = math.inf if traits["traffic"] is None else traits["traffic"]
+        unmet = {
+            "one model for all": self.goal == "global" and "global" not in traits["yields"],
+            "different networks": self.nets == "different" and not traits["any_nets"],
+            f"at most {most:g} times FedAvg's traffic": traffic > most,
+            "no state at clients": self.stateless and traits["state"],
+            "newcomers at once": self.newcomers and not traits["newcomers"],
+            "secure sums": self.secure_sums and not traits["secure_sums"],
+            "differential privacy": self.dp and not traits["dp"],
+        }
+        return (need for need, is_unmet in unmet.items() if is_unmet)
 
 
 def read_needs(values: Mapping[str, Any]) -> Needs:
@@ -134,6 +133,7 @@ def _why(rule: Mapping[str, Any], needs: Needs, diagnosis: Diagnosis) -> str | N
         words = f"feature skew {distance:.2f}, from {rule['features_from']:g}"
         return words if distance >= rule["features_from"] else None
     skew, least = labels.distances["hellinger"].value, rule.get("label_skew_from")
+    # The last rule of each goal has no threshold.
     if least is None:
         return f"label skew {skew:.2f} (mean Hellinger distance), below the thresholds of stronger skews"
     return f"label skew {skew:.2f} (mean Hellinger distance), from {least:g}" if skew >= least else None

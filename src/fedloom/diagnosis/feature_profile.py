@@ -113,11 +113,13 @@ def feature_profile(
     scaled = (features - features.mean(0)) / np.where(spread > 0, spread, 1)
     reduced = scaled
     if min(scaled.shape) > _DIMENSIONS:
+        # Logistic regressions on thousands of features would take minutes and fit any noise.
         reduced = PCA(_DIMENSIONS, svd_solver="randomized", random_state=seed).fit_transform(scaled)
     pairs = _class_distances(scaled, labels, clients, len(ids))
     rng, drawn = np.random.default_rng(seed), []
     for _ in range(_PERMUTATIONS):
         dealt = clients.copy()
+        # Dealing within each class keeps every client's labels, so only features can differ.
         for label in np.unique(labels):
             members = np.flatnonzero(labels == label)
             dealt[members] = clients[rng.permutation(members)]
@@ -156,6 +158,7 @@ def _class_distances(features: Floats, labels: Labels, clients: Labels, count: i
         variances = np.array([x[owners == holder].var(0, ddof=1).sum() for holder in holders])
         within = np.average(variances, weights=sizes[holders] - 1)
         for (i, first), (j, second) in combinations(enumerate(holders), 2):
+            # Means of finite samples differ by chance; without this term, few samples would look like skew.
             noise = variances[i] / sizes[first] + variances[j] / sizes[second]
             squared = ((means[i] - means[j]) ** 2).sum() - noise
             scaled = np.sqrt(max(squared, 0.0) / within) if within > 0 else 0.0
@@ -176,6 +179,7 @@ def _client_accuracy(features: Floats, labels: Labels, clients: Labels, seed: in
     for label in np.unique(labels):
         of_class = labels == label
         owners = clients[of_class]
+        # Each fold needs two samples of a client, one to learn from and one to test.
         usable = np.isin(owners, np.flatnonzero(np.bincount(owners) >= 2 * _FOLDS))
         x, owners = features[of_class][usable], owners[usable]
         holders = len(np.unique(owners))
@@ -207,6 +211,7 @@ def _label_gap(features: Floats, labels: Labels, own: NDArray[np.bool_], seed: i
     weights = dict(zip(*np.unique(y, return_counts=True), strict=True))
     train_y = labels[others][known]
     totals = dict(zip(*np.unique(train_y, return_counts=True), strict=True))
+    # Foreign samples weigh as the client's classes do, or another label mix would look like another meaning of labels.
     sample_weights = np.array([weights[label] / totals[label] for label in train_y.tolist()])
     sample_weights *= len(train_y) / sample_weights.sum()
     own_accuracy = float((_cross_validated(x, y, folds) == y).mean())

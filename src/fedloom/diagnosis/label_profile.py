@@ -193,11 +193,13 @@ def _intervals(counts: Counts, seed: int) -> tuple[dict[str, Interval], float]:
     """Mean distances of counts [K, C] with their quantiles over random dealings of the same margins; and the Hellinger
     distance below which 97.5 % of the pairs of those dealings are."""
     rng, shape = np.random.default_rng(seed), counts.shape
+    # One label and one owner for each sample: a permutation of labels keeps both margins.
     labels = np.repeat(np.arange(shape[1]), counts.sum(0))
     owners = np.repeat(np.arange(shape[0]), counts.sum(1)) * shape[1]
     drawn: dict[str, list[float]] = {kind: [] for kind in DISTANCES}
     pairs = []
     for _ in range(_PERMUTATIONS if len(counts) > 1 else 0):
+        # Owners are multiplied by C, so the sum numbers the cell (client, class).
         dealt = np.bincount(owners + rng.permutation(labels), minlength=counts.size).reshape(shape)
         matrices = {kind: pairwise(kind, shares_of(dealt)) for kind in DISTANCES}
         for kind, matrix in matrices.items():
@@ -219,6 +221,7 @@ def scaled_to_plane(matrix: Floats) -> Floats:
     centring = np.eye(size) - 1 / max(size, 1)
     values, vectors = np.linalg.eigh(-centring @ matrix**2 @ centring / 2)
     places = np.zeros((size, 2))
+    # Distances that fit no plane give negative eigenvalues, which count as 0.
     for axis, column in enumerate(np.argsort(values)[::-1][:2]):
         vector = vectors[:, column] * np.sqrt(max(values[column], 0.0))
         places[:, axis] = vector * (-1 if vector[np.abs(vector).argmax()] < 0 else 1)

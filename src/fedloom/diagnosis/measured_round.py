@@ -33,15 +33,11 @@ def require_numbers(record: object, *, positive: Sequence[str], others: Sequence
 class Constants:
     """The quantities in the bounds of FedSKC, FedSC, FedDW and FedSSA, for one client.
 
-    Attributes:
-        smoothness: L1, the Lipschitz constant of the loss's gradient.
-        gradient_variance: sigma^2, the variance of a mini-batch gradient: the mean square of its distance to the
-            gradient of all data.
-        lr: eta, the learning rate.
-        steps: number of gradient steps in a round. The papers call it E or R, and FedSKC introduces E as epochs.
-        loss: the loss at the start of a round.
-        best_loss: L*, the smallest loss that can be reached.
-        squared_gradients: the sum over the round's steps of the squared norm of the gradient.
+    smoothness: L1, the Lipschitz constant of the loss's gradient. gradient_variance: sigma^2, the variance of a
+    mini-batch gradient: the mean square of its distance to the gradient of all data. lr: eta, the learning rate. steps:
+    number of gradient steps in a round. The papers call it E or R, and FedSKC introduces E as epochs. loss: the loss at
+    the start of a round. best_loss: L*, the smallest loss that can be reached. squared_gradients: the sum over the
+    round's steps of the squared norm of the gradient.
     """
 
     smoothness: float
@@ -75,17 +71,12 @@ _SAMPLED_GRADIENTS = 20  # mini-batches whose gradients are compared with that o
 class MeasuredRound:
     """The measurements of one client's round of plain SGD on cross-entropy.
 
-    Attributes:
-        smoothness: the largest change of the full gradient over a step, relative to the step: L1 from below.
-        feature_lipschitz: the largest change of a sample's features over a step, relative to the body's step: L2 from
-            below.
-        gradient_variance: mean squared distance of a mini-batch gradient to the full one, at the start.
-        gradient_bound: the largest norm of a mini-batch gradient: B.
-        lr: eta.
-        steps: number of steps.
-        losses: the loss on all of the client's data before each step and after the last one.
-        squared_gradients: the sum over the steps of the squared norm of the full gradient.
-        tree: the weights after the last step, in the types of those at the start.
+    smoothness: the largest change of the full gradient over a step, relative to the step: L1 from below.
+    feature_lipschitz: the largest change of a sample's features over a step, relative to the body's step: L2 from
+    below. gradient_variance: mean squared distance of a mini-batch gradient to the full one, at the start.
+    gradient_bound: the largest norm of a mini-batch gradient: B. lr: eta. steps: number of steps. losses: the loss on
+    all of the client's data before each step and after the last one. squared_gradients: the sum over the steps of the
+    squared norm of the full gradient. tree: the weights after the last step, in the types of those at the start.
     """
 
     smoothness: float
@@ -140,6 +131,7 @@ def measure_round(
             raise ConfigError(f"lr = {lr}: the loss diverges in this round; take a smaller rate")
         next_features = _features(net, tree, x)
         length, body_length = lr * _norm(step), lr * _norm({name: step[name] for name in body})
+        # Ratios of changes along one path: the true constants are at least as large.
         if length > 0:
             smoothness = max(smoothness, _distance(next_full, full) / length)
         if body_length > 0:

@@ -164,6 +164,7 @@ def limitations(values: Sequence[ComparedValue], failures: FailureReasons | None
             seeds = [seed for seed, text in by_seed.items() if text == reason]
             rows_by_reason.setdefault((prefix + column, reason), []).append(f"{row} ({seeds_text(seeds)})")
     sentences += [f"{column}: failed: {listed(rows)}: {reason}" for (column, reason), rows in rows_by_reason.items()]
+    # In columns that were not begun, single rows would be a long list of nothing.
     begun = {value.column for value in run} | {column for column, _ in rows_by_reason}
     missing = _rows_by_column(value for value in values if value.verdict.why == NOT_RUN)
     sentences += [f"{column}: not run yet: {listed(rows)}." for column, rows in missing.items() if column in begun]
@@ -214,6 +215,7 @@ def _compare(
     if reason is None and measurements and not numbers and not to_target:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
     seeds, ours = list(by_seed if to_target else numbers), list(numbers.values())
+    # Rounds are whole numbers; an accuracy moves by one test sample.
     step = 1.0 if to_target else _step(measurements)
     verdict = judge_value(
         ours,

@@ -56,6 +56,7 @@ def gains(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Gain]:
                 continue
             by_seed = paired_differences(value.seeds, value.ours, baseline.seeds, baseline.ours)
             if by_seed:
+                # Holm's correction counts comparisons, so a family must hold all that answer one question.
                 family = (value.column, value.domain, value.metric, group, "" if group == "own" else name)
                 families.setdefault(family, []).append((value, baseline, list(by_seed.values())))
     computed = []

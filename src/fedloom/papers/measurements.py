@@ -158,6 +158,7 @@ def _columns() -> list[str]:
 
 def _core_seconds(result: RunData) -> float | None:
     """Seconds of one core. Other engines than the serial one know wall-clock time alone, so these give None."""
+    # Wall-clock seconds of several workers are no seconds of one core.
     if not result.numbers["engine"].startswith("serial"):
         return None
     return round(float(result.numbers["seconds"]["train"] + result.numbers["seconds"]["evaluate"]), 1)

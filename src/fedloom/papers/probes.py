@@ -96,6 +96,7 @@ def relations(result: RunData) -> Rows:
         weight = single_net(result, model).head.weight.detach().double()
         related = class_relations(weight)
         distance = float(inconsistency(related, soft_labels.values, soft_labels.held))
+        # The diagonal is large in both matrices and would correlate whatever the classes are.
         off_diagonal = ~torch.eye(len(soft_labels.held), dtype=torch.bool) & soft_labels.held.unsqueeze(1)
         correlation = _correlation(soft_labels.values[off_diagonal], related[off_diagonal])
         rows += _matrix(client, "SL", torch.where(soft_labels.held.unsqueeze(1), soft_labels.values, torch.nan))

@@ -221,6 +221,7 @@ class Recipe:
         With a wrapper it is the row without it, as MOON for MOON+DW. Else it is the plain row: the table's `baseline`,
         FedAvg, or local training. Returns None for the plain row itself.
         """
+        # Reversed, because the first row of a method is the printed one, and variants follow.
         by_method = {keys["method"]: name for name, keys in reversed(self.rows.items())}
         plain = self.table.baseline or by_method.get("fedavg") or by_method.get("local")
         unwrapped = self.rows.get(row, {"method": ""})["method"].rpartition("+")[0]
@@ -259,6 +260,7 @@ class Recipe:
         Engines cannot, and neither can a value that all cells have already.
         """
         keys = {override: override.partition("=")[0] for override in overrides}
+        # Comparing run folders builds a study, which is slow, so clear cases are decided first.
         candidates = [
             override for override, key in keys.items() if changes_numbers(key) and not key.startswith("scenario.path")
         ]

@@ -79,6 +79,7 @@ def jacobians(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> t
     active = projections >= 0
     slopes = net.signs * active / norms / units
     curved = np.einsum("nde,ke->nkd", net.covariances[clients], net.directions)  # S v
+    # The exact projection: the derivative of v / |v|_S removes the part along S v, not along v.
     along = inputs[:, None, :] - projections[:, :, None] * curved / norms[:, :, None] ** 2
     by_direction = net.spread * (slopes * net.scales[:, clients].T)[:, :, None] * along
     by_scale = np.zeros((len(inputs), *net.scales.shape))
@@ -151,15 +152,10 @@ def descend(
 ) -> Matrix:
     """Train directions and scales by gradient descent on |F - y|^2 / 2, all samples in each step.
 
-    Args:
-        net: the first weights of both models.
-        inputs: samples [n, d].
-        clients: the client of each sample [n].
-        targets: y [n].
-        model: "online" is FedBN; "joint" trains (F_on + F_off) / 2 on one loss, as Theorem 4.3 has it; "apart" trains
-            both models on separate losses, as the algorithm does, and reports the residual of their mean.
-        lr: the step size.
-        steps: how many.
+    net: the first weights of both models. inputs: samples [n, d]. clients: the client of each sample [n]. targets: y
+    [n]. model: "online" is FedBN; "joint" trains (F_on + F_off) / 2 on one loss, as Theorem 4.3 has it; "apart" trains
+    both models on separate losses, as the algorithm does, and reports the residual of their mean. lr: the step size.
+    steps: how many.
 
     Returns |F - y|^2 before each step and after the last one [steps + 1].
     """
@@ -266,6 +262,7 @@ def residual_rows(
     Returns rows of `row` (which model and step size), `seed` (the draw), `x` (the step), `residual` (|F - y|^2 over
     that before the first step), and `bound` (Corollary C.2's for V at the start, over the same).
     """
+    # Each problem has its own stream, so it does not depend on how many problems are drawn.
     streams, rows = Streams(seed), []
     for draw in range(draws):
         rng = streams.numpy("tangent kernel", draw)

@@ -96,6 +96,7 @@ def equivalence(
         total = variance / n + printed
         if not total:
             return 0.0, n - 1
+        # Welch-Satterthwaite: the printed spread has its own degrees of freedom.
         squares = (variance / n) ** 2 / (n - 1) + (printed**2 / (theirs_runs - 1) if printed and theirs_runs else 0.0)
         return sqrt(total), total**2 / squares
 
@@ -154,6 +155,7 @@ def judge_value(
     if not seeds:
         return Verdict("not comparable", NOT_RUN)
     if missed:
+        # Seeds that never reach the target have no number to average, but all of them failing is an answer.
         decided = missed == seeds >= MIN_SEEDS
         return Verdict("differs" if decided else "undecided", f"{missed} of {counted(seeds, 'seed')} did not get there")
     judged = equivalence(ours, theirs, margin=margin, step=step, theirs_std=theirs_std, theirs_runs=theirs_runs)

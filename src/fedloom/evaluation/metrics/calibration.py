@@ -22,9 +22,20 @@ BINS = 15
 _FINE_BINS = 4096
 
 
+class OfConfidence(Metric):
+    """A calibration error, which is reported on all samples together."""
+
+    __slots__ = ()
+    over: ClassVar[Literal["clients", "samples", "honest samples"]] = "samples"
+    detailed: ClassVar[bool] = False
+    needs_scores: ClassVar[bool] = True
+    may_diverge: ClassVar[bool] = True
+    higher_is_better: ClassVar[bool] = False
+
+
 @METRICS.register("ece")
 @dataclass(frozen=True, slots=True, eq=False)
-class CalibrationError(Metric):
+class CalibrationError(OfConfidence):
     """The expected calibration error of the predicted class, with 15 bins of equal width, on all samples together.
 
     sums: samples, confidences and correct predictions of each bin [15, 3] float64.
@@ -37,11 +48,6 @@ class CalibrationError(Metric):
     """
 
     sums: Tensor
-    over: ClassVar[Literal["clients", "samples", "honest samples"]] = "samples"
-    detailed: ClassVar[bool] = False
-    needs_scores: ClassVar[bool] = True
-    may_diverge: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
@@ -65,7 +71,7 @@ class CalibrationError(Metric):
 
 @METRICS.register("adaptive_ece")
 @dataclass(frozen=True, slots=True, eq=False)
-class AdaptiveCalibrationError(Metric):
+class AdaptiveCalibrationError(OfConfidence):
     """The calibration error with 15 bins of equal numbers of samples, on all samples together.
 
     Samples of equal confidence share a bin, so the order of samples does not matter. Above the limit of memory,
@@ -78,11 +84,6 @@ class AdaptiveCalibrationError(Metric):
     samples: Tensor
     sums: Tensor
     limit: int
-    over: ClassVar[Literal["clients", "samples", "honest samples"]] = "samples"
-    detailed: ClassVar[bool] = False
-    needs_scores: ClassVar[bool] = True
-    may_diverge: ClassVar[bool] = True
-    higher_is_better: ClassVar[bool] = False
 
     @classmethod
     def new(cls, predictions: Predictions) -> Self:
