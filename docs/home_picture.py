@@ -12,9 +12,10 @@ from pathlib import Path
 import matplotlib
 
 from fedloom.core.files import write_atomic
-from fedloom.results.plots.palette import LIGHT
+from fedloom.results.plots.drawing import light_colors
 
 DOCS = Path(__file__).parent
+LIGHT = light_colors()
 STYLE = DOCS.parent / "src" / "fedloom" / "results" / "report" / "assets" / "style.css"
 PICTURES = {"light": DOCS / "images" / "home.svg", "dark": DOCS / "images" / "home-dark.svg"}
 

@@ -7,11 +7,12 @@ from dataclasses import dataclass, replace
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.text import counted, is_share, listed, seed_counts_text
-from fedloom.results.best_rows import MIN_TESTED, average_ranks, differences_against
+from fedloom.results.best_rows import MIN_TESTED, AverageRanks, average_ranks, differences_against
 from fedloom.results.comparability import panel_titles, row_names, same_runs, same_runs_notes
 from fedloom.results.difference import LEVEL, MIN_SEEDS, POOLED, t_interval
 from fedloom.results.group import (
     Group,
+    ResultRow,
     check_measure,
     display_name,
     higher_is_better,
@@ -22,7 +23,17 @@ from fedloom.results.group import (
     values_by_seed,
     words_of,
 )
-from fedloom.results.plots.palette import Curve, Estimate, PlotData, PlotKind, PlotPanel, Ranking, Series, check_kind
+from fedloom.results.plots.palette import (
+    Curve,
+    Estimate,
+    PlotData,
+    PlotKind,
+    PlotPanel,
+    Ranking,
+    Series,
+    check_kind,
+    tones_of,
+)
 from fedloom.results.table import grouped
 from fedloom.results.verdict import BASELINE
 from fedloom.runs.storage.log import curve
@@ -30,22 +41,51 @@ from fedloom.runs.storage.run_data import RunData
 
 
 @dataclass(frozen=True, slots=True)
-class _Row:
-    """A group of runs with its method, as the rows of its table name it, and the title of its panel."""
+class ChartRow:
+    """A group of runs as charts show it.
+
+    method: its name within its setting. panel: the words that tell apart settings and protocols, empty where all rows
+    compare. tone: the number of the method's colour and dash, the same in every setting.
+    """
 
     group: Group
     method: str
-    title: str
+    panel: str
+    tone: int
 
     @property
-    def name(self) -> str:
-        """The registered name of the method."""
-        return self.group.row["method"]
+    def row(self) -> ResultRow:
+        """The numbers of the group."""
+        return self.group.row
 
     @property
     def words(self) -> str:
         """The method and its setting."""
-        return f"{self.method} {self.title}".rstrip()
+        return f"{self.method} {self.panel}".rstrip()
+
+    def curve(self, measure: str, split: str, name: str = "", scale: float = 1.0) -> Curve | None:
+        """Return a measure by round, times `scale`; None where no round has a finite value of every seed.
+
+        name: the name of the line; the method's unless given.
+        """
+        mean = mean_curve(self.group.results, measure, split)
+        if mean is None:
+            return None
+        scaled = [[scale * value for value in values] for values in (mean.mean, mean.std or (), *mean.seeds)]
+        return Curve(name or self.method, self.tone, mean.rounds, scaled[0], scaled[1] or None, scaled[2:])
+
+
+def chart_rows(groups: Sequence[Group]) -> list[ChartRow]:
+    """Name all rows, and give each method its colour."""
+    rows = [group.row for group in groups]
+    names = row_names(rows)
+    titles = panel_titles(rows, names)
+    baseline = next((name.method for name, row in zip(names, rows, strict=True) if row["method"] == BASELINE), None)
+    tones = tones_of([name.method for name in names], baseline)
+    return [
+        ChartRow(group, name.method, title, tones[name.method])
+        for group, name, title in zip(groups, names, titles, strict=True)
+    ]
 
 
 def plot_values(
@@ -64,10 +104,7 @@ def plot_values(
         raise ConfigError(f"against = {short_repr(against)}: differences are drawn as dots, not as {kind}")
     if not results:
         raise ConfigError("a figure needs at least one finished run, got none")
-    groups = grouped(results)
-    names = row_names([group.row for group in groups])
-    titles = panel_titles([group.row for group in groups], names)
-    rows = [_Row(group, name.method, title) for group, name, title in zip(groups, names, titles, strict=True)]
+    rows = chart_rows(grouped(results))
     match kind:
         case "curves":
             return _curves(rows, metric)
@@ -81,28 +118,26 @@ def plot_values(
             return _estimates(rows, metric, "bars", _deviation)
 
 
-def _curves(rows: Sequence[_Row], metric: str) -> PlotData:
+def _curves(rows: Sequence[ChartRow], metric: str) -> PlotData:
     check_measure(metric, _measures_by_round(rows))
     scale = 100.0 if is_share(metric) else 1.0
-    panels: dict[str, list[Series]] = {row.title: [] for row in rows}
+    panels: dict[str, list[Series]] = {row.panel: [] for row in rows}
     missing, shortened = [], []
     for row in rows:
-        mean = mean_curve(row.group.results, metric, "test")
-        if mean is None:
+        drawn = row.curve(metric, "test", scale=scale)
+        if drawn is None:
             missing.append(row.words)
             continue
-        std = None if mean.std is None else [scale * value for value in mean.std]
-        values = [scale * value for value in mean.mean]
-        panels[row.title].append(Curve(row.method, mean.rounds, values, std))
-        if any(set(curve(run.rows, metric, "test")[0]) - set(mean.rounds) for run in row.group.results):
+        panels[row.panel].append(drawn)
+        if any(set(curve(run.rows, metric, "test")[0]) - set(drawn.rounds) for run in row.group.results):
             shortened.append(row.words)
     seeds = _seeds(rows)
     band = "" if seeds == "1 seed" else "; band: ± 1 sample standard deviation"
     note = f"Line: mean over {seeds}{band}."
     note += _about("Left out, because no round has a finite value of every seed", missing)
     note += _about("Only the rounds in which every seed has a finite value", shortened)
-    note += _about("Ended early", [row.words for row in rows if row.group.row["stopped"] and row.words not in missing])
-    diverged = [row.words for row in rows if row.group.row["diverged"] and row.words not in missing]
+    note += _about("Ended early", [row.words for row in rows if row.row["stopped"] and row.words not in missing])
+    diverged = [row.words for row in rows if row.row["diverged"] and row.words not in missing]
     return _plot("curves", rows, panels, metric, note + _about("A run diverged", diverged))
 
 
@@ -111,7 +146,7 @@ def _about(remark: str, rows: Sequence[str]) -> str:
     return f" {remark}: {listed(rows)}." if rows else ""
 
 
-def _measures_by_round(rows: Sequence[_Row]) -> list[str]:
+def _measures_by_round(rows: Sequence[ChartRow]) -> list[str]:
     names = ["accuracy"]
     for row in rows:
         for run in row.group.results:
@@ -121,25 +156,25 @@ def _measures_by_round(rows: Sequence[_Row]) -> list[str]:
 
 
 def _estimates(
-    rows: Sequence[_Row],
+    rows: Sequence[ChartRow],
     metric: str,
     kind: PlotKind,
     bounds_of: Callable[[Sequence[float], float], tuple[float, float] | None],
 ) -> PlotData:
     check_measure(metric, measures_of([row.group for row in rows]))
     scale = 100.0 if is_share(metric) else 1.0
-    panels: dict[str, list[Series]] = {row.title: [] for row in rows}
+    panels: dict[str, list[Series]] = {row.panel: [] for row in rows}
     diverged, undefined = [], []
     for row in rows:
         values = values_by_seed(row.group, metric)
-        if row.group.row["diverged"]:
+        if row.row["diverged"]:
             diverged.append(row.words)
         elif values is not None:
             scaled = [scale * value for value in values]
             mean, _ = mean_std(scaled)
             text = mean_text(metric, values)
-            bounds = bounds_of(scaled, scale * row.group.row["step"])
-            panels[row.title].append(Estimate(row.method, mean, bounds, text, bounds is None))
+            bounds = bounds_of(scaled, scale * row.row["step"])
+            panels[row.panel].append(Estimate(row.method, row.tone, mean, bounds, text, bounds is None))
         else:
             undefined.append(row.words)
     note = _NOTES[kind].format(seeds=_seeds(rows))
@@ -148,12 +183,12 @@ def _estimates(
     return _plot(kind, rows, panels, metric, note)
 
 
-def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
+def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> PlotData:
     groups = [row.group for row in rows]
     check_measure(metric, measures_of(groups))
     scale = 100.0 if is_share(metric) else 1.0
     values = [values_by_seed(group, metric) for group in groups]
-    methods, titles = [row.method for row in rows], [row.title for row in rows]
+    methods, titles = [row.method for row in rows], [row.panel for row in rows]
     panels: dict[str, list[Series]] = {title: [] for title in titles}
     differences = differences_against(against, groups, methods, titles, values)
     for index, outcome in differences.items():
@@ -161,7 +196,8 @@ def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
         bounds = None if low is None or high is None or outcome.n < MIN_SEEDS else (scale * low, scale * high)
         hollow = outcome.word not in ("ahead", "behind")
         text = f"{scale * outcome.mean:+.{1 if scale == 100.0 else 3}f}"
-        panels[titles[index]].append(Estimate(methods[index], scale * outcome.mean, bounds, text, hollow))
+        mean = scale * outcome.mean
+        panels[titles[index]].append(Estimate(methods[index], rows[index].tone, mean, bounds, text, hollow))
     higher = higher_is_better(metric, groups)
     apart = "told apart" if higher is None else "ahead or behind"
     note = (
@@ -171,25 +207,25 @@ def _differences(rows: Sequence[_Row], metric: str, against: str) -> PlotData:
     )
     note += " Lower is better." if higher is False else ""
     note += _left_out(rows, differences, against)
-    note += "".join(f" {sentence}." for sentence in same_runs_notes([row.group.row for row in rows]))
+    note += "".join(f" {sentence}." for sentence in same_runs_notes([row.row for row in rows]))
     plot = _plot("dots", rows, panels, metric, note)
     unit_words = " (points)" if scale == 100.0 else ""
     quantity = f"test {display_name(metric)} over {against}{unit_words}"
-    return replace(plot, quantity=quantity, bounded=None, line_at=0.0)
+    return replace(plot, quantity=quantity, bounded=None)
 
 
-def _left_out(rows: Sequence[_Row], drawn: Collection[int], against: str) -> str:
+def _left_out(rows: Sequence[ChartRow], drawn: Collection[int], against: str) -> str:
     """Return sentences that say which rows the plot omits, and why; runs of `against` itself need none."""
     others = [row for index, row in enumerate(rows) if index not in drawn]
-    diverged = [row.words for row in others if row.group.row["diverged"]]
-    references = [row.group.row for row in rows if against in (row.method, row.name)]
+    diverged = [row.words for row in others if row.row["diverged"]]
+    references = [row.row for row in rows if against in (row.method, row.row["method"])]
     others = [
         row
         for row in others
-        if not row.group.row["diverged"] and not any(same_runs(row.group.row, reference) for reference in references)
+        if not row.row["diverged"] and not any(same_runs(row.row, reference) for reference in references)
     ]
-    pooled = [row.words for row in others if row.name == POOLED]
-    unpaired = [row.words for row in others if row.name != POOLED]
+    pooled = [row.words for row in others if row.row["method"] == POOLED]
+    unpaired = [row.words for row in others if row.row["method"] != POOLED]
     return (
         _about(_DIVERGED, diverged)
         + _about("Left out, because it is trained on pooled data", pooled)
@@ -214,12 +250,12 @@ def _deviation(values: Sequence[float], step: float) -> tuple[float, float] | No
     return None if std is None else (mean - std, mean + std)
 
 
-def _ranks(rows: Sequence[_Row], metric: str) -> PlotData:
+def _ranks(rows: Sequence[ChartRow], metric: str) -> PlotData:
     if metric != "accuracy":
         raise ConfigError(f"metric = {short_repr(metric)}: a critical-difference diagram ranks methods by accuracy")
-    averages = [average for average in average_ranks([row.group.row for row in rows]) if average.critical is not None]
+    averages = [average for average in average_ranks([row.row for row in rows]) if average.critical is not None]
     if not averages:
-        settings = len({row.title for row in rows})
+        settings = len({row.panel for row in rows})
         raise ConfigError(
             f"critical-difference: needs three methods that all of {MIN_TESTED} settings or more have, got "
             f"{counted(len({row.method for row in rows}), 'method')} and {counted(settings, 'setting')}; draw dots"
@@ -228,7 +264,7 @@ def _ranks(rows: Sequence[_Row], metric: str) -> PlotData:
     notes = []
     for average in averages:
         title = average.protocol if len(averages) > 1 else ""
-        panels[title] = [Ranking(average.ranks, average.critical or 0.0, average.cliques)]
+        panels[title] = [ranking(average, rows)]
         friedman = "" if average.friedman is None else f", Friedman test p = {average.friedman:.2g}"
         notes.append(f"mean rank over {average.settings} settings{friedman}")
     text = "; ".join(dict.fromkeys(notes))
@@ -236,15 +272,24 @@ def _ranks(rows: Sequence[_Row], metric: str) -> PlotData:
     return _plot("critical-difference", rows, panels, metric, note)
 
 
-def _seeds(rows: Sequence[_Row]) -> str:
-    return seed_counts_text(row.group.row["n"] for row in rows)
+def ranking(average: AverageRanks, rows: Sequence[ChartRow]) -> Ranking:
+    """Return average ranks as a series of a figure."""
+    tones = {row.method: row.tone for row in rows}
+    return Ranking(
+        average.ranks, {method: tones[method] for method in average.ranks}, average.critical, average.cliques
+    )
 
 
-def _plot(kind: PlotKind, rows: Sequence[_Row], panels: dict[str, list[Series]], metric: str, note: str) -> PlotData:
+def _seeds(rows: Sequence[ChartRow]) -> str:
+    return seed_counts_text(row.row["n"] for row in rows)
+
+
+def _plot(
+    kind: PlotKind, rows: Sequence[ChartRow], panels: dict[str, list[Series]], metric: str, note: str
+) -> PlotData:
     drawn = [PlotPanel(title, series) for title, series in panels.items() if series]
     if not drawn:
         raise ConfigError(f"metric = {short_repr(metric)}: no method has a finite value of it in all its runs")
     methods = list(dict.fromkeys(row.method for row in rows))
-    baseline = next((row.method for row in rows if row.group.row["method"] == BASELINE), None)
     bounded = (0.0, 100.0) if is_share(metric) else None
-    return PlotData(kind, drawn, methods, baseline, words_of(metric), note, bounded)
+    return PlotData(kind, drawn, methods, words_of(metric), note, bounded)

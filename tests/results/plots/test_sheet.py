@@ -10,26 +10,28 @@ import pytest
 from matplotlib.colors import to_hex
 from matplotlib.figure import Figure
 
-from fedloom.results.plots.palette import COLUMN, LIGHT, PAGE, Curve, Estimate, PlotData, PlotPanel, Ranking
+from fedloom.results.plots.drawing import light_colors
+from fedloom.results.plots.palette import COLUMN, PAGE, Curve, Estimate, PlotData, PlotPanel, Ranking
 from fedloom.results.plots.sheet import draw_figure, save_figure
 
 METHODS = ["fedavg", "fedsc", "moon"]
+LIGHT = light_colors()
 
 
 def curves(settings: int = 2) -> PlotData:
     panels = [
         PlotPanel(
             f"alpha={number}",
-            [Curve(method, [1, 2], [50.0, 60.0 + 10 * number], [1.0, 2.0]) for method in METHODS[number % 2 :]],
+            [Curve(METHODS[k], k, [1, 2], [50.0, 60.0 + 10 * number], [1.0, 2.0]) for k in range(number % 2, 3)],
         )
         for number in range(settings)
     ]
-    return PlotData("curves", panels, METHODS, "fedavg", "test accuracy (%)", "Line: mean.", (0.0, 100.0))
+    return PlotData("curves", panels, METHODS, "test accuracy (%)", "Line: mean.", (0.0, 100.0))
 
 
 def estimates(kind: str) -> PlotData:
-    values = [Estimate("fedavg", 50.0, None, "50.0", True), Estimate("moon", 60.0, (55.0, 65.0), "60.0 ± 5.0")]
-    return PlotData(kind, [PlotPanel("", values)], METHODS, "fedavg", "test accuracy (%)", "Dot: mean.")  # type: ignore[arg-type]
+    values = [Estimate("fedavg", 0, 50.0, None, "50.0", True), Estimate("moon", 2, 60.0, (55.0, 65.0), "60.0 ± 5.0")]
+    return PlotData(kind, [PlotPanel("", values)], METHODS, "test accuracy (%)", "Dot: mean.")  # type: ignore[arg-type]
 
 
 def test_a_method_has_its_colour_in_every_setting_and_kind() -> None:
@@ -60,7 +62,7 @@ def test_settings_are_small_multiples_on_one_scale_with_one_legend_and_a_note() 
 def test_dots_are_hollow_without_an_interval_and_bars_begin_at_zero_with_words() -> None:
     (dots,) = draw_figure(estimates("dots"), Figure(), COLUMN)
     faces = {line.get_label(): line.get_markerfacecolor() for line in dots.get_lines()}
-    assert (faces["fedavg"], faces["moon"]) == ("white", LIGHT["c2"])
+    assert (faces["fedavg"], faces["moon"]) == (LIGHT["page"], LIGHT["c2"])
     assert [tick.get_text() for tick in dots.get_yticklabels()] == ["fedavg", "moon"]
     (bars,) = draw_figure(estimates("bars"), Figure(), COLUMN)
     assert bars.get_xlim()[0] == 0
@@ -71,13 +73,16 @@ def test_dots_are_hollow_without_an_interval_and_bars_begin_at_zero_with_words()
 @pytest.mark.parametrize("width", [2.0, COLUMN, PAGE])
 def test_long_names_and_values_below_zero_still_fit(kind: Any, width: float) -> None:
     methods = [f"{'a very long name of a method ' * 4}{number}" for number in range(12)]
+    tones = dict.fromkeys(methods, 1)
     series = {
-        "curves": [Curve(method, [1], [-1.0], None) for method in methods],
-        "critical-difference": [Ranking({method: 1.0 + k for k, method in enumerate(methods)}, 3.0, [(1.0, 4.0)])],
-    }.get(kind, [Estimate(method, -1.0, (-3.0, 1.0), "-1.0 ± 2.0") for method in methods])
+        "curves": [Curve(method, 1, [1], [-1.0], None) for method in methods],
+        "critical-difference": [
+            Ranking({method: 1.0 + k for k, method in enumerate(methods)}, tones, 3.0, [(1.0, 4.0)])
+        ],
+    }.get(kind, [Estimate(method, 1, -1.0, (-3.0, 1.0), "-1.0 ± 2.0") for method in methods])
     panels = [PlotPanel(f"setting {number}, {'clients=100, ' * 8}", series) for number in range(3)]
     figure = Figure()
-    drawn = draw_figure(PlotData(kind, panels, methods, None, "own metric", "Note. " * 60), figure, width)
+    drawn = draw_figure(PlotData(kind, panels, methods, "own metric", "Note. " * 60), figure, width)
     figure.draw_without_rendering()
     assert all(axes.get_window_extent().width > 20 for axes in drawn)
     assert figure.get_figwidth() == width
@@ -87,11 +92,11 @@ def test_long_names_and_values_below_zero_still_fit(kind: Any, width: float) -> 
 def test_methods_that_differ_at_the_end_of_their_names_have_different_ones(kind: Any) -> None:
     methods = [f"fedprox, proximal weight mu = {mu}" for mu in (0.1, 1.0, 10)]
     series = {
-        "curves": [Curve(method, [1, 2], [50.0, 60.0], None) for method in methods],
-        "critical-difference": [Ranking(dict.fromkeys(methods, 1.0), 3.0, [])],
-    }.get(kind, [Estimate(method, 50.0, (40.0, 60.0), "") for method in methods])
+        "curves": [Curve(method, 1, [1, 2], [50.0, 60.0], None) for method in methods],
+        "critical-difference": [Ranking(dict.fromkeys(methods, 1.0), dict.fromkeys(methods, 1), 3.0, [])],
+    }.get(kind, [Estimate(method, 1, 50.0, (40.0, 60.0), "") for method in methods])
     figure = Figure()
-    plot = PlotData(kind, [PlotPanel("", series)], methods, None, "test accuracy (%)", "")
+    plot = PlotData(kind, [PlotPanel("", series)], methods, "test accuracy (%)", "")
     (axes,) = draw_figure(plot, figure, COLUMN / 2 if kind == "curves" else COLUMN)
     legends = [text for legend in figure.legends for text in legend.get_texts()]
     names = {
@@ -102,15 +107,17 @@ def test_methods_that_differ_at_the_end_of_their_names_have_different_ones(kind:
 
 
 def test_a_scale_ends_where_the_measure_does() -> None:
-    wide = [Estimate("fedavg", 30.0, (-60.0, 120.0), "30.0")]
-    plot = PlotData("dots", [PlotPanel("", wide)], METHODS, "fedavg", "test accuracy (%)", "", (0.0, 100.0))
+    wide = [Estimate("fedavg", 0, 30.0, (-60.0, 120.0), "30.0")]
+    plot = PlotData("dots", [PlotPanel("", wide)], METHODS, "test accuracy (%)", "", (0.0, 100.0))
     (axes,) = draw_figure(plot, Figure(), COLUMN)
     assert axes.get_xlim() == (-2.0, 102.0)
 
 
 def test_a_critical_difference_diagram_joins_methods_by_bars() -> None:
-    ranking = Ranking({"moon": 1.2, "fedsc": 1.8, "fedavg": 3.0}, 1.0, [(1.2, 1.8)])
-    plot = PlotData("critical-difference", [PlotPanel("", [ranking])], METHODS, "fedavg", "", "Mean rank.")
+    ranking = Ranking(
+        {"moon": 1.2, "fedsc": 1.8, "fedavg": 3.0}, {"moon": 2, "fedsc": 1, "fedavg": 0}, 1.0, [(1.2, 1.8)]
+    )
+    plot = PlotData("critical-difference", [PlotPanel("", [ranking])], METHODS, "", "Mean rank.")
     (axes,) = draw_figure(plot, Figure(), COLUMN)
     texts = [text.get_text() for text in axes.texts]
     assert {"moon 1.20", "fedsc 1.80", "3.00 fedavg", "CD = 1.00"} <= set(texts)

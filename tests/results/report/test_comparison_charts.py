@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from fedloom.results.report.curves import TEXT
-from fedloom.results.report.line_charts import _draw_differences, chart_rows, difference_rows
+from fedloom.results.plot_values import chart_rows
+from fedloom.results.plots.drawing import TEXT
+from fedloom.results.report.curves import draw_differences
+from fedloom.results.report.line_charts import difference_rows
 from fedloom.results.table import grouped
 
 
@@ -19,7 +21,7 @@ def test_the_line_at_zero_keeps_clear_of_the_names_above_and_below(make_result, 
         for seed in range(3)
     ]
     (rows,) = difference_rows(chart_rows(grouped(runs))).values()
-    figure = _draw_differences(rows, width, (0.0, 21.0))
+    figure = draw_differences([row.drawn for row in rows], width, (0.0, 21.0), "points")
     (axes,) = figure.axes
     zeros = [line.get_ydata() for line in axes.lines if list(line.get_xdata()) == [0, 0]]
     baselines = sorted({text.get_position()[1] for text in axes.texts})

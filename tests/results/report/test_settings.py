@@ -9,7 +9,8 @@ from html import unescape
 
 import pytest
 
-from fedloom.results.report.line_charts import by_panel, chart_rows
+from fedloom.results.plot_values import chart_rows
+from fedloom.results.report.line_charts import by_panel
 from fedloom.results.report.page import page
 from fedloom.results.table import grouped
 

@@ -52,19 +52,6 @@ def _without_middle(name: str, letters: int) -> str:
 
 
 TONES = 8  # colours for groups: c0 (the baseline's grey) to c7
-LIGHT = {
-    "ink": "#171a1f",
-    "muted": "#5c6470",
-    "line": "#e3e6ea",
-    "c0": "#6b6e7d",
-    "c1": "#144498",
-    "c2": "#cd4e0e",
-    "c3": "#10805a",
-    "c4": "#78266b",
-    "c5": "#784f14",
-    "c6": "#03625c",
-    "c7": "#9e0d3e",
-}  # as the report's light theme has them
 _DASHES: tuple[Any, ...] = ("solid", (0, (5, 2.5)), (0, (1.5, 2)))  # when colours come a second and third time
 
 
@@ -97,12 +84,15 @@ COLUMN, PAGE = 3.3, 6.9  # inches: the text widths of a paper's column and of it
 
 @dataclass(frozen=True, slots=True)
 class Curve:
-    """A measure of one method by round: the mean over seeds, and its sample standard deviation; None for one seed."""
+    """A measure of one method by round: mean over seeds, sample deviation (None for one seed), and each seed."""
 
     method: str
-    rounds: list[int]
-    mean: list[float]
-    std: list[float] | None
+    tone: int
+    rounds: Sequence[float]
+    mean: Sequence[float]
+    std: Sequence[float] | None
+    seeds: Sequence[Sequence[float]] = ()
+    faint: bool = False  # drawn thin and grey, because there are too many
 
 
 @dataclass(frozen=True, slots=True)
@@ -110,18 +100,26 @@ class Estimate:
     """The mean of one method over seeds, with its bounds: None where there are too few seeds for them."""
 
     method: str
+    tone: int
     mean: float
     bounds: tuple[float, float] | None
     text: str  # the value in words, as tables have it
     hollow: bool = False  # whether the dot is not filled
 
+    @property
+    def ends(self) -> tuple[float, ...]:
+        """The mean and its bounds, which an axis has to reach."""
+        return (self.mean, *(self.bounds or ()))
+
 
 @dataclass(frozen=True, slots=True)
 class Ranking:
-    """Mean ranks of methods, best first, with Nemenyi's critical difference, and the ranks between which bars reach."""
+    """Mean ranks of methods, best first, and their tones; Nemenyi's critical difference, None for too few settings; and
+    the ranks between which bars reach."""
 
     ranks: dict[str, float]
-    critical: float
+    tones: dict[str, int]
+    critical: float | None
     bars: list[tuple[float, float]]
 
 
@@ -140,18 +138,16 @@ class PlotPanel:
 class PlotData:
     """A figure as plain values.
 
-    methods: all methods of the runs in their order, which gives each its colour. quantity: the measure with its unit.
-    note: a sentence that says what bands, lines and bars are.
+    methods: all methods of the runs in their order. quantity: the measure with its unit. note: a sentence that says
+    what bands, lines and bars are. bounded: the values that the measure can have.
     """
 
     kind: PlotKind
     panels: list[PlotPanel]
     methods: list[str]
-    baseline: str | None
     quantity: str
     note: str
-    bounded: tuple[float, float] | None = None  # the values that the measure can have
-    line_at: float | None = None  # where a line crosses the rows: at no difference
+    bounded: tuple[float, float] | None = None
 
     @property
     def drawn(self) -> list[str]:

@@ -2,84 +2,81 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
 from markupsafe import Markup
 
 from fedloom.core.text import bytes_text, listed, percent, seconds_text
-from fedloom.results.report.axes import inline
+from fedloom.results.group import selected_accuracies
+from fedloom.results.plot_values import ChartRow
+from fedloom.results.plots.drawing import inline
 from fedloom.results.report.class_results import majority_accuracy
-from fedloom.results.report.curves import Bar, Dots, all_clients, draw_bars, draw_dots
+from fedloom.results.report.curves import Bar, Dots, draw_bars, draw_dots
 from fedloom.results.report.holdings import as_bubbles, draw_holdings, owners
-from fedloom.results.report.line_charts import ChartRow
-from fedloom.results.report.markup import chart, chart_beside_facts, fold, grid, key, paragraph
+from fedloom.results.report.line_charts import panels_of
+from fedloom.results.report.markup import chart, chart_beside_facts, fold, grid, key
 
 _PER_RUN = "One run, all clients and rounds; mean over seeds."
 _OPEN_BARS = 16  # rows
-_BYTE_PARTS, _PHASES = ("up", "down"), ("train", "evaluate", "aggregate", "move", "checkpoint")
-
-
-def traffic(rows: Sequence[ChartRow]) -> Markup:
-    """Bytes up and down per run."""
-    bars = []
-    for row in rows:
-        up, down = row.row["bytes_up"], row.row["bytes_down"]
-        bars.append(Bar(row.row["label"], [up, down], f"{bytes_text(up)} up · {bytes_text(down)} down"))
-    label = f"Bytes per run: {'; '.join(f'{bar.label} {bar.total}' for bar in bars)}."
-    svg = inline(partial(draw_bars, bars), "bytes", "Bytes on the wire", label)
-    return chart([svg], "Bytes on the wire", _PER_RUN, key((f"p{k}", word, -1) for k, word in enumerate(_BYTE_PARTS)))
-
-
-def time_spent(rows: Sequence[ChartRow]) -> Markup:
-    """Seconds by phase per run."""
-    bars, words = [], []
-    for row in rows:
-        parts = [row.row["phases"][phase] for phase in _PHASES]
-        bars.append(Bar(row.row["label"], parts, seconds_text(row.row["seconds"])))
-        phases = ", ".join(f"{phase} {seconds_text(part)}" for phase, part in zip(_PHASES, parts, strict=True))
-        words.append(f"{row.row['label']}: {phases}")
-    label = f"Seconds by phase per run. {'; '.join(words)}."
-    svg = inline(partial(draw_bars, bars), "seconds", "Time by phase", label)
-    return chart([svg], "Time by phase", _PER_RUN, key((f"p{k}", word, -1) for k, word in enumerate(_PHASES)))
+_PHASES = ("train", "evaluate", "aggregate", "move", "checkpoint")
 
 
 def cost_charts(rows: Sequence[ChartRow]) -> Markup:
-    """Render bytes and seconds of every row; they fold if there are many."""
-    charts = grid([traffic(rows), time_spent(rows)])
+    """Render bytes and seconds of every row as stacked bars; they fold if there are many."""
+    traffic = [{"up": row.row["bytes_up"], "down": row.row["bytes_down"]} for row in rows]
+    phases = [{phase: row.row["phases"][phase] for phase in _PHASES} for row in rows]
+    sent = [" · ".join(f"{bytes_text(value)} {name}" for name, value in parts.items()) for parts in traffic]
+    spent = [seconds_text(row.row["seconds"]) for row in rows]
+    charts = grid(
+        [
+            _stacked("bytes", "Bytes on the wire", rows, traffic, sent, bytes_text),
+            _stacked("seconds", "Time by phase", rows, phases, spent, seconds_text),
+        ]
+    )
     return charts if len(rows) <= _OPEN_BARS else fold(f"Bytes and seconds of {len(rows)} rows as bars", [charts])
+
+
+def _stacked(
+    name: str,
+    title: str,
+    rows: Sequence[ChartRow],
+    parts: Sequence[Mapping[str, float]],
+    totals: Sequence[str],
+    text: Callable[[float], str],
+) -> Markup:
+    """Draw the parts of each row, which add up to its total."""
+    labels = [row.row["label"] for row in rows]
+    bars = [Bar(label, list(of.values()), total) for label, of, total in zip(labels, parts, totals, strict=True)]
+    words = [
+        f"{label}: {', '.join(f'{part} {text(value)}' for part, value in of.items())}"
+        for label, of in zip(labels, parts, strict=True)
+    ]
+    svg = inline(partial(draw_bars, bars), name, title, f"{title} per run. {'; '.join(words)}.")
+    return chart([svg], title, _PER_RUN, key((f"p{k}", part, -1) for k, part in enumerate(parts[0])))
 
 
 def client_spread(rows: Sequence[ChartRow]) -> list[Markup]:
     """Render the accuracy of single clients where the protocol tests clients, a panel for each setting."""
     panels: dict[str, list[Dots]] = {}
+    protocols: list[str] = []
     for row in rows:
-        values = all_clients(row.group.results)
+        values = [value for result in row.group.results for value in selected_accuracies(result).values()]
         if values:
             dots = Dots(row.method, row.tone, values, majority_accuracy(row.group))
             panels.setdefault(row.panel, []).append(dots)
-    protocols = listed(dict.fromkeys(row.row["protocol"] for row in rows if all_clients(row.group.results)))
-    caption = f"One dot per client and seed at the selected round, sorted, protocol {protocols}. Line: median."
+            protocols.append(row.row["protocol"])
+    shown = listed(dict.fromkeys(protocols))
+    caption = f"One dot per client and seed at the selected round, sorted, protocol {shown}. Line: median."
     if any(dots.majority is not None for members in panels.values() for dots in members):
         caption += " Dashed: mean over clients of the majority baseline."
-    figures = []
-    for k, (panel, members) in enumerate(panels.items()):
+    described = {}
+    for panel, members in panels.items():
         words = "; ".join(f"{d.label} from {percent(min(d.values))} to {percent(max(d.values))} %" for d in members)
         title = f"Accuracy of single clients{f', {panel}' if panel else ''}"
-        sizes = (("wide", 900.0), ("narrow", 360.0)) if len(panels) == 1 else (("", 390.0),)
-        svgs = [
-            inline(
-                partial(draw_dots, members, width),
-                f"clients-{k}{css}",
-                title,
-                f"Test accuracy of each client: {words}.",
-                css,
-            )
-            for css, width in sizes
-        ]
-        figures.append(chart(svgs, panel, caption if len(panels) == 1 else ""))
-    return figures if len(figures) < 2 else [paragraph(caption, "note"), grid(figures)]
+        described[panel] = title, f"Test accuracy of each client: {words}."
+    return panels_of(lambda panel, width: draw_dots(panels[panel], width), described, "clients", caption)
 
 
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:

@@ -17,8 +17,9 @@ from matplotlib.ticker import FixedLocator, FuncFormatter
 from fedloom.core.text import percent
 from fedloom.results.data_table import Cell, DataTable, or_dash
 from fedloom.results.group import Group
-from fedloom.results.plots.palette import shortened_names
-from fedloom.results.report.axes import color, inline, new_figure
+from fedloom.results.plot_values import ChartRow
+from fedloom.results.plots.drawing import CHARACTER, PAGE, TEXT, color, dress, inline, new_figure, place
+from fedloom.results.plots.palette import shortened_names, tone_name
 from fedloom.results.report.class_results import (
     CalibrationCurve,
     ClassResults,
@@ -28,8 +29,7 @@ from fedloom.results.report.class_results import (
     majority_accuracy,
     majority_class,
 )
-from fedloom.results.report.curves import CHARACTER, TEXT, place
-from fedloom.results.report.line_charts import ChartRow
+from fedloom.results.report.line_charts import wide_and_narrow
 from fedloom.results.report.markup import bullets, chart, choices, fold, grid, paragraph, table
 
 HALF = 390.0  # CSS pixels at natural size
@@ -58,19 +58,22 @@ def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], w
     pixels[..., :3] = np.where(np.eye(len(counts), dtype=bool)[..., None], _CORRECT, _WRONG)
     pixels[..., 3] = _DARKEST * np.sqrt(shares)
     axes.imshow(pixels, aspect="auto", interpolation="none")
-    axes.xaxis.tick_top()
-    axes.xaxis.set_label_position("top")
     step = ceil(_TICK_STEP / min(cell, height / len(classes)))
-    shown = range(0, len(classes), step)
-    axes.set_xticks(shown, names[::step], rotation=90, ha="center")
-    axes.set_yticks(shown, names[::step])
-    axes.set_xlabel("predicted class", color=color("muted"), fontsize=TEXT, labelpad=4)
-    axes.set_ylabel("true class", color=color("muted"), fontsize=TEXT, labelpad=4)
+    axes.set_yticks(range(0, len(classes), step), names[::step])
+    _name_classes(axes, names, step, "predicted class", "true class")
     for k in range(len(classes)) if len(classes) <= WITH_COUNTS else ():
         for j, samples in enumerate(confusion[k]):
             size = min(TEXT, 1.7 * cell / max(len(_short(samples)), 1))
             axes.text(j, k, _short(samples), color=color("ink"), fontsize=size, ha="center", va="center_baseline")
     return figure
+
+
+def _name_classes(axes: Axes, names: Sequence[str], step: int, x: str, y: str) -> None:
+    """Write the name of every `step`-th column above it."""
+    dress(axes, PAGE, x, y, grid=None)
+    axes.xaxis.tick_top()
+    axes.xaxis.set_label_position("top")
+    axes.set_xticks(range(0, len(names), step), names[::step], rotation=90, ha="center")
 
 
 def draw_recall(
@@ -96,8 +99,7 @@ def draw_recall(
     axes.set_xlim(0, 100)
     axes.set_ylim(len(rows) - 0.5, -0.5)
     axes.set_yticks(range(len(rows)), names)
-    _percent_ticks(axes)
-    axes.set_xlabel("recall", color=color("muted"), fontsize=TEXT, labelpad=5)
+    _percent_axes(axes, "recall")
     for k, (text, (_, recall, _)) in enumerate(zip(texts, rows, strict=True)):
         axes.add_patch(Rectangle((0, k - 0.3), 100 * (recall or 0.0), 0.6, color=color(tone), linewidth=0))
         ink = color("warn" if recall == 0 else "muted")
@@ -124,9 +126,8 @@ def draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str)
     axes.plot(xs, ys, "-o", color=color(tone), linewidth=1.8, markersize=6, clip_on=False, zorder=3)
     if majority is not None:
         axes.axhline(100 * majority, color=color("warn"), linewidth=1.6, linestyle=(0, (4, 2.5)))
-    _percent_ticks(axes, both=True)
+    _percent_axes(axes, "", "correct", grid="both")
     axes.tick_params(labelbottom=False)
-    axes.set_ylabel("correct", color=color("muted"), fontsize=TEXT)
     below = place(figure, 62, 272, 12, 42)
     below.set_xlim(0, 100)
     largest = max(n for n, *_ in used)
@@ -137,10 +138,8 @@ def draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str)
             below.add_patch(Rectangle((k * step + 0.6, 0), step - 1.2, one[0], color=color("p1"), linewidth=0))
             below.text((k + 0.5) * step, one[0], _short(one[0]), color=color("ink"), fontsize=10, ha="center")
     below.set_yticks([])
-    _percent_ticks(below)
-    below.grid(visible=False)
-    below.set_ylabel("samples", color=color("muted"), fontsize=TEXT, labelpad=36)
-    below.set_xlabel("confidence", color=color("muted"), fontsize=TEXT, labelpad=5)
+    _percent_axes(below, "confidence", "samples", grid=None)
+    below.yaxis.labelpad = 36  # below the other one's label
     return figure
 
 
@@ -163,11 +162,8 @@ def draw_recalls(rows: Sequence[tuple[str, Sequence[float | None]]], classes: Se
     axes.imshow(pixels, aspect="auto", interpolation="none")
     cell = (width - left - 4) / len(classes)
     step = ceil(_TICK_STEP / cell)
-    axes.xaxis.tick_top()
-    axes.xaxis.set_label_position("top")
-    axes.set_xticks(range(0, len(classes), step), names[::step], rotation=90, ha="center")
     axes.set_yticks(range(len(rows)), labels)
-    axes.set_xlabel("class", color=color("muted"), fontsize=TEXT, labelpad=4)
+    _name_classes(axes, names, step, "class", "")
     for k, (_, recalls) in enumerate(rows if cell >= 20 else ()):
         for j, recall in enumerate(recalls):
             words = "–" if recall is None else f"{100 * recall:.0f}"
@@ -175,12 +171,12 @@ def draw_recalls(rows: Sequence[tuple[str, Sequence[float | None]]], classes: Se
     return figure
 
 
-def _percent_ticks(axes: Axes, both: bool = False) -> None:
-    for axis in (axes.xaxis, axes.yaxis) if both else (axes.xaxis,):
+def _percent_axes(axes: Axes, x: str, y: str = "", grid: str | None = "x") -> None:
+    """Dress axes whose x, and with both grids whose y, is in percent."""
+    for axis in (axes.xaxis, axes.yaxis) if grid == "both" else (axes.xaxis,):
         axis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))
         axis.set_major_formatter(_PERCENT)
-    axes.grid(axis="both" if both else "x", color=color("line"), linewidth=1)
-    axes.set_axisbelow(True)
+    dress(axes, PAGE, x, y, grid)
 
 
 def _short(samples: float) -> str:
@@ -207,12 +203,12 @@ def class_blocks(rows: Sequence[ChartRow]) -> list[Markup]:
         return [paragraph(_MISSING)]
     if len(measured) == 1:
         ((row, results),) = measured
-        return _row_blocks(0, row.group, results, row.color, with_clients=True)
+        return _row_blocks(0, row.group, results, tone_name(row.tone), with_clients=True)
     blocks, with_clients = _heat_maps(measured), len(measured) <= _MOST_WITH_CLIENTS
     folds = [
         fold(
             f"{results.label}: confusion, recall and calibration",
-            _row_blocks(k, row.group, results, row.color, with_clients),
+            _row_blocks(k, row.group, results, tone_name(row.tone), with_clients),
         )
         for k, (row, results) in enumerate(measured[:_MOST_ROWS])
     ]
@@ -253,19 +249,10 @@ def _confusion(name: str, results: ClassResults) -> Markup:
     label = f"Test samples of {results.label} by true and predicted class: {correct:,} of {total:,} are correct."
     caption = "Rows: true classes, columns: predicted ones. Blue is correct, orange wrong; the darker, the larger the "
     caption += f"share of its row.{f' All {results.seeds} seeds together.' if results.seeds > 1 else ''}"
+    title, draw = f"Confusion matrix of {results.label}", partial(draw_confusion, results.confusion, results.classes)
     if len(results.classes) <= WITH_COUNTS:
-        draw = partial(draw_confusion, results.confusion, results.classes, 390)
-        return chart([inline(draw, name, f"Confusion matrix of {results.label}", label)], "Confusion matrix", caption)
-    svgs = [
-        inline(
-            partial(draw_confusion, results.confusion, results.classes, width),
-            f"{name}-{css}",
-            f"Confusion matrix of {results.label}",
-            label,
-            css,
-        )
-        for css, width in (("wide", 760), ("narrow", 360))
-    ]
+        return chart([inline(partial(draw, HALF), name, title, label)], "Confusion matrix", caption)
+    svgs = wide_and_narrow(draw, name, title, label, 760)
     return chart(svgs, "Confusion matrix", caption, wide=True)
 
 
@@ -331,16 +318,9 @@ def _heat_maps(measured: Sequence[tuple[ChartRow, ClassResults]]) -> list[Markup
     maps = []
     for k, ((panel, *classes), cells) in enumerate(panels.items()):
         lowest = ", ".join(f"{label} {_lowest(recalls)}" for label, recalls in cells)
-        svgs = [
-            inline(
-                partial(draw_recalls, cells, classes, width),
-                f"recalls-{k}-{css}",
-                f"Recall of each class by row{f', {panel}' if panel else ''}",
-                f"Lowest recall over {len(classes)} classes in percent: {lowest}.",
-                css,
-            )
-            for css, width in (("wide", 900), ("narrow", 360))
-        ]
+        title = f"Recall of each class by row{f', {panel}' if panel else ''}"
+        label = f"Lowest recall over {len(classes)} classes in percent: {lowest}."
+        svgs = wide_and_narrow(partial(draw_recalls, cells, classes), f"recalls-{k}", title, label, 900)
         caption = "Recall in percent. Orange: no test sample of the class is found."
         maps.append(chart(svgs, panel or "Recall by class", caption))
     return maps

@@ -1,11 +1,10 @@
 """Figures from tidy rows, as `fedloom.papers.probes` measures them: panels saved as PNG and SVG, with the rows as CSV.
 
-Each docstring names the keys of its rows.
+Each docstring names the keys of its rows. `rows` are those of one panel, `every` those of all panels of a figure.
 """
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, isnan, sqrt
@@ -23,8 +22,9 @@ from matplotlib.ticker import FuncFormatter, MaxNLocator
 
 from fedloom.core.files import write_atomic
 from fedloom.results.data_table import as_csv
-from fedloom.results.report import axes
-from fedloom.results.report.axes import SHAPES, Rows, color, dressed, in_light_theme, strokes
+from fedloom.results.plots.drawing import FILE, color, dress, in_light_theme, picture, stroke
+from fedloom.results.report import row_charts
+from fedloom.results.report.row_charts import SHAPES, Rows, row_tones
 
 _MOST_CLIENTS = 3  # rows of bubbles in a panel
 _MOST_CLASSES = 20  # beyond these a legend is longer than its figure
@@ -33,7 +33,7 @@ _CLASS_TONES = (*(f"c{k}" for k in range(8)), "p2", "p1")
 _MARKS = {"weights": "weight vectors", "means": "class means", "server": "the server's rows"}
 
 
-def draw_points(ax: Axes, rows: Rows) -> None:
+def _draw_points(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
     """Samples, or clients' rows, in the plane (`x`, `y`), coloured by `class`; other kinds of rows as large crosses.
 
     The axes have no ticks, because t-SNE and principal components have no unit.
@@ -60,7 +60,7 @@ def draw_points(ax: Axes, rows: Rows) -> None:
             )
     for kind in dict.fromkeys(row["kind"] for row in rows if row["kind"] != "sample"):
         ax.scatter([], [], s=80, marker="X", color="none", edgecolor=color("ink"), label=_MARKS[kind])
-    dressed(ax, "", "", grid=None)
+    dress(ax, FILE, "", "", grid=None)
     ax.set_xticks([])
     ax.set_yticks([])
     ax.set_box_aspect(1)
@@ -69,28 +69,28 @@ def draw_points(ax: Axes, rows: Rows) -> None:
         side.set_color(color("line"))
 
 
-def draw_relations(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappable:
+def _draw_relations(ax: Axes, rows: Rows, every: Rows, axis: str) -> ScalarMappable:
     """One matrix [C, C] of probabilities (`i`, `j`, `value`) as a heat map; return the mappable for the colour bar.
 
-    If the rows have a `distance` and a `correlation` to the other matrix of the pair, they are printed below it. among:
-    all rows of the figure; its panels share one scale, from zero to their largest value.
+    If the rows have a `distance` and a `correlation` to the other matrix of the pair, they are printed below it. The
+    panels of a figure share one scale, from zero to their largest value.
     """
     size = 1 + max(row["i"] for row in rows)
     matrix = np.full((size, size), np.nan)
     for row in rows:
         matrix[row["i"], row["j"]] = row["value"]
-    image = ax.imshow(matrix, cmap=_shades(), vmin=0, vmax=_largest(among or rows), interpolation="none")
+    image = ax.imshow(matrix, cmap=_shades(), vmin=0, vmax=_largest(every), interpolation="none")
     first_row = rows[0]
     texts = [f"{first_row['distance']:.2g} apart from SL"] if first_row.get("distance") is not None else []
     texts += [f"r = {_signed(first_row['correlation'])}"] if first_row.get("correlation") is not None else []
-    dressed(ax, "class" + (f"\n{', '.join(texts)}" if texts else ""), "class", grid=None)
+    dress(ax, FILE, "class" + (f"\n{', '.join(texts)}" if texts else ""), "class", grid=None)
     step = 1 if size <= 10 else size // 5
     ax.set_xticks(range(0, size, step))
     ax.set_yticks(range(0, size, step))
     return image
 
 
-def draw_norms(ax: Axes, rows: Rows) -> None:
+def _draw_norms(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
     """Bubbles of the first clients (`client`): area by `share` of the data in a `class`, a ring where there are none.
 
     Below each stands `norm`, the class's share of the weight norms; at the right the client's rank correlation.
@@ -112,41 +112,39 @@ def draw_norms(ax: Axes, rows: Rows) -> None:
     ax.text(last, -0.62, "rank corr.", va="center", fontsize=8, color=color("muted"))
     ranks = [row["rank_correlation"] for row in rows if row["rank_correlation"] is not None]
     correlation_text = f"median rank correlation {_signed(median(ranks))}" if ranks else "no rank correlation"
-    dressed(ax, f"class\n{len(shown)} of {len(clients)} clients; {correlation_text}", "", grid=None)
+    dress(ax, FILE, f"class\n{len(shown)} of {len(clients)} clients; {correlation_text}", "", grid=None)
     ax.set_xticks(range(1 + max(row["class"] for row in rows)))
     ax.set_yticks(range(len(shown)), [f"D{k + 1}" for k in range(len(shown))])
     ax.set_ylim(len(shown) - 0.4, -0.8)
     ax.margins(x=0.04)
 
 
-def draw_surface(ax: Axes, rows: Rows, among: Rows | None = None) -> ScalarMappable:
-    """Draw the loss on a grid of steps along two directions; return the mappable for the colour bar.
+def _draw_surface(ax: Axes, rows: Rows, every: Rows, axis: str) -> ScalarMappable:
+    """Draw the loss (`loss`, in nats) on a grid of steps along two directions (`x`, `y`); return the mappable for the
+    colour bar.
 
-    rows: rows of one panel, with `x`, `y` and `loss` in nats. A grid point whose loss is not finite stays blank. among:
-    all rows of the figure; its panels share one logarithmic colour scale.
+    A grid point whose loss is not finite stays blank. The panels share one logarithmic colour scale.
     """
     xs, ys = (sorted({row[key] for row in rows}) for key in ("x", "y"))
     at = {(row["x"], row["y"]): row["loss"] for row in rows}
     grid = np.ma.masked_invalid([[at[x, y] for x in xs] for y in ys])
-    values = np.ma.masked_invalid([row["loss"] for row in among or rows])
+    values = np.ma.masked_invalid([row["loss"] for row in every])
     low, high = max(float(values.min()), 1e-6), float(values.max())
     levels = np.geomspace(low, max(high, 1.001 * low), _LEVELS)
     filled = ax.contourf(xs, ys, grid.clip(low), levels, cmap=_shades(), norm=LogNorm(levels[0], levels[-1]))
     lines = ax.contour(xs, ys, grid, levels[::2], colors=color("ink"), linewidths=0.5, alpha=0.6)
     ax.clabel(lines, fmt="%.3g", fontsize=7)
     ax.plot([0], [0], "+", color=color("c2"), markersize=11, markeredgewidth=2)
-    dressed(ax, "step along direction 1", "step along direction 2", grid=None)
+    dress(ax, FILE, "step along direction 1", "step along direction 2", grid=None)
     ax.set_xticks([xs[0], 0, xs[-1]])
     ax.set_yticks([ys[0], 0, ys[-1]])
     ax.set_box_aspect(1)
     return filled
 
 
-def draw_cohorts(ax: Axes, rows: Rows) -> None:
-    """Draw the training samples of each class of the participants of some rounds, as stacked bars.
-
-    rows: with `round`, `client`, `class`, `name` and `samples`.
-    """
+def _draw_cohorts(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
+    """Draw the training `samples` of each `class` (its `name`) of the participants (`client`) of some rounds (`round`),
+    as stacked bars."""
     names = {row["class"]: row["name"] for row in rows}
     places = {key: place for place, key in enumerate(dict.fromkeys((row["round"], row["client"]) for row in rows))}
     rounds = list(dict.fromkeys(round_ for round_, _ in places))
@@ -164,7 +162,7 @@ def draw_cohorts(ax: Axes, rows: Rows) -> None:
         )
         for key, samples in held.items():
             bottom[key] += samples
-    dressed(ax, "client, by round", "training samples")
+    dress(ax, FILE, "client, by round", "training samples")
     ax.set_xticks(list(at.values()), [str(client) for _, client in at])
     ax.set_ylim(0, 1.15 * max(bottom.values()))
     for round_ in rounds:
@@ -172,33 +170,28 @@ def draw_cohorts(ax: Axes, rows: Rows) -> None:
         ax.text(middle, max(bottom.values()) * 1.04, f"round {round_}", ha="center", fontsize=8, color=color("muted"))
 
 
-def draw_drift(ax: Axes, rows: Rows, among: Rows | None = None) -> None:
-    """Draw the parts of the drift by round, as medians over seeds; the whole drift is a wide pale line behind them.
-
-    rows: with `part`, `x` (the round) and `length`. among: all rows of the figure; its panels share one scale.
-    """
-    every = among or rows
+def _draw_drift(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
+    """Draw the `length` of each `part` of the drift by round (`x`), as medians over seeds; the whole drift is a wide
+    pale line behind them. The panels share one scale."""
     parts = dict.fromkeys(row["part"] for row in every)
-    for part, stroke in strokes([{"row": part} for part in parts]).items():
+    for part, tone in row_tones([{"row": part} for part in parts]).items():
         lengths: dict[int, list[float]] = {}
         for row in rows:
             if row["part"] == part:
                 lengths.setdefault(row["x"], []).append(row["length"])
         rounds = sorted(lengths)
-        style = {"color": color("muted"), "linewidth": 6.0, "alpha": 0.35} if part == "drift" else stroke
+        style = {"color": color("muted"), "linewidth": 6.0, "alpha": 0.35} if part == "drift" else stroke(tone)
         medians = [median(lengths[round_]) for round_ in rounds]
         ax.plot(rounds, medians, marker="o", markersize=3, label=part, zorder=1 if part == "drift" else 2, **style)
     ax.set_ylim(0, 1.08 * max((row["length"] for row in every), default=1.0) or 1.0)
     ax.xaxis.set_major_locator(MaxNLocator(integer=True))
-    dressed(ax, "round", "length of the change of weights")
+    dress(ax, FILE, "round", "length of the change of weights")
 
 
-def draw_residuals(ax: Axes, rows: Rows) -> None:
-    """Squared residuals by step on a logarithmic axis: the median over problems of each row, and its bound, dotted.
-
-    rows: with `row`, `x` (the step), `residual` and `bound`, both relative to the first residual.
-    """
-    for label, stroke in strokes(rows).items():
+def _draw_residuals(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
+    """Draw squared residuals by step (`x`) on a logarithmic axis: the median over problems of each row, and its bound,
+    dotted; `residual` and `bound` are relative to the first residual."""
+    for label, tone in row_tones(rows).items():
         by_step: dict[int, list[tuple[float, float]]] = {}
         for row in rows:
             if row["row"] == label:
@@ -206,11 +199,11 @@ def draw_residuals(ax: Axes, rows: Rows) -> None:
         steps = sorted(by_step)
         medians = [median(residual for residual, _ in by_step[step]) for step in steps]
         bounds = [median(bound for _, bound in by_step[step]) for step in steps]
-        ax.plot(steps, medians, linewidth=1.6, label=label, **stroke)
-        ax.plot(steps, bounds, linewidth=1.0, color=stroke["color"], linestyle=":")
+        ax.plot(steps, medians, linewidth=FILE.line, label=label, **stroke(tone))
+        ax.plot(steps, bounds, linewidth=1.0, color=stroke(tone)["color"], linestyle=":")
     ax.set_yscale("log")
     ax.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
-    dressed(ax, "step", "squared residual / first (bounds dotted)")
+    dress(ax, FILE, "step", "squared residual / first (bounds dotted)")
 
 
 def _xy(rows: Sequence[Mapping[str, Any]]) -> tuple[list[float], list[float]]:
@@ -248,37 +241,25 @@ class _Kind:
     each: float = 0.0  # inches that a row takes of a panel's height, where rows lie below each other
 
 
-_POINTS = _Kind(lambda ax, rows, every, _: draw_points(ax, rows), ("panel", "row"), 3.2, 3.3, one_seed=True)
-_SURFACES = _Kind(
-    lambda ax, rows, every, _: draw_surface(ax, rows, every),
-    ("panel", "row"),
-    *(3.3, 3.2),
-    bar="cross-entropy (nats)",
-    one_seed=True,
-)
+_BY_ROW = ("panel", "row")
+_LINES = _Kind(row_charts.draw_lines)
+_POINTS = _Kind(_draw_points, _BY_ROW, 3.2, 3.3, one_seed=True)
+_SURFACES = _Kind(_draw_surface, _BY_ROW, 3.3, 3.2, bar="cross-entropy (nats)", one_seed=True)
+_RELATION_KEYS = (*_BY_ROW, "matrix")
 _KINDS = {
-    "curves": _Kind(lambda ax, rows, every, _: axes.draw_lines(ax, rows, "", every)),
-    "sweep": _Kind(lambda ax, rows, every, axis: axes.draw_lines(ax, rows, axis, every)),
-    "clients": _Kind(lambda ax, rows, every, _: axes.draw_boxes(ax, rows, every)),
-    "bars": _Kind(lambda ax, rows, every, _: axes.draw_bars(ax, rows, every), width=4.6, each=0.28),
-    "costs": _Kind(lambda ax, rows, every, _: axes.draw_costs(ax, rows, every), width=4.2, height=3.4),
+    "curves": _LINES,
+    "sweep": _LINES,
+    "clients": _Kind(row_charts.draw_boxes),
+    "bars": _Kind(row_charts.draw_bars, width=4.6, each=0.28),
+    "costs": _Kind(row_charts.draw_costs, width=4.2, height=3.4),
     "points": _POINTS,
     "local_points": _POINTS,
     "knowledge": _POINTS,
-    "cohorts": _Kind(
-        lambda ax, rows, every, _: draw_cohorts(ax, rows), ("panel", "row"), 6.4, 3.0, one_seed=True, most=1
-    ),
-    "relations": _Kind(
-        lambda ax, rows, every, _: draw_relations(ax, rows, every),
-        ("panel", "row", "matrix"),
-        *(2.9, 3.0),
-        bar="probability",
-        one_seed=True,
-        most=2,
-    ),
-    "norms": _Kind(lambda ax, rows, every, _: draw_norms(ax, rows), ("panel", "row"), 4.6, 2.6, one_seed=True),
-    "drift": _Kind(lambda ax, rows, every, _: draw_drift(ax, rows, every), ("panel", "row")),
-    "residuals": _Kind(lambda ax, rows, every, _: draw_residuals(ax, rows), width=4.6),
+    "cohorts": _Kind(_draw_cohorts, _BY_ROW, 6.4, 3.0, one_seed=True, most=1),
+    "relations": _Kind(_draw_relations, _RELATION_KEYS, 2.9, 3.0, bar="probability", one_seed=True, most=2),
+    "norms": _Kind(_draw_norms, _BY_ROW, 4.6, 2.6, one_seed=True),
+    "drift": _Kind(_draw_drift, _BY_ROW),
+    "residuals": _Kind(_draw_residuals, width=4.6),
     "surface": _SURFACES,
     "landscapes": replace(_SURFACES, keys=("panel", "row", "model"), column="model", height=3.6),
 }
@@ -311,7 +292,7 @@ def figure(kind: str, rows: Rows, axis: str = "") -> Figure:
         bars = []
         for ax, panel_rows, title in zip(grid, panels.values(), _titles(list(panels)), strict=False):
             ax.set_title(title, loc="left", fontsize=10, color=color("ink"))
-            bars.append(how.draw(ax, panel_rows, rows, axis))
+            bars.append(how.draw(ax, panel_rows, rows, axis if kind == "sweep" else ""))
         for ax in grid[len(panels) :]:
             ax.remove()
         _explained(drawn, grid[: len(panels)], bars[0], how)
@@ -325,10 +306,8 @@ def save(kind: str, rows: Rows, folder: Path, axis: str = "") -> list[Path]:
     drawn, written = figure(kind, rows, axis), []
     with in_light_theme():
         for ending in ("png", "svg"):
-            stream = io.BytesIO()
-            drawn.savefig(stream, format=ending, dpi=160, metadata={"Date": None} if ending == "svg" else None)
             written.append(folder / f"figure.{ending}")
-            write_atomic(written[-1], stream.getvalue())
+            write_atomic(written[-1], picture(drawn, ending, dpi=160))
     written.append(folder / "figure.csv")
     write_atomic(written[-1], as_csv([dict(row) for row in rows]) + "\n")
     return written

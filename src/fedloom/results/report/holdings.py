@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal
@@ -12,11 +11,19 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.files import write_atomic
+from fedloom.results.plots.drawing import (
+    CHARACTER,
+    PAGE,
+    TEXT,
+    color,
+    dress,
+    in_light_theme,
+    new_figure,
+    picture,
+    place,
+    save_picture,
+)
 from fedloom.results.plots.palette import shortened
-from fedloom.results.report.axes import color, in_light_theme, new_figure
-from fedloom.results.report.curves import CHARACTER, TEXT, place
 
 WIDTH = 390.0  # CSS pixels at natural size
 Vertical = Literal["bottom", "center_baseline"]
@@ -65,7 +72,7 @@ def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owner
         axes.imshow(cells, aspect="auto", interpolation="none")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    axes.set_xlabel("class", color=color("muted"), fontsize=TEXT, labelpad=6)
+    dress(axes, PAGE, "class", grid=None)
     axes.xaxis.set_label_position("top")
     _beside(axes, "client", (0, 1), (-6, 6), "bottom")
     return figure
@@ -104,21 +111,15 @@ def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
 
     Raises `ConfigError` if the file cannot be written.
     """
-    content = holdings_picture(scenario, path.suffix.lower()[1:])
-    try:
-        write_atomic(path, content)
-    except OSError as error:
-        raise ConfigError(f"{path}: the picture cannot be written there ({error.strerror})") from None
-    return path
-
-
-def holdings_picture(scenario: Mapping[str, Any], format: str, dpi: int = 160) -> bytes:
-    """Return the picture of `save_holdings` as a file's content.
-
-    scenario: the contents of scenario.json. format: "png", "svg" or "pdf". dpi: pixels of a png for each inch.
-    """
-    stream = io.BytesIO()
     with in_light_theme() as page:
-        figure = draw_holdings(scenario["class_counts"], scenario["classes"], owners(scenario))
-        figure.savefig(stream, format=format, dpi=dpi, facecolor=page)
-    return stream.getvalue()
+        return save_picture(_drawn(scenario), path, dpi=160, facecolor=page)
+
+
+def holdings_picture(scenario: Mapping[str, Any], format: str, dpi: int) -> bytes:
+    """Return the picture of a `scenario` as a file's content; format: "png", "svg" or "pdf"; dpi: pixels of an inch."""
+    with in_light_theme() as page:
+        return picture(_drawn(scenario), format, dpi=dpi, facecolor=page)
+
+
+def _drawn(scenario: Mapping[str, Any]) -> Figure:
+    return draw_holdings(scenario["class_counts"], scenario["classes"], owners(scenario))

@@ -5,6 +5,7 @@ from __future__ import annotations
 import base64
 import hashlib
 from collections.abc import Callable, Sequence
+from math import isfinite
 from typing import Any
 
 from markupsafe import Markup
@@ -17,11 +18,10 @@ from fedloom.results.difference import all_paired
 from fedloom.results.fairness import fairness_table
 from fedloom.results.group import Group, ResultRow
 from fedloom.results.page_sections import PageSection
+from fedloom.results.plot_values import ChartRow, chart_rows
 from fedloom.results.report import charts, line_charts
 from fedloom.results.report.class_charts import class_blocks
 from fedloom.results.report.class_results import class_results, majority_accuracy
-from fedloom.results.report.curves import diverged
-from fedloom.results.report.line_charts import ChartRow, chart_rows
 from fedloom.results.report.markup import asset, bullets, fold, render_page, section, table
 from fedloom.results.report.page_tables import (
     client_tables,
@@ -39,6 +39,7 @@ from fedloom.results.table_notes import run_notes
 from fedloom.results.unseen_tables import left_out_table, newcomer_table
 from fedloom.results.verdict import BASELINE, verdicts
 from fedloom.runs.storage.finished_runs import tuning_choices
+from fedloom.runs.storage.log import CALLBACK_SPLIT
 from fedloom.runs.storage.run_data import RunData
 
 _NAMED = 5
@@ -197,7 +198,7 @@ def _paired(rows: Sequence[ChartRow]) -> list[Markup]:
     sentences = [f"{_unbroken(row.pair.words())}." for members in panels.values() for row in members]
     words = _folded([bullets(sentences)], "Tests in words", len(sentences)) if sentences else []
     drawn = line_charts.differences(panels) if panels else []
-    return [*drawn, *words, *line_charts.ranks(average_ranks(plain))]
+    return [*drawn, *words, *line_charts.ranks(average_ranks(plain), rows)]
 
 
 def _facts(groups: Sequence[Group]) -> list[tuple[str, str]]:
@@ -238,7 +239,7 @@ def _notes(groups: Sequence[Group], limits: Sequence[str]) -> list[str]:
         if group.is_further:
             continue
         notes += run_notes([group])
-        for name, first in diverged(group.results).items():
+        for name, first in _diverged(group.results).items():
             notes.append(f"{row['label']}: {name} is not finite from round {first} on; these rounds are not drawn.")
     if len({(group.row["protocol"], group.row["select"]) for group in groups}) > 1:
         notes.append("Protocols or ways of selecting a round differ: such accuracies answer different questions.")
@@ -254,6 +255,17 @@ def _notes(groups: Sequence[Group], limits: Sequence[str]) -> list[str]:
     if single:
         notes.append(f"One seed only for {_few(single)}: how much chance moves the result is unknown.")
     return notes
+
+
+def _diverged(results: Sequence[RunData]) -> dict[str, int]:
+    """Measures that were not finite, with the first such round; not those of callbacks, where NaN stands for none."""
+    first: dict[str, int] = {}
+    for result in results:
+        for row in result.rows:
+            if not isfinite(row["value"]) and row["split"] != CALLBACK_SPLIT:
+                name = f"{row['split']} {row['name']}"
+                first[name] = min(row["round"], first.get(name, row["round"]))
+    return first
 
 
 def _tuning_notes(results: Sequence[RunData]) -> list[str]:

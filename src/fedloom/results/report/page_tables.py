@@ -13,9 +13,10 @@ from fedloom.core.text import bytes_text, counted, percent, seconds_text, seeds_
 from fedloom.results.data_table import Cell, DataTable, Field, or_dash
 from fedloom.results.difference import Paired
 from fedloom.results.group import Group, client_accuracies, display_name
-from fedloom.results.plots.palette import dash_number
+from fedloom.results.plot_values import ChartRow
+from fedloom.results.plots.palette import dash_number, tone_name
 from fedloom.results.report.class_results import majority_accuracy
-from fedloom.results.report.line_charts import ChartRow, by_panel
+from fedloom.results.report.line_charts import by_panel
 from fedloom.results.report.markup import (
     accuracy_cell,
     code_cell,
@@ -87,7 +88,9 @@ def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Call
 def _named(several: bool) -> list[Field[ChartRow]]:
     """The columns that name a row. several: whether there are several settings."""
     setting: Field[ChartRow] = Field("setting", lambda row: words_cell(row.panel))
-    method: Field[ChartRow] = Field("method", lambda row: name_cell(row.method, row.color, dash_number(row.tone)))
+    method: Field[ChartRow] = Field(
+        "method", lambda row: name_cell(row.method, tone_name(row.tone), dash_number(row.tone))
+    )
     return [method, setting] if several else [method]
 
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import io
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -16,11 +15,18 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedloom.core.errors import ConfigError
-from fedloom.core.files import write_atomic
 from fedloom.results.page_sections import Block, PageSection, SectionPicture
-from fedloom.results.plots.palette import dash, tone_name
-from fedloom.results.report.axes import color, dressed, in_light_theme, inline, new_figure
+from fedloom.results.plots.drawing import (
+    FILE,
+    color,
+    draw_curve,
+    dress,
+    in_light_theme,
+    inline,
+    new_figure,
+    save_picture,
+)
+from fedloom.results.plots.palette import Curve, tone_name
 from fedloom.results.report.markup import bullets, chart, paragraph, section, table
 
 _TONES = {"local": "p0", "sampling": "p2", "server": "p4"}
@@ -46,7 +52,7 @@ def draw_parts(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
     ax.axhline(0, color=color("muted"), linewidth=0.8)
     step = -(-len(rounds) // (8 if size[0] < _NARROW else 16))
     ax.set_xticks(places[::step], [str(round_) for round_ in rounds[::step]])
-    dressed(ax, "round", "drift (length of weights)")
+    dress(ax, FILE, "round", "drift (length of weights)")
     return _with_legend(figure)
 
 
@@ -61,10 +67,10 @@ def draw_round_lines(values: Mapping[str, Any], size: tuple[float, float]) -> Fi
         known = [(round_, value) for round_, value in zip(values["rounds"], numbers, strict=True) if value is not None]
         mark = "o" if len(known) < 30 else None
         rounds, heights = zip(*known, strict=True)
-        stroke: dict[str, Any] = {"color": color(tone_name(tone)), "linestyle": dash(tone)}
-        ax.plot(rounds, heights, marker=mark, markersize=4, linewidth=1.8, label=label, **stroke)
+        curve = Curve(label, tone, rounds, heights, None)
+        draw_curve(ax, curve, FILE, 0.0, marker=mark, markersize=FILE.dot, label=label)
     ax.xaxis.set_major_locator(MaxNLocator(nbins=6, integer=True, min_n_ticks=1))
-    dressed(ax, "round", values["unit"])
+    dress(ax, FILE, "round", values["unit"])
     return _with_legend(figure)
 
 
@@ -90,7 +96,7 @@ def draw_matrix(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
         for i, j in zip(*np.nonzero(np.isfinite(cells)), strict=True):
             text = f"{cells[i, j]:.2f}"
             ax.text(j, i, text, ha="center", va="center", fontsize=8 if size[0] < _NARROW else 9, color=color("ink"))
-    dressed(ax, "client", "client", grid=None)
+    dress(ax, FILE, "client", "client", grid=None)
     return figure
 
 
@@ -107,7 +113,7 @@ def draw_weights(values: Mapping[str, Any], size: tuple[float, float]) -> Figure
     ax.axhline(1 / len(clients), color=color("p2"), linewidth=1.6, linestyle=(0, (4, 3)))
     step = -(-len(clients) // (10 if size[0] < _NARROW else 20))
     ax.set_xticks(places[::step], [str(client) for client in clients[::step]])
-    dressed(ax, "client", "weight in the mean")
+    dress(ax, FILE, "client", "weight in the mean")
     return figure
 
 
@@ -139,13 +145,7 @@ def save_client_map(facts: Mapping[str, Any], path: Path) -> Path:
     with in_light_theme() as page:
         figure = draw_client_map(facts, _FILE_SIZE)
         figure.axes[0].set_title("Clients by their labels; area: samples", loc="left", fontsize=10, color=color("ink"))
-        stream = io.BytesIO()
-        figure.savefig(stream, format=path.suffix.lower()[1:], dpi=160, facecolor=page)
-    try:
-        write_atomic(path, stream.getvalue())
-    except OSError as error:
-        raise ConfigError(f"{path}: the picture cannot be written there ({error.strerror})") from None
-    return path
+        return save_picture(figure, path, dpi=160, facecolor=page)
 
 
 def draw_client_map(facts: Mapping[str, Any], size: tuple[float, float]) -> Figure:
@@ -154,9 +154,7 @@ def draw_client_map(facts: Mapping[str, Any], size: tuple[float, float]) -> Figu
     facts: clients, groups, sizes and places, as `Diagnosis.facts` has them; `unit` names the distance. size: width and
     height in points.
     """
-    figure = new_figure(*size)
-    figure.set_layout_engine("constrained")
-    ax = figure.subplots()
+    figure, ax = _figure(size)
     sizes, places = facts["sizes"], facts["places"]
     largest = max(sizes, default=1)
     groups = _groups(facts["groups"])
@@ -176,7 +174,7 @@ def draw_client_map(facts: Mapping[str, Any], size: tuple[float, float]) -> Figu
                 str(client), (x, y), xytext=(5, 4), textcoords="offset points", fontsize=7.5, color=color("ink")
             )
     ax.set_aspect("equal", adjustable="datalim")
-    dressed(ax, f"{facts.get('unit', 'Hellinger distance')}, first direction", "second direction", grid="both")
+    dress(ax, FILE, f"{facts.get('unit', 'Hellinger distance')}, first direction", "second direction", grid="both")
     narrow = size[0] < _NARROW
     legend = figure.legend(
         loc="outside lower center" if narrow else "outside right upper",
