@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
+
 import pytest
 
 from fedloom.cli.app import main
@@ -13,3 +16,11 @@ def call(capsys: pytest.CaptureFixture[str], *words: str) -> tuple[int, str, str
         main(list(words))
     captured = capsys.readouterr()
     return int(ended.value.code or 0), captured.out, captured.err
+
+
+def age(run: Path) -> None:
+    """Make a finished run look like one of an earlier version."""
+    environment = json.loads((run / "env.json").read_text())
+    del environment["checksums"]  # which folders of earlier versions lack
+    environment["versions"]["fedloom"] = "0.0.1"
+    (run / "env.json").write_text(json.dumps(environment))

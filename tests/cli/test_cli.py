@@ -108,13 +108,6 @@ def test_a_broken_plugin_disables_nothing(tmp_path: Path) -> None:
     assert done.stderr == f"method 'mine' is left out: {why}\n"
 
 
-def test_run_for_people(capsys: Any) -> None:
-    code, out, _ = call(capsys, "run", str(DEMO), "method=fedavg", *QUICK)
-    assert code == 0
-    for word in ("fedavg", "global/global", "train", "evaluate", "aggregate", "MB"):
-        assert word in out
-
-
 def test_compare_writes_table_and_report(capsys: Any) -> None:
     words = ("compare", str(DEMO), *QUICK, "--methods", "fedavg,fedprox", "--seeds", "2", "--out", "both")
     code, out, _ = call(capsys, *words, "--json", "--jobs", "1")
@@ -129,32 +122,11 @@ def test_compare_writes_table_and_report(capsys: Any) -> None:
     assert "report.html" in out
 
 
-def test_numbers_do_not_depend_on_the_number_of_processes(capsys: Any) -> None:
-    words = ("compare", str(DEMO), *QUICK, "--methods", "fedavg", "--seeds", "2", "--json")
-    one = json.loads(call(capsys, *words, "--out", "one", "--jobs", "1")[1])
-    two = json.loads(call(capsys, *words, "--out", "two", "--jobs", "2")[1])
-    digests = [
-        sorted(json.loads(p.read_text())["checkpoint_sha256"] for p in Path(name).glob("*/summary.json"))
-        for name in ("one", "two")
-    ]
-    assert digests[0] == digests[1]
-    assert one["table"][0]["accuracy"] == two["table"][0]["accuracy"]
-
-
 def test_a_failing_run_in_a_comparison_ends_it(capsys: Any, tmp_path: Path) -> None:
     words = ("compare", str(DEMO), *QUICK, "--methods", "fedavg,local", "--seeds", "1", "--out", "x", "--jobs", "2")
     code, _, err = call(capsys, *words)
     assert code == 2
     assert "local" in err or "no global model" in err
-
-
-def test_report_from_folders(capsys: Any) -> None:
-    call(capsys, "run", str(DEMO), "method=fedavg", *QUICK, "--out", "runs/a", "--json")
-    code, out, _ = call(capsys, "report", "runs", "--json")
-    assert code == 0
-    assert Path(json.loads(out)["report"]).is_file()
-    code, _, err = call(capsys, "report", "nowhere")
-    assert (code, err.count("\n")) == (2, 1)
 
 
 def test_inspect_shows_who_holds_what(capsys: Any) -> None:
@@ -222,11 +194,6 @@ def test_places_that_cannot_be_written_give_one_line(capsys: Any, tmp_path: Path
     assert (code, printed) == (2, "")
     assert err.startswith("error: ")
     assert err.count("\n") == 1
-
-
-def test_a_missing_config_file(capsys: Any) -> None:
-    code, _, err = call(capsys, "run", "nowhere.yaml")
-    assert (code, err) == (2, "error: nowhere.yaml: no such config file; `fedloom scenarios` lists the ready ones\n")
 
 
 def test_an_exception_in_a_client_exits_1_with_traceback_client_and_round(

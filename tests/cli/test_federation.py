@@ -46,13 +46,13 @@ def test_a_page_for_people(board, tmp_path, capsys):
     assert code == 0
     assert "fedavg, run ab12: running, round 1 of 3" in out
     assert "last written 3600 s ago" in out
-    assert "the server is dead, or busy" in out
+    assert "the server has died, or a step takes long" in out
     assert "waits for uploads of round 2 of clients 1: since 0 s, at most 600 s more" in out
     assert "refused: 1; exceptions of clients: 0" in out
     assert "the upload of client 1 is refused: NaN" in out
     assert [line.split()[:3] for line in out.splitlines() if line.split()[2:3] in (["30"], ["40"])] == [
-        ["0", "there", "30"],
-        ["1", "away", "40"],
+        ["0", "yes", "30"],
+        ["1", "no", "40"],
     ]
 
 
@@ -65,7 +65,7 @@ def test_json_for_machines(board, tmp_path, capsys):
 
 
 def test_watching_ends_with_the_run(board, tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr("fedloom.cli.flower._EVERY", 0.05)
+    monkeypatch.setattr("fedloom.cli.flower._WATCH_SECONDS", 0.05)
     timer = threading.Timer(1.0, board.set_failed, [RuntimeError("no disk")])
     timer.start()
     code, out, _ = call(capsys, "flower", "status", str(tmp_path / "run"), "--watch", "--json")

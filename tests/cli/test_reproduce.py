@@ -13,7 +13,7 @@ from typing import Any
 import pytest
 
 import fedloom as fl
-from command_line import call
+from command_line import age, call
 from fedloom.cli.app import main
 from fedloom.core.errors import DataError
 from fedloom.runs.run import run
@@ -189,10 +189,7 @@ def test_more_seeds_join_those_that_are_done(capsys: Any) -> None:
 def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any, copied_table: Path) -> None:
     words = ("reproduce", *FEDAVG, "--out", "t")
     (one,) = copied_table.glob("fedavg-*")
-    told = json.loads((one / "env.json").read_text())
-    del told["checksums"]  # as in folders of earlier versions
-    told["versions"]["fedloom"] = "0.0.1"
-    (one / "env.json").write_text(json.dumps(told))
+    age(one)
     for name in ("reproduced.csv", "report.html"):
         Path("t", name).unlink()
     before = sorted(Path("t").rglob("*"))
@@ -254,10 +251,7 @@ def test_a_refused_call_leaves_no_folder_and_no_study_behind(capsys: Any, finish
     assert not Path("t").exists()
     shutil.copytree(finished_table, "t")
     (one,) = Path("t").glob("fedavg-*")
-    told = json.loads((one / "env.json").read_text())
-    del told["checksums"]  # as in folders of earlier versions
-    told["versions"]["fedloom"] = "0.0.1"
-    (one / "env.json").write_text(json.dumps(told))
+    age(one)
     kept = Path("t/study.yaml").read_text()
     code, _, err = call(capsys, *words, "--out", "t", "--seeds", "2")
     assert code == 2

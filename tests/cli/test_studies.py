@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from command_line import call
+from command_line import age, call
 from fedloom._version import __version__
 from fedloom.core.errors import ConfigError
 from fedloom.results import report
@@ -136,10 +136,7 @@ def test_cells_of_another_version_are_joined_by_consent_alone(capsys: Any, monke
     words = ("study", "mine.yaml", "--out", "s")
     assert call(capsys, *words, "--only", "hard/*")[0] == 0
     (other,) = Path("s").glob("fedavg-*")
-    told = json.loads((other / "env.json").read_text())
-    del told["checksums"]  # as in folders of earlier versions
-    told["versions"]["fedloom"] = "0.0.1"
-    (other / "env.json").write_text(json.dumps(told))
+    age(other)
     for only in ("hard/*", "mild/fedavg"):  # finished ones; one that is left
         before = sorted(Path("s").rglob("*"))
         code, out, err = call(capsys, *words, "--only", only)
@@ -159,10 +156,7 @@ def test_a_study_of_an_earlier_version_alone_is_shown_and_not_gone_on_with(capsy
     words = ("study", "mine.yaml", "--out", "s", "--only")
     assert call(capsys, *words, "hard/fedavg")[0] == 0
     (other,) = Path("s").glob("fedavg-*")
-    told = json.loads((other / "env.json").read_text())
-    del told["checksums"]  # as in folders of earlier versions
-    told["versions"]["fedloom"] = "0.0.1"
-    (other / "env.json").write_text(json.dumps(told))
+    age(other)
     assert call(capsys, *words, "hard/fedavg")[0] == 0
     code, _, err = call(capsys, *words, "hard/fedprox")
     assert code == 2
@@ -229,10 +223,7 @@ def test_a_refused_call_leaves_its_folder_as_it_was(capsys: Any, monkeypatch: py
     larger = ("study", "mine.yaml", "seeds=2", "--out", "s")
     assert call(capsys, *larger, "--on", "ray")[0] == 2
     (other,) = Path("s").glob("fedavg-*")
-    told = json.loads((other / "env.json").read_text())
-    del told["checksums"]  # as in folders of earlier versions
-    told["versions"]["fedloom"] = "0.0.1"
-    (other / "env.json").write_text(json.dumps(told))
+    age(other)
     code, _, err = call(capsys, *larger, "--only", "hard/fedavg/seed1")
     assert code == 2
     assert f"{other} is of 0.0.1" in err
@@ -247,7 +238,7 @@ def test_a_refused_call_leaves_its_folder_as_it_was(capsys: Any, monkeypatch: py
         (["study", "mine.yaml", "tune={optimizer.lr: []}"], "need a list of values, or a range"),
         (["study", "mine.yaml", "--out", "mine.yaml"], "mine.yaml is a file, not a folder"),
         (["study", "mine.yaml", "--out", "mine.yaml/deeper", "--plan"], "mine.yaml is a file, not a folder"),
-        (["study", "mine.yaml", "--on", "ray", "--workers", "2"], "--on ray and --workers 2: the cluster says"),
+        (["study", "mine.yaml", "--on", "ray", "--workers", "2"], "--on ray and --workers 2: the cluster decides"),
     ],
 )
 def test_what_cannot_be_is_one_line(capsys: Any, words: list[str], says: str) -> None:

@@ -1,12 +1,14 @@
 """What one node with a valid key may try: it costs that node its place or its round, never the run."""
 
 import json
+import math
 
 import pytest
+import torch
 
 from command_line import call
 from fedloom.core.errors import ClientError
-from fedloom.core.records import to_bytes
+from fedloom.core.records import from_bytes, to_bytes
 from fedloom.flower.bindings import NodeBindings
 from fedloom.flower.in_process import run_in_process
 from fedloom.flower.node_registry import FederationError, NodeRegistry, RunIdentity
@@ -77,6 +79,13 @@ def test_a_node_that_joins_with_nonsense_is_named_and_the_run_goes_on(case, node
     assert told.startswith("client 1 never took part: ")
 
 
+def with_bias(answer, value, size=10):
+    record = from_bytes(answer.body)
+    return Message(
+        answer.facts, to_bytes(record | {"model": {**record["model"], "head.bias": torch.full((size,), value)}})
+    )
+
+
 UPLOADS = {
     "of another round": (facts(round=1), "it is of round 1 of client 1"),
     "of another run": (facts(run="dead"), "in run dead"),
@@ -86,6 +95,8 @@ UPLOADS = {
     "an empty body": (lambda request, answer: Message(answer.facts), "header"),
     "another record": (lambda request, answer: Message(answer.facts, to_bytes({"x": 1})), "it lacks"),
     "its own order": (lambda request, answer: request.to_message(), "no message of version 2"),
+    "not finite": (lambda request, answer: with_bias(answer, math.nan), "head.bias: not all numbers are finite"),
+    "too long": (lambda request, answer: with_bias(answer, 0.0, 10_000_000), "at most"),
     "an excuse with control characters": (
         lambda request, answer: ErrorReply(run=request.run, client=1, round=2, error=CLEAR).to_message(),
         r"\x1b[2J",

@@ -371,16 +371,8 @@ def test_data_that_vanish_in_mid_run_are_named_and_the_round_goes_on(tmp_path):
     _, own = digits_of_nodes("fedavg", tmp_path, participation=1.0)
     notes = Notes()
 
-    class Fresh(Faulty):
-        """Every message meets a new process."""
-
-        def receive(self, names):
-            self._nodes = {k: Node(own, k, tmp_path / "states", data=node_file(tmp_path, k)) for k in range(4)}
-            return super().receive(names)
-
-    transport = Fresh(dict.fromkeys(range(4)), lambda request, answer: answer)
     vanish = Notes(lambda round_: (tmp_path / "node-000002.npz").unlink(missing_ok=True))
-    serve(own, transport, tests=server_file(tmp_path), callbacks=[notes, vanish])
+    served(own, tmp_path, [notes, vanish])
     refused = [text for text in notes.texts if "refused" in text]
     assert [text.split(":")[0] for text in refused] == ["round 2", "round 3"]
     assert "the upload of client 2 is refused" in refused[0]

@@ -61,8 +61,9 @@ def test_refused_uploads_and_the_last_error_are_named(nodes_of, tmp_path):
 def test_a_run_that_ends_without_a_result_says_why(nodes_of, tmp_path):
     config = config_of(flower={"round_timeout": 0.2})
     transport = Faulty(nodes_of(config), lambda request, answer: None if request.round == 2 else answer)
-    with pytest.raises(FederationError):
+    with pytest.raises(FederationError, match=r"round 2: 0 of 4 clients .* flower.round_timeout = 0.2 s") as caught:
         serve(config, transport, out=tmp_path / "run")
+    assert caught.value.exit_code == 1
     now = read_status(tmp_path / "run")
     assert (now.state, now.round) == ("failed", 1)
     assert now.last_error.text.startswith("round 2: 0 of 4 clients sent a usable reply")

@@ -12,6 +12,7 @@ import pytest
 
 from fedloom.core.errors import ConfigError
 from fedloom.flower import transport
+from fedloom.flower import up as module
 from fedloom.flower.apps import export
 from fedloom.flower.findings import disk_finding, kept_checkpoints
 from fedloom.flower.in_process import run_in_process
@@ -19,11 +20,11 @@ from fedloom.flower.preflight import (
     NodeFiles,
     check_node,
     check_server,
-    read_app,
     requirements,
     sizes_of,
     version_findings,
 )
+from fedloom.flower.up import LocalFederation
 from fedloom.runs.storage.checkpoint import is_kept_for_rewind
 from flower_world import config_of
 
@@ -33,6 +34,7 @@ Usage = collections.namedtuple("Usage", "total used free")
 @pytest.fixture(autouse=True)
 def flower(monkeypatch):
     monkeypatch.setattr(transport, "version", lambda name: "1.42.0")
+    monkeypatch.setattr(module, "executable", lambda name: f"/nowhere/{name}")
 
 
 @pytest.fixture
@@ -208,6 +210,27 @@ def test_keys_of_too_few_clients_are_an_error(tmp_path):
     assert found == {"key": f"{tmp_path / 'keys'} has one public key for two clients; each needs a different one"}
 
 
-def test_an_exported_app_is_read_as_its_config(tmp_path):
-    export(config_of(), tmp_path / "app")
-    assert read_app(tmp_path / "app").fingerprint() == config_of().fingerprint()
+# -- `fedloom flower up` makes the same checks -------------------------------------------------------------------------
+def federation(folder, say=pytest.fail):
+    return LocalFederation(config_of(), folder, insecure=False, port=None, say=say)
+
+
+def test_a_certificate_that_ends_tomorrow_is_said_and_the_federation_is_ready(tmp_path, monkeypatch):
+    certificates = pytest.importorskip("fedloom.flower.certificates", reason="needs the extra flower")
+    monkeypatch.setattr(certificates, "_DAYS", 2)
+    lines = []
+    federation(tmp_path, lines.append)
+    assert [line.split("/")[-1].split()[:3] for line in lines] == [
+        ["ca.crt", "ends", "on"],
+        ["server.crt", "ends", "on"],
+    ]
+    assert (tmp_path / "home" / "config.toml").is_file()
+
+
+def test_two_errors_are_one_line_that_counts_the_other(tmp_path, full_disk):
+    certificates = pytest.importorskip("fedloom.flower.certificates", reason="needs the extra flower")
+    certificates.create(tmp_path / "keys", ["localhost"], 4)
+    (tmp_path / "keys" / "server.crt").unlink()
+    (tmp_path / "keys" / "server.crt").mkdir()
+    with pytest.raises(ConfigError, match=r"server\.crt is a folder, need .* \(and 1 more: fedloom flower check\)$"):
+        federation(tmp_path)

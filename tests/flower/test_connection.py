@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import http.server
 import re
-import socket
 import ssl
 import threading
 import time
@@ -156,16 +155,6 @@ def test_a_certificate_for_another_host_is_an_error(tmp_path, monkeypatch):
 def test_a_server_that_speaks_no_tls_is_an_error(keys):
     with serving() as address:
         assert f"{address} speaks no TLS" in error_of(address, keys / "ca.crt")
-
-
-def test_an_address_that_does_not_resolve_is_an_error(keys, monkeypatch):
-    def unknown(*arguments, **options):
-        raise socket.gaierror(socket.EAI_NONAME, "Name or service not known")
-
-    monkeypatch.setattr(socket, "getaddrinfo", unknown)
-    assert error_of("sever.example.org:8000", keys / "ca.crt").startswith(
-        "sever.example.org does not resolve (Name or service not known); correct the name"
-    )
 
 
 def test_a_port_at_which_nobody_listens_is_an_error(keys):
