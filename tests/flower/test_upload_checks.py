@@ -5,6 +5,7 @@ import math
 import os
 import random
 import tracemalloc
+from dataclasses import replace
 
 import pytest
 import torch
@@ -12,12 +13,15 @@ import torch
 from fedloom.core.records import from_bytes, to_bytes
 from fedloom.core.tables import ClassTable
 from fedloom.engine.jobs import JobResult
+from fedloom.flower.in_process import run_in_process
 from fedloom.flower.upload_checks import UploadReader
 from fedloom.flower.wire import ErrorReply, Message, MessageError, TrainReply, read_reply
-from fedloom.runs.run import _Run
+from fedloom.methods import METHODS
+from fedloom.runs.run import _Run, run
 from fedloom.runs.storage.run_data import RunData
 from flower_mutations import mutated
-from flower_world import config_of, settings_of
+from flower_world import Notes, config_of, settings_of
+from support import same_bits
 
 # The first case of a fuzzing run whose outcome once was wrong would be kept here, by its seed.
 SEEDS = range(400)
@@ -283,16 +287,58 @@ def test_records_that_nest_too_deep_are_damaged_ones():
         from_bytes(len(deep).to_bytes(8, "little") + deep)
 
 
-def test_a_first_round_that_cannot_be_rehearsed_is_a_note(monkeypatch):
+@pytest.mark.parametrize(
+    ("hook", "told"),
+    [
+        ("down", "as that of the first fails: fedavg: the server, for client 0, failed in round 1 (down)"),
+        (
+            "client_init",
+            "no rehearsal, so uploads are compared with one another only: fedavg: the server, for client 0",
+        ),
+        ("begin", "no rehearsal, so uploads are compared with one another only: fedavg: client 0 failed in round 1"),
+    ],
+)
+def test_a_hook_that_raises_in_a_rehearsal_is_a_note(monkeypatch, hook, told):
     desk, notes = Desk("fedavg"), []
     uploads = UploadReader(desk.uploads._federation, desk.uploads._worker, note=notes.append)
 
-    def down(server, client, ctx):
+    def raises(*arguments):
         raise ValueError("no partner")
 
-    monkeypatch.setattr(desk.uploads._federation.method, "down", down)
-    body = to_bytes(desk.done.upload)
+    monkeypatch.setattr(desk.uploads._federation.method, hook, raises)
+    body, done = to_bytes(desk.done.upload), desk.done
     assert to_bytes(uploads.read(body, desk.job, desk.samples)) == body
-    assert [note.partition(": ")[2] for note in notes] == [
-        "fedavg: the server, for client 0, failed in round 1 (down): ValueError: no partner"
-    ]
+    uploads.check(done, desk.job, desk.samples)
+    assert told in notes[-1]
+    assert "ValueError: no partner" in notes[-1]
+    if hook == "down":
+        return
+    for change, says in (
+        ({"model": {**done.upload["model"], "head.bias": torch.full((10,), math.nan)}}, "not all numbers are finite"),
+        ({"more": 1}, "has 'more', which the method does not declare"),
+        ({"samples": 10_000}, "the client joined with"),
+    ):
+        with pytest.raises(MessageError, match=says):
+            uploads.read(to_bytes({**done.upload, **change}), desk.job, desk.samples)
+    with pytest.raises(MessageError, match="at most"):
+        uploads.read(to_bytes({**done.upload, "model": {"w": torch.zeros(60_000_000)}}), desk.job, desk.samples)
+    odd = replace(done, upload={**done.upload, "model": {"w": torch.zeros(3)}})
+    jobs = dict.fromkeys(range(3), desk.job)
+    assert list(uploads.unlike_most({0: done, 1: odd, 2: done}, jobs)) == [1]
+
+
+def test_a_rehearsal_that_fails_ends_no_deployment(monkeypatch):
+    """The method's hook refuses rounds of so few samples, which only the server's rehearsal has."""
+    method = METHODS.get("fedavg")
+    begin = method.begin
+
+    def picky(self, payload, state, ctx):
+        if ctx.samples == 20:
+            raise ValueError("too few samples")
+        return begin(self, payload, state, ctx)
+
+    monkeypatch.setattr(method, "begin", picky)
+    config, notes = config_of(), Notes()
+    there, here = run_in_process(config, callbacks=[notes], progress=False), run(config)
+    assert same_bits(here.memory.weights[3].server, there.memory.weights[3].server)
+    assert any("failed in round 1 (begin): ValueError: too few samples" in t for t in notes.texts)
