@@ -131,7 +131,7 @@ class ReplyReader:
                 raise MessageError(reply.error)
             cause = RemoteError(printable(reply.error))
             cause.add_note(printable(reply.raised, keep_lines=True))
-            raise ClientError(client, round_, "on its node", cause)
+            raise ClientError(client, round_, "on its node", cause, self._worker.method.name())
         if (reply.run, reply.client, reply.round) != (self._run, client, round_):
             raise MessageError(
                 f"it is of round {reply.round} of client {reply.client} in run {reply.run[:80]}; this is round "
