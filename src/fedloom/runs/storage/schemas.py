@@ -126,7 +126,8 @@ class _Numbers(_Scores):
 
 
 # what every summary has, those of earlier versions included
-SUMMARY_KEYS = tuple(key for key, field in _Numbers.model_fields.items() if field.is_required())
+_ALL_KEYS = (*_Numbers.__annotations__, *_Scores.__annotations__)
+SUMMARY_KEYS = tuple(key for key in _ALL_KEYS if _Numbers.model_fields[key].is_required())
 
 
 class _Scenario(_Plain):
