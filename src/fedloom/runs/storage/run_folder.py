@@ -63,12 +63,11 @@ class RunFolder:
             raise RunFolderError(
                 f"{self.path} is in use by another process; wait for it, or choose another folder with --out"
             ) from None
-        except OSError as error:
+        except (OSError, RunFolderError) as error:
             self._lock.release()
+            if isinstance(error, RunFolderError):
+                raise
             raise RunFolderError(f"{self.path}: cannot be used as a run folder ({error.strerror})") from None
-        except RunFolderError:
-            self._lock.release()
-            raise
 
     def close(self) -> None:
         """Give the lock back; a folder in which nothing was written goes with it."""

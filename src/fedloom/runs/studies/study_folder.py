@@ -61,11 +61,11 @@ class StudyFolder:
     @contextlib.contextmanager
     def locked(self) -> Iterator[None]:
         """Hold the folder's own lock, for files that all processes write. Raises `RunFolderError` after a timeout."""
-        with contextlib.ExitStack() as locks:
-            try:
-                locks.enter_context(FileLock(self.path / folders.LOCK, timeout=_WAIT))
-            except Timeout:
-                raise RunFolderError(f"{self.path} is locked by another process; wait for it") from None
+        try:
+            lock = FileLock(self.path / folders.LOCK, timeout=_WAIT).acquire()
+        except Timeout:
+            raise RunFolderError(f"{self.path} is locked by another process; wait for it") from None
+        with lock:
             yield
 
     def cell(self, folder: str) -> Path:
@@ -120,13 +120,13 @@ class StudyFolder:
     def cell_lock(self, folder: str) -> Iterator[bool]:
         """Hold a cell's lock; gives False if another process holds it. The system frees the lock with its process."""
         self._lock(folder).parent.mkdir(exist_ok=True)
-        with contextlib.ExitStack() as locks:
-            try:
-                locks.enter_context(FileLock(self._lock(folder), timeout=0))
-                locked = True
-            except Timeout:
-                locked = False
-            yield locked
+        try:
+            lock = FileLock(self._lock(folder), timeout=0).acquire()
+        except Timeout:
+            yield False
+            return
+        with lock:
+            yield True
 
     def errors(self) -> dict[str, str]:
         """Return the errors of the last attempts of all cells and trials, by folder."""

@@ -92,9 +92,8 @@ def partitions(facts: DataFacts) -> list[list[Choice]]:
         clients = Choice("scenario", "clients", facts.domains, "one for each domain")
         return [[Choice("scenario", "partition", "domains", reason), clients]]
     count = max(2, min(_MAX_CLIENTS, facts.rows // _ROWS_OF_CLIENT))
-    clients = Choice(
-        "scenario", "clients", count, f"{facts.rows:,} training samples, about {facts.rows // count:,} each"
-    )
+    sizes = f"{facts.rows:,} training samples, about {facts.rows // count:,} each"
+    clients = Choice("scenario", "clients", count, sizes)
     dirichlet = [
         Choice("scenario", "partition", "dirichlet", "no owners are known: clients get unequal mixes of the classes"),
         Choice("scenario", "alpha", 0.5, "smaller is more unequal: 0.1 is hard, 100 nearly equal"),
@@ -108,47 +107,35 @@ def settings(facts: DataFacts, clients: int, smallest_client: int) -> list[Choic
     """Return the choices of model, training and evaluation for this number of clients, the smallest of which with data
     has `smallest_client` training samples."""
     share = 1.0 if clients <= _ALL_TAKE_PART else max(0.01, round(_MAX_CLIENTS / clients, 2))
-    model, why_model = _model(facts)
-    adaptive = facts.tokens
+    whom = "all clients in every round" if share == 1 else f"{clients:,} clients: some in a round"
     batch = 32 if smallest_client >= 32 else 16 if smallest_client >= 16 else 8
-    natural = facts.owners >= 2
-    choices = [
-        Choice("", "method", "fedavg", "begin with the plain method; compare others with `fedloom compare`"),
-        Choice("", "model", model, why_model),
-        Choice("", "rounds", 30, "look at the curve in the report: train on while it rises"),
-        Choice(
-            "",
-            "participation",
-            share,
-            "all clients in every round" if share == 1 else f"{clients:,} clients: some in a round",
-        ),
-        Choice("", "local_epochs", 2, "passes over a client's data in a round; more save traffic, and drift further"),
-        Choice("", "batch_size", batch, "" if batch == 32 else f"the smallest client has {smallest_client} samples"),
-        Choice(
-            "",
-            "optimizer",
-            {"name": "adam", "lr": 0.001} if adaptive else {"name": "sgd", "lr": 0.05, "momentum": 0.9},
-            "texts train better with Adam" if adaptive else "lower lr if the loss rises",
-        ),
-        Choice(
-            "evaluation",
-            "protocol",
-            "global/local" if natural else "global/global",
-            "the server's model on each owner's own test samples; personal methods need personal/local"
-            if natural
-            else "the server's model on all test samples; personal methods need personal/local",
-        ),
-        Choice("evaluation", "select", "last", "the last round's test; best_val needs scenario.val above 0"),
-    ]
-    balance = "balanced accuracy and macro F1 are recorded anyway"
+    why_batch = "" if batch == 32 else f"the smallest client has {smallest_client} samples"
+    if facts.tokens:
+        optimizer, why_optimizer = {"name": "adam", "lr": 0.001}, "texts train better with Adam"
+    else:
+        optimizer, why_optimizer = {"name": "sgd", "lr": 0.05, "momentum": 0.9}, "lower lr if the loss rises"
+    local, tested = ("local", "each owner's own") if facts.owners >= 2 else ("global", "all")
+    metrics, why_metrics = list[str](), "balanced accuracy and macro F1 are recorded anyway"
     if facts.has_rare_class:
         rarest = facts.classes[facts.counts.index(min(facts.counts))]
-        share_text = f"{100 * min(facts.counts) / facts.rows:.1f} %"
-        reason = f"class {rarest} is rare ({share_text} of the training samples): accuracy hides it; {balance}"
-        choices.append(Choice("evaluation", "metrics", ["auroc"], reason))
+        rare = f"class {rarest} is rare ({100 * min(facts.counts) / facts.rows:.1f} % of the training samples)"
+        metrics, why_metrics = ["auroc"], f"{rare}: accuracy hides it; {why_metrics}"
     else:
-        choices.append(Choice("evaluation", "metrics", [], f"{balance}; add auroc, brier and others here"))
-    return [*choices, Choice("", "seed", 0, "repeat with other seeds before you believe a difference")]
+        why_metrics += "; add auroc, brier and others here"
+    why_protocol = f"the server's model on {tested} test samples; personal methods need personal/local"
+    return [
+        Choice("", "method", "fedavg", "begin with the plain method; compare others with `fedloom compare`"),
+        Choice("", "model", *_model(facts)),
+        Choice("", "rounds", 30, "look at the curve in the report: train on while it rises"),
+        Choice("", "participation", share, whom),
+        Choice("", "local_epochs", 2, "passes over a client's data in a round; more save traffic, and drift further"),
+        Choice("", "batch_size", batch, why_batch),
+        Choice("", "optimizer", optimizer, why_optimizer),
+        Choice("evaluation", "protocol", f"global/{local}", why_protocol),
+        Choice("evaluation", "select", "last", "the last round's test; best_val needs scenario.val above 0"),
+        Choice("evaluation", "metrics", metrics, why_metrics),
+        Choice("", "seed", 0, "repeat with other seeds before you believe a difference"),
+    ]
 
 
 def _model(facts: DataFacts) -> tuple[str, str]:
@@ -162,10 +149,8 @@ def _model(facts: DataFacts) -> tuple[str, str]:
     if side < 12:
         return "digits-cnn", f"pictures of {side} pixels: two small convolutions"
     if side <= 32 and facts.rows < _LARGE_SET and len(facts.classes) <= 20:
-        return (
-            "lenet5",
-            f"small pictures, few samples and classes: LeNet-5 trains in seconds; resnet8 is stronger; {own}",
-        )
+        why = "small pictures, few samples and classes: LeNet-5 trains in seconds; resnet8 is stronger"
+        return "lenet5", f"{why}; {own}"
     return "resnet8", f"pictures of {side} pixels: a small ResNet; lenet5 is quicker; {own}"
 
 
