@@ -119,6 +119,7 @@ class ClientModelKeeper:
 
     def _refuse_too_many(self, federation: Federation) -> None:
         models = max(wire_size({"model": task.init}) for task in federation.tasks)
+        # uploads of a round, and the server before and after it; private states come on top, when they are known
         expected = len(self._rounds) * (federation.clients_per_round + 2) * models
         if expected > self._limit:
             raise ConfigError(

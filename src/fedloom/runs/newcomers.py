@@ -82,6 +82,7 @@ class NewcomerService:
         return map(self.newcomer, range(self.scenario.clients))
 
     def newcomer(self, index: int) -> Newcomer:
+        # after the ids of the training clients, so that no stream of random numbers is used twice
         client = self._first_id + index
         return Newcomer(index, client, self.tasks[group_of(client, self.tasks)])
 
@@ -112,6 +113,7 @@ class NewcomerService:
     def support(self, newcomer: Newcomer, shots: Shots) -> Tensor:
         """Return the newcomer's support, indices [n]: up to `shots` samples of each class that it holds."""
         rows = self.scenario.train[newcomer.index]
+        # round 0: the order is fixed, and the samples for few shots are among those for more
         order = newcomer.task.streams.numpy("support", 0, newcomer.client).permutation(rows)
         if shots == "all":
             return torch.from_numpy(order)

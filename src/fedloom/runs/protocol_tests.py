@@ -176,6 +176,7 @@ class ProtocolTests:
     def _leave_out_not_offered(self, offered_by_kind: Mapping[str, Mapping[str, Predictor]]) -> None:
         """Leave out protocols whose model the method lacks, and predictors that another protocol tests."""
         method, also = self.federation.method.name(), self.config.evaluation.also
+        # a comparison may test personal and global methods side by side, each in its own protocols
         for protocol, evaluator in list(self.evaluators.items()):
             if evaluator.model_kind not in offered_by_kind[evaluator.model_kind]:
                 self.not_offered[protocol] = f"{method} has no {evaluator.model_kind} model"

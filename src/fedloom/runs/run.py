@@ -220,6 +220,7 @@ class _Run(Generic[R]):
         while self.federation.round < self.config.rounds and self.stop_reason is None:
             rows = self._train_round()
             rows += callback_measures.rows(self.config, self.federation, rows)
+            # before the checkpoint, which holds the size of the log: a resumed run has each row once
             self._store_rows(rows)
             must_save = self._update_best(rows) or self.federation.round == self.config.rounds
             if self.folder and (must_save or time.monotonic() - saved_at >= self.config.checkpoint.seconds):
@@ -245,6 +246,7 @@ class _Run(Generic[R]):
                 f"stopped after round {round_} ({self.stop_reason}), but {self.config.method} trains once more after "
                 "its last round: it cannot be stopped early"
             )
+        # with `evaluation.every`, the round may not have been tested
         if not any(row["round"] == round_ and row["split"] == "test" for row in self.rows):
             rows = self.tests.rows(round_)
             self._update_best(rows)

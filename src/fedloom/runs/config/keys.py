@@ -40,6 +40,7 @@ def explain_validation_error(
     first = error.errors()[0]
     is_unknown = first["type"] in ("extra_forbidden", "unexpected_keyword_argument")
     typed = first["loc"][-1:] if is_unknown else ()  # may have the name of a kind of value
+    # pydantic puts the members of a union that it tried between the keys of its path
     path = first["loc"][: len(first["loc"]) - len(typed)]
     location = [str(part) for part in (*(part for part in path if not _is_union_member(part)), *typed)]
     key = ".".join([*filter(None, [section]), *location])

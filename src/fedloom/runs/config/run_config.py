@@ -206,6 +206,7 @@ class RunConfig(Section):
 
     def fingerprint(self) -> str:
         """Return a hash (16 hex digits) of every setting that can change a result."""
+        # engine, checkpoints and Flower's waiting times change no number, so a run may resume with others
         relevant = {key: value for key, value in self.resolved().items() if changes_numbers(key)}
         relevant["scenario"] = self.scenario.for_fingerprint()
         return hashlib.sha256(json.dumps(relevant, sort_keys=True).encode()).hexdigest()[:16]

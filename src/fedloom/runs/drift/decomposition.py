@@ -107,6 +107,7 @@ def _mean_gradient(
             loss = phase.loss(net, batch, {})
         assert isinstance(loss, Tensor)
         gradients = torch.autograd.grad(loss, parameters, materialize_grads=True)
+        # in float64: over many clients, float32 would round away what small ones add
         sums = sums or [torch.zeros_like(gradient, dtype=torch.float64) for gradient in gradients]
         torch._foreach_add_(sums, [gradient.double() for gradient in gradients], alpha=client.share)
     return [total.to(parameter.dtype) for total, parameter in zip(sums, parameters, strict=True)] if sums else []
@@ -230,6 +231,7 @@ class _Parts:
         products = self._centred_products(everyone)
         norms = []
         for _ in range(_COHORTS):
+            # in the order of ids, because the sum of floats depends on their order
             chosen = np.sort(rng.choice(len(sizes), count, replace=False))
             shares = sizes[chosen] / sizes[chosen].sum()
             squared = float(shares @ products[np.ix_(chosen, chosen)] @ shares)
@@ -263,6 +265,7 @@ def _unpacked(
 
 def _global_model(method: Method, state: Record, observed: ObservedRound) -> Predictor | None:
     """The server's model with the weights that a next round starts from; None if the method has none."""
+    # some methods test another model (a running mean) than the one with which the next round starts
     plain = copy.copy(method)
     plain.tested = lambda server, ctx: server  # type: ignore[method-assign]
     return plain.predictors(state, None, observed.ctx).get("global")

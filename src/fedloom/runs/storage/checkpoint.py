@@ -76,6 +76,7 @@ def save(
             "server": hashlib.sha256(server).hexdigest(),
             "clients": state_archive.content_digest(index),
         }
+        # without the metrics: their seconds differ between equal runs, and equal runs have equal checkpoints
         sha256 = json_digest(content)
         meta = content | {
             "sha256": sha256,
@@ -84,9 +85,8 @@ def save(
         }
         folders.write_meta(partial, meta)
     stored = folders.finished_folders(folder)
-    newer = [
-        old for old in stored if folders.round_of(old) > checkpoint.round
-    ]  # which could not be used, so the run went back
+    # newer ones could not be used when the run resumed, so it went back
+    newer = [old for old in stored if folders.round_of(old) > checkpoint.round]
     for unusable in newer:
         shutil.rmtree(unusable, ignore_errors=True)
     for old in [old for old in stored if old not in newer][:-keep]:
@@ -231,6 +231,7 @@ def restore(federation: Federation, start: Checkpoint) -> None:
             raise CheckpointError(
                 f"{start.path}: holds a state of client {client}, whom the run does not have; {_ADVICE}"
             )
+        # one fresh state per architecture is compared with all, because it may be costly to make
         group = federation.task_of(client).group
         if group not in begun:
             begun[group] = federation.method.client_init(federation.client_context(client, start.round))

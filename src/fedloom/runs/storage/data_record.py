@@ -124,6 +124,7 @@ def _data_name(record: Mapping[str, Any]) -> str:
 
 def _runs_beside(run: Path) -> Iterator[Path]:
     """Yield the other runs of the comparison or study that a run folder is in, with the trials of a study."""
+    # a trial lies one folder deeper than a cell: study/trials/run
     for root in (run.parent, run.parent.parent):
         if folders.folder_kind(root) in ("comparison", "study"):
             for scenario in sorted([*root.glob(f"*/{_SCENARIO}"), *root.glob(f"trials/*/{_SCENARIO}")]):

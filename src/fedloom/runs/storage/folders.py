@@ -159,6 +159,7 @@ def written_whole(target: Path) -> Iterator[Path]:
     try:
         partial.mkdir(parents=True)
         yield partial
+        # the content must be on the disk before the name that says it is complete
         _sync_folder(partial)
         shutil.rmtree(target, ignore_errors=True)
         partial.rename(target)

@@ -60,6 +60,7 @@ class MetricsLog:
 
     def append(self, rows: Iterable[Row]) -> None:
         """Add rows at the end."""
+        # sums over rows must stay finite; NaN is null in the file
         bounded = (row if abs(row["value"]) < LARGEST else Row(**{**row, "value": math.nan}) for row in rows)
         text = "".join(json_text(row) + "\n" for row in bounded).encode()
         with open_to_append(self.path) as stream:

@@ -72,6 +72,7 @@ def write(
         else:
             linked.append(pack)
             _share(previous / archive_name(pack), folder / archive_name(pack))
+    # states of packs that are not linked are written again below
     shared = shared[np.isin(shared["pack"], linked)]
     written = _write_pack(folder, round_, states, clients[~np.isin(clients, shared["client"])])
     index: Index = np.sort(np.concatenate([shared, written]), order="client")

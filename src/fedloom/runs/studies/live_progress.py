@@ -260,6 +260,7 @@ class ProgressDisplay:
         seconds_left = pace.remaining()
         if seconds_left is None or pace.elapsed < self._due or pace.done == pace.total:
             return
+        # a share of the time so far: a run of days would otherwise fill a log with lines
         self._due = pace.elapsed + max(_PAUSE, _SHARE * pace.elapsed)
         parts = [f"{_name(config)}: round {event.round} of {config.rounds}"]
         if event.accuracy is not None:

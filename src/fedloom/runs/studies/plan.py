@@ -131,6 +131,7 @@ class StudyPlan:
 
     def holds(self, subset: StudyPlan) -> bool:
         """Whether all cells of another study are cells of this one, tuned in the same way."""
+        # a grown study keeps its finished cells only if their tuning would choose the same values
         same = (self.tried, self.trials) == (subset.tried, subset.trials)
         if self.tried and "seed" not in self.trials:  # trials use the first seed, which must not change
             mine = self._first

@@ -120,6 +120,7 @@ class Runner:
     def _run(self, position: int, job: Job, send: Listener) -> RunData:
         config, out = job.config, None if self.folder is None else self.folder.cell(job.folder)
         refuse_links([] if out is None else [out])
+        # several runs at a time use the cores already, and engines do not change numbers
         if config.engine.name == "auto" and not self._all_cores:
             config = config.model_copy(update={"engine": config.engine.model_copy(update={"name": "serial"})})
         watching = [Forward(position, send), *copy.deepcopy(self._callbacks)]

@@ -147,6 +147,7 @@ class Choices:
     def _choose(self, record: Path, group: str, trials: Sequence[Trial], scores: Sequence[float]) -> dict[str, Any]:
         criterion = trials[0].config.evaluation.criterion()
         by_trial = range(len(trials))
+        # NaN loses against every number; of equal scores the first trial wins
         best = max(by_trial, key=lambda i: (scores[i] == scores[i], criterion.sign * scores[i], -i))
         if self._records:
             key, rule = f"{VALIDATION}{criterion.name}", rule_of(criterion)
