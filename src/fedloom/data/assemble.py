@@ -199,8 +199,10 @@ def make_scenario(
         scenario = left_out.add_to(scenario, newcomer)
     elif held_out is not None:
         scenario = without_newcomers(scenario, held_out.draw(scenario, streams.numpy("held_out")))
-    keeps_apart = splits.own_moments and scenario.newcomers is not None
-    moments = _moments_of_clients(scenario) if keeps_apart else None
+    moments = None
+    if splits.own_moments and scenario.newcomers is not None:  # in stored units, over what clients train on
+        rows_in_order = torch.from_numpy(np.sort(scenario.train.order))
+        moments = [torch.tensor(moment) for moment in channel_moments(scenario.train_set.x[rows_in_order].numpy())]
     if attack is not None:
         scenario = attack.add_to(scenario, streams.numpy("attack"))
     if public:
@@ -299,13 +301,6 @@ def _standardised(scenario: Scenario, measured: Sequence[int]) -> Scenario:
         mean[feature] = float(values.mean()) if values.size else 0.0
         std[feature] = float(values.std()) if varies else 1.0
     return _with_moments(scenario, mean, std)
-
-
-def _moments_of_clients(scenario: Scenario) -> tuple[Tensor, Tensor]:
-    """Return mean and deviation of each channel [c] over the samples that clients train on, in stored units."""
-    rows = torch.from_numpy(np.sort(scenario.train.order))
-    mean, std = channel_moments(scenario.train_set.x[rows].numpy())
-    return torch.tensor(mean), torch.tensor(std)
 
 
 def _with_moments(scenario: Scenario, mean: Tensor, std: Tensor) -> Scenario:

@@ -6,7 +6,7 @@ their bits are the same on every device.
 
 from __future__ import annotations
 
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import numpy as np
 import torch
@@ -78,15 +78,15 @@ class Augmentation(BaseModel):
     def gather(self, data: Dataset, indices: Tensor, rng: np.random.Generator) -> Tensor:
         """Return `data.gather(indices)`, augmented: indices [B] int64 -> normalised float32 [B, c, h, w]. Only active
         operations draw from `rng`, in the order crop, flip, rotate."""
-        draw = self._draw(len(indices), rng)
+        shifts, flips, angles = self._draw(len(indices), rng)
         if self.fill == "mean":
             x = data.gather(indices)
             if self.crop or self.flip:
-                x = crop_and_flip(x, torch.arange(len(x), device=x.device), draw.shifts, draw.flips)
-            return rotate(x, draw.angles) if self.rotate else x
-        x = crop_and_flip(data.x, indices, draw.shifts, draw.flips).to(torch.float32)
+                x = crop_and_flip(x, torch.arange(len(x), device=x.device), shifts, flips)
+            return rotate(x, angles) if self.rotate else x
+        x = crop_and_flip(data.x, indices, shifts, flips).to(torch.float32)
         if self.rotate:
-            x = rotate(x, draw.angles)
+            x = rotate(x, angles)
         if data.mean is not None and data.std is not None:
             x.sub_(data.mean.view(1, -1, 1, 1)).div_(data.std.view(1, -1, 1, 1))
         return x
@@ -96,20 +96,13 @@ class Augmentation(BaseModel):
         from `gather`."""
         return [self.gather(data, indices, rng) for _ in range(n)]
 
-    def _draw(self, count: int, rng: np.random.Generator) -> _Draw:
+    def _draw(self, count: int, rng: np.random.Generator) -> tuple[Indices, NDArray[np.bool_], NDArray[np.float64]]:
+        """Return shifts [B, 2] (down, right), flips [B] and angles [B] in degrees."""
         n = 1 if self.per == "batch" else count
         shifts = rng.integers(-self.crop, self.crop + 1, (n, 2)) if self.crop else np.zeros((n, 2), np.int64)
         flips = rng.random(n) < 0.5 if self.flip else np.zeros(n, np.bool_)
         angles = rng.uniform(-self.rotate, self.rotate, n) if self.rotate else np.zeros(n)
-        return _Draw(np.broadcast_to(shifts, (count, 2)), np.broadcast_to(flips, count), np.broadcast_to(angles, count))
-
-
-class _Draw(NamedTuple):
-    """The draws of a batch: shifts [B, 2] (down, right), flips [B], angles [B] in degrees."""
-
-    shifts: Indices
-    flips: NDArray[np.bool_]
-    angles: NDArray[np.float64]
+        return np.broadcast_to(shifts, (count, 2)), np.broadcast_to(flips, count), np.broadcast_to(angles, count)
 
 
 def crop_and_flip(x: Tensor, indices: Tensor, shifts: Indices, flips: NDArray[np.bool_]) -> Tensor:

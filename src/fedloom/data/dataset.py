@@ -138,7 +138,8 @@ def checked(
     if x.size == 0:
         raise DataError(f"{origin}: samples of shape {x.shape[1:]} hold no values")
     if not np.issubdtype(y.dtype, np.integer):
-        hint = "; convert them with y.astype(int)" if y.dtype.kind == "b" or _are_whole(y) else ""
+        is_whole = y.dtype.kind == "f" and bool((np.isfinite(y) & (y == np.floor(y))).all())
+        hint = "; convert them with y.astype(int)" if y.dtype.kind == "b" or is_whole else ""
         raise DataError(f"{origin}: labels have dtype {y.dtype!s:.60}; need integers 0 .. C-1{hint}")
     if classes is None:
         (y,), classes = class_ids([y], origin)
@@ -163,10 +164,6 @@ def one_hot_hint(x: np.ndarray, y: np.ndarray) -> str:
     """Return a hint for messages if labels are [n, C], else an empty string."""
     one_hot = y.ndim == 2 and x.ndim > 0 and len(x) == len(y)
     return "; labels [n, C], one-hot or probabilities, become class ids by y.argmax(1)" if one_hot else ""
-
-
-def _are_whole(y: np.ndarray) -> bool:
-    return y.dtype.kind == "f" and bool((np.isfinite(y) & (y == np.floor(y))).all())
 
 
 def _values(x: np.ndarray, origin: str) -> np.ndarray:
@@ -205,13 +202,16 @@ def channel_moments(x: np.ndarray) -> tuple[list[float], list[float]]:
     A constant channel gets standard deviation 1. Bytes are summed exactly, block by block, without a copy of the set.
     """
     images = x[:, None] if x.ndim == 3 else x
-    mean, std = [], []
-    for channel in range(images.shape[1]):
-        plane = images[:, channel]
-        centre, spread = _byte_moments(plane) if plane.dtype == np.uint8 else _float_moments(plane)
-        mean.append(centre)
-        std.append(spread or 1.0)
-    return mean, std
+    moments = []
+    for plane in np.moveaxis(images, 1, 0):
+        if plane.dtype == np.uint8:
+            moments.append(_byte_moments(plane))
+        elif plane.min() == plane.max():
+            moments.append((float(plane.min()), 0.0))  # not the rounding error of the mean
+        else:
+            with np.errstate(invalid="ignore", over="ignore"):  # infinite values are `checked`'s to refuse
+                moments.append((float(plane.mean(dtype=np.float64)), float(plane.std(dtype=np.float64))))
+    return [mean for mean, _ in moments], [std or 1.0 for _, std in moments]
 
 
 def constant_inputs(train: Dataset) -> tuple[str, ...]:
@@ -249,13 +249,6 @@ def _byte_moments(plane: np.ndarray) -> tuple[float, float]:
         squares += int(block.sum())
     n = plane.size
     return total / n, ((n * squares - total * total) / n**2) ** 0.5
-
-
-def _float_moments(plane: np.ndarray) -> tuple[float, float]:
-    if plane.min() == plane.max():
-        return float(plane.min()), 0.0  # not the rounding error of the mean
-    with np.errstate(invalid="ignore", over="ignore"):  # infinite values are `checked`'s to refuse
-        return float(plane.mean(dtype=np.float64)), float(plane.std(dtype=np.float64))
 
 
 DIGITS = 16  # hex digits of a digest

@@ -66,7 +66,14 @@ class HeldOut(BaseModel):
         eligible = np.flatnonzero((scenario.train.sizes > 0) & (scenario.test.sizes > 0))
         if self.clients is not None:
             newcomers = sorted(self.clients)
-            _check_ids(newcomers, scenario, eligible)
+            if not newcomers or len({*newcomers}) < len(newcomers):
+                raise ConfigError(f"scenario.held_out.clients = {newcomers}: need different ids, and at least one")
+            for client in newcomers:
+                if not 0 <= client < scenario.clients:
+                    ids = f"ids go from 0 to {scenario.clients - 1}"
+                    raise ConfigError(f"scenario.held_out.clients: there is no client {client}; {ids}")
+                if client not in eligible:
+                    raise ConfigError(f"scenario.held_out.clients: client {client} has no training or no test data")
         else:
             count = max(1, int(np.floor((self.share or 0.0) * scenario.clients + 0.5)))
             if count > len(eligible):
@@ -82,17 +89,6 @@ class HeldOut(BaseModel):
                 f"data; {MIN_TRAINING_CLIENTS} or more must train"
             )
         return newcomers
-
-
-def _check_ids(newcomers: Sequence[int], scenario: Scenario, eligible: Indices) -> None:
-    if not newcomers or len(set(newcomers)) < len(newcomers):
-        raise ConfigError(f"scenario.held_out.clients = {list(newcomers)}: need different ids, and at least one")
-    for client in newcomers:
-        if not 0 <= client < scenario.clients:
-            ids = f"ids go from 0 to {scenario.clients - 1}"
-            raise ConfigError(f"scenario.held_out.clients: there is no client {client}; {ids}")
-        if client not in eligible:
-            raise ConfigError(f"scenario.held_out.clients: client {client} has no training or no test data")
 
 
 def without_newcomers(scenario: Scenario, newcomers: Sequence[int]) -> Scenario:

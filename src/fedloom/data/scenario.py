@@ -270,6 +270,7 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
     if scenario.remote:
         return {"name": scenario.name, "clients": scenario.clients, "classes": list(data.classes)}
     skew = label_skew(scenario.train, data.y.numpy(), scenario.num_classes)
+    sizes = sorted(size for size in scenario.test.sizes.tolist() if size)
     attack = scenario.attack
     attack_entry = (
         {} if attack is None else {"attack": {"name": attack.kind, **attack.model_dump(), "clients": scenario.bad}}
@@ -297,15 +298,9 @@ def describe_scenario(scenario: Scenario) -> dict[str, Any]:
             "test_samples": len(scenario.test_set),
             "notes": list(scenario.notes),
         }
-        | _client_test_sizes(scenario)
+        | ({"client_test_smallest": sizes[0], "client_test_median": float(median(sizes))} if sizes else {})
         | ({"newcomers": list(scenario.newcomer_ids)} if scenario.newcomer_ids else {})
     )
-
-
-def _client_test_sizes(scenario: Scenario) -> dict[str, Any]:
-    """Return the smallest and the median number of test samples over clients that have any; empty if none has."""
-    sizes = sorted(size for size in scenario.test.sizes.tolist() if size)
-    return {"client_test_smallest": sizes[0], "client_test_median": float(median(sizes))} if sizes else {}
 
 
 def describe_input(data: Dataset, rows: np.ndarray | None = None) -> dict[str, Any]:

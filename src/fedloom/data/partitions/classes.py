@@ -66,10 +66,8 @@ def choose_holders(name: str, per_client: int, clients: int, num_classes: int, r
     # Each row is one random order of all classes; clients take consecutive runs of them.
     orders = rng.permuted(np.tile(np.arange(num_classes), (rounds, 1)), axis=1)
     for order_index in range(1, rounds if num_classes % per_client else 0):
-        carried_over = (
-            order_index * num_classes % per_client
-        )  # classes that a client took at the end of the order before
-        if carried_over:
+        # Classes that a client took at the end of the order before.
+        if carried_over := order_index * num_classes % per_client:
             # The client whose run crosses the border must not draw a class twice: its next classes come from the rest.
             is_taken = np.isin(orders[order_index], orders[order_index - 1, -carried_over:])
             free_classes, needed = orders[order_index, ~is_taken], per_client - carried_over

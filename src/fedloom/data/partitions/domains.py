@@ -180,15 +180,12 @@ class DirichletDomains(Partition):
     def _per_domain(self, key: str, value: int | tuple[int, ...], domains: int, low: int, high: int) -> list[int]:
         values = [value] * domains if isinstance(value, int) else list(value)
         if len(values) != domains or not all(low <= number <= high for number in values):
-            raise ConfigError(
-                f"partition dirichlet-domains: {key} = {value}; need one number or {domains} of them, from {low} to "
-                f"{high}"
-            )
+            need = f"need one number or {domains} of them, from {low} to {high}"
+            raise ConfigError(f"partition dirichlet-domains: {key} = {value}; {need}")
         return values
 
 
 def _take(class_rows: list[Indices], first_samples: Indices, counts: Indices) -> Indices:
     """Return `counts` [C] samples of each class, from position `first_samples` [C] on."""
-    return np.concatenate(
-        [rows[first : first + count] for rows, first, count in zip(class_rows, first_samples, counts, strict=True)]
-    )
+    pieces = zip(class_rows, first_samples, counts, strict=True)
+    return np.concatenate([rows[first : first + count] for rows, first, count in pieces])

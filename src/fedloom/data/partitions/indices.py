@@ -46,17 +46,12 @@ class IndexLists(Partition):
             if key in content and content[key] != value:
                 raise DataError(f"{path}: was made of other data ({key} differ)")
         pool_size = len(train) + len(test) * (dealt.test_rows == "train+test")
-        limits = {
-            "train": pool_size,
-            "val": pool_size,
-            "test": len(test) if dealt.test_rows == "official" else pool_size,
-        }
-        for split, limit in limits.items():
+        test_limit = len(test) if dealt.test_rows == "official" else pool_size
+        for split, limit in (("train", pool_size), ("val", pool_size), ("test", test_limit)):
             views = getattr(dealt, split)
             if views is not None and len(views.order) and views.order.max() >= limit:
-                raise DataError(
-                    f"{path}: {split} index {views.order.max()} is outside 0 .. {limit - 1}, the samples that there are"
-                )
+                outside = f"{split} index {views.order.max()} is outside 0 .. {limit - 1}"
+                raise DataError(f"{path}: {outside}, the samples that there are")
         return dealt
 
 
@@ -68,15 +63,8 @@ def export_indices(scenario: Scenario, path: Path, *, config: Mapping[str, Any] 
     """
     test = scenario.test if scenario.test_rows is None else scenario.test.renumber(scenario.test_rows)
     counts = scenario.class_counts()
-    clients = [
-        {
-            "train": scenario.train[client].tolist(),
-            "val": scenario.val[client].tolist(),
-            "test": test[client].tolist(),
-            "class_counts": counts[client].tolist(),
-        }
-        for client in range(scenario.clients)
-    ]
+    lists: dict[str, Any] = {"train": scenario.train, "val": scenario.val, "test": test, "class_counts": counts}
+    clients = [{key: rows[client].tolist() for key, rows in lists.items()} for client in range(scenario.clients)]
     header: dict[str, Any] = {
         "format": _FORMAT,
         "source": scenario.name,

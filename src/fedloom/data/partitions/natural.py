@@ -86,20 +86,19 @@ class Natural(Partition):
 
 
 def _untrained_owners(ids: np.ndarray, test_samples: int, names: Sequence[str] | None) -> tuple[str, ...]:
-    """A note on the test samples [n] of owners without training samples, or nothing; names: of the ids, if not they."""
+    """Return a note on the test samples [n] of owners without training samples, or nothing; names: of the ids, if not
+    they."""
     if not len(ids):
         return ()
     counts = Counter(ids.tolist() if names is None else [names[owner] for owner in ids.tolist()])
     listed = ", ".join(f"{count:,} of '{owner}'" for owner, count in counts.most_common(_SHOWN_OWNERS))
     more = f", and those of {len(counts) - _SHOWN_OWNERS:,} more" if len(counts) > _SHOWN_OWNERS else ""
-    return (
-        f"test samples of owners without training samples, which are in no client's test: {len(ids):,} of "
-        f"{test_samples:,} ({listed}{more})",
-    )
+    counted = f"{len(ids):,} of {test_samples:,} ({listed}{more})"
+    return (f"test samples of owners without training samples, which are in no client's test: {counted}",)
 
 
 def _positions(names: np.ndarray, ids: np.ndarray) -> Indices:
-    """Index of each of `ids` in the sorted `names`; -1 if it is missing."""
+    """Return the index of each of `ids` in the sorted `names`; -1 if it is missing."""
     positions = np.minimum(np.searchsorted(names, ids), len(names) - 1)
     return np.where(names[positions] == ids, positions, -1).astype(np.int64)
 

@@ -135,9 +135,8 @@ class NID2(Partition):
                 f"partition nid2: class {counts.argmin()} has {counts.min()} training samples; 6 clients need 6 or more"
             )
         test_counts = np.bincount(test_labels, minlength=train.num_classes)
-        return Dealt(
-            deal_by_counts(labels, _counts(counts), rng), deal_by_counts(test_labels, _counts(test_counts), rng)
-        )
+        train_views = deal_by_counts(labels, _counts(counts), rng)
+        return Dealt(train_views, deal_by_counts(test_labels, _counts(test_counts), rng))
 
 
 def _counts(available: Indices) -> Indices:

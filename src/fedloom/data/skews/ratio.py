@@ -97,10 +97,8 @@ class LongTail(Skew):
                 f"skew long-tail: rho = {self.rho:g} leaves class {counts.argmin()} without a sample: n / C = "
                 f"{len(rows) / classes:g}; lower rho"
             )
-        members = shuffled_classes(train.y.numpy()[rows], classes, rng)
-        return np.sort(
-            rows[np.concatenate([class_rows[:count] for class_rows, count in zip(members, counts, strict=True)])]
-        )
+        members = zip(shuffled_classes(train.y.numpy()[rows], classes, rng), counts, strict=True)
+        return np.sort(rows[np.concatenate([class_rows[:count] for class_rows, count in members])])
 
 
 def tail_counts(largest: float, classes: int, rho: float) -> Indices:

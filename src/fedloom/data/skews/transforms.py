@@ -70,17 +70,13 @@ def _rows(owner: Indices, number: int, groups: int) -> list[Tensor]:
     return [chunk for chunk in torch.split(rows, _AT_ONCE) if len(chunk)]  # clients may hold no samples at all
 
 
-def _blur(x: Tensor, white: float) -> Tensor:
-    return avg_pool2d(pad(x, (1, 1, 1, 1), mode="replicate"), 3, stride=1)
-
-
 _CHANGES: dict[str, Callable[..., Tensor]] = {
     "rotate90": lambda x, white: torch.rot90(x, 1, (2, 3)),
     "rotate180": lambda x, white: torch.rot90(x, 2, (2, 3)),
     "rotate270": lambda x, white: torch.rot90(x, 3, (2, 3)),
     "invert": lambda x, white: white - x,
     "contrast": lambda x, white: (x + white / 2) / 2,
-    "blur": _blur,
+    "blur": lambda x, white: avg_pool2d(pad(x, (1, 1, 1, 1), mode="replicate"), 3, stride=1),
 }
 
 

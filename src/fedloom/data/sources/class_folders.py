@@ -165,7 +165,12 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
     test: LabelledFiles | None = None
     if part_folders:
         train_folder = f"{top}{part_folders['train']}"
-        test_folder = f"{top}{_choose_test_folder(part_folders, list(below.values()))}"
+        # The validation folder serves where test pictures are missing or lie in no class folders.
+        candidates = [part_folders[part] for part in ("test", "val") if part in part_folders]
+        with_classes = [
+            folder for folder in candidates if any(_has_subfolder(name, f"{folder}/") for name in below.values())
+        ]
+        test_folder = f"{top}{(with_classes or candidates)[0]}"
         train, class_names, train_root = _classes_below(pictures, train_folder, classes, origin, wrapped=True)
         _refuse_nested_classes([name for name, _ in train], train_root, classes, origin)
         test, _, test_root = _classes_below(pictures, test_folder, class_names, origin, wrapped=True)
@@ -188,13 +193,6 @@ def find_class_folders(names: Sequence[str], classes: Sequence[str] | None, orig
         raise DataError(f"{origin}: {only}; need folders of two classes or more")
     used = {name for name, _ in (*train, *(test or ()))}
     return ClassFolders(train, test, tuple(class_names), _unread_notes(names, used, top, roots))
-
-
-def _choose_test_folder(part_folders: dict[str, str], below: Sequence[str]) -> str:
-    """Return the test folder, or the validation folder where test pictures are missing or lie in no class folders."""
-    candidates = [part_folders[part] for part in ("test", "val") if part in part_folders]
-    with_classes = [folder for folder in candidates if any(_has_subfolder(name, f"{folder}/") for name in below)]
-    return (with_classes or candidates)[0]
 
 
 def list_classes(

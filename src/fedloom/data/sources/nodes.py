@@ -127,10 +127,8 @@ class Nodes(Source):
         `as_agreed`."""
         unknown = self._columns(data, origin)[1] if self.features and data.features else {}
         counts = ", ".join(f"'{column}' ({count:,})" for column, count in unknown.items())[:300]
-        sentence = (
-            f"{origin}: words that the federation has not agreed on are 0 in all features of their column; rows of "
-        )
-        return [f"{sentence}{len(data):,} with such words: {counts}"] if counts else []
+        sentence = f"{origin}: words that the federation has not agreed on are 0 in all features of their column"
+        return [f"{sentence}; rows of {len(data):,} with such words: {counts}"] if counts else []
 
     def _scale(self) -> tuple[Tensor | None, Tensor | None]:
         if self.mean is not None:
@@ -162,10 +160,8 @@ class Nodes(Source):
 
     def _labels(self, data: Dataset, origin: str) -> Tensor:
         rank = {name: label for label, name in enumerate(self.classes)}
-        unknown = next(
-            (data.classes[class_id] for class_id in np.unique(data.y.numpy()) if data.classes[class_id] not in rank),
-            None,
-        )
+        present = [data.classes[class_id] for class_id in np.unique(data.y.numpy())]
+        unknown = next((name for name in present if name not in rank), None)
         if unknown is not None:
             class_list, twin = ", ".join(self.classes)[:200], twin_of(unknown, self.classes)
             hint = "" if twin is None else f"; write '{twin[:40]}'"

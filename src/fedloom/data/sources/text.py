@@ -144,9 +144,11 @@ class TextSource(CachedSource):
         if self.tokens is None:
             refuse_unspaced(train.texts, origin)
         ids_of = vocabulary(train.texts, self.vocabulary, self.tokens)
-        ids = [encode(part.texts, ids_of, self.length, self.tokens) for part in (train, test)]
-        notes = token_notes(ids[0], f"{origin} (train)") + token_notes(ids[1], f"{origin} (test)")
-        parts = [ParsedSamples(x, part.labels) for x, part in zip(ids, (train, test), strict=True)]
+        parts, notes = [], []
+        for name, part in (("train", train), ("test", test)):
+            x = encode(part.texts, ids_of, self.length, self.tokens)
+            parts.append(ParsedSamples(x, part.labels))
+            notes += token_notes(x, f"{origin} ({name})")
         return ParsedSplits(origin, parts[0], parts[1], classes, tokens=True, words=tuple(ids_of), notes=tuple(notes))
 
 
