@@ -91,20 +91,6 @@ def test_a_surface_has_the_loss_of_the_moved_weights(run: Result, dealt: Any) ->
     assert len({row["loss"] for row in rows}) == 9
 
 
-@pytest.mark.parametrize(
-    ("a", "b", "correlation"),
-    [
-        ([1.0, 2.0, 3.0], [2.0, 4.0, 7.0], 0.99339927),  # by scipy.stats.pearsonr
-        ([1.0], [2.0], None),
-        ([1.0, 1.0], [0.0, 2.0], None),
-        ([0.0, 2.0], [1.0, 1.0], None),
-    ],
-)
-def test_what_has_no_spread_has_no_correlation(a: list[float], b: list[float], correlation: float | None) -> None:
-    found = probes._correlation(torch.tensor(a, dtype=torch.float64), torch.tensor(b, dtype=torch.float64))
-    assert found == (None if correlation is None else pytest.approx(correlation))
-
-
 def test_a_surface_moves_weights_along_both_of_its_directions() -> None:
     """The loss of two classes is log(1 + exp(z1 - z0)), at each of the nine points."""
     model = torch.nn.Linear(2, 2, bias=False)
