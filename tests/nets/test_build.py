@@ -15,43 +15,6 @@ def make(name, shape, *, seed=0, classes=10):
     return build(name, input_shape=shape, num_classes=classes, streams=Streams(seed))
 
 
-def conv(before, after, side):
-    return before * after * side * side + after
-
-
-def linear(before, after):
-    return before * after + after
-
-
-@pytest.mark.parametrize(
-    ("name", "shape", "expected"),
-    [
-        ("digits-cnn", (1, 8, 8), conv(1, 16, 3) + conv(16, 32, 3) + linear(32 * 4 * 4, 64) + linear(64, 10)),
-        # 61,706: LeNet-5's well-known count
-        ("lenet5", (1, 28, 28), 61_706),
-        ("lenet5-bn", (1, 28, 28), 61_706 + 2 * 6 + 2 * 16),
-        (
-            "lenet5",
-            (3, 32, 32),
-            conv(3, 6, 5) + conv(6, 16, 5) + linear(16 * 5 * 5, 120) + linear(120, 84) + linear(84, 10),
-        ),
-    ],
-)
-def test_parameter_counts(name, shape, expected):
-    assert sum(p.numel() for p in make(name, shape).parameters()) == expected
-
-
-@pytest.mark.parametrize(("name", "shape"), SHAPES)
-@pytest.mark.parametrize("classes", [2, 10])
-def test_features_are_the_heads_input_and_logits_its_output(name, shape, classes):
-    net = make(name, shape, classes=classes).eval()
-    x = torch.randn(3, *shape)
-    z = net.features(x)
-    assert z.shape == (3, net.head.in_features)
-    assert net(x).shape == (3, classes)
-    assert torch.equal(net(x), nn.functional.linear(z, net.head.weight, net.head.bias))
-
-
 @pytest.mark.parametrize(("name", "shape"), [("digits-cnn", (3, 5, 7)), ("digits-cnn", (1, 4, 4))])
 @pytest.mark.parametrize("batch", [1, 2])
 def test_small_and_odd_images_fit_the_digits_net(name, shape, batch):
@@ -76,22 +39,6 @@ def test_equal_seeds_give_equal_weights_and_others_do_not(name, shape):
     first, again, other = (make(name, shape, seed=seed).state_dict() for seed in (3, 3, 4))
     assert all(torch.equal(first[key], again[key]) for key in first)
     assert not torch.equal(first["head.weight"], other["head.weight"])
-
-
-def test_weights_do_not_depend_on_the_global_generator_nor_move_it():
-    with torch.random.fork_rng():
-        torch.manual_seed(1)
-        first = make("digits-cnn", (1, 8, 8)).state_dict()
-        torch.manual_seed(2)
-        before = torch.get_rng_state()
-        second = make("digits-cnn", (1, 8, 8)).state_dict()
-        assert torch.equal(torch.get_rng_state(), before)
-    assert all(torch.equal(first[key], second[key]) for key in first)
-
-
-def test_an_unknown_model_is_answered_with_the_nearest():
-    with pytest.raises(ConfigError, match="unknown model 'lenet': did you mean 'lenet5"):
-        make("lenet", (1, 28, 28))
 
 
 def test_the_tree_of_a_net_is_its_live_tensors():

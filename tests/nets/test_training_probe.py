@@ -55,15 +55,6 @@ class Counts(Plain):
         return super().features(x) * (1 + 0.01 * self.passes)
 
 
-class Grows(Plain):
-    def begin(self):
-        self.seen_means = []
-
-    def features(self, x):
-        self.seen_means.append(float(x.mean()))
-        return super().features(x)
-
-
 class GrowsInADict(Plain):
     def begin(self):
         self.memory = {"means": deque(maxlen=2), "passes": {"of": [0]}}
@@ -130,7 +121,6 @@ class InAPart(Plain):
 
 STATEFUL = {
     Counts: "passes",
-    Grows: "seen_means",
     GrowsInADict: "memory",
     Averages: "mean",
     AveragesInPlace: "mean",
@@ -325,12 +315,6 @@ class TwoOutputs(Plain):
         return (out, out) if self.training else out
 
 
-class ADict(TwoOutputs):
-    def forward(self, x):
-        out = Plain.forward(self, x)
-        return {"logits": out} if self.training else out
-
-
 class MoreOutputs(TwoOutputs):
     def forward(self, x):
         out = Plain.forward(self, x)
@@ -341,7 +325,6 @@ REFUSED = {
     InPlace: "changes its input in place",
     Detached: "its logits depend on nothing that trains",
     TwoOutputs: r"gives a tuple in training mode: it must give logits \[2, 3\]",
-    ADict: "gives a dict in training mode",
     MoreOutputs: r"gives \[2, 6\] in training mode",
 }
 
@@ -370,11 +353,6 @@ class Complex(Plain):
         self.turn = nn.Parameter(torch.ones(4, dtype=torch.complex64))
 
 
-class ComplexBuffer(Plain):
-    def begin(self):
-        self.register_buffer("turn", torch.ones(4, dtype=torch.complex128))
-
-
 class Hooked(Plain):
     def begin(self):
         self.first.weight.register_hook(lambda gradient: gradient * 0)
@@ -387,7 +365,6 @@ class Locked(Plain):
 
 ENTRIES = {
     Complex: "turn is complex64, which is neither averaged nor stored; .*view_as_real",
-    ComplexBuffer: "turn is complex128",
     Hooked: r"first\.weight has a hook",
     Locked: "cannot be copied, .*TypeError",
 }

@@ -77,6 +77,10 @@ CASES = [
     Case("mlp", GREY, 10, 64, 785 * 128 + 129 * 64 + 64 * 10, "FedDW Fig. 5", {"hidden": [128, 64], **NO_BIAS}),
     Case("mlp-128", GREY, 10, 128, 785 * 128 + 129 * 10, "784-128-10"),
     Case("logistic", GREY, 10, 784, 7_850, "785 x 10"),
+    Case("digits-cnn", (1, 8, 8), 10, 64, 160 + 4_640 + 513 * 64 + 65 * 10, "by hand"),
+    Case("lenet5", GREY, 10, 84, 61_706, "LeNet-5's well-known count"),
+    Case("lenet5", CIFAR, 10, 84, 456 + 2_416 + 401 * 120 + 121 * 84 + 85 * 10, "by hand"),
+    Case("lenet5-bn", GREY, 10, 84, 61_706 + 2 * 6 + 2 * 16, "the same and BN"),
 ]
 # The smallest inputs that the deep nets accept keep the CPU tests short.
 TINY = {
@@ -201,39 +205,6 @@ def test_a_shape_that_does_not_fit_is_one_clear_line(name: str, shape: tuple[int
 def test_an_option_that_does_not_fit_is_refused(name: str, shape: tuple[int, ...], options: dict[str, Any]) -> None:
     with pytest.raises(ConfigError, match=r"1 (or more|to 1,000,000)"):
         make(name, shape, **options)
-
-
-def test_pooling_before_relu_equals_the_papers_order() -> None:
-    net, x = make("feddw-cifar-cnn", CIFAR), inputs(CIFAR)
-
-    def printed(x: Tensor) -> Tensor:
-        x = nn.functional.max_pool2d(net.conv1(x).relu(), 2)
-        x = nn.functional.max_pool2d(net.conv2(x).relu(), 2)
-        return net.fc(x.flatten(1))
-
-    ours, theirs = net.features(x), printed(x)
-    assert torch.equal(ours, theirs)
-    weights = [*net.conv1.parameters(), *net.conv2.parameters(), *net.fc.parameters()]
-    for a, b in zip(
-        torch.autograd.grad(ours.square().sum(), weights),
-        torch.autograd.grad(theirs.square().sum(), weights),
-        strict=True,
-    ):
-        assert torch.equal(a, b)
-
-
-@pytest.mark.parametrize("name", ["feddw-mnist-cnn", "feddw-cifar-cnn", "resnet18-cifar", "shufflenet-cifar", "bilstm"])
-def test_feddw_features_have_no_last_relu(name: str) -> None:
-    z = make(name, SHAPES[name]).eval().features(inputs(SHAPES[name]))
-    assert bool((z < 0).any())
-
-
-def test_bilstm_counts_padding_like_any_token() -> None:
-    net = make("bilstm", (6,)).eval()
-    ids = inputs((6,))
-    longer = torch.cat([ids, torch.zeros(2, 2, dtype=torch.int64)], 1)
-    assert bool(net.embedding.weight[0].abs().sum() > 0)
-    assert not torch.allclose(net.features(ids), net.features(longer))
 
 
 def test_resnet8_starts_as_in_the_released_code() -> None:
