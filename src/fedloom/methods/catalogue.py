@@ -93,11 +93,6 @@ def refusal(name: str, wrapper: str) -> str | None:
     return _refusal(name, wrapper, _TOY) and _refusal(name, wrapper, _TOY_WITHOUT_NORM)
 
 
-def batch_norm_refusal(name: str, wrapper: str) -> str | None:
-    """Return why the method `name` accepts this wrapper only on nets without batch norm; None if that is not so."""
-    return None if refusal(name, wrapper) else _refusal(name, wrapper, _TOY)
-
-
 @functools.cache
 def _refusal(name: str, wrapper: str, model: str) -> str | None:
     try:
@@ -192,7 +187,7 @@ class Entry:
     @property
     def without_batch_norm(self) -> dict[str, str]:
         """The wrappers that need a net without batch norm, with the reason."""
-        reasons = {word: batch_norm_refusal(self.name, word) for word, why in self.wrappers.items() if why is None}
+        reasons = {word: _refusal(self.name, word, _TOY) for word, why in self.wrappers.items() if why is None}
         return {word: reason for word, reason in reasons.items() if reason is not None}
 
     @property

@@ -8,10 +8,10 @@ from fedloom.core import trees
 
 @fm.register
 class Ditto(fm.Method):
-    """Ditto: FedAvg, and beside it a model of each client's own, pulled to it. Li et al., ICML 2021, 2012.04221.
+    """Ditto: FedAvg, and a private model of each client, pulled to the shared one. Li et al., ICML 2021, 2012.04221.
 
-    A client keeps its own model v. Local: first FedAvg's steps from w^t; then v: CE + (lambda / 2) sum_params |v -
-    w^t|^2 (Eq. 1, Algorithm 1). The anchor is the model received, not the one just trained.
+    Local: first FedAvg's steps from w^t; then v: CE + (lambda / 2) sum_params |v - w^t|^2 (Eq. 1, Algorithm 1). The
+    anchor is the model received, not the one just trained.
     """
 
     spec = fm.Spec(nets={"shared": None, "own": None}, private_nets=frozenset({"own"}))

@@ -15,10 +15,8 @@ _SETTLED, _LOSSES = 0.1, 10  # a first mixing ends when the last losses differ b
 class FedALA(fm.Method):
     """FedALA: a client mixes the received head with its own, entry by entry. Zhang et al., AAAI 2023, arXiv 2212.01197.
 
-    A client keeps its trained net and the mixing weights A of its head, 1 at first. Local: the body is the received
-    one; the head is own + (received - own) * A, and A moves by the gradient of CE, clipped to [0, 1] (Eq. 4, 5). Then
-    all weights train. A client's first round has nothing to mix. A client is tested with the net that it kept: as
-    trained, before it is mixed again. Only drawn clients mix.
+    The body is the received one; the head is own + (received - own) * A, and A moves by the gradient of CE, clipped to
+    [0, 1] (Eq. 4, 5). Then all weights train. A client is tested with the net that it kept, before it is mixed again.
     """
 
     spec = fm.Spec(

@@ -1,5 +1,4 @@
 import math
-from collections.abc import Mapping
 from typing import Literal
 
 import torch
@@ -73,7 +72,8 @@ class FedAS(fm.Method):
         """Tap squared norms of gradients of `net` on `batch`; their mean over a client's samples gives its trace."""
         weights, rows = dict(net.named_parameters()), len(batch.y)
         parts = [slice(None)] if self.options.trace == "batches" else [slice(i, i + 1) for i in range(rows)]
-        squares = [squared_norm(net, weights, batch.x[part], batch.y[part]) for part in parts]
+        gradients = [gradients_at(net, weights, batch.x[part], batch.y[part]).values() for part in parts]
+        squares = [torch.stack([value.square().sum() for value in values]).sum() for values in gradients]
         tapped = squares[0].expand(rows) / rows if self.options.trace == "batches" else torch.stack(squares)
         # the pass needs a loss with a path to the trained head, and must not move it
         nothing = 0 * torch.stack([value.sum() for value in net.head.parameters()]).sum()
@@ -121,8 +121,3 @@ def alignment(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> fm.Objective:
     classes = (batch.y.unsqueeze(1) == labels).to(distances.dtype)  # one_hot looks at values, so no step is recorded
     sums, counts = classes.T @ distances, classes.sum(0)
     return fm.Objective.sum({"align": (sums / counts.clamp(min=1)).sum()})
-
-
-def squared_norm(net: fm.Net, weights: Mapping[str, Tensor], x: Tensor, y: Tensor) -> Tensor:
-    """Return the squared 2-norm [] of the gradient of the mean cross-entropy on inputs x, labels y, at `weights`."""
-    return torch.stack([value.square().sum() for value in gradients_at(net, weights, x, y).values()]).sum()

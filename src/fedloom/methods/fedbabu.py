@@ -7,9 +7,8 @@ import fedloom.methods as fm
 class FedBABU(fm.Method):
     """FedBABU: only the body is trained; a client tunes a copy at the end. Oh et al., ICLR 2022, arXiv 2106.06042.
 
-    Down: the body.   Up: the body, number of samples.   Server: mean of bodies by samples (Algorithm 1).
-    The head stays as it was drawn, to the bit, on all clients: no weight decay, no momentum moves it.
-    Global: the server's body under the first head. Personal: a copy of that, tuned on the client's training data.
+    The head stays as it was drawn on all clients. Server: the mean of bodies by samples (Algorithm 1). Personal: a copy
+    of the global model, tuned on the client's training data.
     """
 
     spec = fm.Spec(requires=("trained_body",), private=frozenset({fm.Role.HEAD}))

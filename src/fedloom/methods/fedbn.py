@@ -6,11 +6,10 @@ import fedloom.methods as fm
 
 @fm.register
 class FedBN(fm.Method):
-    """FedBN: batch norm stays with the client. Li et al., ICLR 2021, arXiv 2102.07623.
+    """FedBN: batch norm stays with the client. Li et al., ICLR 2021, arXiv 2102.07623, Algorithm 1.
 
-    Down: weights outside batch norm.   Up: the same, number of samples.
-    A client keeps scale, shift, running mean and variance of every batch-norm layer; all else is averaged with equal
-    weights (Algorithm 1). Clients that never took part are tested with the first batch-norm state.
+    A client keeps scale, shift, running mean and variance of every batch-norm layer; the rest is averaged with equal
+    weights. Clients that never took part are tested with the first batch-norm state.
     """
 
     spec = fm.Spec(private=fm.BN_ROLES)

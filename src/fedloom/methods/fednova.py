@@ -7,9 +7,8 @@ class FedNova(fm.Method):
     """FedNova: clients' changes are divided by their numbers of steps before they are averaged. Wang et al., NeurIPS
     2020, arXiv 2007.07481.
 
-    Down: as FedAvg.   Up: weights w_k, number of samples, |a_k|_1.   Local: CE; K_k steps.
-    Server: d_k = (w^t - w_k) / |a_k|_1, p_k = n_k / n; w <- w - (sum_k p_k |a_k|_1) sum_k p_k d_k.
-    |a_k|_1 is K_k with plain SGD, and sum_{i=1..K_k} (1 - rho^i) / (1 - rho) with local momentum rho.
+    Server: d_k = (w^t - w_k) / |a_k|_1, p_k = n_k / n; w <- w - (sum_k p_k |a_k|_1) sum_k p_k d_k. |a_k|_1 is K_k with
+    plain SGD, and sum_{i=1..K_k} (1 - rho^i) / (1 - rho) with local momentum rho.
     """
 
     spec = fm.Spec(sends={"model": fm.Sent(), "norm": fm.Sent(per_client=True)})

@@ -15,10 +15,9 @@ from fedloom.methods.parts.prototypes import PrototypePull
 class FedORGP(PrototypePull):
     """FedORGP: the server turns the global prototypes to right angles. Guo et al., 2025, arXiv 2502.16119.
 
-    Down, up: as FedTGP. Local: CE + lambda_c mean over the batch of 1 - cos(z, row_y), from round 2 on.
-    Server: the generator of FedTGP, with gradient steps on lambda_s mean (1 - cos(r, P_y)) + gamma mean over the other
-    classes c of |cos(r, P_c)|; r are the round's rows, one for each client and class it holds.
-    Tested with the own head, or the nearest prototype ("nearest").
+    Local: CE + lambda_c mean over the batch of 1 - cos(z, row_y), from round 2 on. Server: the generator of FedTGP,
+    with gradient steps on lambda_s mean (1 - cos(r, P_y)) + gamma mean over the other classes c of |cos(r, P_c)|, r the
+    rows of the round.
     """
 
     spec = replace(PrototypePull.spec, sends={"prototypes": fm.Sent(per_client=True, labels=True)})

@@ -7,9 +7,8 @@ import fedloom.methods as fm
 class FedRep(fm.Method):
     """FedRep: a client fits its own head, then moves the shared body under it. Collins et al., ICML 2021, 2102.07078.
 
-    Down: the body.   Up: the body, number of samples.   Server: mean of bodies (Algorithm 1: all alike).
-    First the private head alone, then the body alone. Batch norm is in training mode in both, as in released code.
-    A client is tested with the server's body and its own head; one that never took part, with the first head.
+    First the private head alone, then the body alone, both with batch norm in training mode, as in released code.
+    Server: the mean of bodies (Algorithm 1: uniform). A client that never took part is tested with the first head.
     """
 
     spec = fm.Spec(requires=("trained_body",), private=frozenset({fm.Role.HEAD}), sends={"model": fm.Sent(spread=2.0)})

@@ -122,7 +122,11 @@ class FedSC(fm.Method):
             "weight": contrast.ramped(self.options.lambda_rpcl, ctx.round, self.options.rpcl_ramp, consistent.values),
         }
         if self.options.positives == "self":
-            return fm.Start(start.tree, released_constants(relational) | prototypes)
+            holders, classes, width = relational.values.shape
+            rows = relational.values.reshape(-1, width)
+            is_own_class = torch.arange(classes).repeat(holders) == torch.arange(classes).unsqueeze(1)  # [C, m C]
+            pool = {"prototypes": rows, "directions": contrast.unit(rows), "held": relational.held.reshape(-1)}
+            return fm.Start(start.tree, pool | {"own": is_own_class} | prototypes)
         all_attract = self.options.positives == "all"
         made = contrast.prototypes_of_table(relational) if all_attract else prototypes_with_means(relational)
         return fm.Start(start.tree, {"prototypes": made} | prototypes)
@@ -155,15 +159,6 @@ class FedSC(fm.Method):
     def diagnostics(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> list[fm.Diagnostic]:
         held = fm.tables_of(uploads, "prototypes").held
         return one_holder_per_class("fedsc", held, "no prototype has a neighbour, r = o = the local mean")
-
-
-def released_constants(relational: fm.ClassTable) -> fm.Consts:
-    """Return the constants of `released_repulsion` from prototypes [m, C, d]; "own" [C, m C] marks those of a class."""
-    holders, classes, width = relational.values.shape
-    prototypes = relational.values.reshape(-1, width)
-    is_own_class = torch.arange(classes).repeat(holders) == torch.arange(classes).unsqueeze(1)
-    held = relational.held.reshape(-1)
-    return {"prototypes": prototypes, "directions": contrast.unit(prototypes), "own": is_own_class, "held": held}
 
 
 def released_repulsion(z: Tensor, batch: fm.Batch, consts: fm.Consts, tau: float) -> Tensor:

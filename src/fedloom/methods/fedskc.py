@@ -1,4 +1,3 @@
-from collections.abc import Mapping
 from dataclasses import replace
 from typing import Literal
 
@@ -136,7 +135,9 @@ class FedSKC(fm.Method):
         back = (1 - options.beta) * rho
         total_weight = options.beta if options.gpr == "paper" else 1.0
         model = fm.combine([model, fm.get_tree(server, "model")], [total_weight - back, back])  # Eq. 5
-        return next_server | {"model": _variances_not_negative(model, ctx.task.roles), "rho": rho}
+        for name in ctx.task.names(frozenset({fm.Role.BN_STAT})):  # extrapolation may make a variance negative
+            model[name] = model[name].clamp(min=0) if name.endswith("running_var") else model[name]
+        return next_server | {"model": model, "rho": rho}
 
     def _knowledge_and_weights(self, uploads: fm.Uploads) -> tuple[fm.ClassTable, fm.Weights]:
         """Return c~ and the weights of clients. Without neighbours and distances, the server needs means alone."""
@@ -271,12 +272,6 @@ def variance_ratio(current: fm.ClassTable, last: fm.ClassTable, classes: str) ->
 
 def _samples(uploads: fm.Uploads) -> Tensor:
     return torch.tensor(fm.numbers_of(uploads, "samples"), dtype=torch.float64)
-
-
-def _variances_not_negative(tree: fm.Tree, roles: Mapping[str, fm.Role]) -> fm.Tree:
-    """Extrapolation may take a batch norm's running variance below 0."""
-    names = {n for n, role in roles.items() if role is fm.Role.BN_STAT and n.rpartition(".")[2] == "running_var"}
-    return {name: value.clamp(min=0) if name in names else value for name, value in tree.items()}
 
 
 def _distances(net: fm.Net, batch: fm.Batch, consts: fm.Consts) -> Tensor:

@@ -8,12 +8,11 @@ OWN, MEME = "own", "meme"
 
 @fm.register
 class FML(fm.Method):
-    """FML, mutual learning: a private net of any kind and a shared "meme" teach each other. Shen et al., 2020,
-    arXiv 2006.16765.
+    """FML, mutual learning: a private net of any kind and a shared "meme" teach each other. Shen et al., 2020, arXiv
+    2006.16765.
 
-    Down, up: the meme.   Server: mean of memes.   A client keeps its own net, and is tested with it.
     Local, at once: own net alpha CE + (1 - alpha) KL(p_meme || p_own); meme beta CE + (1 - beta) KL(p_own || p_meme)
-    (Eq. 8, 9). Teachers are in training mode and get no gradient; KL is summed over classes, a mean over the batch.
+    (Eq. 8, 9), without gradient to teachers. Server: the mean of memes. A client is tested with its own net.
     """
 
     class Options(fm.Options):

@@ -11,13 +11,12 @@ from fedloom.nets.net import has_batch_norm
 
 @fm.register
 class PerFedAvg(fm.Method):
-    """Per-FedAvg: first weights that are good after one step of one's own. Fallah et al., NeurIPS 2020, 2002.07948.
+    """Per-FedAvg: first weights that are good after one step of a client. Fallah et al., NeurIPS 2020, 2002.07948.
 
-    Server: mean, all clients alike (Algorithm 1). A step takes one batch in two parts (hf: three): w' = w - alpha grad
-    l(w; B1), then w <- w - beta grad l(w'; B2); hf multiplies the gradient by I - alpha H, with H v = (grad l(w + delta
-    v; B3) - grad l(w - delta v; B3)) / (2 delta) (Eq. 8). Plain SGD, whatever the run's optimiser. Personal: the
-    server's weights after one step of size alpha on a batch of the client's *training* data. A batch of fewer samples
-    than parts has the last part twice.
+    A step takes one batch in two parts (hf: three): w' = w - alpha grad l(w; B1), then w <- w - beta grad l(w'; B2); hf
+    multiplies the gradient by I - alpha H, with H v = (grad l(w + delta v; B3) - grad l(w - delta v; B3)) / (2 delta)
+    (Eq. 8). Server: the uniform mean (Algorithm 1). Personal: the server's weights after one step on a batch of
+    training data.
     """
 
     spec = fm.Spec(batch_statistics=True, unstackable="its steps take gradients inside the loss")

@@ -155,7 +155,9 @@ class PFedFDA(fm.Method):
         own = gaussians_of(rows.values, rows.labels, others.means, ridge, fewest)
         if beta is None:
             make_head = partial(self._rows_and_bias, ctx=ctx, held=tables["held"])
-            shares = best_shares(rows.values, rows.labels, others, ridge, make_head, shares)
+            loss = held_out_loss(rows.values, rows.labels, others, ridge, make_head)
+            finite = all(bool(values.isfinite().all()) for values in (rows.values, *others))
+            shares = least_in_unit_box(loss, shares) if loss is not None and finite else torch.zeros_like(shares)
         return own.mixed(others, shares), shares
 
     def _rows_and_bias(self, gaussians: Gaussians, ctx: fm.ClientContext, held: Tensor) -> tuple[Tensor, Tensor]:
@@ -248,21 +250,6 @@ def held_out_loss(
         return torch.stack(losses).sum()
 
     return loss
-
-
-def best_shares(
-    z: Tensor,
-    labels: Tensor,
-    others: Gaussians,
-    ridge: Tensor,
-    head: Callable[[Gaussians], tuple[Tensor, Tensor]],
-    start: Tensor,
-) -> Tensor:
-    """Return the shares that minimise `held_out_loss` of z and `labels`, searched from `start`; 0 if no class has two
-    samples."""
-    loss = held_out_loss(z, labels, others, ridge, head)
-    finite = bool(z.isfinite().all() and others.means.isfinite().all() and others.covariance.isfinite().all())
-    return least_in_unit_box(loss, start) if loss is not None and finite else torch.zeros_like(start)
 
 
 def least_in_unit_box(function: Callable[[Tensor], Tensor], start: Tensor) -> Tensor:

@@ -12,11 +12,9 @@ from fedloom.methods.parts.parameters import zero_with_gradients
 class PFedMe(fm.Method):
     """pFedMe: Moreau envelopes; a personal model is held to the shared one. T Dinh et al., NeurIPS 2020, 2006.08848.
 
-    Down, up: w, as FedAvg.   A client keeps its personal model theta.
     Local, for each batch: K times theta <- theta - personal_lr (grad CE(theta) + lambda (theta - w) + decay theta),
-    then w <- w - lr lambda (w - theta) (Eq. 7, 8). theta starts at w in each round and goes on from batch to batch,
-    as in released code. Server: (1 - beta) w + beta mean of clients' w (Algorithm 1).
-    lr lambda must be below 1. Batch norm: w has theta's statistics.
+    then w <- w - lr lambda (w - theta) (Eq. 7, 8). theta starts at w in each round, as in released code. Server: (1 -
+    beta) w + beta mean of clients' w (Algorithm 1). lr lambda must be below 1.
     """
 
     spec = fm.Spec(

@@ -12,10 +12,8 @@ RATE_DECAY, DECAYS_EVERY = 0.95, 10  # of the released code's steps
 class ProtoNorm(PrototypePull):
     """ProtoNorm: prototypes, spread on the sphere, pull features at a large norm. Lee et al., 2025, arXiv 2507.04310.
 
-    Down: unit prototypes [C, d] and mask.   Up: class means of z, the head's input, and mask.
-    Local: CE + lambda mean over the batch of |z - s row_y|^2 / d, from round 2 on. Server: means over the holders, all
-    alike, made unit; then steps that push the points apart with the force 1 / distance (the Thomson problem), each
-    followed by a projection to the sphere. Tested with the own head, or the nearest unit prototype ("nearest").
+    Local: CE + lambda mean over the batch of |z - s row_y|^2 / d. Server: uniform means over the holders, made unit;
+    then steps that push the points apart with the force 1 / distance (the Thomson problem), back on the sphere.
     """
 
     class Options(fm.Options):

@@ -15,10 +15,9 @@ _LEAST_RATE = 1e-100  # its inverse is squared
 class QFedAvg(fm.Method):
     """q-FedAvg: clients with high losses count more, for fairness. Li et al., ICLR 2020, arXiv 1905.10497, Algorithm 2.
 
-    Down: weights. Up: scaled change of the weights, its share of the divisor h. Client: F = mean CE of the received
-    weights on all its training data, before training; L = 1 / rate; D = L (w^t - w_k). It sends F^q D and h = q F^(q-1)
-    |D|^2 + L F^q. Server: w <- w^t - sum_k F_k^q D_k / sum_k h_k, all participants alike. Buffers are averaged. L is
-    the inverse of the client's learning rate in this round, so clients train by SGD without momentum.
+    F is a client's mean CE of the received weights, L = 1 / rate, D = L (w^t - w_k). It sends F^q D and h = q F^(q-1)
+    |D|^2 + L F^q. Server: w <- w^t - sum_k F_k^q D_k / sum_k h_k. Clients train by SGD without momentum. Buffers are
+    averaged.
     """
 
     spec = fm.Spec(sends={"model": fm.Sent(form="change"), "h": fm.Sent(spread=1000.0)})

@@ -13,12 +13,9 @@ from fedloom.methods.parts.parameters import difference, parameters, zeros
 class SCAFFOLD(fm.Method):
     """SCAFFOLD: control variates cancel client drift. Karimireddy et al., ICML 2020, arXiv 1910.06378, Algorithm 1.
 
-    Down: weights w^t, control c.   Up: weights, change of the own control.   Client state: own control c_k, 0 at first.
     Local: w <- w - eta (grad CE(w) - c_k + c), K_k steps. Then c_k+ = c_k - c + (w^t - w_k) / (K_k eta) (option II), or
-    the gradient at w^t (option I).
-    Server: w <- w + eta_g mean_k(w_k - w^t), all participants alike; c <- c + (1 / N) sum_k (c_k+ - c_k), of all N.
-
-    Controls cover parameters; buffers are averaged.
+    the gradient at w^t (option I). Server: w <- w + eta_g mean_k(w_k - w^t); c <- c + (1 / N) sum_k (c_k+ - c_k), of
+    all N. Controls cover parameters; buffers are averaged.
     """
 
     spec = fm.Spec(receives=None, sends={"model": fm.Sent(), "control": fm.Sent(form="change", spread=2.0)})

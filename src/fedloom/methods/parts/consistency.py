@@ -1,7 +1,6 @@
-"""DW's mathematics: how a classification layer relates its classes (CR), and how far that is from soft labels (SL).
+"""Equations of DW: how a classification layer [C, d] relates its classes (CR), and how far that is from soft labels.
 
-weight, reference [C, d]: rows of the layer, now and where the convex forms are expanded. Relations are [C, C]; rows
-are softmaxed, so they are not symmetric.
+Relations are [C, C] with softmaxed rows, so they are not symmetric.
 """
 
 import torch

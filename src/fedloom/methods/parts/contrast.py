@@ -4,7 +4,7 @@ What is small costs by the call, so the prototypes are prepared once a round, an
 """
 
 from dataclasses import dataclass
-from typing import Any, NamedTuple, Protocol, cast
+from typing import Any, cast
 
 import torch
 from torch import Tensor
@@ -15,22 +15,9 @@ import fedloom.methods as fm
 _NEVER = -1e30
 
 
-class Scaling(Protocol):
-    """The temperature, and the normaliser U: per batch, over the client's data set (a statistic "scale"), or none."""
-
-    @property
-    def scale(self) -> str: ...
-
-    @property
-    def detach_scale(self) -> bool: ...
-
-    @property
-    def tau(self) -> float: ...
-
-
 @dataclass(frozen=True, slots=True)
 class Cosines:
-    """The `Scaling` of cosines that are divided by a temperature alone."""
+    """Options of cosines that are divided by a temperature alone: no normaliser U (`scale`)."""
 
     tau: float
     scale: str = "none"
@@ -100,30 +87,20 @@ def _common_size(size: int) -> int:
     return max(1, -(-size // step) * step)
 
 
-class _Latest(NamedTuple):
-    """A result of `prototypes_of_table`, and of what."""
-
-    table: fm.ClassTable
-    versions: tuple[int, int]
-    all_rows: bool
-    prototypes: Prototypes
-
-
-_latest: list[_Latest] = []  # one, or none
+_latest: list[tuple[fm.ClassTable, tuple[int, int, bool], Prototypes]] = []  # one, or none
 
 
 def prototypes_of_table(table: fm.ClassTable, *, all_rows: bool = False) -> Prototypes:
     """Make prototypes of a table [C, d] or [m, C, d]: rows attract their class and repel others. All clients of a round
     get the same table, so the latest result is kept."""
     values, held = table.values, table.held
-    versions = values._version, held._version  # they count changes in place
-    for latest in _latest:
-        same = latest.table.values is values and latest.table.held is held
-        if same and (latest.versions, latest.all_rows) == (versions, all_rows):
-            return latest.prototypes
+    key = (values._version, held._version, all_rows)  # versions count changes in place
+    for latest, latest_key, prototypes in _latest:
+        if latest.values is values and latest.held is held and latest_key == key:
+            return prototypes
     rows, holders = (values, held) if values.dim() == 3 else (values.unsqueeze(0), held.unsqueeze(0))
     prototypes = prototypes_of(rows, holders, holders, all_rows=all_rows)
-    _latest[:] = [_Latest(table, versions, all_rows, prototypes)]
+    _latest[:] = [(table, key, prototypes)]
     return prototypes
 
 
@@ -158,7 +135,7 @@ def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: fm.Bat
     return mean if batch.mask is None else mean.clamp(min=1e-6)  # 0 where no sample counts
 
 
-def _factors(lengths: Tensor, dots: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> Tensor:
+def _factors(lengths: Tensor, dots: Tensor, batch: fm.Batch, consts: fm.Consts, options: Any) -> Tensor:
     inverse: Tensor = consts["prototypes"].inverse_lengths / options.tau
     if options.scale == "none":
         return inverse
@@ -168,7 +145,7 @@ def _factors(lengths: Tensor, dots: Tensor, batch: fm.Batch, consts: fm.Consts, 
     return inverse / mean_distances(lengths, dots, consts["prototypes"].squares, batch)
 
 
-def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> Tensor:
+def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Any) -> Tensor:
     """Return s / tau [B, Q]: cosines of features z [B, d] of a `batch` to every prototype in `consts`, divided by U and
     the temperature. With `detach_scale` in `options`, U has no gradient."""
     squares, dots = z.square().sum(1, keepdim=True), z @ consts["prototypes"].rows_like(z).T
@@ -177,7 +154,7 @@ def scaled_similarities(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: 
     return cast(Tensor, dots * _inverse_norms(squares) * factors)
 
 
-def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Scaling) -> tuple[Tensor, Tensor | None]:
+def prototype_contrast(z: Tensor, batch: fm.Batch, consts: fm.Consts, options: Any) -> tuple[Tensor, Tensor | None]:
     """Return losses [B] and whether they are defined [B] (None if all are): -log(sum over positives of exp(s / tau) /
     sum over the class's pool of exp(s / tau)), s the `scaled_similarities` of features z [B, d] of a `batch` by
     `options`. Losses of classes without a positive are finite and without meaning."""

@@ -1,7 +1,6 @@
 """FedAvg whose head is replaced at the end by one that a single round makes from class statistics of features.
 
-The published methods put such heads on pre-trained bodies. Here the rounds before train the body as FedAvg does, to
-the bit, so that methods that differ in their head alone can be compared; a pre-trained body is left as it is.
+The published methods start from pre-trained bodies. Here FedAvg trains the body, so methods differ in the head alone.
 """
 
 from __future__ import annotations

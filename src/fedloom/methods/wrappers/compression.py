@@ -1,11 +1,8 @@
-"""Compression of what clients send: wrappers over any method that sends trees which the server has, too.
+"""Compression of uploads: wrappers over any method that sends trees which the server has, too.
 
-A client sends the change of the trained entries of a tree since it received them, in fewer bytes. The server adds what
-arrives to what it had sent, before it does anything else. All else travels as it is: buffers, of which a changed sign
-or a left out step would make variances negative, class tables, whose rows are means and no changes, and numbers.
-
-Where the compressed change is biased, the client keeps what it did not send, and adds it to its next change; but for
-entries that go on from the client's own (`Sent.no_feedback`).
+A client sends the change of the trained entries since it received them, in fewer bytes, and the server adds it to what
+it had sent. Buffers, class tables and numbers travel as they are: a changed sign would make variances negative. Where
+the compressed change is biased, the client adds its residual to its next change (`Sent.no_feedback` says where not).
 """
 
 from abc import abstractmethod
@@ -70,9 +67,10 @@ class Packed(fm.Method):
             names = [name for name in received_tree if name in tree and name in trained]
             if not names:
                 continue
-            change = self._change_since(key, fm.select(tree, names), received_tree) + (
-                fm.get_tensor(before, entry) if entry in before else 0
-            )
+            change = torch.cat([tree[name].flatten() for name in names]).double()
+            if self.spec.sends[key].form != "change":
+                change = change - torch.cat([received_tree[name].flatten() for name in names]).double()
+            change = change + (fm.get_tensor(before, entry) if entry in before else 0)
             sent, residual = self._compressed(change, [tree[name] for name in names], entry, ctx)
             missing = [index for index, name in enumerate(received_tree) if name not in tree]
             if missing:
@@ -87,12 +85,6 @@ class Packed(fm.Method):
                 counts = torch.tensor(added_later).repeat_interleave(sizes)
                 state = (state or self.client_init(ctx)) | {entry: torch.where(counts, residual, 0.0)}
         return upload, state
-
-    def _change_since(self, key: str, tree: fm.Tree, reference: fm.Tree) -> Tensor:
-        flat = torch.cat([value.flatten() for value in tree.values()]).double()
-        if self.spec.sends[key].form == "change":
-            return flat
-        return flat - torch.cat([reference[name].flatten() for name in tree]).double()
 
     def _compressed(
         self, change: Tensor, like: Sequence[Tensor], entry: str, ctx: fm.ClientContext

@@ -1,8 +1,7 @@
-"""Fine-tuning of the global model before each client's test: wrappers over any method with a global model.
+"""Fine-tuning of the global model before each client's test, the reference for personalised methods.
 
-They are the references without which no gain of a personalised method means anything: training, uploads and the global
-model are the base's, bit for bit, and each client tunes a copy of the global model on its training data by plain
-cross-entropy. The copy is its personal model, also where the base has personal models of its own.
+Training, uploads and the global model are the base's, bit for bit; each client tunes a copy of the global model on its
+training data by plain cross-entropy. The copy is its personal model, even where the base has personal models.
 """
 
 import functools

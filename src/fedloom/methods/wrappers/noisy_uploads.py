@@ -1,14 +1,8 @@
 """The uploads of a round as `+dp` lets a method see them: means with noise, and class tables of clients with noise.
 
-Every release is a sum over clients, or one slot for each client, of vectors that were cut to a length, plus Gaussian
-noise: adding or removing a client moves it by no more than that length.
-
-| release | cut to | what gets noise |
-|---|---|---|
-| all trees | `clip` | the sum of changes |
-| averaged class tables | `table_clip` | the sum of their rows |
-| | | how many clients hold each class |
-| class tables that are read client by client (`Sent(dp="noise")`) | `table_clip` | the rows of each client |
+Every release is a sum over clients, or one slot for each client, of vectors cut to a length, plus Gaussian noise: of
+all trees (`clip`); of averaged class tables (`table_clip`), with how many clients hold each class; of each client's
+class tables that are read one by one (`Sent(dp="noise")`, `table_clip`).
 """
 
 from __future__ import annotations
@@ -28,26 +22,16 @@ if TYPE_CHECKING:
 
 
 class NoisyUploads(Mapping[int, fm.Record]):
-    """The uploads of a round without what the server must not read of one client.
+    """The uploads of a round as the method may see them: class tables that are read client by client have noise, counts
+    are ones, "samples" is 1. Averaged entries are zeros in their shape, with the client's own mask for class tables
+    (FedSSA reads it); their means come from `noisy`.
 
-    An upload holds, of what clients sent, the entries that are read client by client: class tables with noise, and ones
-    in place of counts. "samples" is 1, because all clients weigh the same. Means come from `noisy`: of entries that are
-    averaged, an upload shows zeros in their shape, and of class tables the client's own mask, by which FedSSA sends a
-    client the rows of its classes.
+    With clients drawn by chance, every client of the federation has an upload if entries are read client by client,
+    because the number of drawn clients has no noise. With a fixed number, tables are in random order: replacing a
+    client then changes one table, as the accountant assumes.
 
-    Where entries are read client by client and clients are drawn by chance, every client of the federation has an
-    upload, whether it was drawn or not, because the number of those that were drawn would have no noise. Where a fixed
-    number is drawn, tables stand in a random order: replacing one of the drawn clients then changes one table, as the
-    accountant assumes, while in the order of ids it would move all those after it.
-
-    Args:
-        options: those of `+dp`.
-        sends: how the server uses each entry.
-        uploads: what clients sent.
-        server: the server's state before the round.
-        ctx: the round and the task.
-        drawn: the clients that count.
-        among: number of clients that the run asks for in a round.
+    `sends` says how the server uses each entry, `drawn` which clients count; `among` is the number of clients that the
+    run asks for.
     """
 
     def __init__(

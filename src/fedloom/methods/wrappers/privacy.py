@@ -1,10 +1,8 @@
 """Differential privacy of clients, `+dp`: a wrapper over any method whose server needs nothing but means.
 
 DP-FedAvg, McMahan et al., ICLR 2018, arXiv 1710.06963, Algorithm 1, with fixed denominators and equal weights: the
-server, which is trusted, cuts each client's contribution to a length, sums, and adds Gaussian noise once.
-
-Class tables that the server reads client by client, as FedSC's prototypes, get their noise one by one
-(`noisy_uploads.py`). All that happens later, in the method or in wrappers, works on what got noise, and nothing else.
+trusted server cuts each client's contribution to a length, sums, and adds Gaussian noise once. Everything later, in the
+method or in wrappers, works on the noisy values alone. Class tables that are read client by client: `noisy_uploads.py`.
 """
 
 import functools
@@ -28,12 +26,6 @@ from fedloom.methods.wrappers.robust import MEANS
 from fedloom.methods.wrappers.wrapping import alone
 
 Sampling = Literal["poisson", "fixed"]
-
-
-def require_accountant(name: str) -> None:
-    """Raise `MissingPackageError` where `dp-accounting` is not installed; `name` needs it."""
-    if find_spec("dp_accounting") is None:  # importing it takes two seconds
-        raise MissingPackageError(f"{name}: the package dp-accounting is not installed; install fedloom[dp]")
 
 
 def epsilon(
@@ -123,10 +115,15 @@ class DP(fm.Method):
             raise fm.ConfigError(
                 f"{self.name()}: the method chooses its clients, and epsilon is of clients drawn by chance"
             )
-        if self._target_delta(tasks[0].clients) >= 1:
+        delta = self._target_delta(tasks[0].clients)
+        if delta >= 1:
             raise fm.ConfigError(f"{self.name()}: delta = 1 / clients = 1 promises nothing; set dp_delta")
-        diagnostics = [*super().examine(tasks, self._shown(tasks, participants)), *self._large_delta(tasks[0].clients)]
-        require_accountant(self.name())  # last: what the method refuses, it refuses in every environment
+        diagnostics = super().examine(tasks, self._shown(tasks, participants))
+        if delta > _LARGE:
+            message = f"delta = {delta:g}: epsilon leaves out events of that chance; set dp_delta far below 1 / clients"
+            diagnostics = [*diagnostics, fm.Diagnostic("dp.large_delta", message, delta)]
+        if find_spec("dp_accounting") is None:  # last, so that other refusals are the same in every environment
+            raise MissingPackageError(f"{self.name()}: the package dp-accounting is not installed; install fedloom[dp]")
         return diagnostics
 
     def _refuse_shared_buffers(self, task: fm.Task) -> None:
@@ -146,13 +143,6 @@ class DP(fm.Method):
     def _shown(self, tasks: fm.Tasks, participants: int) -> int:
         own_tables = any(sent.dp == "noise" and sent.per_client for sent in self.spec.sends.values())
         return tasks[0].clients if own_tables and self.dp.sampling == "poisson" else participants
-
-    def _large_delta(self, clients: int) -> list[fm.Diagnostic]:
-        delta = self._target_delta(clients)
-        if delta <= _LARGE:
-            return []
-        message = f"delta = {delta:g}: epsilon leaves out events of that chance; set dp_delta far below 1 / clients"
-        return [fm.Diagnostic("dp.large_delta", message, delta)]
 
     def _refuse_own_uploads(self) -> None:
         per_client = [name for name, sent in self.spec.sends.items() if sent.per_client and sent.dp == "refuse"]
@@ -182,16 +172,14 @@ class DP(fm.Method):
     def select(self, server: fm.Record, count: int, ctx: fm.ServerContext) -> Sequence[int]:
         if self.dp.sampling == "fixed":
             return super().select(server, count, ctx)
-        return self._drawn_by_chance(count, ctx) or [self._stand_in(ctx)]
+        # where chance draws nobody, one client trains and its upload does not count
+        stand_in = ctx.task.streams.numpy("dp.stand_in", ctx.round)
+        return self._drawn_by_chance(count, ctx) or [int(stand_in.integers(ctx.task.clients))]
 
     def _drawn_by_chance(self, count: int, ctx: fm.ServerContext) -> list[int]:
         clients = ctx.task.clients
         chances = ctx.task.streams.numpy("dp.participants", ctx.round).random(clients)
         return [int(client) for client in np.flatnonzero(chances < count / clients)]
-
-    @staticmethod
-    def _stand_in(ctx: fm.ServerContext) -> int:
-        return int(ctx.task.streams.numpy("dp.stand_in", ctx.round).integers(ctx.task.clients))
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:
         return super().server_init(ctx) | {self.dp_names.entry(name): 0 for name in _OWN}

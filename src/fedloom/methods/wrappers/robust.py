@@ -80,7 +80,8 @@ class OverMeans(fm.Method):
         super().__init__(options)
         self.robust: Any = fm.names_of(self, self.word).options(self.RuleOptions, self.options)
         self.replaced = fm.averaged(self, self.word)
-        self.spec = each_needed(self.spec, self.replaced)
+        sends = {n: replace(s, per_client=True) if n in self.replaced else s for n, s in self.spec.sends.items()}
+        self.spec = replace(self.spec, sends=sends)  # the server now sees every client's own of these
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:
         outside = sorted(n for n, sent in self.spec.sends.items() if not sent.per_client and n not in self.replaced)
@@ -158,11 +159,6 @@ def finite_uploads(uploads: fm.Uploads) -> fm.Uploads:
     """Return the uploads whose numbers are all finite; all of them if none is, because then the run has diverged."""
     finite = [client for client, upload in uploads.items() if is_finite(upload)]
     return uploads if len(finite) in (0, len(uploads)) else Selected(uploads, finite)
-
-
-def each_needed(spec: fm.Spec, names: set[str]) -> fm.Spec:
-    """Return a spec whose server sees every client's own entries of these `names`."""
-    return replace(spec, sends={n: replace(s, per_client=True) if n in names else s for n, s in spec.sends.items()})
 
 
 def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
