@@ -49,8 +49,7 @@ class APFL(fm.Method):
         )
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        private_record: fm.Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
-        tree = self._joined(server, private_record, ctx.task)
+        tree = self._full(server, state, ctx.task)
         if state is None:
             return {"global": fm.Predictor(tree, lambda net, x: cast(fm.Bundle, net)["shared"](x))}
         return {"personal": fm.Predictor(tree, mixed)}

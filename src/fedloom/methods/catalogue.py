@@ -43,16 +43,9 @@ _TOY, _TOY_WITHOUT_NORM, _SHAPE = "lenet5-bn", "lenet5", (1, 16, 16)  # torch co
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """The abilities of a method at its default options.
-
-    predicts: the kinds of model that it offers, "global" and "personal".
-    any_architecture: clients may have different nets.
-    means: upload entries of which the server only needs the mean, so that a robust mean can replace it.
-    per_client: upload entries that the server reads client by client, also in an opening or closing round, or whose
-    sizes differ between clients. If this is empty, secure aggregation can be used.
-    unstackable: why clients cannot be trained in one stack; None if they can.
-    untrained: the part of a newcomer's model that still has its initial weights; None if the server has all of it.
-    """
+    """The abilities of a method at its default options: the kinds of model that it `predicts`; upload entries of which
+    the mean is enough (`means`), and those that the server reads client by client, in any round (`per_client`); why
+    clients cannot be trained in one stack; the `untrained` part of a newcomer's model, None if the server has all."""
 
     predicts: frozenset[str]
     any_architecture: bool

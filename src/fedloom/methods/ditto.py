@@ -47,7 +47,6 @@ class Ditto(fm.Method):
         return fm.Objective.sum({"ce_own": ce, "proximal": 0.5 * self.options.weight * pull})
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        private_record: fm.Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
-        tree = self._joined(server, private_record, ctx.task)
+        tree = self._full(server, state, ctx.task)
         kind, name = ("global", "shared") if state is None else ("personal", "own")
         return {kind: fm.Predictor(tree, lambda net, x: cast(fm.Bundle, net)[name](x))}

@@ -93,11 +93,9 @@ class FedALA(fm.Method):
         return payload, next_state | {"trained": trained} | again
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        if state is None:
-            mixing: fm.Record = {"model": self._private(ctx.task.init, ctx.task)}
-            return {"global": fm.Predictor(self._joined(server, mixing, ctx.task))}
-        trained = fm.get_tree(state, "trained") if "trained" in state else {}
-        return {"personal": fm.Predictor(self._joined(server, state, ctx.task) | trained)}
+        trained = fm.get_tree(state, "trained") if state is not None and "trained" in state else {}
+        tree = self._full(server, state, ctx.task) | trained
+        return {"global" if state is None else "personal": fm.Predictor(tree)}
 
 
 def _flat(name: str) -> str:

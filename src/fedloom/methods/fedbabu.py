@@ -27,7 +27,7 @@ class FedBABU(fm.Method):
         return {}
 
     def begin(self, payload: fm.Record, state: fm.Record, ctx: fm.ClientContext) -> fm.Start:
-        return fm.Start(self._joined(payload, self._first_head(ctx), ctx.task), {})
+        return fm.Start(self._full(payload, None, ctx.task), {})
 
     def phases(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [fm.Train(self.loss, ctx.task.local_epochs, trains=fm.TRAINABLE - {fm.Role.HEAD})]
@@ -41,8 +41,4 @@ class FedBABU(fm.Method):
         return [fm.Train(self.loss, self.options.tuning_epochs, trains=moved)]
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        tree = self._joined(server, self._first_head(ctx), ctx.task)
-        return {"global" if state is None else "personal": fm.Predictor(tree)}
-
-    def _first_head(self, ctx: fm.ClientContext | fm.ServerContext) -> fm.Record:
-        return {"model": self._private(ctx.task.init, ctx.task)}
+        return {"global" if state is None else "personal": fm.Predictor(self._full(server, None, ctx.task))}

@@ -53,10 +53,8 @@ class FedRoD(fm.Method):
         )
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        if state is None:
-            first: fm.Record = {"model": self._private(ctx.task.init, ctx.task)}
-            return {"global": fm.Predictor(self._joined(server, first, ctx.task))}
-        return {"personal": fm.Predictor(self._joined(server, state, ctx.task), both_heads)}
+        tree = self._full(server, state, ctx.task)
+        return {"global": fm.Predictor(tree)} if state is None else {"personal": fm.Predictor(tree, both_heads)}
 
 
 def both_heads(net: fm.Net, x: Tensor) -> Tensor:

@@ -132,8 +132,8 @@ class PFedFDA(fm.Method):
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
         if state is None:
             return {}
-        tree = self._joined(server, {"model": self._private(ctx.task.init, ctx.task)}, ctx.task)
-        return {"personal": fm.Predictor(tree, consts={"received": {name: server[name] for name in TABLES}})}
+        consts = {"received": {name: server[name] for name in TABLES}}
+        return {"personal": fm.Predictor(self._full(server, None, ctx.task), consts=consts)}
 
     def adapt(self, start: fm.Start, ctx: fm.ClientContext) -> list[fm.Phase]:
         return [fm.Collect({"features": fm.Rows(features)})]

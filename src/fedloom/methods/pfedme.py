@@ -87,10 +87,5 @@ class PFedMe(fm.Method):
         return {"model": fm.combine([fm.get_tree(server, "model"), mean], [1 - beta, beta]) if beta != 1 else mean}
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        private_record: fm.Record = {"model": self._private(ctx.task.init, ctx.task)} if state is None else state
         kind, name = ("global", "shared") if state is None else ("personal", "own")
-        return {
-            kind: fm.Predictor(
-                self._joined(server, private_record, ctx.task), lambda net, x: cast(fm.Bundle, net)[name](x)
-            )
-        }
+        return {kind: fm.Predictor(self._full(server, state, ctx.task), lambda net, x: cast(fm.Bundle, net)[name](x))}

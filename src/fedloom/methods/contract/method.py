@@ -209,13 +209,9 @@ class Method:
         return [Train(self.loss, epochs=ctx.task.local_epochs)]
 
     def loss(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective:
-        """Return the local objective on one batch: scalar, functional, without data-dependent shapes.
-
-        Args:
-            net: the net in training mode, with the weights of this step.
-            batch: inputs and labels of B samples; average over samples with `batch.mean`, which leaves padded rows out.
-            consts: the constants of `begin`, and the statistics of `Train.refresh` by name.
-        """
+        """Return the local objective: a scalar, or an `Objective`. `net` has the weights of this step, in training
+        mode; average over the samples of `batch` with `batch.mean`, which leaves padded rows out; `consts` are those of
+        `begin` and the statistics of phases. The function is pure, and no shape in it depends on the data."""
         return batch.mean(cross_entropy(net(batch.x), batch.y))
 
     # 5. end -------------------------------------------------------------------------------------------------
@@ -354,6 +350,10 @@ class Method:
     def _private(self, tree: Tree, task: Task) -> Tree:
         private_names = self.private_names(task)
         return select(tree, private_names) if private_names else {}
+
+    def _full(self, server: Record, state: Record | None, task: Task) -> Tree:
+        """The full tree of the server's and a client's part, with first weights where there is no `state`."""
+        return self._joined(server, {"model": self._private(task.init, task)} if state is None else state, task)
 
     @staticmethod
     def _joined(shared: Record, private: Record, task: Task) -> Tree:

@@ -78,13 +78,8 @@ class LossFunction(Protocol):
     """A pure function: the same code runs in a loop, stacked, and on a node."""
 
     def __call__(self, net: Net, batch: Batch, consts: Consts) -> Tensor | Objective:
-        """Return the scalar to minimise, or an `Objective`.
-
-        Args:
-            net: the net with the weights to differentiate.
-            batch: samples of the step.
-            consts: constants of the client's round, from `begin` and earlier phases.
-        """
+        """Return the scalar to minimise, or an `Objective`, from the `net` with the weights to differentiate, the
+        `batch` of the step, and `consts` of the client's round, from `begin` and earlier phases."""
 
 
 @pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
@@ -201,13 +196,10 @@ def _require_one_origin(phase: str, part: Part | None, on: Origin) -> None:
 
 @dataclass(frozen=True, slots=True)
 class Choose:
-    """A phase that sets the client's weights by a rule, after statistics of its data and before training.
-
-    Attributes:
-        rule: called once with (weights, consts), where `consts` has the statistics of earlier `Collect` phases; returns
-            the entries that it sets, buffers too. It runs for each client alone, so it may branch on values
-            (`lambda weights, consts: consts["models"][int(consts["losses"].argmin())]`); it draws no random numbers.
-    """
+    """A phase that sets the client's weights by a `rule`, after statistics of its data and before training. The rule is
+    called once with (weights, consts), where `consts` has the statistics of earlier `Collect` phases, and returns the
+    entries that it sets, buffers too. It runs for each client alone, so it may branch on values: `lambda weights,
+    consts: consts["models"][int(consts["losses"].argmin())]`. It draws no random numbers."""
 
     rule: Callable[[Tree, Consts], Tree]
 

@@ -44,10 +44,7 @@ class Statistic(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class ClassMeans:
-    """Statistic: mean over the samples of each class. `of` gives [B, d]; the result is a ClassTable [C, d], float32.
-
-    `of` is a function in a `Collect` phase, the name of a tap in a `Train` phase. Sums are float64.
-    """
+    """Statistic: mean over the samples of each class of [B, d], with sums in float64; a ClassTable [C, d], float32."""
 
     of: Measure | str
 
@@ -100,10 +97,8 @@ class ClassCovariances:
 
 @dataclass(frozen=True, slots=True)
 class Moments:
-    """Statistic: the first two moments over all samples, for covariances. `of` gives [B, d]; the result is a tree in
-    float64: "count" [], "sum" [d], and "outer" [d, d], the sum of the outer products z z^T.
-
-    Sums of several clients add up, so the entries may be uploaded as they are.
+    """Statistic: the first two moments over all samples of [B, d]. The result is a tree in float64: "count" [], "sum"
+    [d], and "outer" [d, d], the sum of z z^T. Sums of several clients add up, so entries may be uploaded as they are.
     """
 
     of: Measure | str
@@ -131,11 +126,9 @@ class LabelledRows:
 
 @dataclass(frozen=True, slots=True)
 class Rows:
-    """Statistic: every row with its label. `of` gives [B, ...]; the result is `LabelledRows`.
-
-    A pass gives the rows in the client's stored order, a training phase in the order of its steps, in which a sample
-    has a row for each epoch that is gathered. Where another phase follows, an engine that stacks clients runs each
-    alone, because later phases find the rows among their constants, and every client has another number of them.
+    """Statistic: every row of [B, ...] with its label, as `LabelledRows`: in a client's stored order in a pass, in the
+    order of steps in a training phase, once for each gathered epoch. Engines that stack clients run each alone if
+    another phase follows, because later phases find the rows among their constants, and their number differs.
 
     Attributes:
         of: a function of the net, or the name of a tap.

@@ -85,23 +85,16 @@ class Spec:
 
 @dataclass(frozen=True, slots=True)
 class Part:
-    """A part of a client's training samples that is the same in every phase, every round and every test of a run.
-
-    The part and its `others` share no sample, and each has at least one. A client with a single sample has it in both,
-    which a run reports once; a method for which that is wrong asks for `ctx.samples`.
+    """A part of a client's training samples that is the same in every phase, round and test of a run. It and
+    its `others` share no sample, and each has at least one. A client with a single sample has it in both, which a run
+    reports once; a method for which that is wrong asks for `ctx.samples`.
 
     Attributes:
         name: of the draw. Parts of one name are cut from one random order of the client's samples.
-        size: number of samples, at least 1, or their share, a float between 0 and 1. It is rounded to the nearest
-            number, and lowered to the client's samples less one.
-        drawn: whether the samples are drawn; False takes the first ones in stored order, in which they may lie class by
-            class.
+        size: number of samples, at least 1, or their share, a float between 0 and 1, rounded to the nearest number; at
+            most the client's samples less one.
+        drawn: whether the samples are drawn; False takes the first ones in stored order, perhaps sorted by class.
         remainder: the samples that the part leaves.
-
-    Example:
-        >>> quiz = Part("quiz", 0.2)
-        >>> quiz.count(10), quiz.others.count(10), quiz.count(2), quiz.count(1), quiz.others.count(1)
-        (2, 8, 1, 1, 1)
     """
 
     name: str
@@ -128,13 +121,8 @@ class Part:
         return samples - taken if self.remainder and samples > 1 else taken
 
     def of(self, indices: Tensor, streams: Streams, client: int) -> Tensor:
-        """Return the part's samples in stored order.
-
-        Args:
-            indices: the client's samples [n], int64.
-            streams: the run's random streams.
-            client: its id.
-        """
+        """Return the part's samples, out of a client's `indices` [n], in stored order; `streams` and the `client`'s id
+        draw them."""
         samples = indices.numel()
         if samples < 2:
             return indices

@@ -166,12 +166,7 @@ def gaussian_head(means: fm.ClassTable, covariance: Tensor, priors: Tensor) -> t
 
 
 def shrunk(covariance: Tensor, share: float) -> Tensor:
-    """Return (1 - share) S + share (tr S / d) I in float64, which is positive definite for every S but 0.
-
-    Example:
-        >>> shrunk(torch.tensor([[3.0, 0.0], [0.0, 1.0]]), 0.5).diagonal()
-        tensor([2.5000, 1.5000], dtype=torch.float64)
-    """
+    """Return (1 - share) S + share (tr S / d) I in float64, which is positive definite for every S but 0."""
     matrix = covariance.double()
     identity = torch.eye(len(matrix), dtype=matrix.dtype, device=matrix.device)
     return (1 - share) * matrix + share * matrix.diagonal().mean() * identity

@@ -42,12 +42,7 @@ def merge_neighbours(table: fm.ClassTable, merged_with: Tensor) -> fm.ClassTable
 
 
 def sigmoid_weights(u: Tensor) -> Tensor:
-    """Return sigmoid(u_k) / sum_i sigmoid(u_i) over the last axis; softmax of log sigmoid is finite for every u.
-
-    Example:
-        >>> sigmoid_weights(torch.tensor([0.0, 0.0, -1000.0]))
-        tensor([0.5000, 0.5000, 0.0000])
-    """
+    """Return sigmoid(u_k) / sum_i sigmoid(u_i) over the last axis; softmax of log sigmoid is finite for every u."""
     return torch.softmax(torch.nn.functional.logsigmoid(u), dim=-1)
 
 
@@ -167,12 +162,7 @@ _BLOCK = 1024  # rows whose cosines to all points are in memory at once
 def finch(points: Tensor) -> Tensor:
     """Return the cluster of each point [n, d], int64 [n]: the coarsest partition of FINCH with more than one cluster.
     Each point joins its nearest one by cosine; the connected components are clusters, whose means are joined in the
-    same way until all are one. Up to three points are always one cluster.
-
-    Example:
-        >>> finch(torch.tensor([[1.0, 0.0], [0.0, 1.0], [1.0, 0.1], [0.1, 1.0]]))
-        tensor([0, 1, 0, 1])
-    """
+    same way until all are one. Up to three points are always one cluster."""
     points = points.double()
     labels, number = torch.arange(len(points)), len(points)
     while number > 1:
@@ -223,12 +213,7 @@ def nearest_by_cosine(points: Tensor) -> Tensor:
 
 
 def components(neighbours: list[int]) -> Tensor:
-    """Return the connected component [n] of each node of the graph whose edges are (i, neighbours[i]).
-
-    Example:
-        >>> components([1, 0, 3, 2, 2])
-        tensor([0, 0, 1, 1, 1])
-    """
+    """Return the connected component [n] of each node of the graph whose edges are (i, neighbours[i])."""
     parents = list(range(len(neighbours)))
 
     def root(node: int) -> int:

@@ -85,7 +85,6 @@ def pair_predictors(
 ) -> dict[str, fm.Predictor]:
     """Return, from a `server` with the tree "model", "personal", the bundle's first net, and the net `shared`, which is
     "global" if `state` is None."""
-    private_record: fm.Record = {"model": method._private(ctx.task.init, ctx.task)} if state is None else state
-    tree = method._joined(server, private_record, ctx.task)
+    tree = method._full(server, state, ctx.task)
     shared_predictor = fm.Predictor(tree, lambda net, x: cast(fm.Bundle, net)[shared](x))
     return {"global": shared_predictor} if state is None else {"personal": fm.Predictor(tree), shared: shared_predictor}

@@ -147,15 +147,7 @@ class Packed(fm.Method):
 
 class TopK(Packed):
     """The k = ceil(share d) largest of the d entries of a change, as 32-bit indices and values; the others wait. Stich
-    et al., NeurIPS 2018, arXiv 1809.07599, Algorithm 1.
-
-    Example:
-        >>> from fedloom.methods import METHODS
-        >>> method = METHODS.get("fedavg+topk").configured("sound", {"topk_share": 0.5})
-        >>> sent = method.squeezed(torch.tensor([0.1, -3.0, 2.0, 0.0]), [4], rng)
-        >>> method.restored(sent, [4]).tolist()
-        [0.0, -3.0, 2.0, 0.0]
-    """
+    et al., NeurIPS 2018, arXiv 1809.07599, Algorithm 1."""
 
     packing, Packing = "topk", TopKShare
 

@@ -70,13 +70,8 @@ def wrapped(
     options: type[BaseModel],
     presets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> type[Method]:
-    """Create the method `base+word`, whose wrapper's options stand beside the base's with `word_` in front.
-
-    mixin: class that comes before `base` in the order of resolution. base: the method to wrap. word: name of the
-    wrapper. options: the wrapper's options. presets: the wrapper's own, beside the base's of the same name.
-
-    Raises `ConfigError` if the base is in this wrapper already.
-    """
+    """Create the method `base+word`: the class `mixin`, with hooks that call `super()`, over `base`. The wrapper's
+    `options` stand beside the base's with `word_` in front, and so do its `presets`."""
     if issubclass(base, mixin):
         raise ConfigError(f"{base.name()} has {word} already: a method takes a wrapper once")
     prefix, wrapper_presets = f"{word}_", presets or {}
