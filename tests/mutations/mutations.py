@@ -109,7 +109,7 @@ MUTATIONS = (
     _of(
         "fedrcl",
         "the most similar positive, not the least",
-        "positive = cosines.masked_fill(~(alike & counted), NONE).amin(1)",
+        "positive = cosines.masked_fill(~(same_class & counted), NONE).amin(1)",
         "positive = cosines.masked_fill(~(alike & counted), FAR).amax(1)",
     ),
     _of("fedcda", "absent clients are left out", "for client in sorted(chosen)]", "for client in sorted(uploads)]"),
@@ -137,8 +137,8 @@ MUTATIONS = (
     Mutation(
         "lgfedavg: the body travels, not the head",
         "methods/lgfedavg.py",
-        "fm.Spec(private=fm.ALL_ROLES - {fm.Role.HEAD}",
-        "fm.Spec(private=frozenset({fm.Role.HEAD})",
+        "private=fm.ALL_ROLES - {fm.Role.HEAD}",
+        "private=frozenset({fm.Role.HEAD})",
         _PARTS,
     ),
     Mutation(

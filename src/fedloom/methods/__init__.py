@@ -1,4 +1,4 @@
-"""Floor 3: one file per method. `METHODS` lists them; `contract/method.py` says what a method is.
+"""Floor 3: one file per method. `METHODS` lists them; `contract/method.py` defines a method.
 
 One import has everything that a method needs, here and in a plug-in: `import fedloom.methods as fm`. This file imports
 no method, so that a run loads only those that it uses.

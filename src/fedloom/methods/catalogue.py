@@ -1,6 +1,6 @@
 """The catalogue of methods for lists and pages, read from their own code and text.
 
-Abilities come from a method's `Spec` and from the code that refuses what it cannot do. A toy net stands in for the
+Abilities come from a method's `Spec` and from the code that refuses a run. A toy net replaces the
 run's: one with features, a linear head and batch norm. Whether a wrapper can go around the method is also asked of a
 net without batch norm, because some wrappers refuse shared batch-norm statistics alone.
 """
@@ -43,8 +43,8 @@ _TOY, _TOY_WITHOUT_NORM, _SHAPE = "lenet5-bn", "lenet5", (1, 16, 16)  # torch co
 
 @dataclass(frozen=True, slots=True)
 class Abilities:
-    """The abilities of a method at its default options: the kinds of model that it `predicts`; upload entries of which
-    the mean is enough (`means`), and those that the server reads client by client, in any round (`per_client`); why
+    """The abilities of a method at its default options: the kinds of model that it `predicts`; upload entries whose
+    mean is enough (`means`), and those that the server reads client by client, in any round (`per_client`); why
     clients cannot be trained in one stack; the `untrained` part of a newcomer's model, None if the server has all."""
 
     predicts: frozenset[str]

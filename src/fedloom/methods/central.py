@@ -10,7 +10,7 @@ class Central(fm.Method):
     """Central: one net trains on the data of all clients in one place. The reference above global models.
 
     It visits as many samples as the federated run: in each round it takes `local_epochs` passes over the share of the
-    pooled samples that the round's participants would hold on average, drawn anew for each pass, with the run's
+    pooled samples that the round's participants would hold on average, drawn again for each pass, with the run's
     optimiser and batch size. Nothing travels. Simulation only: over a network the data would have to leave the clients.
     """
 

@@ -28,11 +28,11 @@ class CFL(fm.Method):
         min_size: int = fm.option(2, "Clusters with no more members than this do not split.", ge=2)
         linkage: Literal["complete", "single"] = fm.option(
             "complete",
-            "What the similarity of two groups is: that of their least similar pair (released code), or that of their "
+            "Similarity of two groups: that of their least similar pair (released code), or that of their "
             "most similar pair, which makes the greatest similarity across the split as small as possible (the paper).",
         )
         weights: Literal["uniform", "samples"] = fm.option(
-            "uniform", "Weights of the members of a cluster: all alike, or by their samples."
+            "uniform", "Weights of the members of a cluster: equal, or by their samples."
         )
 
     presets = {"paper": {"weights": "samples", "linkage": "single"}, "authors": {}, "sound": {}}

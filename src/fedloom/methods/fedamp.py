@@ -9,7 +9,7 @@ from fedloom.core import trees
 from fedloom.methods.parts.parameters import trained
 from fedloom.methods.parts.prototypes import cosine
 
-ALONE = 1e-3  # sum of the others' weights below which a client learns from nobody
+ALONE = 1e-3  # sum of the others' weights below which a client learns from no other client
 
 
 @fm.register

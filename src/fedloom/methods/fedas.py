@@ -43,7 +43,7 @@ class FedAS(fm.Method):
         traffic=("P", "P", "P"),
         code="xiyuanyang45/FedAS at 1a4f5fd",
         our_choice="Alignment takes the run's batch size and keeps the last batch of a pass. The server's weights are "
-        "tested as a global model, too. Traces that are not finite count as 0; if all are 0, samples weigh.",
+        "tested as a global model as well. Traces that are not finite count as 0; if all are 0, samples weigh.",
         released_code="Batches of alignment have 16 samples and incomplete ones are dropped, so clients with fewer "
         "samples are never aligned. The trace grows with the number of batches.",
     )

@@ -77,7 +77,7 @@ class FedAvgM(ServerMomentum):
 
 @fm.WRAPPERS.register(_WORD)
 def with_server_momentum(base: type[fm.Method]) -> type[fm.Method]:
-    """`base` with momentum at the server. Raises `ConfigError` for a base with a server optimiser of its own."""
+    """`base` with momentum at the server. Raises `ConfigError` for a base that has a server optimiser."""
     if issubclass(base, FedOpt):
         raise fm.ConfigError(
             f"{base.name()}: its server optimiser has momentum of its own (beta1): {_WORD} would be a second"

@@ -16,7 +16,7 @@ class FedBN(fm.Method):
 
     class Options(fm.Options):
         weights: Literal["uniform", "samples"] = fm.option(
-            "uniform", "Weights of clients in the mean: all alike, or by samples."
+            "uniform", "Weights of clients in the mean: equal, or by samples."
         )
         bn_stats: Literal["personal", "shared"] = fm.option(
             "personal",

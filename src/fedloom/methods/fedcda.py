@@ -85,7 +85,7 @@ class FedCDA(fm.Method):
     def _groups(self, clients: list[int], ctx: fm.ServerContext) -> list[list[int]]:
         max_clients = max(1, int(math.log(COMBINATIONS, self.options.kept))) if self.options.kept > 1 else len(clients)
         count = min(len(clients), max(self.options.batches, math.ceil(len(clients) / max_clients)))
-        # the order decides which models are fixed when a batch chooses, so it is drawn anew in every round
+        # the order decides which models are fixed when a batch chooses, so every round draws it again
         order = ctx.task.streams.numpy("batches", ctx.round).permutation(clients).tolist()
         return [order[start::count] for start in range(count)]
 

@@ -57,10 +57,10 @@ class FedCO2(fm.Method):
             "bn", "Entries of the online net that stay with the client."
         )
         bn_stats: Literal["personal", "shared"] = fm.option(
-            "personal", "Whether running statistics stay with the client, too, or are averaged."
+            "personal", "Whether running statistics stay with the client or are averaged."
         )
         weights: Literal["uniform", "samples"] = fm.option(
-            "uniform", "Weights of clients in the mean: all alike, or by samples."
+            "uniform", "Weights of clients in the mean: equal, or by samples."
         )
         offline_init: Literal["same", "independent"] = fm.option(
             "same", "First weights of the offline net: those of the online net, or drawn by each client."

@@ -44,8 +44,8 @@ class FedCP(fm.Method):
         code="TsingZ0/FedCP at 7110e97",
         our_choice="Tests have no Gumbel noise, so that two tests of one model agree. lambda is 5 in the authors' "
         "script and 0 on their command line, which switches MMD off; `sound` has PFLlib's 1.",
-        released_code="Noise is in tests, too. The first v is random. After a round the global head and the gate go to "
-        "that round's participants alone, the body to all. v is renewed after the training of a round.",
+        released_code="Tests have noise as well. The first v is random. After a round the global head and the gate go "
+        "to that round's participants alone, the body to all. v is renewed after the training of a round.",
     )
 
     def extra(self, net: fm.Net) -> nn.Module:

@@ -29,7 +29,7 @@ class FedDF(fm.Method):
         steps: int = fm.option(100, "Distillation steps of the server in a round.", ge=0)
         server_lr: float = fm.option(1e-3, "Learning rate of these steps.", gt=0)
         server_optimizer: Literal["adam", "sgd"] = fm.option(
-            "adam", "Optimiser of these steps; its moments start afresh in each round."
+            "adam", "Optimiser of these steps; its moments start from 0 in each round."
         )
         cosine: bool = fm.option(True, "Whether the rate falls to 0 along half a cosine during a round.")
         server_batch_size: int | None = fm.option(128, "Public samples in each step. Null takes all.", ge=1)

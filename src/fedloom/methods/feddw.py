@@ -29,7 +29,7 @@ class Options(fm.Options):
     sl_ema: float = fm.option(1.0, "Share of the new SL matrix in the next.", gt=0, le=1)
     sl_cumulative: bool = fm.option(False, "Sum all uploads since round 1.")
     absent_row: Literal["keep", "eye", "uniform", "mask"] = fm.option(
-        "keep", "Row of a class that nobody held: the previous row, e_i, 1/C, or left out of the regulariser."
+        "keep", "Row of a class without holders: the previous row, e_i, 1/C, or left out of the regulariser."
     )
     linearised: Literal["off", "softmax_lin", "gram"] = fm.option(
         "off", "A convex form of the regulariser around the received weights; gram is as printed, without softmax."

@@ -113,7 +113,7 @@ class FedFomo(fm.Method):
         consts = work.start.consts
         clients = max(ctx.task.clients, ctx.client + 1)  # a client that never trained comes after the others
         raw = torch.zeros(clients, dtype=torch.float64)
-        # the first of the models is the base itself, which stands for nobody
+        # the first model is the base, which belongs to no other client
         raw[consts["owners"]] = raw_weights(work.collected["losses"], consts["lengths"])[1:]
         started = mixed(work.start.tree, {**consts, **work.collected})
         payload: fm.Record = {"weights": work.tree, "raw": raw.float(), "samples": ctx.samples}

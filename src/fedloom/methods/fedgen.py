@@ -31,7 +31,7 @@ class FedGen(fm.Method):
         server_lr: float = fm.option(3e-4, "Learning rate of the generator.", gt=0)
         server_steps: int = fm.option(50, "Steps of the generator in a round.", ge=0)
         adam: bool = fm.option(
-            True, "Whether these are steps of Adam, with moments that start afresh in each round, or plain ones."
+            True, "Whether these are steps of Adam, with moments that start from 0 in each round, or plain ones."
         )
         draws: int = fm.option(32, "Features in each step, and of a client in a round.", ge=1)
         diversity: float = fm.option(
@@ -44,8 +44,7 @@ class FedGen(fm.Method):
         "Zhu et al., ICML 2021, arXiv 2105.10056",
         traffic=("P + Q + counts", "P + counts", ""),
         code="zhuangdizhu/FedGen at 67f2cd7",
-        our_choice="A client draws its features once a round, from a stream of its own. Adam's moments start anew each "
-        "round.",
+        our_choice="A client draws its features once a round, from its stream. Adam's moments start from 0 each round.",
         released_code="The method's page lists the differences.",
     )
 

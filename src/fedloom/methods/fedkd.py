@@ -30,7 +30,7 @@ class FedKD(fm.Method):
             "different nets.",
         )
         compresses: Literal["updates", "weights", "nothing"] = fm.option(
-            "updates", "What is decomposed: updates of the mentee, its weights (as in PFLlib), or nothing."
+            "updates", "Decomposed entries: updates of the mentee, its weights (as in PFLlib), or nothing."
         )
         energy_first: float = fm.option(
             0.95, "Share of the squared singular values that is kept at the first round.", gt=0, le=1

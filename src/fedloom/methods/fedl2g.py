@@ -35,7 +35,7 @@ class FedL2G(fm.Method):
 
     class Options(fm.Options):
         guides: Literal["logits", "features"] = fm.option(
-            "logits", "What the vectors guide: the outputs (FedL2G-l) or the head's input (FedL2G-f)."
+            "logits", "Target of the vectors: the outputs (FedL2G-l) or the head's input (FedL2G-f)."
         )
         quiz: int | None = fm.option(
             None, "Samples of a client that never train and judge a guided step. Null is a batch.", ge=1
@@ -60,9 +60,9 @@ class FedL2G(fm.Method):
         "guiding starts in round 1. The step that is thrown away is plain SGD, in evaluation mode, at the run's rate.",
         departures="A client with no more samples than the quiz gives the quiz all but one of them; with one sample it "
         "trains and sends nothing.",
-        released_code="Clients clip the gradients of their nets at a norm of 100, too, and the server clips the mean "
-        "gradient of the vectors, not each client's. Loaders leave out the last incomplete batch. For features the "
-        "rate of the server is 100.",
+        released_code="Clients clip the gradients of their nets at a norm of 100 as well, and the server clips the "
+        "mean gradient of the vectors, not each client's. Loaders leave out the last incomplete batch. For features "
+        "the rate of the server is 100.",
     )
 
     def __init__(self, options: fm.Options | None = None) -> None:

@@ -38,7 +38,7 @@ class FedMD(fm.Method):
         )
         start: Literal["drawn", "common"] = fm.option(
             "common",
-            "First weights: each client draws its own, or those of one architecture are alike. Alike ones agree from "
+            "First weights: each client draws its own, or those of one architecture are equal. Equal ones agree from "
             "the start, and teach each other nothing new.",
         )
 
@@ -53,7 +53,7 @@ class FedMD(fm.Method):
         "round that is the paper's order. Public inputs travel in every round, and batches of the digest have the "
         "run's size.",
         departures="Clients do not train on labels of the public inputs first (the paper's transfer phase), and the "
-        "public inputs are the same in all rounds; the authors draw 5,000 anew.",
+        "public inputs are the same in all rounds; the authors draw 5,000 in each round.",
     )
 
     def examine(self, tasks: fm.Tasks, participants: int) -> list[fm.Diagnostic]:

@@ -31,7 +31,7 @@ class FedMRL(fm.Method):
         )
         weights: Literal["samples", "uniform"] = fm.option(
             "samples",
-            "Weights of clients in the mean of small nets: by samples, as the authors, or all alike, as HtFLlib.",
+            "Weights of clients in the mean of small nets: by samples, as the authors, or equal, as HtFLlib.",
         )
         tied_heads: bool = fm.option(
             False,
@@ -51,7 +51,7 @@ class FedMRL(fm.Method):
         our_choice="Both losses have weight 1, as in the code; the paper's weights were not at hand. Without `small` "
         "both nets are the run's own model. The test takes the newest small net, as HtFLlib does.",
         released_code="Uploads are references to one net, so the mean is the last client's net; with copies it agrees. "
-        "Sizes in the mean count test data, too. With equal nets the small head's bias is cut to as many entries as "
+        "Sizes in the mean include test data. With equal nets the small head's bias is cut to as many entries as "
         "the small net has features, which stops if they are fewer than the classes.",
     )
 

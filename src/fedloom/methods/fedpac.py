@@ -42,7 +42,7 @@ class FedPAC(fm.Method):
         head_epochs: int = fm.option(1, "Passes that train the head, before the body trains.", ge=0)
         cut: float = fm.option(1e-3, "Head weights up to this one become 0; the others are scaled to 1.", ge=0, lt=1)
         weights: Literal["counts", "uniform"] = fm.option(
-            "counts", "Weights of the holders of a class in its global mean: by samples of it, or all alike."
+            "counts", "Weights of the holders of a class in its global mean: by samples of it, or equal."
         )
         unknown: Literal["own", "none"] = fm.option(
             "own",
@@ -72,7 +72,7 @@ class FedPAC(fm.Method):
         )
         means = means.to(torch.float32)
         if "prototypes" in server:
-            # a class that nobody holds in this round keeps the mean of the last round that had it
+            # a class without holders in this round keeps the mean of the last round that had it
             means = means.fill_missing(fm.get_table(server, "prototypes"))
         tables = fm.tables_of(uploads, "start_means")
         variances = torch.tensor(fm.numbers_of(uploads, "variance"), dtype=torch.float64)

@@ -93,7 +93,7 @@ class FedPCL(fm.Method):
         offered = super().predictors(server, state, ctx)
         source = state if state is not None and "prototypes" in state else server
         table = fm.get_table(source, "prototypes") if "prototypes" in source else None
-        if table is None:  # nobody has sent anything yet
+        if table is None:  # no client has sent class means yet
             return offered
         scores = functools.partial(products_with, table=table)
         return {kind: fm.Predictor(predictor.tree, scores) for kind, predictor in offered.items()}

@@ -58,7 +58,7 @@ class FedProc(fm.Method):
         past, rounds = (
             (ctx.round, ctx.task.rounds) if self.options.learns_at_once else (ctx.round - 1, ctx.task.rounds - 1)
         )
-        # a tensor, because a number would be part of what a recorded step is
+        # a tensor, because a number would become part of a recorded step
         consts: fm.Consts = {"share": torch.tensor(max(0.0, 1 - past / max(1, rounds)))}
         if "prototypes" in payload:
             table = fm.get_table(payload, "prototypes")

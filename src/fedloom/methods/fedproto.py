@@ -22,7 +22,7 @@ class FedProto(PrototypePull):
             1.0, "lambda, the strength of the pull; 0 is local training, or FedAvg with average_model.", ge=0
         )
         weights: Literal["counts", "uniform"] = fm.option(
-            "counts", "Weights of the holders of a class: by their samples of it, or all alike."
+            "counts", "Weights of the holders of a class: by their samples of it, or equal."
         )
         prototypes_from: Literal["after_training", "last_epoch"] = fm.option(
             "after_training",

@@ -23,9 +23,9 @@ class FedRCL(fm.Method):
     spec = fm.Spec(features=True)
 
     class Options(fm.Options):
-        weight: float = fm.option(1.0, "Weight of both terms beside cross-entropy; 0 is FedAvg.", ge=0)
+        weight: float = fm.option(1.0, "Weight of both terms relative to cross-entropy; 0 is FedAvg.", ge=0)
         tau: float = fm.option(0.05, "Temperature of the cosines.", gt=0)
-        beta: float = fm.option(1.0, "Weight of the penalty beside the contrast.", ge=0)
+        beta: float = fm.option(1.0, "Weight of the penalty relative to the contrast.", ge=0)
         threshold: float = fm.option(0.7, "Cosine below which a pair is not penalised.", ge=-1, le=1)
 
     settings = {
@@ -61,11 +61,11 @@ def relaxed_contrast(level: Tensor, batch: fm.Batch, tau: float, threshold: floa
     directions = normalize(level.flatten(2).mean(2) if level.dim() > 2 else level, dim=1)
     cosines = directions @ directions.T
     counted = torch.ones_like(batch.y, dtype=torch.bool) if batch.mask is None else batch.mask
-    alike = batch.y.unsqueeze(1) == batch.y.unsqueeze(0)
-    positive = cosines.masked_fill(~(alike & counted), NONE).amin(1)
-    negatives = cosines.masked_fill(alike | ~counted, FAR).topk(min(NEGATIVES, len(batch.y)), 1).values
+    same_class = batch.y.unsqueeze(1) == batch.y.unsqueeze(0)
+    positive = cosines.masked_fill(~(same_class & counted), NONE).amin(1)
+    negatives = cosines.masked_fill(same_class | ~counted, FAR).topk(min(NEGATIVES, len(batch.y)), 1).values
     scores = torch.cat([positive.unsqueeze(1), negatives], 1) / tau
     itself = torch.eye(len(batch.y), dtype=torch.bool, device=cosines.device)
-    partner = cosines.masked_fill(~(alike & counted & ~itself), NONE).amin(1)
+    partner = cosines.masked_fill(~(same_class & counted & ~itself), NONE).amin(1)
     partner = torch.where((partner < threshold) | (partner == NONE), -1.0, partner)
     return -torch.log_softmax(scores, 1)[:, 0], softplus((partner - 1) / tau)

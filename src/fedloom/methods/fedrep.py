@@ -17,7 +17,7 @@ class FedRep(fm.Method):
         head_epochs: int = fm.option(10, "Passes that train the head, whatever local_epochs says.", ge=0)
         body_epochs: int = fm.option(1, "Passes that then train the body, whatever local_epochs says.", ge=0)
         weights: Literal["samples", "uniform"] = fm.option(
-            "samples", "Weights of clients in the mean: by samples, as in released code, or all alike, as in the paper."
+            "samples", "Weights of clients in the mean: by samples, as in released code, or equal, as in the paper."
         )
 
     presets = {

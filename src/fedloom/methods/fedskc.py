@@ -58,7 +58,7 @@ class FedSKC(fm.Method):
             "Where knowledge comes from: a pass after training, or the last epoch's own forward passes.",
         )
         neighbours: int = fm.option(1, "M, rows of knowledge that are merged with each row.", ge=0)
-        sticky_knowledge: bool = fm.option(False, "Whether a class that nobody holds in a round keeps its last row.")
+        sticky_knowledge: bool = fm.option(False, "Whether a class without holders in a round keeps its last row.")
         gda: Literal["paper", "share", "fedavg", "uniform"] = fm.option(
             "paper",
             "Aggregation weights: as printed, on shares of samples instead of counts, by samples, or all equal.",
@@ -101,9 +101,9 @@ class FedSKC(fm.Method):
         "Wang et al., ICWS 2025",
         traffic=("P + CC + mask", "P + CC + mask", ""),
         code="hwang52/FedSKC at b513979",
-        our_choice="Round 1 is CE alone and has no GPR. U, over the client's data set (Eq. 2), is taken afresh before "
+        our_choice="Round 1 is CE alone and has no GPR. U, over the client's data set (Eq. 2), is taken again before "
         "every epoch and has no gradient. GPR also acts on batch-norm statistics.",
-        departures="Both losses are means over the batch (Algorithm 1 sums CE). Classes that nobody holds are masked, "
+        departures="Both losses are means over the batch (Algorithm 1 sums CE). Classes without holders are masked, "
         "and means divide by what was merged.",
         released_code="Preset `authors`: sample weights overwrite GDA, there is no U and no SiLU, knowledge comes from "
         "the last epoch, and the loss is that of `methods/fedskc.py`.",

@@ -49,7 +49,7 @@ class FedSSA(fm.Method):
             "code).",
         )
         weights: Literal["uniform", "count"] = fm.option(
-            "uniform", "Weights of the holders of a class: all alike, or by their samples of it."
+            "uniform", "Weights of the holders of a class: equal, or by their samples of it."
         )
         clip: float | None = fm.option(None, "Largest gradient norm. Null is no bound.", gt=0)
 

@@ -72,7 +72,7 @@ class Floco(fm.Method):
         return others
 
     def first_round(self, task: fm.Task) -> int:
-        """Return tau, the first round in which clients train in parts of their own; with one end there is none."""
+        """Return tau, the first round in which each client trains in its part; with one end there is none."""
         return task.rounds + 2 if self.options.ends == 1 else self.options.tau or max(2, task.rounds // 2)
 
     def server_init(self, ctx: fm.ServerContext) -> fm.Record:

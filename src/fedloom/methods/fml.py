@@ -29,7 +29,7 @@ class FML(fm.Method):
         )
         weights: Literal["samples", "uniform"] = fm.option(
             "samples",
-            "Weights of memes in the mean: by samples (our choice: the paper is not explicit), or all alike, as in "
+            "Weights of memes in the mean: by samples (our choice: the paper is not explicit), or equal, as in "
             "released code.",
         )
         start: Literal["common", "drawn"] = fm.option(

@@ -6,7 +6,7 @@ from fedloom.methods.parts import prototypes as learned_class_means
 from fedloom.methods.parts.contrast import Cosines, prototype_contrast, prototypes_of_table
 from fedloom.methods.parts.prototypes import class_clusters
 
-FEWEST = 4  # points of which FINCH can make two clusters
+FEWEST = 4  # points that FINCH can split into two clusters
 
 
 @fm.register

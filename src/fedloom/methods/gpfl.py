@@ -33,7 +33,7 @@ class GPFL(fm.Method):
         decay: float = fm.option(0.1, "mu, the weight decay of the embeddings and of the conditional nets.", ge=0)
         inputs: Literal["received", "own"] = fm.option(
             "received",
-            "Embeddings of which the conditional inputs are made: those received, or, as released, those that the "
+            "Embeddings that give the conditional inputs: those received, or, as released, those that the "
             "client trained in its last round (zeros before).",
         )
 

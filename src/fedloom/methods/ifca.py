@@ -10,7 +10,7 @@ from fedloom.methods.parts.parameters import difference
 
 @fm.register
 class IFCA(fm.Method):
-    """IFCA: several global models, of which each client trains the one that fits it best. Ghosh et al., NeurIPS 2020,
+    """IFCA: several global models; each client trains the one that fits it best. Ghosh et al., NeurIPS 2020,
     arXiv 2006.04088, Algorithm 1 with model averaging.
 
     Local: the model with the least mean CE on all training data (ties: the first), then CE from it. Server: each model
@@ -24,7 +24,7 @@ class IFCA(fm.Method):
     class Options(fm.Options):
         clusters: int = fm.option(2, "K, the number of models; 1 is FedAvg.", ge=1)
         weights: Literal["samples", "uniform"] = fm.option(
-            "samples", "Weights of the clients of a cluster: by their samples, or all alike."
+            "samples", "Weights of the clients of a cluster: by their samples, or equal."
         )
         share_body: bool = fm.option(
             False, "Whether the clusters have one body, averaged over all clients, and a head each."
@@ -88,7 +88,7 @@ class IFCA(fm.Method):
         head = ctx.task.names(frozenset({fm.Role.HEAD}))
         for number, model in enumerate(models):
             members = {k: upload for k, upload in uploads.items() if fm.get_number(upload, "cluster") == number}
-            # a model that nobody took in this round stays as it is
+            # a model that no client took in this round stays as it is
             change = self.mean(members, weights=weights) if members else {}
             if body:
                 change = {name: value for name, value in change.items() if name in head}
@@ -124,7 +124,7 @@ def best_fitting(weights: fm.Tree, consts: fm.Consts) -> fm.Tree:
 
 
 def moved(model: fm.Tree, change: fm.Tree) -> fm.Tree:
-    """A model after a mean change of some of its entries; integer entries count on, too."""
+    """A model after a mean change of some of its entries; integer entries grow by it too."""
     if not change:
         return model
     old = {name: model[name] for name in change}

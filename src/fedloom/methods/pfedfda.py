@@ -15,7 +15,7 @@ from fedloom.methods.parts.measures import features
 from fedloom.methods.parts.one_shot import gaussian_head, shrunk
 
 _STEPS, _HALVINGS, _SMALL = 50, 40, 1e-7  # of the search in the unit box
-TABLES = ("means", "covariance", "held")  # that travel down beside the body
+TABLES = ("means", "covariance", "held")  # that travel down with the body
 FEWEST = 3  # samples of a class from which a test takes the client's own mean of it
 LABELS = fm.Sent(labels=True)
 _AT_BOUND = 1e-6
@@ -62,7 +62,7 @@ class PFedFDA(fm.Method):
             "training", "Where features come from: all passes of training, or one pass after it."
         )
         mask_unknown: bool = fm.option(
-            True, "Whether classes that nobody has held yet are left out. The paper gives them random means."
+            True, "Whether classes that no client has held yet are left out. The paper gives them random means."
         )
 
     presets = {"paper": {"mask_unknown": False}, "authors": {"mask_unknown": False, "ridge": "identity"}, "sound": {}}
@@ -95,7 +95,7 @@ class PFedFDA(fm.Method):
         return super().server_init(ctx) | gaussians
 
     def client_init(self, ctx: fm.ClientContext) -> fm.Record:
-        return {}  # the head is made anew of what is received
+        return {}  # the head is computed from the received Gaussians
 
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         dtype, tensors = fm.get_tensor(server, "means").dtype, ("means", "covariance", "betas")
@@ -267,7 +267,7 @@ def least_in_unit_box(function: Callable[[Tensor], Tensor], start: Tensor) -> Te
         if not (matrix.isfinite().all() and slope.isfinite().all()):  # no way down can be told
             return point
         curvatures = torch.linalg.eigvalsh(matrix)
-        least = (1e-12 * curvatures.abs().max()).clamp(min=1e-6)  # beside large ones, 1e-6 would be lost in rounding
+        least = (1e-12 * curvatures.abs().max()).clamp(min=1e-6)  # 1e-6 would be lost in the rounding of large ones
         matrix = matrix + torch.eye(len(point), dtype=matrix.dtype) * (least - curvatures[0]).clamp(min=0)
         step = torch.linalg.solve(matrix, slope)
         for _ in range(_HALVINGS):

@@ -30,7 +30,7 @@ class PFedMe(fm.Method):
         decay: float = fm.option(0.0, "Weight decay of these steps (the authors' mu).", ge=0)
         beta: float = fm.option(1.0, "The server's step.", gt=0)
         weights: Literal["uniform", "samples"] = fm.option(
-            "uniform", "Weights of clients in the mean: all alike, as in Algorithm 1, or by samples."
+            "uniform", "Weights of clients in the mean: equal, as in Algorithm 1, or by samples."
         )
 
     presets = {"paper": {}, "authors": {"weights": "samples", "decay": 1e-3}, "sound": {}}
@@ -74,7 +74,7 @@ class PFedMe(fm.Method):
         return fm.Objective(ce.detach() + moved, {"ce": ce})
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
-        still = (fm.Role.BN_STAT, fm.Role.COUNTER, fm.Role.BUFFER)  # the shared net is never run, the own one is
+        still = (fm.Role.BN_STAT, fm.Role.COUNTER, fm.Role.BUFFER)  # the shared net never runs, the private one does
         moved = {
             name: work.tree[f"own.{name.removeprefix('shared.')}"]
             for name in work.tree

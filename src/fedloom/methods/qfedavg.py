@@ -24,7 +24,7 @@ class QFedAvg(fm.Method):
 
     class Options(fm.Options):
         q: float = fm.option(
-            1.0, "How much more a client with a high loss counts. With 0 all participants count alike.", ge=0, le=60
+            1.0, "How much more a client with a high loss counts. With 0 all participants count equally.", ge=0, le=60
         )
 
     settings = {name: {"optimizer": {"momentum": 0.0}} for name in fm.PRESETS}
@@ -33,7 +33,7 @@ class QFedAvg(fm.Method):
         traffic=("P", "P + number", ""),
         code="litian96/fair_flearn at f097971",
         our_choice="F is taken in evaluation mode. The paper tunes q for each data set, from 0.001 to 5; 1 is our "
-        "default. Participants are drawn alike, where the paper draws them by samples.",
+        "default. Participants are drawn uniformly, where the paper draws them by samples.",
     )
 
     def __init__(self, options: fm.Options | None = None) -> None:

@@ -1,4 +1,4 @@
-"""The description from which a run's nets are built: models, input shape, and what a method changes."""
+"""The description from which a run's nets are built: models, input shape, and the changes of a method."""
 
 from __future__ import annotations
 
@@ -141,7 +141,7 @@ def prepare_net(
     build_model: Callable[[str], Net] = _refuse_other_model,
     share: SharedParameters = "all",
 ) -> Net:
-    """Change a net to what a method needs: without the bias of its linear head if `head_bias` is False; a bundle of
+    """Adapt a net to a method: without the bias of its linear head if `head_bias` is False; a bundle of
     copies (None) and of other models, which `build_model` builds, if there are `nets`; with the module that `extra`
     makes. Frozen parameters become buffers, outside the tree if `share` is "trainable"."""
     if nets:

@@ -133,7 +133,7 @@ class Net(nn.Module):
 
     Subclasses define `features` and `self.head`, an `nn.Linear` unless a method needs more. `net(x)` gives logits.
     A factory registered with `@MODELS.register(name)` takes `input_shape` (without the batch, e.g. (1, 28, 28)),
-    `num_classes`, and options of its own, each typed `Annotated[type, Field(description=...)]`.
+    `num_classes`, and its options, each typed `Annotated[type, Field(description=...)]`.
 
     Some papers cut the net earlier: `classifier_block` names in order the submodules that they call the classifier,
     and `maps(x)` [B, f] is the input of the first. By default the block is the head alone.

@@ -66,7 +66,7 @@ class Predictor:
     Attributes:
         tree: the weights that the net holds.
         logits: maps (net, x) to class scores [B, C].
-        consts: what the phases of `Method.adapt` find in their `consts`.
+        consts: constants for the phases of `Method.adapt`.
         labels_only: whether the highest entry of a row names the class and nothing more, as with votes, so that no
             metric of scores is defined.
     """

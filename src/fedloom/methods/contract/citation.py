@@ -1,4 +1,4 @@
-"""The source of a method and its traffic, for tables and pages, and what the five papers state for all methods."""
+"""The source of a method and its traffic, for tables and pages, and how the five papers train all methods."""
 
 from __future__ import annotations
 
@@ -8,15 +8,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-# What a term of a traffic formula counts, in float32 numbers unless said otherwise; batch norm's counters are int64.
-# Of a table of classes only the rows of classes that are held travel.
+# Tensors that a term of a traffic formula counts, in float32 numbers unless said otherwise; batch norm's counters are
+# int64. Of a table of classes only the rows of classes that are held travel.
 SYMBOLS: Mapping[str, str] = {
     "P": "all entries of the net, buffers included",
     "W": "the trained entries of the net, without buffers",
     "B": "the body's entries",
     "BN": "batch norm's entries: scale, shift, running statistics and counter",
     "H": "the head's entries",
-    "Q": "entries that the method trains beside the net, or of its second net",
+    "Q": "entries that the method adds to the net, or of its second net",
     "d": "a row of d features",
     "Cd": "a row of d features for each class",
     "CC": "a row of C outputs for each class",
@@ -41,7 +41,7 @@ SYMBOLS: Mapping[str, str] = {
     "masks": "m masks, one for each participant of the last round",
     "number": "one number in float64, which the server averages",
     "counts": "a count for each class, in int64",
-    "X": "what the method's page says, because it is none of these",
+    "X": "described on the method's page, because it is none of these",
 }
 
 Formula = Mapping[str, float]

@@ -175,7 +175,7 @@ class Work:
 
 @dataclass(frozen=True, slots=True)
 class Diagnostic:
-    """A sign that a method does not do what it should in this run: a stable `code`, one line of text, and the value."""
+    """A sign that a method does not work as meant in this run: a stable `code`, one line of text, and the value."""
 
     code: str
     message: str

@@ -2,7 +2,7 @@
 
     examine -> server_init, client_init -> (down -> begin -> phases -> end -> aggregate)* -> predictors
 
-Every hook's default is FedAvg over the roles that `Spec.private` leaves shared, so a method is what it changes.
+Every hook's default is FedAvg over the roles that `Spec.private` leaves shared, so a method states its changes only.
 State goes in and comes out as records (`core/records.py`); nothing is kept on `self` between rounds, and no hook
 touches files, devices, processes or clocks. The round loop calls the hooks and never asks which method it runs.
 `contexts.py` has the arguments of hooks, `spec.py` the declaration.
@@ -234,10 +234,10 @@ class Method:
             uploads: the uploads by client id.
             key: name of the entry, which each upload has.
             weights: "samples" (McMahan et al. 2017, Algorithm 1), "uniform", or one number for each upload; for class
-                tables, of which only holders of a class count, also a tensor [m, C]. With `within` also one tree for
+                tables, where only holders of a class count, also a tensor [m, C]. With `within` also one tree for
                 each upload that broadcasts to its entries; entries that it lacks weigh 1.
-            within: a tree of which uploads hold leading slices, of another size for each client (`Sent.sliced`). Each
-                number is the mean over the uploads that hold it, and keeps its value from here if none does.
+            within: a whole tree, when uploads hold leading slices of it, of another size for each client
+                (`Sent.sliced`). Each number is the mean over its holders, and keeps its value from here without any.
         """
         client_weights: Iterable[float] | Iterable[Tree] | Tensor = (
             (get_number(upload, "samples") if weights == "samples" else 1.0 for upload in uploads.values())

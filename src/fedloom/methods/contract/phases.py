@@ -84,7 +84,7 @@ class LossFunction(Protocol):
 
 @pydantic_dataclass(frozen=True, config=ConfigDict(extra="forbid"))
 class OptimizerSpec:
-    """A local optimiser, created anew for every training phase. sgd: g + weight_decay * w, then heavy-ball momentum.
+    """A local optimiser; every training phase creates its own. sgd: g + weight_decay * w, then heavy-ball momentum.
     adam: Kingma & Ba with bias correction, weight decay in the gradient."""
 
     name: Annotated[

@@ -1,4 +1,4 @@
-"""The declaration of a method: what it sends, keeps, trains and needs, and parts of the samples for its phases."""
+"""The declaration of a method: its uploads, private parts, nets and needs, and parts of the samples for its phases."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Sent:
             uploads (`flower.max_ratio`); infinite for an entry that must not be compared.
         dp: how `+dp` treats an entry that is read client by client. "noise": rows of a class table get noise, all
             classes held. "ones": counts by class become ones, which weigh all clients equally. "refuse": neither works.
-        no_feedback: roles whose next change compression must not add its residual to, because the client goes on from
+        no_feedback: roles whose next change compression must not add its residual to, because the client continues from
             its own weights and not from those it receives.
     """
 
@@ -53,7 +53,7 @@ class Spec:
             text for the registered model of that name. Empty: a single net.
         private_nets: names of nets that stay with the client as a whole.
         architectures: "any" if clients may have different nets, else "one".
-        sends: the entries of an upload, by name, beside the number of samples ("samples").
+        sends: the entries of an upload, by name, in addition to the number of samples ("samples").
         batch_statistics: the loss needs at least two samples, so batches of one are skipped (as with batch norm).
         features: the method needs `net.features(x)` and a head on top of them; nets without a head are refused.
         head_bias: False removes the bias of the net's head before the run starts.
@@ -61,7 +61,7 @@ class Spec:
         public: the data that the server must hold: "inputs", "labels" (inputs with the clients' classes), or None.
         pooled: one client has the training samples of all, and nothing travels: a reference, for simulation alone.
         unstackable: why clients cannot be trained in one stack under `torch.vmap`; None if they can.
-        requires: what the nets must have for the method: a "trained_head"; a "trained_body"; a "linear_head", one layer
+        requires: properties that the nets must have: a "trained_head"; a "trained_body"; a "linear_head", one layer
             "head.weight" [C, d] that trains, without a bias if `head_bias` is False; "same_heads", of equal shapes in
             all groups; "same_width" of the features in all groups.
         receives: the entries of the server's state that `Method.down` sends, those that there are; None sends all.

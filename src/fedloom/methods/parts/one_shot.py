@@ -86,7 +86,7 @@ class HeadRound(fm.Method):
         if not rows.isfinite().all():  # the run diverged: there is nothing to make a head of
             return server
         made = {"head.weight": rows} | ({"head.bias": bias} if "head.bias" in model else {})
-        # beside the trained model and not in its place, since a node that leads elsewhere is known by far steps
+        # an entry of its own: a federation would take the far step of a replaced head for a hostile node
         return server | {"head": {name: value.to(model[name].dtype) for name, value in made.items()}}
 
     def head(self, uploads: fm.Uploads) -> tuple[Tensor, Tensor]:

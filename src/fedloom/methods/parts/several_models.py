@@ -8,7 +8,7 @@ from torch import Tensor
 
 import fedloom.methods as fm
 
-NOISE = 0.1  # of first weights that cannot be drawn anew, relative to the root mean square of an entry
+NOISE = 0.1  # of first weights that cannot be drawn again, relative to the root mean square of an entry
 
 
 def first_models(task: fm.Task, count: int) -> list[fm.Tree]:

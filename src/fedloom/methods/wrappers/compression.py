@@ -1,4 +1,4 @@
-"""Compression of uploads: wrappers over any method that sends trees which the server has, too.
+"""Compression of uploads: wrappers over any method that sends trees which the server has as well.
 
 A client sends the change of the trained entries since it received them, in fewer bytes, and the server adds it to what
 it had sent. Buffers, class tables and numbers travel as they are: a changed sign would make variances negative. Where

@@ -172,7 +172,7 @@ class DP(fm.Method):
     def select(self, server: fm.Record, count: int, ctx: fm.ServerContext) -> Sequence[int]:
         if self.dp.sampling == "fixed":
             return super().select(server, count, ctx)
-        # where chance draws nobody, one client trains and its upload does not count
+        # where chance draws no client, one trains and its upload does not count
         stand_in = ctx.task.streams.numpy("dp.stand_in", ctx.round)
         return self._drawn_by_chance(count, ctx) or [int(stand_in.integers(ctx.task.clients))]
 

@@ -1,8 +1,8 @@
 """Robust means: a mean of uploads that a few bad ones cannot move far. Wrappers over any method with a mean.
 
 Each takes the place of `Method.reduce`. The vectors that it compares are all floating entries of a tree together, or a
-row of a class table, over the clients that hold the class. Clients weigh alike: a weight is what a bad one would
-overstate.
+row of a class table, over the clients that hold the class. Clients have equal weights, because
+a bad one would overstate its own.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -210,7 +210,7 @@ def flat(tree: fm.Tree, names: Sequence[str]) -> Tensor:
 
 class NormBound(OverMeans):
     """Changes of the server's trees longer than `length` are scaled down to it, then averaged as ever. Sun et al.,
-    2019, 1911.07963. What is no tree of the server's goes through as it is."""
+    2019, 1911.07963. Other entries pass unchanged."""
 
     word, RuleOptions = "normbound", Bound
 

@@ -1,8 +1,8 @@
 """How a wrapper is put over a method: one class with the options and presets of both, each part with its own names.
 
 Wrappers nest in any order: `fedprox+dw+topk`. A wrapper is a mixin of `Method` that calls `super()` in its hooks,
-strips its own entries from what it hands on (`Names.without`), and refuses in `__init__`, by `Spec`, what it cannot
-wrap. All of them are one object: what a wrapper sets on `self` needs a name that no other wrapper or method has.
+strips its own entries from records that it passes on (`Names.without`), and refuses methods in `__init__`, by `Spec`.
+All of them are one object: attributes that a wrapper sets need names that no other wrapper or method has.
 """
 
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
@@ -45,7 +45,7 @@ def names_of(method: Method, word: str) -> Names:
 
 
 def averaged(method: Method, wrapper: str) -> set[str]:
-    """Return the upload entries of which the server only needs the mean. Raises `ConfigError` if there is none."""
+    """Return the upload entries whose mean is all that the server needs. Raises `ConfigError` if there is none."""
     names = {name for name, sent in method.spec.sends.items() if not sent.per_client}
     if not names:
         sent_names = ", ".join(method.spec.sends) or "nothing"
@@ -71,7 +71,7 @@ def wrapped(
     presets: Mapping[str, Mapping[str, Any]] | None = None,
 ) -> type[Method]:
     """Create the method `base+word`: the class `mixin`, with hooks that call `super()`, over `base`. The wrapper's
-    `options` stand beside the base's with `word_` in front, and so do its `presets`."""
+    `options` join the base's with `word_` in front, and so do its `presets`."""
     if issubclass(base, mixin):
         raise ConfigError(f"{base.name()} has {word} already: a method takes a wrapper once")
     prefix, wrapper_presets = f"{word}_", presets or {}
