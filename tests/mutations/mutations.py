@@ -23,6 +23,7 @@ def _of(name: str, mistake: str, old: str, new: str) -> Mutation:
 
 _GOLDEN = {"fedco2", "feddw", "fedsc", "fedskc", "fedssa"}
 _FEDOPT = ("methods/test_fedopt.py",)
+_EXTENDED = ("data/test_partitions_extended_dirichlet.py",)
 _PARTS = ("methods/test_personal_parts.py",)
 _MODELS = ("methods/test_personal_models.py",)
 
@@ -452,5 +453,26 @@ MUTATIONS = (
         "torch.where(self._held[name], mean[name], value)",
         "torch.where(self._held[name], mean[name], 0 * value)",
         ("methods/test_means.py",),
+    ),
+    _of(
+        "fedpac",
+        "a class that nobody holds in a round loses its mean",
+        'means = means.fill_missing(fm.get_table(server, "prototypes"))',
+        "pass",
+    ),
+    _of("floco", "parts begin after a third of the rounds", "max(2, task.rounds // 2)", "max(2, task.rounds // 3)"),
+    _of("fedfomo", "the probability falls before round 1", "decay * (ctx.round - 1)", "decay * ctx.round"),
+    _of("qfedavg", "h is at least 1", "[1, -1 / h])", "[1, -1 / max(1.0, h)])"),
+    *(
+        Mutation(f"extended Dirichlet: {mistake}", "data/partitions/dirichlet.py", old, new, _EXTENDED)
+        for mistake, old, new in (
+            ("a full client gets more", "[class_holders] * clients < len(train)", "[class_holders] * clients < np.inf"),
+            ("one holder of a class is enough", "max(1, per_client * clients // num_classes // _HOLDERS_OF_EVEN)", "1"),
+            (
+                "test samples are cut evenly",
+                "cut(shares, len(test_rows))",
+                "cut(np.full(len(shares), 1 / len(shares)), len(test_rows))",
+            ),
+        )
     ),
 )
