@@ -80,5 +80,4 @@ class FML(fm.Method):
         return {"model": self.mean(uploads, weights=self.options.weights)}
 
     def predictors(self, server: fm.Record, state: fm.Record | None, ctx: fm.ServerContext) -> dict[str, fm.Predictor]:
-        """ "personal" is the own net; "global", or "meme" beside it, the shared one."""
         return pair_predictors(self, server, state, ctx, MEME)

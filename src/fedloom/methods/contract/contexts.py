@@ -105,14 +105,8 @@ class ServerContext:
 
 @dataclass(frozen=True, slots=True)
 class ClientContext:
-    """One client in a round.
-
-    Attributes:
-        task: the constant facts of the run, for the client's architecture.
-        round: the round, which counts from 1.
-        client, samples: the client's id, from 0 to N - 1, and the number of its training samples.
-        class_counts: training samples of each class [C], int64.
-    """
+    """One client in a round (from 1): its id `client`, the number of its training samples, their class counts [C],
+    int64, and the constant facts of the run as `task`, for the client's architecture."""
 
     task: Task
     round: int
@@ -128,12 +122,9 @@ class ClientContext:
 
 @dataclass(frozen=True, slots=True)
 class Received:
-    """Samples that came from the server, for phases with `on="received"`.
-
-    Attributes:
-        x: inputs as nets see them [n, ...]: what `Dataset.gather` returns at the server.
-        y: labels [n], int64. None numbers the samples, so that `consts["targets"][batch.y]` finds their rows.
-    """
+    """Samples that came from the server, for phases with `on="received"`: inputs x [n, ...], as `Dataset.gather`
+    returns them at the server, and labels y [n], int64. None numbers the samples, so that `consts["targets"][batch.y]`
+    finds their rows."""
 
     x: Tensor
     y: Tensor | None = None
@@ -141,13 +132,8 @@ class Received:
 
 @dataclass(frozen=True, slots=True)
 class Start:
-    """The result of `begin`, with which the phases start.
-
-    Attributes:
-        tree: the net's full weights.
-        consts: the constants of this round.
-        received: samples for phases with `on="received"`.
-    """
+    """The result of `begin`: the net's full weights as `tree`, the constants of this round, and samples for phases with
+    `on="received"`."""
 
     tree: Tree
     consts: Consts
@@ -156,15 +142,9 @@ class Start:
 
 @dataclass(frozen=True, slots=True)
 class Work:
-    """The result of the phases, which `end` reads.
-
-    Attributes:
-        tree: the weights after training (a copy).
-        collected: statistics by name.
-        steps: number of optimiser steps.
-        start: the result of `begin`.
-        terms: the loss's terms, each a mean over the last epoch.
-    """
+    """The result of the phases, which `end` reads: the weights after training as `tree` (a copy), statistics by name as
+    `collected`, the number of optimiser steps, the result of `begin` as `start`, and the loss's terms, each a mean over
+    the last epoch."""
 
     tree: Tree
     collected: Mapping[str, Any]

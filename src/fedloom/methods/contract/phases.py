@@ -29,14 +29,8 @@ TRAINABLE = frozenset({Role.BODY, Role.HEAD, Role.BN_AFFINE, Role.EXTRA})
 
 
 class Batch(NamedTuple):
-    """Samples of one step. Engines that run clients side by side pad their batches; padded rows must not count.
-
-    Attributes:
-        x: inputs [B, ...].
-        y: labels [B], int64.
-        mask: rows that count [B], bool; None counts all.
-        second: the same samples, augmented once more [B, ...], in training phases of a method with `Spec(views=2)`.
-    """
+    """Samples of one step: inputs x [B, ...], labels y [B], and in methods with `Spec(views=2)` a `second` augmented
+    view. Engines that run clients side by side pad their batches: only rows in `mask` [B] count (None counts all)."""
 
     x: Tensor
     y: Tensor
@@ -174,12 +168,8 @@ class Train:
 @dataclass(frozen=True, slots=True)
 class Collect:
     """A statistics pass over the client's training data: evaluation mode, no gradient, no augmentation.
-
-    Attributes:
-        statistics: by the names under which `Work.collected` and the constants of later phases have the results.
-        part: a fixed part of the client's data, instead of all.
-        on: "received" passes over the samples that the server sent (`Start.received`).
-    """
+    `Work.collected` and the constants of later phases have the `statistics` by name; `part` is a fixed part of the
+    data, and "received" in `on` passes over the samples that the server sent."""
 
     statistics: Mapping[str, Statistic]
     part: Part | None = None

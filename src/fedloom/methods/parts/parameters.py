@@ -32,12 +32,7 @@ def difference(tree: fm.Tree, other: fm.Tree) -> fm.Tree:
 
 
 def clipped(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tree]:
-    """Return a `grad_map` that scales all gradients down together to a joint 2-norm of at most `norm`.
-
-    Example:
-        >>> clipped(1.0)({"w": torch.tensor([3.0, 4.0])}, {}, {})
-        {'w': tensor([0.6000, 0.8000])}
-    """
+    """Return a `grad_map` that scales all gradients down together to a joint 2-norm of at most `norm`."""
 
     def clip(gradients: fm.Tree, parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
         total = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
