@@ -51,7 +51,6 @@ class HeteroFL(fm.Method):
         return [*diagnostics, fm.Diagnostic("heterofl.one_width", message, float(len(tasks)))]
 
     def _require_slice(self, task: fm.Task, widest: fm.Task) -> None:
-        """Raise `ConfigError` if the entries of a net are not leading slices of the first model's."""
         if task.init.keys() != widest.init.keys():
             odd = sorted(task.init.keys() ^ widest.init.keys())[0]
             raise fm.ConfigError(f"{self.name()}: models differ in {odd}; give several widths of one kind of model")

@@ -1,4 +1,1 @@
-"""The contract of a method: its declaration, its hooks, and the types that they exchange with the engine.
-
-Methods and plug-ins import all of it with one line, `import fedloom.methods as fm`.
-"""
+"""The contract of a method: declaration, hooks, and their types. Import it with `import fedloom.methods as fm`."""
