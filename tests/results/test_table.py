@@ -9,9 +9,8 @@ from dataclasses import replace
 import pytest
 
 from fedloom.results.comparison import Comparison
-from fedloom.results.report import result_table
 from fedloom.results.result_tables import metric_text, record
-from fedloom.results.table import grouped
+from fedloom.results.table import grouped, result_table
 
 
 def test_runs_that_differ_in_the_seed_only_are_one_row(make_result):

@@ -8,8 +8,8 @@ import pytest
 
 from fedloom.results.comparison import Comparison
 from fedloom.results.difference import all_paired
-from fedloom.results.report import result_table, verdict
-from fedloom.results.verdict import verdicts
+from fedloom.results.table import result_table
+from fedloom.results.verdict import verdict, verdicts
 
 
 @pytest.fixture

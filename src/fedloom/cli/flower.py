@@ -95,9 +95,9 @@ def admit(
 
 def _print_status(snapshot: Status, certificates: list[str]) -> None:
     from fedloom.cli.terminal import print_grid
+    from fedloom.core.text import bytes_text
     from fedloom.flower.absences import client_list
     from fedloom.flower.status import SILENT
-    from fedloom.results.report import bytes_text
 
     line = shared.print_lines
     line(f"{snapshot.method}, run {snapshot.run}: {snapshot.state}, round {snapshot.round} of {snapshot.rounds}")

@@ -42,8 +42,7 @@ def untested_rows(
 ) -> set[int]:
     """Return the indices of the groups that have fewer than three seeds in common with the best one of their context.
 
-    groups, contexts, values, lower: as in `best_rows`.
-    """
+    groups, contexts, values, lower: as in `best_rows`."""
     return {
         index
         for leader, members in _leaders(groups, contexts, values, lower)

@@ -52,7 +52,7 @@ def reached(result: RunData, target: float) -> Reached | None:
 
 @dataclass(frozen=True, slots=True)
 class ReachedMean:
-    """Means of `Reached` over the seeds that reached the target, how many did, and of how many."""
+    """Means of `Reached` over the `n` seeds of `of` that reached the target."""
 
     n: int
     of: int

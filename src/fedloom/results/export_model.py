@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from importlib.resources import files
 from pathlib import Path
@@ -87,7 +87,6 @@ def _escaped(value: object) -> str:
     return printable(str(value)).translate(_MARKDOWN)
 
 
-# -- the model ---------------------------------------------------------------------------------------------------------
 def _model(metadata: ExportMetadata, parameters: int) -> CardSection:
     architecture = metadata.architecture
     rows = [
@@ -127,10 +126,10 @@ def _normalisation(expected: Input) -> str:
         return "none" if expected.ids is None else ""
     if len(expected.mean) > 4:
         return "(x - mean) / std, with a mean and std for each column in the JSON beside the file"
-    return f"(x - mean) / std, mean {_numbers(expected.mean)}, std {_numbers(expected.std)} in stored units"
+    mean, std = (", ".join(map("{:.4g}".format, values)) for values in (expected.mean, expected.std))
+    return f"(x - mean) / std, mean {mean}, std {std} in stored units"
 
 
-# -- training ----------------------------------------------------------------------------------------------------------
 def _training(training: Training, run: RunData | None) -> CardSection:
     owner = "the server's model" if training.client is None else f"the personal model of client {training.client}"
     rows = [
@@ -150,13 +149,12 @@ def _training(training: Training, run: RunData | None) -> CardSection:
                 rows.append((key.replace("_", " "), str(config[key])))
         optimizer = dict(config.get("optimizer", {}))
         rows.append(("optimizer", _with_keys(str(optimizer.pop("name", "")), optimizer)))
-        rows += [(name, _number(value)) for name, value in run.numbers.get("figures", {}).items() if value is not None]
+        rows += [(name, f"{value:.4g}") for name, value in run.numbers.get("figures", {}).items() if value is not None]
         if stopped := run.numbers.get("stopped"):
             rows.append(("stopped early", f"round {stopped['round']}: {stopped['reason']}"))
     return CardSection("Training", [(label, text) for label, text in rows if text])
 
 
-# -- data --------------------------------------------------------------------------------------------------------------
 def _data(metadata: ExportMetadata, run: RunData) -> CardSection:
     scenario, config = run.scenario, run.config.get("scenario", {})
     source_keys = (scenario.get("data") or {}).get("source") or {}
@@ -202,7 +200,6 @@ def _data(metadata: ExportMetadata, run: RunData) -> CardSection:
     )
 
 
-# -- results -----------------------------------------------------------------------------------------------------------
 def _results(training: Training, run: RunData) -> CardSection:
     numbers = run.numbers
     values = {"accuracy": numbers["accuracy"], **numbers.get("metrics", {})}
@@ -270,7 +267,6 @@ def _by_class(run: RunData) -> list[CardSection]:
 _BY_CLASS = {"recall": "recall", "precision": "precision", "F1": "macro_f1"}
 
 
-# -- origin ------------------------------------------------------------------------------------------------------------
 def _origin(metadata: ExportMetadata, run: RunData | None, versions: Mapping[str, str]) -> CardSection:
     rows = [("SHA-256 of the file", metadata.sha256), ("exported with", f"fedloom {metadata.fedloom}")]
     if versions:
@@ -283,7 +279,6 @@ def _origin(metadata: ExportMetadata, run: RunData | None, versions: Mapping[str
     return CardSection("Origin", [(label, text) for label, text in rows if text])
 
 
-# -- words -------------------------------------------------------------------------------------------------------------
 def _with_keys(name: str, keys: Mapping[str, Any], *without: str) -> str:
     text = _keys_text({key: value for key, value in keys.items() if key not in without})
     return f"{name} ({text})" if text else name
@@ -296,14 +291,6 @@ def _keys_text(keys: Mapping[str, Any]) -> str:
 def _some(names: Sequence[object]) -> str:
     shown = ", ".join(map(str, names[:_MAX_CLASSES]))
     return shown + (f" and {len(names) - _MAX_CLASSES:,} more" if len(names) > _MAX_CLASSES else "")
-
-
-def _numbers(values: Iterable[float]) -> str:
-    return ", ".join(map(_number, values))
-
-
-def _number(value: float) -> str:
-    return f"{value:.4g}"
 
 
 _MARK = "\n<!-- Written by fedloom, which replaces this file only while its text has the SHA-256 "

@@ -20,11 +20,8 @@ from fedloom.runs.storage.run_data import SECONDS, RunData, has_diverged
 from fedloom.runs.storage.schemas import EXECUTION
 
 
-def settings_agree(results: Sequence[RunData], keys: Sequence[Iterable[tuple[str, str]]]) -> bool:
-    """Whether the settings that runs are said to be in are those of one study, or mean the same keys in all studies.
-
-    keys: of each run, all of its config but the seed, as flat pairs.
-    """
+def _settings_agree(results: Sequence[RunData], keys: Sequence[Iterable[tuple[str, str]]]) -> bool:
+    """Whether the settings that runs are said to be in are those of one study, or mean the same keys in all studies."""
     studies = {result.folder.parent for result in results if result.folder and result.cell}
     if len(studies) < 2:
         return True
@@ -41,11 +38,8 @@ def settings_agree(results: Sequence[RunData], keys: Sequence[Iterable[tuple[str
     return len({name for name, _ in named}) == len({setting for _, setting in named}) == len(named)
 
 
-def without_settings(results: Sequence[RunData]) -> list[RunData]:
-    """Return runs without the names of their settings, each once for each row that still differs.
-
-    results: finished runs, in one protocol each.
-    """
+def _without_settings(results: Sequence[RunData]) -> list[RunData]:
+    """Return runs without the names of their settings, each once for each row that still differs."""
     distinct: dict[object, RunData] = {}
     for number, result in enumerate(results):
         cell = result.cell and ("", result.cell[1])
@@ -54,13 +48,11 @@ def without_settings(results: Sequence[RunData]) -> list[RunData]:
     return list(distinct.values())
 
 
-def name_by_study(groups: Sequence[Group], told: bool) -> None:
+def _name_by_study(groups: Sequence[Group], told: bool) -> None:
     """Give groups the labels of their study instead of those made of keys.
 
-    Rows whose labels would be equal keep those made of keys, and lose their names.
-
-    groups: groups of runs, whose cells are those of their runs; their rows are changed. told: whether labels tell the
-    keys of the setting, because its name does not.
+    Rows whose labels would be equal keep those made of keys, and lose their names. told: whether labels tell the keys
+    of the setting, because its name does not.
     """
     cells = [group.row["cell"] for group in groups]
     several = len({cell and cell[0] for cell in cells}) > 1  # whether there are several settings
@@ -77,10 +69,7 @@ def name_by_study(groups: Sequence[Group], told: bool) -> None:
 
 
 def _name(group: Group, several: bool, told: bool) -> str:
-    """Return the name of a group in its study, without its protocol; empty if there is none.
-
-    several: whether there are several settings. told: whether the keys of the setting are told, as its name is not.
-    """
+    """Return the name of a group in its study, without its protocol; empty if there is none."""
     if group.row["cell"] is None:
         return ""
     name = "/".join(filter(None, group.row["cell"] if several else group.row["cell"][1:]))
@@ -108,9 +97,9 @@ def grouped(results: Sequence[RunData]) -> list[Group]:
     """
     results = by_protocol(results)
     run_keys = _keys(results)
-    told = not settings_agree(results, run_keys)  # whether keys have to tell settings apart
+    told = not _settings_agree(results, run_keys)  # whether keys have to tell settings apart
     if told:
-        results = without_settings(results)
+        results = _without_settings(results)
         run_keys = _keys(results)
     runs_by_row: dict[tuple[_Key, tuple[str, str] | None], list[RunData]] = {}
     for row_key, result in zip(_row_keys(results, run_keys), results, strict=True):
@@ -124,7 +113,7 @@ def grouped(results: Sequence[RunData]) -> list[Group]:
             n: v for n, v in key.items() if n not in shared | OWN_COLUMNS and _belongs_in_label(n, key, siblings)
         }
         groups.append(_group(runs, _label(key, siblings, differing), _cell(runs), differing))
-    name_by_study(groups, told)
+    _name_by_study(groups, told)
     return groups
 
 

@@ -1,4 +1,4 @@
-"""Floor 6: figures and the HTML report, from stored results only.
+"""Figures and the HTML report, from stored results only.
 
 Importing this loads neither torch nor matplotlib; writing a report loads matplotlib.
 """
@@ -11,27 +11,8 @@ from typing import Any
 
 from fedloom.core.errors import ConfigError, printable
 from fedloom.core.files import expand_home, read_file, refuse_unwritable, write_atomic
-from fedloom.core.text import bytes_text, percent, plus_minus, seconds_text
-from fedloom.results.group import ResultRow
 from fedloom.results.page_sections import PageSection
-from fedloom.results.table import result_table
-from fedloom.results.verdict import verdict
 from fedloom.runs.storage.run_data import RunData
-
-__all__ = [
-    "ResultRow",
-    "bytes_text",
-    "check_picture",
-    "check_place",
-    "percent",
-    "plus_minus",
-    "result_table",
-    "save_holdings",
-    "seconds_text",
-    "verdict",
-    "write_report",
-]
-
 
 _PICTURES = (".png", ".svg", ".pdf")
 _MARK = b'<p class="eyebrow">fedloom report</p>'  # every page has it

@@ -32,8 +32,8 @@ from fedloom.results.report.class_results import (
 from fedloom.results.report.line_charts import wide_and_narrow
 from fedloom.results.report.markup import bullets, chart, choices, fold, grid, paragraph, table
 
-HALF = 390.0  # CSS pixels at natural size
-WITH_COUNTS = 12  # classes up to which the cells of a matrix have their counts
+_HALF = 390.0  # CSS pixels at natural size
+_WITH_COUNTS = 12  # classes up to which the cells of a matrix have their counts
 _CORRECT, _WRONG = (0.20, 0.49, 0.75), (0.85, 0.42, 0.05)  # mixed by opacity, which suits light and dark themes
 _DARKEST = 0.7  # opacity; text on darker cells would be hard to read
 _LABEL = 14  # characters of a class's name
@@ -41,11 +41,8 @@ _TICK_STEP = 14.0  # CSS pixels between names of classes
 _PERCENT = FuncFormatter(lambda value, _: f"{value:g} %")
 
 
-def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], width: float) -> Figure:
-    """Test samples by true class (rows) and predicted class (columns); opacity grows with the share of the row.
-
-    confusion: test samples by true and predicted class [C, C]. width: width of the figure in CSS pixels.
-    """
+def _draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], width: float) -> Figure:
+    """Test samples by true class (rows) and predicted class (columns); opacity grows with the share of the row."""
     names = shortened_names(classes, _LABEL)
     room = 40 + CHARACTER * max(map(len, names))
     cell = (width - room - 4) / len(classes)
@@ -61,7 +58,7 @@ def draw_confusion(confusion: Sequence[Sequence[int]], classes: Sequence[str], w
     step = ceil(_TICK_STEP / min(cell, height / len(classes)))
     axes.set_yticks(range(0, len(classes), step), names[::step])
     _name_classes(axes, names, step, "predicted class", "true class")
-    for k in range(len(classes)) if len(classes) <= WITH_COUNTS else ():
+    for k in range(len(classes)) if len(classes) <= _WITH_COUNTS else ():
         for j, samples in enumerate(confusion[k]):
             size = min(TEXT, 1.7 * cell / max(len(_short(samples)), 1))
             axes.text(j, k, _short(samples), color=color("ink"), fontsize=size, ha="center", va="center_baseline")
@@ -76,14 +73,12 @@ def _name_classes(axes: Axes, names: Sequence[str], step: int, x: str, y: str) -
     axes.set_xticks(range(0, len(names), step), names[::step], rotation=90, ha="center")
 
 
-def draw_recall(
+def _draw_recall(
     rows: Sequence[tuple[str, float | None, str | None]], accuracy: float, majority: float | None, tone: str
 ) -> Figure:
-    """Recall of each class as a bar, with its test samples; lines at the accuracy and at the majority baseline.
+    """Recall of each class as a bar; lines at the accuracy and at the majority baseline.
 
-    rows: name, recall in [0, 1] and test samples of a class, as text. accuracy: accuracy of the run in [0, 1], drawn as
-    a line. majority: accuracy of the majority baseline in [0, 1]; None draws no line. tone: the custom property of the
-    bars' colour.
+    rows: name, recall in [0, 1] and test samples of a class. tone: the custom property of the colour of the bars.
     """
     pitch = 24.0 if len(rows) <= 20 else 17.0
     names = shortened_names([name for name, *_ in rows], 16)
@@ -93,8 +88,8 @@ def draw_recall(
         text if recall is None or support is None else f"{text} of {support}"
         for text, (_, recall, support) in zip(shares, rows, strict=True)
     ]
-    right = max(110.0, min(CHARACTER * max(map(len, texts)), HALF - left - 40))
-    figure = new_figure(HALF, pitch * len(rows) + 46)
+    right = max(110.0, min(CHARACTER * max(map(len, texts)), _HALF - left - 40))
+    figure = new_figure(_HALF, pitch * len(rows) + 46)
     axes = place(figure, left, 4, right, 42)
     axes.set_xlim(0, 100)
     axes.set_ylim(len(rows) - 0.5, -0.5)
@@ -110,13 +105,9 @@ def draw_recall(
     return figure
 
 
-def draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str) -> Figure:
-    """Share of correct predictions against confidence with the diagonal of perfect calibration, and samples by bin.
-
-    curve: samples, mean confidence and share of correct predictions by bin. majority: accuracy of the majority baseline
-    in [0, 1], drawn as a line; None draws none. tone: the custom property of the curve's colour.
-    """
-    figure = new_figure(HALF, 390)
+def _draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str) -> Figure:
+    """Share of correct predictions against confidence with the diagonal of perfect calibration, and samples by bin."""
+    figure = new_figure(_HALF, 390)
     axes = place(figure, 62, 8, 12, 130)
     axes.set_xlim(0, 100)
     axes.set_ylim(0, 100)
@@ -143,12 +134,8 @@ def draw_calibration(curve: CalibrationCurve, majority: float | None, tone: str)
     return figure
 
 
-def draw_recalls(rows: Sequence[tuple[str, Sequence[float | None]]], classes: Sequence[str], width: float) -> Figure:
-    """Recall of every class (columns) by every row as a heat map; opacity grows with recall.
-
-    rows: label of each row, and its recall in [0, 1] by class; None where a class has no test samples. width: width of
-    the figure in CSS pixels.
-    """
+def _draw_recalls(rows: Sequence[tuple[str, Sequence[float | None]]], classes: Sequence[str], width: float) -> Figure:
+    """Recall of every class (columns) by every row as a heat map; opacity grows with recall. width: in CSS pixels."""
     labels, names = shortened_names([label for label, _ in rows], width / 30), shortened_names(classes, _LABEL)
     left = 10 + CHARACTER * max(map(len, labels))
     top = 26 + CHARACTER * max(map(len, names))
@@ -222,18 +209,14 @@ def class_blocks(rows: Sequence[ChartRow]) -> list[Markup]:
 
 
 def _row_blocks(number: int, group: Group, results: ClassResults, tone: str, with_clients: bool) -> list[Markup]:
-    """Render one row: matrix, recall of each class, calibration, and all classes as a table that folds.
-
-    number: index of the row, for the ids of its drawings. results: its predictions by class. tone: the custom property
-    of its colour. with_clients: also draw the matrix of any single client of its first run.
-    """
+    """Render one row: matrix, recall of each class, calibration, and all classes as a table that folds."""
     charts = [_confusion(f"confusion-{number}", results)] if results.confusion is not None else []
     charts.append(_recall(f"recall-{number}", group, results, tone))
     calibrated = _calibration(f"calibration-{number}", group, tone)
     charts += [] if calibrated is None else [calibrated]
     clients = client_matrices(f"client-confusion-{number}", group.results[0], results.classes) if with_clients else None
     charts += [] if clients is None else [clients]
-    wide = len(results.classes) > WITH_COUNTS and results.confusion is not None
+    wide = len(results.classes) > _WITH_COUNTS and results.confusion is not None
     blocks = [charts[0], grid(charts[1:])] if wide else [grid(charts)]
     named = results.largest_confusions(_NAMED)
     if named:
@@ -249,9 +232,9 @@ def _confusion(name: str, results: ClassResults) -> Markup:
     label = f"Test samples of {results.label} by true and predicted class: {correct:,} of {total:,} are correct."
     caption = "Rows: true classes, columns: predicted ones. Blue is correct, orange wrong; the darker, the larger the "
     caption += f"share of its row.{f' All {results.seeds} seeds together.' if results.seeds > 1 else ''}"
-    title, draw = f"Confusion matrix of {results.label}", partial(draw_confusion, results.confusion, results.classes)
-    if len(results.classes) <= WITH_COUNTS:
-        return chart([inline(partial(draw, HALF), name, title, label)], "Confusion matrix", caption)
+    title, draw = f"Confusion matrix of {results.label}", partial(_draw_confusion, results.confusion, results.classes)
+    if len(results.classes) <= _WITH_COUNTS:
+        return chart([inline(partial(draw, _HALF), name, title, label)], "Confusion matrix", caption)
     svgs = wide_and_narrow(draw, name, title, label, 760)
     return chart(svgs, "Confusion matrix", caption, wide=True)
 
@@ -270,7 +253,7 @@ def _recall(name: str, group: Group, results: ClassResults, tone: str) -> Markup
     caption += f" Solid line: accuracy {percent(accuracy)} %.{_majority_words(group, results, majority)}"
     words = ", ".join(f"{name} {'–' if value is None else percent(value)}" for name, value, _ in rows[:20])
     svg = inline(
-        partial(draw_recall, rows, accuracy, majority, tone),
+        partial(_draw_recall, rows, accuracy, majority, tone),
         name,
         f"Recall of each class, {results.label}",
         f"Recall in percent: {words}{', ...' if len(rows) > 20 else ''}. {caption}",
@@ -305,7 +288,7 @@ def _calibration(name: str, group: Group, tone: str) -> Markup | None:
         if one is not None
     )
     svg = inline(
-        partial(draw_calibration, curve, majority, tone), name, f"Calibration of {curve.label}", f"{caption} {words}."
+        partial(_draw_calibration, curve, majority, tone), name, f"Calibration of {curve.label}", f"{caption} {words}."
     )
     return chart([svg], "Calibration", caption)
 
@@ -320,7 +303,7 @@ def _heat_maps(measured: Sequence[tuple[ChartRow, ClassResults]]) -> list[Markup
         lowest = ", ".join(f"{label} {_lowest(recalls)}" for label, recalls in cells)
         title = f"Recall of each class by row{f', {panel}' if panel else ''}"
         label = f"Lowest recall over {len(classes)} classes in percent: {lowest}."
-        svgs = wide_and_narrow(partial(draw_recalls, cells, classes), f"recalls-{k}", title, label, 900)
+        svgs = wide_and_narrow(partial(_draw_recalls, cells, classes), f"recalls-{k}", title, label, 900)
         caption = "Recall in percent. Orange: no test sample of the class is found."
         maps.append(chart(svgs, panel or "Recall by class", caption))
     return maps

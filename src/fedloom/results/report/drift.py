@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Sequence
 
 from fedloom.core.text import counted
@@ -96,10 +97,7 @@ def drift_sentences(rounds: Sequence[DriftRound]) -> list[str]:
 
 def drift_notes(rounds: Sequence[DriftRound]) -> list[str]:
     """Return what could not be measured, each reason once, with the number of its rounds."""
-    counts: dict[str, int] = {}
-    for drift in rounds:
-        for note in drift.notes:
-            counts[note] = counts.get(note, 0) + 1
+    counts = Counter(note for drift in rounds for note in drift.notes)
     return [
         note if count == len(rounds) else f"{note} (in {count} of {len(rounds)} rounds)"
         for note, count in counts.items()
@@ -162,14 +160,8 @@ def _cell(value: float | None) -> Cell:
 
 
 def _pictures(rounds: Sequence[DriftRound]) -> list[Block]:
-    pictures = (
-        _parts(rounds),
-        _directions(rounds),
-        _cosines(rounds),
-        _weights(rounds),
-        *_tables(rounds),
-        *_server(rounds),
-    )
+    single = [draw(rounds) for draw in (_parts, _directions, _cosines, _weights)]
+    pictures = [*single, *_tables(rounds), *_server(rounds)]
     return [picture for picture in pictures if picture is not None]
 
 

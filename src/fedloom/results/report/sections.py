@@ -36,10 +36,9 @@ _NARROW = 420
 
 
 def draw_parts(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
-    """Draw the parts of the drift as stacked bars, one for each round.
+    """Draw the parts of the drift as stacked bars, one for each round; negative ones stand below zero.
 
-    values: `rounds`, and in `parts` a list of lengths for each part; negative ones are drawn below zero. size: width
-    and height in SVG units.
+    values: `rounds`, and in `parts` a list of lengths for each part. size: width and height in SVG units.
     """
     figure, ax = _figure(size)
     rounds = values["rounds"]
