@@ -201,7 +201,7 @@ CASES = [
     case("export-of-nothing", "export .", "no run there"),
     case("export-client", "export k --client 99", "client = 99: the run has 4 clients", k={}),
     case("export-below-a-file", "export k --out c.yaml/x.safetensors", "c.yaml/x.safetensors: cannot be", k={}),
-    case("export-name", "export k --out .", "use a name such as model.safetensors", k={}),
+    case("export-name", "export k --out .", "take a name such as model.safetensors", k={}),
     case("predict-nothing", "predict k none.png", "none.png: no such file", k={}),
     case("predict-shape", "predict k d.npz", "the model takes (1, 8, 8)", k={}, d=npz(x=np.zeros((3, 4, 4), np.uint8))),
     case("predict-damaged", "predict k s.png", "s.png: cannot be decoded", k={}, **{"s.png": b"\x89PNG cut"}),

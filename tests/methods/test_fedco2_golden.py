@@ -42,7 +42,7 @@ class Block(Net):
         return self.features_given
 
     def classify(self, maps: Tensor) -> Tensor:
-        return self.logits_given
+        return self.logits_given if self.training else super().classify(maps)  # foreign heads are in evaluation mode
 
 
 class Straight(Net):

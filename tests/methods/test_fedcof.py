@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from fedloom.core.tables import ClassTable
+from fedloom.methods.fed3r import RidgeHead
 from fedloom.methods.fedcof import CovarianceHead, covariances
 from fedloom.methods.fedncm import MeansHead
 from golden_world import CLASS_KNOWLEDGE, EVERYBODY, golden_run, matches, probe, refuted
@@ -25,6 +26,11 @@ def test_golden_heads(entry, clients):
     assert abs(probe(rows, ["head.weight"]) - GOLD[entry]["probe"]) < 1e-5
     if entry == "out":
         assert refuted(rows, GOLD, ["head.weight"])
+
+
+def test_golden_fed3r():
+    rows = golden_rows(RidgeHead, ridge=GOLD["siblings"]["fed3r_lambda"])
+    assert matches(rows, {"head.weight": GOLD["siblings"]["fed3r"]})
 
 
 def test_golden_fedncm():
