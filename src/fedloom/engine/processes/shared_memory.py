@@ -188,11 +188,11 @@ class _Pickler(pickle.Pickler):
 class _Unpickler(pickle.Unpickler):
     def __init__(self, file: io.BytesIO, memory: SharedMemory, tasks: Sequence[Task]) -> None:
         super().__init__(file)
-        self._found = {"_view": memory.view, "_task": tasks.__getitem__}
+        self._bound = {"_view": memory.view, "_task": tasks.__getitem__}
 
     def find_class(self, module: str, name: str) -> Any:
         """Bind the functions below to the reader's memory and tasks."""
-        return self._found[name] if module == __name__ and name in self._found else super().find_class(module, name)
+        return self._bound[name] if module == __name__ and name in self._bound else super().find_class(module, name)
 
 
 def _view(offset: int, dtype: torch.dtype, shape: tuple[int, ...]) -> Tensor:
