@@ -1,7 +1,5 @@
 """The commands `config`, which explains the keys, and `init`, which writes a first config for a user's data."""
 
-from __future__ import annotations
-
 import dataclasses
 import shlex
 import sys

@@ -1,7 +1,5 @@
 """The commands `figure` and `table`, which draw and print finished runs for a paper."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Annotated, Any, Literal
 

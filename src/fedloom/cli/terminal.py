@@ -1,7 +1,5 @@
 """Tables of the command line. No cell is cut: a table wider than the terminal becomes one line for each cell."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 
 from rich.box import SIMPLE_HEAD

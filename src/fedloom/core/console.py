@@ -4,8 +4,6 @@ The console lets no foreign text act, and prints a row that is wider than itself
 sends Ctrl-C to every process that it shows, so only the first process listens, and ends the others.
 """
 
-from __future__ import annotations
-
 import contextlib
 import io
 import logging

@@ -4,8 +4,6 @@ Every `FedloomError` states the value, why it is wrong and what would be right, 
 notebooks show that line alone and exit with `exit_code`; any other exception is a bug and keeps its traceback.
 """
 
-from __future__ import annotations
-
 import copy
 import difflib
 import pickle

@@ -1,7 +1,5 @@
 """The cache folder, standard JSON, and files that are written completely or not at all."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -1,7 +1,5 @@
 """Settings of the process and of torch that silently change results: fixed while a run computes, then restored."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import threading

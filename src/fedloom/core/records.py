@@ -5,8 +5,6 @@ are records, and so checkpoints and messages share one format: safetensors with 
 class table only the rows of held classes are written.
 """
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import json

@@ -10,8 +10,6 @@ entry points of the group `fedloom.<noun>s`:
 An entry point that cannot be loaded is left out with one warning.
 """
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import logging

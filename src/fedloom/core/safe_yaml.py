@@ -5,8 +5,6 @@ last of two equal keys, and follows YAML 1.1: it reads off, on, no and yes as tr
 called `off`, 010 as 8, and 1:30 as 90.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Hashable
 from functools import lru_cache

@@ -3,8 +3,6 @@
 Shares in [0, 1] are stored as such and printed in percent; all other measures are printed as they are stored.
 """
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple

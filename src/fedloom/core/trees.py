@@ -4,8 +4,6 @@ Two rules hold for every sum over clients: it is taken in float64 in the order g
 tensors (batch-norm counters) are never averaged: the first tree's value is kept.
 """
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Build a `Scenario` from a source: thin, deal, split and skew, in this order."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from dataclasses import replace

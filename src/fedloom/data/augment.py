@@ -4,8 +4,6 @@ The caller passes a generator for (seed, round, client). Crop and flip move stor
 their bits are the same on every device.
 """
 
-from __future__ import annotations
-
 from typing import Literal
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Caches parsed data on disk as memory-mapped arrays; slow files are parsed only once."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Labels and words: class ids, missing marks, and names that differ only in spelling."""
 
-from __future__ import annotations
-
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Mapping, Sequence

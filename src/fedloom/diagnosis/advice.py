@@ -1,7 +1,5 @@
 """Advice on methods: a short list with reasons, from the skew of the data, the needs, and measured evidence."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace

@@ -7,8 +7,6 @@ dropped, so the order of methods does not matter. Optuna's pruner decides as tri
 first ones.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -4,8 +4,6 @@ FedDW's are on its regulariser, its convergence and a Hessian, FedSSA's on its l
 FedSC differ in one factor: kappa = 1 / (M + 1) for FedSKC and (M + 2) / (M + 1) for FedSC, with M merged prototypes.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass

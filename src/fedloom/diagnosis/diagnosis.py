@@ -1,7 +1,5 @@
 """The diagnosis of a federation: how heterogeneous its data are, before a run and after one."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass

@@ -1,7 +1,5 @@
 """Feature skew: how clients' features of one class differ, and whether equal features have equal labels."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Sequence
 from dataclasses import dataclass

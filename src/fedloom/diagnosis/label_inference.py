@@ -5,8 +5,6 @@ c: Zhao et al. 2020 (iDLG, arXiv 2001.02610) for one sample, Wainakh et al. 2022
 batches.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Literal

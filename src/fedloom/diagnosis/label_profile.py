@@ -3,8 +3,6 @@
 Distances between label distributions lie in [0, 1]: 0 for equal distributions, 1 for those without a common class.
 """
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 

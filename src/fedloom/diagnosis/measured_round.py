@@ -1,7 +1,5 @@
 """The constants of the papers' bounds, and their values while one client takes the steps of a round."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """The section of a report that shows the diagnoses of its runs, as `fedloom diagnose RUN` left them."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path

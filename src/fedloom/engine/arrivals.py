@@ -1,7 +1,5 @@
 """Jobs that are made on demand, uploads that arrive, and uploads that an attack forges."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 
 from fedloom.core.records import Record, wire_size

@@ -4,8 +4,6 @@ A short trial would mislead, because start-up and other work on the machine weig
 rounds are timed, and from time to time the other engines get another round.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """Parts of a client's phases: results of epochs, weights that a rule sets, the memory of weights, and steppers."""
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Callable, Iterator, Sequence
 from typing import Any, Protocol

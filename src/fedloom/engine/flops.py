@@ -1,7 +1,5 @@
 """Floating-point operations of the clients' work, estimated from a count on one batch."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 from collections.abc import Iterator, Mapping

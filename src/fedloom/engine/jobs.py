@@ -1,7 +1,5 @@
 """Jobs and results: a client's work in a round or a test, and its outcome."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias

@@ -3,8 +3,6 @@
 Keys are equal for clients that do the same, although every client has its own function objects.
 """
 
-from __future__ import annotations
-
 import functools
 from collections.abc import Callable, Hashable, Iterator, Mapping
 from dataclasses import fields, is_dataclass

@@ -1,7 +1,5 @@
 """The round loop. It calls the hooks of a method and never asks which method it runs."""
 
-from __future__ import annotations
-
 import functools
 import time
 from collections import Counter

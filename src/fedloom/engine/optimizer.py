@@ -2,8 +2,6 @@
 the weights at which a second pass takes its gradients (`Train.ascent`).
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Hashable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, field

@@ -1,7 +1,5 @@
 """The Ray engine: runs the clients of a round as tasks on the nodes of an existing cluster, bit for bit as serial."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import logging

@@ -1,7 +1,5 @@
 """The interface of engines, the serial engine, which is the reference for all others, and its note on slow clients."""
 
-from __future__ import annotations
-
 import threading
 import time
 from abc import ABC, abstractmethod

@@ -3,8 +3,6 @@
 Without that folder, all runs work as before.
 """
 
-from __future__ import annotations
-
 import ctypes
 import functools
 import gc

@@ -1,7 +1,5 @@
 """Client states between rounds: in memory up to a budget, the others on disk with the same bits."""
 
-from __future__ import annotations
-
 import shutil
 import tempfile
 from collections import OrderedDict

@@ -3,8 +3,6 @@
 A batch changes sums instead of weights: the sums are what an optimiser's state is to a training phase.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, ClassVar, TypeAlias

@@ -4,8 +4,6 @@ Python begins and ends each client and takes the steps that cannot be replayed, 
 pool of threads. The thread that waits for a result takes steps too.
 """
 
-from __future__ import annotations
-
 import itertools
 import time
 import weakref

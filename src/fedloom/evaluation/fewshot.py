@@ -5,8 +5,6 @@ An episode draws `ways` classes of the test set and, of each, `shots` support an
 features, by squared Euclidean distance. Nothing is trained.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """Metrics that are Python functions, one value for each sample, and checks of foreign metrics before training."""
 
-from __future__ import annotations
-
 import functools
 import pickle
 import sys

@@ -21,8 +21,6 @@ clients misbehave, `accuracy_honest` is the mean over the others, and `attack_su
 classified as the attack wants, on the data of the others where clients are tested.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass

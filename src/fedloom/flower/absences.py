@@ -3,8 +3,6 @@
 A client that does not answer in time pauses, so it does not delay every round.
 """
 
-from __future__ import annotations
-
 from collections.abc import Container, Iterable, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Flower's client app and server app, built from a config, and the export of a config as a Flower app."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import sys

@@ -4,8 +4,6 @@ The SuperLink has checked the node's key, whose fingerprint is the one that `ssh
 identifies the disk. A node with another key or disk is refused until the administrator admits it.
 """
 
-from __future__ import annotations
-
 import base64
 import contextlib
 import hashlib

@@ -6,8 +6,6 @@ largest such median of the run so far: changes become tiny when training converg
 not be refused for it. A client with more samples than the median client takes more steps, so its limit is larger.
 """
 
-from __future__ import annotations
-
 import json
 import math
 import statistics

@@ -4,8 +4,6 @@ ca.crt and ca.key sign; server.crt and server.key are the server's; node-000000 
 A federation that has its own certificate authority only needs the nodes' keys.
 """
 
-from __future__ import annotations
-
 import ipaddress
 import ssl
 from collections.abc import Callable, Iterator, Sequence

@@ -4,8 +4,6 @@ A fact is checked against the request, or against a bound if the server cannot k
 its values are finite and below `LARGEST`, and if no entry changes much further than in any accepted round before.
 """
 
-from __future__ import annotations
-
 import math
 import statistics
 from collections.abc import Collection, Iterable, Mapping, Sequence

@@ -1,7 +1,5 @@
 """The exchange of a round: requests to the clients' nodes, and their replies as they arrive, within a time limit."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping
 

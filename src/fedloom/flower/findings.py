@@ -1,7 +1,5 @@
 """Findings of the checks before a server or a node starts, and the checks of files, ports and disks."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass

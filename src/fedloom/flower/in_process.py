@@ -1,7 +1,5 @@
 """A federation inside this process, over the same messages as a real one: for tests and debugging."""
 
-from __future__ import annotations
-
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path

@@ -4,8 +4,6 @@ The file is YAML next to the data: a source with its keys, and the split of its 
 columns are standardised over all nodes, from the counts, means and squares that each node reports.
 """
 
-from __future__ import annotations
-
 import logging
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace

@@ -1,7 +1,5 @@
 """Which node is which client: each new node is asked to join, and one that does not fit is reported and left out."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace

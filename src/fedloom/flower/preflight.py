@@ -3,8 +3,6 @@
 The server's time is in the `Date` of its answer to any HTTP request, so comparing clocks needs no separate service.
 """
 
-from __future__ import annotations
-
 import contextlib
 import platform
 import socket

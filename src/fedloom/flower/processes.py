@@ -1,7 +1,5 @@
 """Child processes, started and ended by their ids, with all their descendants."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 import shutil

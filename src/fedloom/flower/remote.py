@@ -4,8 +4,6 @@ Private states stay on the nodes; the server only keeps the round of each state.
 clients that are missing.
 """
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 from collections.abc import Callable, Iterable, Iterator, Mapping

@@ -1,7 +1,5 @@
 """Replies of nodes as the results of jobs: read, matched with the job, and checked before they count."""
 
-from __future__ import annotations
-
 from collections.abc import Collection
 from dataclasses import replace
 from typing import Any, TypeVar

@@ -1,7 +1,5 @@
 """The server's side of a federation: the run over a transport, and its name among nodes."""
 
-from __future__ import annotations
-
 import os
 import re
 import secrets

@@ -3,8 +3,6 @@
 The server replaces it at every change, and every few seconds while it waits, so it tells when a server has died.
 """
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small JSON files that the server of a federation keeps in the run's folder."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import ClassVar, Self
 

@@ -1,7 +1,5 @@
 """How messages get to nodes and back: the interface of a transport, Flower's `Grid`, and one inside this process."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Collection, Iterable, Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version

@@ -3,8 +3,6 @@
 The expected upload comes from a rehearsal: the server runs the method's client work on a few samples.
 """
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -4,8 +4,6 @@ Reading is strict: unknown keys, wrong types and another version of the format a
 so every field has a bound.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any, Literal, TypeAlias, TypeVar

@@ -1,7 +1,5 @@
 """The text classifier of FedDW: a bidirectional LSTM."""
 
-from __future__ import annotations
-
 from typing import Annotated, cast
 
 import torch

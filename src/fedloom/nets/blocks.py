@@ -1,7 +1,5 @@
 """Shape checks, layers and options that several nets share."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import cache
 from inspect import Parameter, signature

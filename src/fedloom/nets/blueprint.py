@@ -1,7 +1,5 @@
 """The description from which a run's nets are built: models, input shape, and the changes of a method."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias, cast

@@ -1,7 +1,5 @@
 """Deep copies of modules, and the state that modules keep in plain Python attributes."""
 
-from __future__ import annotations
-
 import copy
 import random
 from collections import deque

@@ -5,8 +5,6 @@ ConvNet for Digits and its AlexNet with batch norm; their *classifier*, which Fe
 of the last three linear layers.
 """
 
-from __future__ import annotations
-
 from typing import ClassVar, cast
 
 from torch import Tensor, nn

@@ -1,7 +1,5 @@
 """A net in memory that many clients use in turn: their weights are loaded into the same tensors."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import torch

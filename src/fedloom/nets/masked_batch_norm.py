@@ -1,7 +1,5 @@
 """Nets for stacked training: batch norm that leaves padding rows out, and calls whose weights come as arguments."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from typing import Any, cast
 

@@ -1,7 +1,5 @@
 """Multi-layer perceptrons and logistic regression, for inputs of any shape."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import prod
 from typing import Annotated, ClassVar, cast

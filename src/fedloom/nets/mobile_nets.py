@@ -1,7 +1,5 @@
 """MobileNetV2 for small images, at half width (FedDW) and with 512 features (FedSC), and the ShuffleNet V1 of FedDW."""
 
-from __future__ import annotations
-
 from typing import ClassVar, cast
 
 import torch

@@ -1,7 +1,5 @@
 """Checks of a user's model before a run: by one forward pass, and by training it on two samples."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any, NamedTuple
 

@@ -1,7 +1,5 @@
 """Residual nets with the CIFAR stem: ResNet-8 (FedSKC), ResNet-10 (FedSC), ResNet-18 (FedDW)."""
 
-from __future__ import annotations
-
 from typing import ClassVar, cast
 
 from torch import Tensor, nn

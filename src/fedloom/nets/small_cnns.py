@@ -1,7 +1,5 @@
 """Small CNNs of the papers. Most are two 5x5 convolutions, then linear layers."""
 
-from __future__ import annotations
-
 from typing import ClassVar, cast
 
 from torch import Tensor, nn

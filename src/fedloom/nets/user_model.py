@@ -1,7 +1,5 @@
 """A model that a user passes as a Python object: a module with its weights, or a function that makes one."""
 
-from __future__ import annotations
-
 import copy
 import hashlib
 import inspect

@@ -1,7 +1,5 @@
 """Compare the finished cells of a table, and the order of its methods, with the printed values."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf

@@ -1,7 +1,5 @@
 """The rows of a paper's figure, from its finished cells."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Judge the gains of methods over others by the cells that were run."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Measurements of the printed values, one for each value and seed, and their CSV files."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

@@ -5,8 +5,6 @@ without augmentation. Every function takes a `Result` of `fl.run`, or one with i
 `Result.model`.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterator
 from typing import Any, Literal
 

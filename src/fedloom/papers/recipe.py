@@ -1,7 +1,5 @@
 """Recipes: the printed values of papers' tables (`values/*.csv`), and studies that repeat them (`recipes/*.yaml`)."""
 
-from __future__ import annotations
-
 import csv
 import re
 from collections.abc import Mapping, Sequence

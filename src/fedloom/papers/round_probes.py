@@ -3,8 +3,6 @@
 Every function takes a `Result` with a run folder, and raises `ConfigError` if it kept no rounds.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 
 import numpy as np

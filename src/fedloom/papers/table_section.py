@@ -1,7 +1,5 @@
 """A reproduced table as a section of a report, and as Markdown."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from statistics import fmean
 from typing import TypeAlias

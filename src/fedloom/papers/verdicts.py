@@ -3,8 +3,6 @@
 A value is judged by equivalence with a stated margin, which noise cannot pass; an order pair by pair, and as a whole.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import combinations, permutations

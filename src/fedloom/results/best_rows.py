@@ -1,7 +1,5 @@
 """The best rows of a setting by the one rule, and average ranks of methods over settings. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from math import sqrt

@@ -5,8 +5,6 @@ keys are equal, also absent ones. Apart are the seed, the options of the optimis
 that were tuned for both. Settings that a study names differently stay apart.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """Costs of training: milliseconds, FLOPs and bytes of a run, and of reaching an accuracy. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite

@@ -1,7 +1,5 @@
 """Accuracies of single clients: how they spread, and how many clients a method leaves worse off. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil

@@ -1,7 +1,5 @@
 """Runs that differ in the seed only, and their measures over seeds. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from math import ceil, isfinite

@@ -1,7 +1,5 @@
 """A pivot of finished runs: one config key down, another across, measures in the cells. Needs no torch."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress

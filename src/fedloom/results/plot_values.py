@@ -1,7 +1,5 @@
 """Values of figures from groups of runs: which method and setting they are of, and their notes. Needs no matplotlib."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
 

@@ -1,7 +1,5 @@
 """The tables of finished runs: results, the cost of reaching an accuracy, and the cost of a run. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any

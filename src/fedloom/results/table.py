@@ -3,8 +3,6 @@
 Imports neither torch nor matplotlib, because the command line prints the same rows.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The columns of a table for a paper, and the sentences below it. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Hashable, Sequence
 from dataclasses import dataclass
 from statistics import fmean

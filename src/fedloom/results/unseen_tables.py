@@ -1,7 +1,5 @@
 """Accuracy on unseen data: domains that were left out in turn, and clients that never trained. Needs no torch."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Summarise a table of results in sentences."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from math import isclose
 

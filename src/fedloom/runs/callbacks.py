@@ -1,7 +1,5 @@
 """Callbacks watch a run. They may add measures to its log and end it early; they cannot change a number."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import math

@@ -4,8 +4,6 @@ client_models/round-000012/: meta.json (format, version, fingerprint, round, che
 after.safetensors (states of the server), uploads/ and states/ (of the participants, see `state_archive.py`).
 """
 
-from __future__ import annotations
-
 import hashlib
 import time
 from collections.abc import Callable, Mapping

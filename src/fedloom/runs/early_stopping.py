@@ -1,7 +1,5 @@
 """Early stopping on validation data."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Sequence
 from typing import Literal

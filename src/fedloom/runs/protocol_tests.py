@@ -1,7 +1,5 @@
 """The tests of a run: which protocols the method offers, and the metric rows of a round and of its tests."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """One run: config in, result out; resumable at any instant, never trained twice by accident."""
 
-from __future__ import annotations
-
 import dataclasses
 import functools
 import time

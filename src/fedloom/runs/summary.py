@@ -1,7 +1,5 @@
 """The summary of a finished run: the numbers that summary.json holds."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping, Sequence
 from typing import Any

@@ -1,7 +1,5 @@
 """Callbacks that send the measures of a run to an experiment tracker; each needs the extra of its name."""
 
-from __future__ import annotations
-
 import importlib
 import time
 from collections.abc import Sequence

@@ -1,7 +1,5 @@
 """Label skew by Dirichlet draws: plain, of equal sizes, and with the limits of FedMA and ExDir."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

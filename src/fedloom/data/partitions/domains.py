@@ -1,7 +1,5 @@
 """Clients that each belong to one domain, whole or cut by Dirichlet draws."""
 
-from __future__ import annotations
-
 import numpy as np
 from pydantic import Field
 

@@ -1,7 +1,5 @@
 """Clients that differ in nothing, or in size alone."""
 
-from __future__ import annotations
-
 import numpy as np
 from pydantic import Field
 

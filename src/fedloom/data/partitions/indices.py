@@ -1,7 +1,5 @@
 """Partitions as index lists in a file: write one, read one back."""
 
-from __future__ import annotations
-
 import hashlib
 import json
 from collections.abc import Mapping

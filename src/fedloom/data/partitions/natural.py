@@ -1,7 +1,5 @@
 """Clients that the data come with, or that a partitioner of flwr-datasets makes."""
 
-from __future__ import annotations
-
 import importlib
 import inspect
 from collections import Counter

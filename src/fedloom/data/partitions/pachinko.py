@@ -1,7 +1,5 @@
 """Label skew over superclasses (CIFAR-100), and the non-IID-2 setting."""
 
-from __future__ import annotations
-
 import numpy as np
 from pydantic import Field
 

@@ -1,7 +1,5 @@
 """Clients that use part of their data, classes with a long tail, and noise on pixels and labels."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Literal
 

@@ -1,7 +1,5 @@
 """Feature skew by a fixed change of every client's samples: transforms, rotations, permutations."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Annotated, Literal

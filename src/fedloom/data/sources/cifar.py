@@ -1,7 +1,5 @@
 """CIFAR-10, CIFAR-100, and FC100, its few-shot split."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pictures in class folders, with training, validation and test folders in any usual spelling."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Iterable, Sequence

@@ -1,7 +1,5 @@
 """Digits of other looks: SVHN, SynthDigits, USPS, MNIST-M, and digits drawn from fonts."""
 
-from __future__ import annotations
-
 import bz2
 import io
 from collections.abc import Sequence

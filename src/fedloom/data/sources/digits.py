@@ -1,7 +1,5 @@
 """Sets that need no files: scikit-learn's digits, FCUBE and synthetic(alpha, beta)."""
 
-from __future__ import annotations
-
 import gzip
 from dataclasses import replace
 from typing import ClassVar

@@ -1,7 +1,5 @@
 """Photographs of the same classes from several domains: Office-Caltech10 and DomainNet."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Named files of a folder or an archive. Archives are never unpacked to disk."""
 
-from __future__ import annotations
-
 import hashlib
 import lzma
 import os

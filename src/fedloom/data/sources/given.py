@@ -1,7 +1,5 @@
 """Splits from data that Python code passes."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from typing import Any
 

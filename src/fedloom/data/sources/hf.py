@@ -1,7 +1,5 @@
 """Hugging Face datasets (extra `hub`)."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Pictures in user-supplied class folders, and Tiny-ImageNet."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Sets in the IDX format: MNIST, Fashion-MNIST, EMNIST, and user-supplied folders."""
 
-from __future__ import annotations
-
 import gzip
 import io
 import math

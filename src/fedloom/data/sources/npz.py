@@ -1,7 +1,5 @@
 """Arrays from .npz files and from Python values, and the base of image sets with published files."""
 
-from __future__ import annotations
-
 import math
 import zipfile
 import zlib

@@ -1,7 +1,5 @@
 """Data that are in memory already: arrays, torch datasets, one dataset a client."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, NamedTuple

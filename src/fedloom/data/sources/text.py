@@ -1,7 +1,5 @@
 """Texts as token ids: TSV files and the IMDB reviews."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Callable, Sequence

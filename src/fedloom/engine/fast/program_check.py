@@ -1,7 +1,5 @@
 """Kinds of steps that occur again, and the check that a recorded step gives the bits of the step itself."""
 
-from __future__ import annotations
-
 from collections.abc import Hashable, Sequence
 from dataclasses import dataclass, field
 from typing import Any

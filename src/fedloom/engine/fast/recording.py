@@ -5,8 +5,6 @@ which tensors are inputs is known by identity. The list is simplified without ch
 register.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from typing import Any

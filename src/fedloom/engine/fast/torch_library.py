@@ -1,7 +1,5 @@
 """Libraries in C++ that use torch: compiled once for each machine, torch and compiler, in the background."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable
 from functools import cache

@@ -4,8 +4,6 @@ Workers live as long as the run. Records are written to shared memory; the pipes
 client's round depends on its job alone, so a worker that dies is replaced and its jobs are run again.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import itertools

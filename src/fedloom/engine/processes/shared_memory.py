@@ -3,8 +3,6 @@
 Where the system allows no such memory, the message carries the tensors themselves.
 """
 
-from __future__ import annotations
-
 import io
 import math
 import mmap

@@ -1,7 +1,5 @@
 """Worker processes: their main loop, and the parent's handle of one."""
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

@@ -6,8 +6,6 @@ losses equal those of single clients (`engine/client.py`). Short batches are pad
 (`Batch.mask`, `nets/masked_batch_norm.py`).
 """
 
-from __future__ import annotations
-
 import re
 import time
 from collections.abc import Hashable, Iterable, Iterator, Mapping

@@ -4,8 +4,6 @@ Rows of a stack are clients, the largest first, so that clients with remaining b
 all clients have in common are expanded without a copy until a step writes into them.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """The metrics that every run records (accuracy, loss, success of an attack), and accuracy by group of samples."""
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

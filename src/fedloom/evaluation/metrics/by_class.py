@@ -4,8 +4,6 @@ A class without tested samples is left out of the means, so a class that a clien
 scikit-learn agrees with all values.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

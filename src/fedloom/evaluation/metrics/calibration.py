@@ -5,8 +5,6 @@ correct predictions, in 15 bins ((b - 1) / 15, b / 15]. It grows where samples a
 together and not by client.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass

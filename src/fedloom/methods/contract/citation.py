@@ -1,7 +1,5 @@
 """The source of a method and its traffic, for tables and pages, and how the five papers train all methods."""
 
-from __future__ import annotations
-
 import functools
 import re
 from collections.abc import Mapping

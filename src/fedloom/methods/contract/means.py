@@ -1,7 +1,5 @@
 """The mean of upload entries of every kind, and what methods require of a net's body and head."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass

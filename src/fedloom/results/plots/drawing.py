@@ -4,8 +4,6 @@ Charts are drawn in stand-in colours (`color`), which become CSS custom properti
 light and its dark theme. In files they are the colours of the light theme.
 """
 
-from __future__ import annotations
-
 import io
 import re
 import warnings

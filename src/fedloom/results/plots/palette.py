@@ -1,7 +1,5 @@
 """Names, colours and plain values of figures: the same in figures and reports. Needs no matplotlib."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any, Literal, TypeAlias, get_args

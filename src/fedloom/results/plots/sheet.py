@@ -1,7 +1,5 @@
 """A figure of a paper: small multiples on one scale, one legend above them, and notes below that explain the marks."""
 
-from __future__ import annotations
-
 import textwrap
 from math import ceil
 from pathlib import Path

@@ -3,8 +3,6 @@
 Importing this loads neither torch nor matplotlib; writing a report loads matplotlib.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Charts of cost, of single clients and of the data: groups in, HTML figures out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any

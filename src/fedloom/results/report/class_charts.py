@@ -1,7 +1,5 @@
 """Charts of classes and confidences: confusion matrix, recall of each class, calibration."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from functools import partial
 from math import ceil

@@ -1,7 +1,5 @@
 """Predictions by class and by confidence, summed over the runs of a row. Needs neither torch nor matplotlib."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import fmean

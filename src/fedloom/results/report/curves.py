@@ -1,7 +1,5 @@
 """The drawings of a page: lines by round, stacked bars, dots of single clients, differences and ranks."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median

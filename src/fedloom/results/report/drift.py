@@ -1,7 +1,5 @@
 """The drift of runs as sections of a report, from their drift.jsonl. Needs neither torch nor matplotlib."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Sequence
 

@@ -3,8 +3,6 @@
 Each docstring names the keys of its rows. `rows` are those of one panel, `every` those of all panels of a figure.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import ceil, isnan, sqrt

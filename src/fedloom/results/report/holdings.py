@@ -1,7 +1,5 @@
 """Who holds what: clients by classes, as bubbles or, for many of them, as a heat grid."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal

@@ -1,7 +1,5 @@
 """Who holds what as text and in notebooks: clients by classes in shades, with the skew figures."""
 
-from __future__ import annotations
-
 import base64
 from collections.abc import Mapping
 from dataclasses import dataclass

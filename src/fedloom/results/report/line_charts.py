@@ -3,8 +3,6 @@
 A panel shows the rows of one setting; a method has one name and one colour in all charts.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial

@@ -3,8 +3,6 @@
 The macros of `elements.html` and `cells.html` say what their arguments are.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Collection, Sequence
 from functools import cache, partial
 from importlib.resources import files

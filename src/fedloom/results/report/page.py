@@ -1,7 +1,5 @@
 """The report page: sections in order, one file, no network. Its first sentences warn of classes that no row finds."""
 
-from __future__ import annotations
-
 import base64
 import hashlib
 from collections.abc import Callable, Sequence

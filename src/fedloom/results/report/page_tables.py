@@ -1,7 +1,5 @@
 """The tables of a page: results, costs, single clients, tuned values, and where the numbers come from."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable, Sequence
 from typing import Any

@@ -4,8 +4,6 @@
 are those of all panels: a method looks the same in each. `axis` is the name of a sweep's axis.
 """
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from math import nan

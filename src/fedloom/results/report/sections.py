@@ -1,7 +1,5 @@
 """Sections that other packages add to the page, and their pictures: plain values in, HTML out."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial

@@ -1,7 +1,5 @@
 """Configs of several runs: methods, seeds, every key given as a list, and the references that a gain must beat."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass

@@ -1,7 +1,5 @@
 """Checks of config keys: one line for each mistake, hints on misplaced keys, bounds, and no booleans for numbers."""
 
-from __future__ import annotations
-
 import difflib
 import json
 import math

@@ -5,8 +5,6 @@ The keywords are typed for editors, which complete and check them. They repeat t
 to values; where it has a `name`, the name alone will do.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal, TypeAlias, TypedDict, Unpack, overload
 

@@ -2,8 +2,6 @@
 removes `alpha`. One key of a section names the kind, and the same section has the keys of that kind.
 """
 
-from __future__ import annotations
-
 from collections.abc import Collection, Iterator, Mapping, Sequence
 from typing import Any, get_args
 

@@ -1,7 +1,5 @@
 """The reference of all config keys, made from the fields that check a config, and the ready configs in `configs/`."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby

@@ -1,7 +1,5 @@
 """The config of a run. YAML files, words `key=value` and Python calls all end in one `RunConfig`."""
 
-from __future__ import annotations
-
 import copy
 import functools
 import hashlib

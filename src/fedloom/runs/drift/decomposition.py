@@ -9,8 +9,6 @@ the samples, S the participants, N all clients, and c the change in the centrali
 All clients train once more for it, so it is for simulations.
 """
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Collection, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Measures the drift of every round, by client and by class, and keeps it in the run folder."""
 
-from __future__ import annotations
-
 import math
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """How the clients' updates of a round differ (lengths, angles, gradient diversity), and the weights of their mean."""
 
-from __future__ import annotations
-
 import copy
 import math
 from collections.abc import Collection, Iterator, Mapping, Sequence

@@ -1,7 +1,5 @@
 """Tests a trained model on new labelled data, with all metrics; and imports a user's model by name, for commands."""
 
-from __future__ import annotations
-
 import importlib
 import importlib.util
 import math

@@ -1,7 +1,5 @@
 """Export a module with its computation, as ONNX or as a program of torch.export, for machines without fedloom."""
 
-from __future__ import annotations
-
 import importlib.util
 import io
 import re

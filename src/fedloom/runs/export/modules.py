@@ -1,7 +1,5 @@
 """Modules with trained weights, and the JSON file that describes an exported one: net, input and classes."""
 
-from __future__ import annotations
-
 import contextlib
 import dataclasses
 import hashlib

@@ -1,7 +1,5 @@
 """Open a run at one of its checkpoints, to take its models."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from functools import cached_property

@@ -1,7 +1,5 @@
 """Reads new samples for a trained model, labelled or not, as its source does: pictures, texts, tables and arrays."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path

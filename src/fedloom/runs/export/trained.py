@@ -1,7 +1,5 @@
 """Trained models of a run: after the last or best round, or before and after one round, with metadata to use them."""
 
-from __future__ import annotations
-
 import warnings
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass

@@ -6,8 +6,6 @@ be shared, and checksums do not protect against states that were changed on purp
 before it resumes.
 """
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import shutil

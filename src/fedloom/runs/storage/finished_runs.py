@@ -1,7 +1,5 @@
 """Finds finished runs in folders, their versions, and the values that tuning chose for them. Needs no torch."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field

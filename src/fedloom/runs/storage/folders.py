@@ -4,8 +4,6 @@ The marker, a small file, is written first; fedloom touches no folder without it
 absent.
 """
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import hashlib

@@ -4,8 +4,6 @@ clients.json has, by protocol and client, the confusion matrix as the pairs of c
 true class, predicted class, samples. So it grows with the test samples, not with the squared number of classes.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path

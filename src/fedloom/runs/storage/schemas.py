@@ -3,8 +3,6 @@
 Run folders are shared, and a checksum does not show that a value was changed on purpose, so values are checked too.
 """
 
-from __future__ import annotations
-
 from collections.abc import Iterator, Mapping
 from typing import Annotated, Any
 

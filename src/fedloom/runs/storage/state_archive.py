@@ -4,8 +4,6 @@ A pack is the bytes of some states (`core/records.py`), one after another. The i
 client: where its state lies, and the sha256 of its bytes.
 """
 
-from __future__ import annotations
-
 import hashlib
 import io
 import os

@@ -1,7 +1,5 @@
 """Finished cells of a study and finished runs of any folders, collected, or copied into another study."""
 
-from __future__ import annotations
-
 import shutil
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace

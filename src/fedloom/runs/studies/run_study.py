@@ -1,7 +1,5 @@
 """Runs the cells of a study or of a comparison, on any number of processes and machines."""
 
-from __future__ import annotations
-
 import contextlib
 import os
 from collections import Counter

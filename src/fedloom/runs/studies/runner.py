@@ -1,7 +1,5 @@
 """Runs the jobs of a comparison or a study: which are free, how one runs, what its error ends; also as tasks of Ray."""
 
-from __future__ import annotations
-
 import contextlib
 import copy
 import os

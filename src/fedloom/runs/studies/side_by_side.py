@@ -3,8 +3,6 @@
 Parent and child share only a pipe, because a process that dies must not leave a lock behind.
 """
 
-from __future__ import annotations
-
 import contextlib
 import multiprocessing
 import os

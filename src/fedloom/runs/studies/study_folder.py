@@ -4,8 +4,6 @@
 failed · trials/ (run folders of the tuning, and its choices) · .locks/.
 """
 
-from __future__ import annotations
-
 import contextlib
 from collections.abc import Iterator
 from pathlib import Path

@@ -4,8 +4,6 @@ A trial's score is its validation accuracy, or that of the metric `evaluation.se
 selects a round. Test data are not used.
 """
 
-from __future__ import annotations
-
 import contextlib
 import math
 import re

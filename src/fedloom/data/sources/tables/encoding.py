@@ -1,7 +1,5 @@
 """Columns of a table as features and class ids."""
 
-from __future__ import annotations
-
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path

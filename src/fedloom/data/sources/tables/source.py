@@ -1,7 +1,5 @@
 """The base of the sources of tables: rows of numbers and words with a label, and maybe an owner."""
 
-from __future__ import annotations
-
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import replace

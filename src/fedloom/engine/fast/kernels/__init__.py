@@ -5,8 +5,6 @@ neighbours in a plane instead. They sum in another order than torch, so numbers 
 bit for bit. `compiling.py` compiles the C++ for each geometry on first use, `operators.py` makes operators of torch.
 """
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 
 from torch import nn

@@ -1,7 +1,5 @@
 """Compile C++ sources to libraries for this processor on first use, and cache them."""
 
-from __future__ import annotations
-
 import contextlib
 import ctypes
 import hashlib

@@ -5,8 +5,6 @@ vector of channels at a time, though a LeNet has six. The two take two thirds of
 computes them faster, and needs no compiler for it.
 """
 
-from __future__ import annotations
-
 import ctypes
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The keys of a source for the data that a user names: a file, a folder, a built-in set or one of the hub."""
 
-from __future__ import annotations
-
 import re
 from collections import Counter
 from collections.abc import Mapping

@@ -1,7 +1,5 @@
 """The keys that read a table: separator, spelling of numbers, label, owner, and the columns that teach nothing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
