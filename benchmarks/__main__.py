@@ -1,7 +1,5 @@
 """Run a benchmark, or keep the results of a study: `python -m benchmarks NAME [arguments]`."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import sys

@@ -10,8 +10,6 @@ them we measure the regret of the advice, the test accuracy of the best of twent
 advised method, as means over seeds, in points of the scenario's protocol. A trial recommends by validation data.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

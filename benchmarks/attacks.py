@@ -3,8 +3,6 @@
 An attack that fails proves nothing: a better one may succeed.
 """
 
-from __future__ import annotations
-
 import math
 from collections.abc import Callable, Sequence
 

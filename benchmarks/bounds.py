@@ -1,7 +1,5 @@
 """The ratios that we asked for, and how the measured ones compare: misses stay in the table."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any

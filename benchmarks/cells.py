@@ -1,8 +1,6 @@
 """Finished studies as plain numbers: results/studies/NAME.csv.gz has a row per run, and `read_cells` makes a dictionary
 per setting and method of them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from statistics import fmean

@@ -1,7 +1,5 @@
 """Committed measurements: gzipped CSV files in results/, tidy, with numbers exactly as they were measured."""
 
-from __future__ import annotations
-
 import csv
 import gzip
 import io

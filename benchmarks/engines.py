@@ -28,8 +28,6 @@ The former default is the engine `processes`. --peers names a Python with flwr[s
 with the ratios that we asked for (`bounds.py`) and those that it measured.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import json

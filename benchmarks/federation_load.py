@@ -7,8 +7,6 @@ Messages are written, read and checked as over a network, but not sent. FedAvg o
 two equal layers. Peak memory is that of the process, less what it held before the run.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 import math

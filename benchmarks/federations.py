@@ -1,7 +1,5 @@
 """Federations of fedloom on any engine. Benchmarks reach the engines through this module alone."""
 
-from __future__ import annotations
-
 import time
 from collections.abc import Callable
 from typing import Any

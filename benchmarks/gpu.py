@@ -15,8 +15,6 @@ not measured again unless --fresh is given, so an interrupted run can continue. 
 --smoke: a few samples, to see that it runs where no GPU is (with --device cpu).
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import functools

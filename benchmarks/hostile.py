@@ -10,8 +10,6 @@ Data: scikit-learn's digits, ten clients, Dirichlet 0.5; MLP; 20 rounds of 2 epo
 leaves out the hostile client where clients are tested.
 """
 
-from __future__ import annotations
-
 import argparse
 import functools
 import tempfile

@@ -6,8 +6,6 @@ each preset, also at the lowest temperature, the result says in how many seeds e
 round the first one did not. Cases that are in the results are not run again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Iterator, Sequence

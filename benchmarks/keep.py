@@ -8,8 +8,6 @@ Values of a reproduction join those that were kept before. Values of different v
 --allow-mixed is given. The rules of `fedloom advise` follow from the studies, so they are written again.
 """
 
-from __future__ import annotations
-
 import argparse
 import gzip
 from collections.abc import Sequence

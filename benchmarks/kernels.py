@@ -8,8 +8,6 @@ fedloom's convolution, and `taken` marks those that a net with own kernels uses.
 in both memory orders: nets that gain have `channels_last = True`.
 """
 
-from __future__ import annotations
-
 import argparse
 import copy
 import time

@@ -3,8 +3,6 @@
 This needs nothing but Python's own library, and ends with 1 if something is missing without which nothing runs.
 """
 
-from __future__ import annotations
-
 import importlib.util
 import os
 import shutil

@@ -1,7 +1,5 @@
 """The plain loop that a researcher writes, and one centralised epoch of the same net, the limit of all contestants."""
 
-from __future__ import annotations
-
 import copy
 from collections.abc import Callable
 

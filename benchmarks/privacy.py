@@ -8,8 +8,6 @@ as the server unpacks it; with +dp it sees the server's next state, because that
 same state without noise, as after a secure sum. Rows that are in the results are not measured again.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from collections.abc import Collection, Iterator, Mapping, Sequence

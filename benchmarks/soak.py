@@ -6,8 +6,6 @@ TLS and node keys are on. A node is killed with all its processes, and starts ag
 if its number is missing in the run's metrics, or if the run ended early. The last line is JSON.
 """
 
-from __future__ import annotations
-
 import argparse
 import contextlib
 import json

@@ -1,7 +1,5 @@
 """Print a table of the documentation as Markdown, e.g. `python -m benchmarks table leaderboard`."""
 
-from __future__ import annotations
-
 import argparse
 from collections.abc import Sequence
 

@@ -1,7 +1,5 @@
 """Contestants take turns, in this process or as separate commands; the numbers are medians with their range."""
 
-from __future__ import annotations
-
 import contextlib
 import functools
 import io

@@ -1,7 +1,5 @@
 """Parts of the benchmark `engines` that measure whole runs and commands, with start, tests, checkpoint and end."""
 
-from __future__ import annotations
-
 import contextlib
 import json
 import subprocess

@@ -3,8 +3,6 @@
 The lines take a minute. The picture is written twice, for light and dark pages, in the colours of reports.
 """
 
-from __future__ import annotations
-
 import io
 import re
 from pathlib import Path

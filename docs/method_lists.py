@@ -4,8 +4,6 @@ Facts come from the code, results from the committed studies, and the sentence o
 docs/assets/needs.js filters the list by the words of the traits.
 """
 
-from __future__ import annotations
-
 import runpy
 from collections.abc import Iterator, Mapping
 from functools import cache

@@ -5,8 +5,6 @@ the notes on sources and the example under their headings, come from the code. A
 from its docstring, so a new method needs no other file than its own.
 """
 
-from __future__ import annotations
-
 import inspect
 import re
 from collections.abc import Iterator, Mapping

@@ -1,7 +1,5 @@
 """Pages of the site from the executed notebooks in docs/notebooks, with their outputs."""
 
-from __future__ import annotations
-
 import html
 import json
 import re

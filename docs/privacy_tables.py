@@ -1,7 +1,5 @@
 """The two tables of the page on privacy, made from the declarations of messages and methods (`Spec.sends`)."""
 
-from __future__ import annotations
-
 from dataclasses import dataclass
 
 from fedloom.engine.jobs import methods_by_stage

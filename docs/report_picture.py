@@ -3,8 +3,6 @@
 REPORT is the page that `fedloom demo` writes, runs/demo/report.html. Chromium has to be on the path.
 """
 
-from __future__ import annotations
-
 import shutil
 import subprocess
 import sys

@@ -6,8 +6,6 @@
 A public server also needs TLS, limits and authentication.
 """
 
-from __future__ import annotations
-
 import argparse
 import json
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer

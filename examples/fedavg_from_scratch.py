@@ -10,8 +10,6 @@ folders, and it ends at the same weights, bit by bit, as
     fl.run("fedavg", scenario=scenario, model="mlp", rounds=10, participation=0.5)
 """
 
-from __future__ import annotations
-
 import sys
 
 import numpy as np

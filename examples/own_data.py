@@ -4,8 +4,6 @@ python examples/own_data.py            # 600 samples, 5 rounds
 python examples/own_data.py 120 1      # smaller
 """
 
-from __future__ import annotations
-
 import sys
 import tempfile
 from pathlib import Path

@@ -4,8 +4,6 @@ python examples/own_method.py          # 20 rounds, 3 seeds
 python examples/own_method.py 3 1      # smaller
 """
 
-from __future__ import annotations
-
 import sys
 
 import fedloom as fl

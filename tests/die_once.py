@@ -1,7 +1,5 @@
 """Callbacks that processes of their own can import."""
 
-from __future__ import annotations
-
 import errno
 import os
 import signal

@@ -1,7 +1,5 @@
 """Mutated messages: what a hostile or broken node might send."""
 
-from __future__ import annotations
-
 import json
 import random
 

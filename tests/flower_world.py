@@ -1,7 +1,5 @@
 """A small federation of digits, and links that do what networks do."""
 
-from __future__ import annotations
-
 import socket
 from collections.abc import Callable, Collection
 

@@ -1,7 +1,5 @@
 """The command line in a process forked from this one: it starts at once, because fedloom and torch are imported."""
 
-from __future__ import annotations
-
 import multiprocessing
 import os
 import sys

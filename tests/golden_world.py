@@ -3,8 +3,6 @@
 Numbers come from numpy with complex-step gradients, not from this project. Nothing here is checked itself.
 """
 
-from __future__ import annotations
-
 import itertools
 import json
 from collections.abc import Iterable, Iterator, Mapping

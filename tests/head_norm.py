@@ -1,7 +1,5 @@
 """A callback with a measure, which processes of their own can import."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

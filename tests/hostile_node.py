@@ -3,8 +3,6 @@
 The app comes from the server, so a hostile node changes the package that the app imports.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 
 _CODE = '''

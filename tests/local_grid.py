@@ -1,7 +1,5 @@
 """A grid of Flower in this process, for tests."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from types import SimpleNamespace
 from typing import Any

@@ -1,7 +1,5 @@
 """Nodes with files of their own: the parts of a scenario, written to where only their node looks."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Tables of the report page, read as a program reads them."""
 
-from __future__ import annotations
-
 import re
 from html import unescape
 

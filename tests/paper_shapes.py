@@ -3,8 +3,6 @@
 They suffice for the sizes of a partition and the cost of a run, which do not depend on pixels.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any

@@ -1,7 +1,5 @@
 """One small, possible case of every partition, for tests that hold for all of them. Nothing here is checked itself."""
 
-from __future__ import annotations
-
 from collections.abc import Callable
 from dataclasses import dataclass
 

@@ -1,7 +1,5 @@
 """A Ray cluster of two workers on this machine, for the tests of one process."""
 
-from __future__ import annotations
-
 import os
 import subprocess
 import sys

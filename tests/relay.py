@@ -1,7 +1,5 @@
 """A relay on the loopback that counts the bytes which pass through it: what a socket really carries."""
 
-from __future__ import annotations
-
 import contextlib
 import socket
 import threading

@@ -1,7 +1,5 @@
 """The sentences of a text in Markdown."""
 
-from __future__ import annotations
-
 import re
 
 LONGEST = 45  # words in a sentence

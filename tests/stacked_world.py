@@ -1,7 +1,5 @@
 """The batched engine beside the serial one, for tests."""
 
-from __future__ import annotations
-
 from fedloom.engine.choose import DEFAULT_STACK
 from fedloom.engine.stacked import Batched
 from support import TinyBN, near, world

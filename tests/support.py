@@ -1,7 +1,5 @@
 """Small worlds for tests: toy nets, hand-made data, one method, one federation. Nothing here is checked itself."""
 
-from __future__ import annotations
-
 import itertools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass

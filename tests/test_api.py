@@ -1,7 +1,5 @@
 """The Python door: what the README shows."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

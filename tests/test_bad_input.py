@@ -1,7 +1,5 @@
 """What people do wrong: exit code 2, at most three lines that name it, nothing lost, nothing left behind, soon."""
 
-from __future__ import annotations
-
 import io
 import os
 import shutil

@@ -1,7 +1,5 @@
 """Docstrings of public functions name the arguments, and a list of arguments is complete and true."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections.abc import Iterable, Iterator

@@ -1,7 +1,5 @@
 """The examples in docstrings run, and give what they print."""
 
-from __future__ import annotations
-
 import doctest
 import importlib
 import pkgutil

@@ -1,7 +1,5 @@
 """Extras of pyproject.toml are those that the code and the pages name, and no others."""
 
-from __future__ import annotations
-
 import re
 import tomllib
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The house of docs/architecture.md: a file imports only from floors below its own, and from its own folder."""
 
-from __future__ import annotations
-
 import ast
 import re
 import subprocess

@@ -1,7 +1,5 @@
 """`fl.inspect`: who holds what, as a table, and as a picture where a notebook shows it."""
 
-from __future__ import annotations
-
 import base64
 import re
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Each target installs what it needs, and a wheel holds every file of the package."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

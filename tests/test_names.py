@@ -1,7 +1,5 @@
 """Names in the source say what they stand for, and each names one thing."""
 
-from __future__ import annotations
-
 import ast
 import re
 from collections import Counter

@@ -1,7 +1,5 @@
 """`fl.read` recognises what a folder is; anything else is one line."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The repr of every object that a notebook may show takes at most three lines."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 
 import numpy as np

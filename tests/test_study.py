@@ -1,7 +1,5 @@
 """A study from Python: planned, run, resumed and read in the folder that the command line uses."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Small results made by hand; nothing is trained."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Sequence
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Commands and files of a documentation page, taken from its text as a reader finds them."""
 
-from __future__ import annotations
-
 import re
 import shlex
 from dataclasses import dataclass

@@ -8,8 +8,6 @@ object on standard output.
 ENGINE is that of a config, in JSON.
 """
 
-from __future__ import annotations
-
 import json
 import sys
 import tempfile

@@ -4,8 +4,6 @@ Nets of linear layers alone (mlp, logistic), written in JAX with the same widths
 for each size of a last batch. `cores`: CPU time over wall time of the other rounds.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -5,8 +5,6 @@ Given its best here: two actors of one core on two cores, tensors in memory load
 evaluation.
 """
 
-from __future__ import annotations
-
 import os
 import sys
 import time

@@ -4,8 +4,6 @@ Given its best: tensors in memory in its own FastDataLoader, clients that keep n
 weighted by samples, no evaluation, nothing logged, nothing cached on disk.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

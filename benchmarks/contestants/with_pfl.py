@@ -3,8 +3,6 @@
 It averages trainable parameters alone, no batch-norm statistics, and evaluates nothing here.
 """
 
-from __future__ import annotations
-
 import sys
 import time
 

@@ -3,8 +3,6 @@
 A line `{{ table NAME }}` of a page becomes the table of this name.
 """
 
-from __future__ import annotations
-
 from functools import cache
 
 from benchmarks import advice

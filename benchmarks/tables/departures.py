@@ -3,8 +3,6 @@
 The study's rows are the paper's preset, that preset with one option of the released code, and the presets as a whole.
 """
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

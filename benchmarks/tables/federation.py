@@ -1,7 +1,5 @@
 """Tables of the pages on hostile nodes and on measured leaks."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable
 from typing import Any
 

@@ -4,8 +4,6 @@ Both studies have the same settings, scenarios and trials, so their rows share o
 seeds, the others with three, compared on common seeds. The rows of one setting and protocol are a family of the rule.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from statistics import fmean

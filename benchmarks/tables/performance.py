@@ -1,7 +1,5 @@
 """Tables and picture of the page on performance, from results/engines.csv.gz."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Mapping
 from typing import Any

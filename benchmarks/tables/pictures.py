@@ -1,7 +1,5 @@
 """The picture of the results page: every method on clients with skewed labels, from the study all-methods."""
 
-from __future__ import annotations
-
 import io
 
 from benchmarks.cells import Cells, read_cells

@@ -4,8 +4,6 @@ Values of a table are in PAPER-TABLE.csv.gz, those of other settings in PAPER-TA
 writes them; so are the rows of figures of the kinds `costs` and `sweep`.
 """
 
-from __future__ import annotations
-
 import csv
 import gzip
 import re

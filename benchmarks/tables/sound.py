@@ -5,8 +5,6 @@
 3. Of tied ones the one with the fewest options that differ from preset `paper` wins; of equal ones the best score.
 """
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache

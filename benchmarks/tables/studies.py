@@ -1,7 +1,5 @@
 """Tables of the results page and the leaderboard, and of robust means under attacks."""
 
-from __future__ import annotations
-
 from collections.abc import Mapping, Sequence
 from functools import cache
 from typing import Any

@@ -1,7 +1,5 @@
 """Names, means and differences, as every table shows them."""
 
-from __future__ import annotations
-
 from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from math import isfinite

@@ -1,7 +1,5 @@
 """The rules of `fedloom advise` follow from the committed measurements, and so does the regret of its advice."""
 
-from __future__ import annotations
-
 from itertools import pairwise
 from statistics import fmean
 

@@ -1,7 +1,5 @@
 """Committed measurements come back from their files exactly as they were kept."""
 
-from __future__ import annotations
-
 import math
 from dataclasses import replace
 

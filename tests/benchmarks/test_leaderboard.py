@@ -1,7 +1,5 @@
 """The leaderboard: ranked by mean, ties by the one rule, a table for each scenario and protocol."""
 
-from __future__ import annotations
-
 from benchmarks.tables.studies import against_first, ranked_tables
 
 

@@ -1,7 +1,5 @@
 """The preset `sound` is what its rule chose, and every departure of released code was measured."""
 
-from __future__ import annotations
-
 from benchmarks.cells import read_cells
 from benchmarks.tables import departures, sound
 from fedloom.methods import METHODS

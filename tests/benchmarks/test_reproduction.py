@@ -1,7 +1,5 @@
 """Sections of the reproduction pages, from values and figures in files."""
 
-from __future__ import annotations
-
 import gzip
 from pathlib import Path
 

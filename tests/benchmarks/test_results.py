@@ -1,7 +1,5 @@
 """The tables of the results page compare each method with the plain one of its protocol."""
 
-from __future__ import annotations
-
 from benchmarks.tables import studies
 
 

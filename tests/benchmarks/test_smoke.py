@@ -1,7 +1,5 @@
 """Every benchmark is listed, and those that need no peers or hours run with everything tiny."""
 
-from __future__ import annotations
-
 import ast
 import importlib
 import json

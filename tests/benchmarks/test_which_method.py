@@ -1,7 +1,5 @@
 """The table "Which method should I try?" says what the committed studies say."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from statistics import fmean
 

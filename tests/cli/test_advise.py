@@ -1,7 +1,5 @@
 """The options of `fedloom advise` say what the needs say of themselves."""
 
-from __future__ import annotations
-
 import inspect
 
 import pytest

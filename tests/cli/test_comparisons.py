@@ -1,7 +1,5 @@
 """The commands about several runs: compare over lists, report and table over folders."""
 
-from __future__ import annotations
-
 import csv
 import json
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`fedloom flower status`: for people, for machines, of dead and of finished runs."""
 
-from __future__ import annotations
-
 import json
 import threading
 from datetime import UTC, datetime, timedelta

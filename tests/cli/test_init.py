@@ -1,7 +1,5 @@
 """`fedloom init`: a commented config for a user's data, which other commands take as it is."""
 
-from __future__ import annotations
-
 import json
 import sys
 from pathlib import Path

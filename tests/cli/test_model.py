@@ -1,7 +1,5 @@
 """`fedloom export` and `fedloom predict`: from a finished run to class names and probabilities."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """`fedloom flower check server` and `check node`: lines for people, JSON for programs, exit code 1 for an error."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

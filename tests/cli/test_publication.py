@@ -1,7 +1,5 @@
 """The commands for a paper: figures and tables from a study's folder, and the mistakes in calling them."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

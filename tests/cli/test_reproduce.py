@@ -1,7 +1,5 @@
 """The command `reproduce`: named, planned, refused without data, run on other data and then not compared."""
 
-from __future__ import annotations
-
 import csv
 import html
 import json

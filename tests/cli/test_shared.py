@@ -1,7 +1,5 @@
 """What commands share: options as overrides, folders that go again, streams without Unicode."""
 
-from __future__ import annotations
-
 import io
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The command `study`: planned, run, reported; and what makes it fail."""
 
-from __future__ import annotations
-
 import errno
 import json
 import shutil

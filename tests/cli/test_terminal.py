@@ -1,7 +1,5 @@
 """What a person sees: nothing is cut where the terminal is narrow, nothing lost where it knows ASCII alone."""
 
-from __future__ import annotations
-
 import io
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The console of tables and progress."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.core.console import console_of

@@ -1,7 +1,5 @@
 """YAML from people: plain values, in bounded time, or one line that says why not."""
 
-from __future__ import annotations
-
 import math
 import time
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Numbers as people read them."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.core.text import bytes_text, counted, listed, plus_minus, seconds_text

@@ -1,7 +1,5 @@
 """Every metric states its unit, and which way is better, as its class does."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.core.text import higher_is_better, is_share, unit, value_text, with_unit

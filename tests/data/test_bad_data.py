@@ -1,7 +1,5 @@
 """Data that are wrong, at the command line: exit code 2, one line, nothing left behind."""
 
-from __future__ import annotations
-
 import io
 import zipfile
 from pathlib import Path

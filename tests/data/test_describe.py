@@ -1,7 +1,5 @@
 """A scenario in plain values."""
 
-from __future__ import annotations
-
 import json
 
 import pytest

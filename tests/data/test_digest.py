@@ -1,7 +1,5 @@
 """Digests of data: everything that a run is dealt changes them, and nothing else does."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import numpy as np

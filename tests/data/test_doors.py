@@ -1,7 +1,5 @@
 """The doors of data as one table: what is read, what is said about it once, and what is refused in one line."""
 
-from __future__ import annotations
-
 import importlib
 from collections.abc import Callable
 from typing import Any

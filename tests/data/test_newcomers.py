@@ -1,7 +1,5 @@
 """Clients held out of the training: who they are, and that nothing of theirs is among the training clients' data."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

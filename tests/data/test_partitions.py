@@ -1,7 +1,5 @@
 """All partitions: nothing dealt twice, nothing lost that should not be, everything a function of the seed."""
 
-from __future__ import annotations
-
 import itertools
 import os
 import subprocess

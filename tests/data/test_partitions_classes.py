@@ -1,7 +1,5 @@
 """NID2, classes per client, pathological, Pachinko: the counts of the papers."""
 
-from __future__ import annotations
-
 import itertools
 import json
 from pathlib import Path

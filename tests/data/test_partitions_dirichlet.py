@@ -1,7 +1,5 @@
 """The Dirichlet partitions: marginals, minima, bounded redraws."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Domains, label skew on top of them, natural ids."""
 
-from __future__ import annotations
-
 import json
 from fractions import Fraction
 from pathlib import Path

@@ -1,7 +1,5 @@
 """ExDir(C, alpha): classes that clients draw, and shares among those that drew a class."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 

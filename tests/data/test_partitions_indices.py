@@ -1,7 +1,5 @@
 """Index lists in files, and Flower's partitioners."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 

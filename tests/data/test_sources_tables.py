@@ -1,7 +1,5 @@
 """CSV and Parquet: what rows become, where statistics come from, and the lines for what is wrong."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 

@@ -1,7 +1,5 @@
 """Cells of tables that look like numbers: names that must stay apart, words that are known, marks of missing values."""
 
-from __future__ import annotations
-
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq

@@ -1,7 +1,5 @@
 """New rows of a table are read as the run's own were, or refused in a line that can be followed."""
 
-from __future__ import annotations
-
 import os
 import re
 

@@ -1,7 +1,5 @@
 """Advice for small federations: needs, the rule that decides, the short list, and refusals."""
 
-from __future__ import annotations
-
 import json
 
 import numpy as np

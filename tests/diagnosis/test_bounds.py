@@ -1,7 +1,5 @@
 """The papers' bounds on worked numbers, the faults of the printed forms, and where they say nothing."""
 
-from __future__ import annotations
-
 import json
 import math
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """The diagnosis of configs, scenarios and runs, in Python and by the command."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

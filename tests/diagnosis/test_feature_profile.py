@@ -1,7 +1,5 @@
 """Feature skew on made worlds: rotations and noise are ordered rightly, and equal clients are told as equal."""
 
-from __future__ import annotations
-
 import math
 from itertools import pairwise
 

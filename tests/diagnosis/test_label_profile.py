@@ -1,7 +1,5 @@
 """Label and quantity skew from counts: distances by hand, known worlds, and the interval of random dealings."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

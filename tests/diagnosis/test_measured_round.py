@@ -1,7 +1,5 @@
 """The quantities of the bounds on problems where each has a known value."""
 
-from __future__ import annotations
-
 import numpy as np
 import pytest
 import torch

@@ -1,7 +1,5 @@
 """The report's section of diagnoses: one for equal ones, none without, and a line for damaged files."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The trial: rungs, who reaches the final, and what may be said."""
 
-from __future__ import annotations
-
 import pytest
 
 import fedloom as fl

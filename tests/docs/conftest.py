@@ -1,7 +1,5 @@
 """A small site with the theme, search and scripts of the real one, and a browser to read it."""
 
-from __future__ import annotations
-
 import re
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The commands of the page on advice, as a reader types them."""
 
-from __future__ import annotations
-
 import shlex
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The architecture page names files that exist, and every room of the source."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 

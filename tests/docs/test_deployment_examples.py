@@ -1,7 +1,5 @@
 """The systemd units and the compose file of the deployment page: they are read, and what they start exists."""
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

@@ -4,8 +4,6 @@ Every command, config and file is taken from the pages' text. `SUBSTITUTIONS` is
 The quick tests count that every command of the pages is run here, or says why not.
 """
 
-from __future__ import annotations
-
 import contextlib
 import json
 import os

@@ -1,7 +1,5 @@
 """Every Python example of the docs runs: the blocks of a page in order, in one namespace, in an empty folder."""
 
-from __future__ import annotations
-
 import re
 import sys
 import types

@@ -1,7 +1,5 @@
 """The home page: three lines of Python and the picture that they draw, and four doors, on one screen."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import re

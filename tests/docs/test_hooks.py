@@ -1,7 +1,5 @@
 """Equations become MathML, and doctests code blocks, when the site is built."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from types import SimpleNamespace

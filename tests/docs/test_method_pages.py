@@ -1,7 +1,5 @@
 """Pages of methods have the same sections, and a method without a file has a page all the same."""
 
-from __future__ import annotations
-
 import re
 
 import pytest

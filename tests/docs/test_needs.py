@@ -1,7 +1,5 @@
 """The list of methods by needs: a sentence and traits for every method, and choices that narrow it."""
 
-from __future__ import annotations
-
 import json
 import re
 from collections.abc import Callable

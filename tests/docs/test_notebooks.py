@@ -1,7 +1,5 @@
 """The executed notebooks of the docs: they run, and what is kept shows progress, tables, plots and one short error."""
 
-from __future__ import annotations
-
 import ast
 import importlib.util
 import json

@@ -1,7 +1,5 @@
 """Pages keep their sentences short, and name only objects that exist."""
 
-from __future__ import annotations
-
 import pkgutil
 import re
 from pathlib import Path

@@ -1,11 +1,10 @@
-"""Pages are plain English: turns of phrase that no native speaker writes are rare.
+"""Pages and sources are plain English: turns of phrase that no native speaker writes are rare.
 
 A mark is a hint, not an error: rewrite the sentence, do not swap the word.
 """
 
-from __future__ import annotations
-
 import re
+from collections.abc import Iterable
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
@@ -34,8 +33,15 @@ PAGES += ["docs/*.md", "docs/how-to/*.md", "docs/deployment/*.md", "docs/decisio
 PAGES += ["docs/methods/*.md", "docs/theory/*.md", "docs/reproduction/*.md", "benchmarks/README.md"]
 
 
-def test_marks_are_rare() -> None:
-    paths = [path for pattern in PAGES for path in ROOT.glob(pattern)]
+def test_marks_are_rare_in_pages() -> None:
+    _assert_marks_are_rare([path for pattern in PAGES for path in ROOT.glob(pattern)])
+
+
+def test_marks_are_rare_in_docstrings_and_messages() -> None:
+    _assert_marks_are_rare(ROOT.glob("src/**/*.py"))
+
+
+def _assert_marks_are_rare(paths: Iterable[Path]) -> None:
     text = "\n".join(path.read_text(encoding="utf-8") for path in paths)
     marks = [mark for pattern in MARKS for mark in re.findall(f".*(?:{pattern}).*", text)]
     assert len(marks) <= MOST * len(text.split()) / 10_000, "\n".join(marks)

@@ -1,7 +1,5 @@
 """A reader who opens the site as a file can search it, and reading it fetches nothing."""
 
-from __future__ import annotations
-
 import re
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Every placeholder of a page names a table that exists, and every table has a place."""
 
-from __future__ import annotations
-
 import re
 from itertools import pairwise
 from pathlib import Path

@@ -4,8 +4,6 @@ Every line of `fedloom` is taken from the page's text and runs unchanged. The cl
 repository's `configs`, whose demo has one round here, and with the files of the reader's own that the lines name.
 """
 
-from __future__ import annotations
-
 import re
 import shlex
 import shutil

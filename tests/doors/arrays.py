@@ -1,7 +1,5 @@
 """Doors: arrays in .npz, IDX and MATLAB files, and several of them as domains."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import struct

@@ -1,7 +1,5 @@
 """A door of data: what a small file holds, and what fedloom must read in it, say about it, or refuse."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Picture files that Pillow cannot write: 12 and 16 bits in grey and colour. Written by the formats' specifications."""
 
-from __future__ import annotations
-
 import struct
 import zlib
 

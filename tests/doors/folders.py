@@ -1,7 +1,5 @@
 """Doors: folders and archives of pictures, in the spellings and wrappings that people use."""
 
-from __future__ import annotations
-
 import os
 import tarfile
 import warnings

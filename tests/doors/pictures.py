@@ -1,7 +1,5 @@
 """Doors: pictures of every depth, mode and format, in class folders."""
 
-from __future__ import annotations
-
 import io
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Small tables for doors: a measured column `age`, a column `v` of the case, and the label `ill`."""
 
-from __future__ import annotations
-
 from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Doors: the files of tables, their columns and their row indices."""
 
-from __future__ import annotations
-
 import gzip
 import os
 from collections.abc import Callable

@@ -1,7 +1,5 @@
 """Doors: labels of a table, and a file of test rows beside it."""
 
-from __future__ import annotations
-
 from doors.door import Door
 from doors.rows import AGES, ILL, ROWS, labels, raw, text_of, two
 

@@ -1,7 +1,5 @@
 """Doors: columns of a table that are numbers, dates or ids in some spelling."""
 
-from __future__ import annotations
-
 from doors.door import Door
 from doors.rows import AGES, ILL, NUMBERS, ROWS, by_row, column, odd, parquet, raw, text_of
 

@@ -1,7 +1,5 @@
 """Doors: labelled texts in tab-separated files."""
 
-from __future__ import annotations
-
 import gzip
 import os
 import random

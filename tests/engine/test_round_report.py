@@ -1,7 +1,5 @@
 """A closing round is part of the report of the last round, an opening round of that of the first: costs are added."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 
 import pytest

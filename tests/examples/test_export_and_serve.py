@@ -1,7 +1,5 @@
 """The example that exports and serves: what it answers is what the model says."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import threading

@@ -1,7 +1,5 @@
 """`examples/fedavg_from_scratch.py` ends at the weights of the library's own FedAvg, bit by bit."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """The notebook runs from top to bottom, at small size."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """`examples/own_data.py` runs at small size: every kind of data is read, dealt and learnt from."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 

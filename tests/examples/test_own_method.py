@@ -1,7 +1,5 @@
 """`examples/own_method.py` runs at small size, and its method is what it says."""
 
-from __future__ import annotations
-
 import runpy
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """Bounds on uploads: what is measured, what is compared with what, and the figures by hand."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

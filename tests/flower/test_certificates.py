@@ -1,7 +1,5 @@
 """Certificates and keys: what a federation creates itself, and one line for each that would fail."""
 
-from __future__ import annotations
-
 import re
 import shutil
 from datetime import UTC, datetime, timedelta

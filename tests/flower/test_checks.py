@@ -1,7 +1,5 @@
 """Facts of answers against the jobs that asked for them."""
 
-from __future__ import annotations
-
 import math
 
 import pytest

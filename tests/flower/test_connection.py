@@ -1,7 +1,5 @@
 """A node's way to the server, with a server of this process on the loopback."""
 
-from __future__ import annotations
-
 import contextlib
 import http.server
 import re

@@ -1,7 +1,5 @@
 """Messages carry the fields of jobs and results, and have a bound on each of them."""
 
-from __future__ import annotations
-
 from dataclasses import fields
 from typing import Any
 

@@ -1,7 +1,5 @@
 """The server's new state is tested before it is kept."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

@@ -4,8 +4,6 @@ The marker `matrix` has the methods beside a sample of those that send different
 `python -m benchmarks hostile --honest` does the same for 20 rounds and four scenarios.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.flower.in_process import run_in_process

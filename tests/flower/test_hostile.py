@@ -3,8 +3,6 @@
 The table of all methods and attacks is in `docs/hostile-nodes.md`; `python -m benchmarks hostile` measures it.
 """
 
-from __future__ import annotations
-
 import functools
 import math
 

@@ -1,7 +1,5 @@
 """Lines of the log for people: local time and sentences, whatever the line."""
 
-from __future__ import annotations
-
 import json
 from datetime import UTC, timedelta, timezone
 from typing import Any

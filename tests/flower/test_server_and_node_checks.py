@@ -1,7 +1,5 @@
 """All checks of a server and of a node: versions, ports, disks, config, data."""
 
-from __future__ import annotations
-
 import collections
 import json
 import re

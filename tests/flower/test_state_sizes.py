@@ -1,7 +1,5 @@
 """The facts of a test may be as long as the states of its metrics need: many classes, metrics and predictors."""
 
-from __future__ import annotations
-
 import pytest
 import torch
 

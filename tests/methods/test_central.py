@@ -1,7 +1,5 @@
 """Training on the pooled data: golden numbers, as many sample visits as the federated run, and nothing that travels."""
 
-from __future__ import annotations
-
 import pytest
 
 import fedloom as fl

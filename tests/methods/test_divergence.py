@@ -3,8 +3,6 @@
 `make test` tries methods that differ in what trains and where; the marker `matrix` has the others.
 """
 
-from __future__ import annotations
-
 import pytest
 
 import fedloom as fl

@@ -1,7 +1,5 @@
 """Every method on every kind of data and net that it claims to take: one short run each; what it refuses, it names."""
 
-from __future__ import annotations
-
 import math
 
 import numpy as np

@@ -3,8 +3,6 @@
 An option that is read nowhere, or whose default is mistyped in a formula, would pass all other tests of its method.
 """
 
-from __future__ import annotations
-
 import functools
 from typing import Any, Literal, get_args, get_origin
 

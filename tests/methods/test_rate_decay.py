@@ -4,8 +4,6 @@ A federation whose rate of 0.1 decays to a half does in round 2 what one whose r
 the same states.
 """
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.data.augment import Augmentation

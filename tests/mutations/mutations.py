@@ -1,7 +1,5 @@
 """Known mistakes of public code and of papers' readers, each as one change of the source that the suite must notice."""
 
-from __future__ import annotations
-
 from typing import NamedTuple
 
 

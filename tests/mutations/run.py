@@ -4,8 +4,6 @@ python tests/mutations/run.py                # all: a table, and exit code 1 if 
 python tests/mutations/run.py fedsc moon     # those whose line has one of these words
 """
 
-from __future__ import annotations
-
 import os
 import shutil
 import subprocess

@@ -1,7 +1,5 @@
 """The list of mistakes fits the source. `run.py` puts them in; that takes minutes and is done by hand."""
 
-from __future__ import annotations
-
 import importlib.util
 from pathlib import Path
 from typing import Any

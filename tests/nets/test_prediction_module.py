@@ -1,7 +1,5 @@
 """A method's way to predict as a module: entries, modes, copies and dtypes are those of an ordinary module."""
 
-from __future__ import annotations
-
 import copy
 
 import pytest

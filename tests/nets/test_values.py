@@ -3,8 +3,6 @@
 `forward(p, x, train)`: p are the net's entries by name; x [B, ...]; train: batch norm by the batch's own statistics.
 """
 
-from __future__ import annotations
-
 from collections.abc import Callable, Mapping
 from functools import partial
 

@@ -1,7 +1,5 @@
 """Every net of the five papers has the layers it claims: parameter counts, feature widths, roles; and `wrap`."""
 
-from __future__ import annotations
-
 import copy
 from dataclasses import dataclass, field
 from typing import Any

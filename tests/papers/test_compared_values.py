@@ -1,7 +1,5 @@
 """Ours beside theirs: every printed value is there, and says what it is."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 from pathlib import Path

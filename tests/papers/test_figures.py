@@ -1,7 +1,5 @@
 """Tidy rows of figures: values of the cells against those worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from typing import Any
 

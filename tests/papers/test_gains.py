@@ -1,7 +1,5 @@
 """What methods gain over the plain one: paired by seed, and no more said than seeds allow."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.papers.compared_values import compare_values

@@ -1,7 +1,5 @@
 """What is missing is named whole, also where columns have other parts of one source."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

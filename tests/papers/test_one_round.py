@@ -4,8 +4,6 @@ kind of its columns.
 Run as any config is. What is small: clients, samples, images, episodes, and nets where the paper's is large.
 """
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from functools import cache

@@ -1,7 +1,5 @@
 """What trained models show, against numpy on the weights and samples of the same run."""
 
-from __future__ import annotations
-
 import itertools
 from typing import Any
 

@@ -1,8 +1,6 @@
 """Every table of the five papers, and every figure that shows data: named, loaded, valid at both scales, dealt; every
 printed value has its cell."""
 
-from __future__ import annotations
-
 import csv
 import json
 from collections.abc import Sequence

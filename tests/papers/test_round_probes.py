@@ -1,7 +1,5 @@
 """What the models of kept rounds show, against the weights and samples of the same run; and each figure, drawn."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

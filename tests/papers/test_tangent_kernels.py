@@ -1,7 +1,5 @@
 """Fed-CO2's tangent kernels: worked numbers, the exact Jacobian, the theorem's inequalities, and the command."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Verdicts on values and orders, compared with golden numbers and numbers worked out by hand."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from random import Random

@@ -1,7 +1,5 @@
 """The one rule that says which rows compare, and that all places keep to it."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

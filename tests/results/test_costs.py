@@ -1,7 +1,5 @@
 """Milliseconds of a local epoch, alone and beside FedAvg's, from rows made by hand."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

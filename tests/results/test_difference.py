@@ -1,7 +1,5 @@
 """The rule that says whether rows differ, beside golden numbers and properties that hold for all differences."""
 
-from __future__ import annotations
-
 import json
 import re
 from pathlib import Path

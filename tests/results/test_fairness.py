@@ -1,7 +1,5 @@
 """Fairness over clients, beside golden numbers."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

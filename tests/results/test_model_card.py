@@ -1,7 +1,5 @@
 """The model card: the records of a run as Markdown, and nothing beside them."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

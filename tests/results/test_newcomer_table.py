@@ -1,7 +1,5 @@
 """The table of clients that never trained, beside numbers made by hand."""
 
-from __future__ import annotations
-
 import csv
 
 import pytest

@@ -1,7 +1,5 @@
 """Pivots of finished runs: which value stands where, what is bold, what is refused."""
 
-from __future__ import annotations
-
 import csv
 import shutil
 import subprocess

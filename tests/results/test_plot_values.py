@@ -1,7 +1,5 @@
 """Values of figures: which method and setting, over which seeds, in which unit."""
 
-from __future__ import annotations
-
 from collections.abc import Iterator
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Average ranks over settings: worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Results that are read from folders: what was changed after the run is noticed, in one line."""
 
-from __future__ import annotations
-
 import json
 from collections.abc import Callable
 from pathlib import Path

@@ -1,7 +1,5 @@
 """How far a study is: every cell is told once, as done, failed with its reason, or not run yet."""
 
-from __future__ import annotations
-
 from fedloom.results.data_table import DataTable
 from fedloom.results.page_sections import progress
 from fedloom.runs.studies.outcome import Outcome

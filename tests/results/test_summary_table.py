@@ -1,7 +1,5 @@
 """The summary of a run and of a comparison: a table for people, plain values for programs."""
 
-from __future__ import annotations
-
 import html
 
 import pandas

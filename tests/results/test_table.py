@@ -1,7 +1,5 @@
 """Grouping and the numbers of a row, checked by hand."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from dataclasses import replace

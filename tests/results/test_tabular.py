@@ -1,7 +1,5 @@
 """Results and comparisons as tables and as objects in a notebook."""
 
-from __future__ import annotations
-
 import csv
 import sys
 

@@ -1,7 +1,5 @@
 """What a target cost, how the worst clients fare, and differences seed by seed, with numbers worked out by hand."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any

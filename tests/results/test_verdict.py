@@ -1,7 +1,5 @@
 """The headline says no more than the rule of differences allows."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

@@ -1,7 +1,5 @@
 """Advice on bfloat16: only in a long run, only where it was measured to help, and without a trace in the numbers."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

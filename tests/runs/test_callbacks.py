@@ -1,7 +1,5 @@
 """Callbacks see weights when they ask, and end runs; early stopping, also over a crash."""
 
-from __future__ import annotations
-
 import json
 import math
 from pathlib import Path

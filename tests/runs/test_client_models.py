@@ -1,7 +1,5 @@
 """Client models of named rounds: what is kept, that keeping changes nothing, and what is refused."""
 
-from __future__ import annotations
-
 import shutil
 from pathlib import Path
 from typing import Any

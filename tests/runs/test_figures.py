@@ -1,7 +1,5 @@
 """Figures of a method's own, epsilon above all: in rows, summaries, tables, pages, and after a resume."""
 
-from __future__ import annotations
-
 import csv
 import io
 

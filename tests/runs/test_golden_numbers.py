@@ -1,7 +1,5 @@
 """Whole runs against golden numbers: a model that hands its inputs on as scores is tested on the golden logits."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 from typing import Any

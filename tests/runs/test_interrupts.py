@@ -1,7 +1,5 @@
 """Ctrl-C, SIGTERM and SIGHUP, and what becomes of processes: one line, their exit code, nobody is left."""
 
-from __future__ import annotations
-
 import os
 import signal
 import subprocess

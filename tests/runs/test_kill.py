@@ -1,7 +1,5 @@
 """kill -9 at random moments, then --resume: the same bits as a run that was left alone."""
 
-from __future__ import annotations
-
 import faulthandler
 import json
 import multiprocessing

@@ -1,7 +1,5 @@
 """Tests on clients that never trained: golden numbers, support samples, and training that does not see them."""
 
-from __future__ import annotations
-
 import json
 from dataclasses import replace
 from pathlib import Path

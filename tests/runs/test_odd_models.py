@@ -1,7 +1,5 @@
 """Models that do unusual things: the same numbers on every engine, or a line that says why not."""
 
-from __future__ import annotations
-
 import hashlib
 import random
 import warnings

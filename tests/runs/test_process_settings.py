@@ -1,7 +1,5 @@
 """What the caller has set in the process changes no bit of a run, and is there afterwards."""
 
-from __future__ import annotations
-
 import contextlib
 import hashlib
 import locale

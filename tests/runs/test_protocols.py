@@ -1,7 +1,5 @@
 """Several protocols from one run: the same numbers as separate runs have, no protocol mixed with another."""
 
-from __future__ import annotations
-
 import json
 from collections import Counter
 

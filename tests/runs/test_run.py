@@ -1,7 +1,5 @@
 """Runs: same bits, resuming, refusing, and what is left behind when something fails."""
 
-from __future__ import annotations
-
 import errno
 import gc
 import json

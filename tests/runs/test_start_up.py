@@ -1,7 +1,5 @@
 """What a run imports: its method and the bases of it, nothing that only other methods, tables or reports need."""
 
-from __future__ import annotations
-
 import subprocess
 import sys
 from pathlib import Path

@@ -1,7 +1,5 @@
 """The cluster that is there, or not: then one line says what to do."""
 
-from __future__ import annotations
-
 import os
 import socket
 import subprocess

@@ -1,7 +1,5 @@
 """Clients on Ray: the serial engine's bits, whatever happens to its workers."""
 
-from __future__ import annotations
-
 import os
 import signal
 import sys

@@ -1,7 +1,5 @@
 """Fine-tuned copies of the global model: golden numbers, and training that stays the base's."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 
 import pytest

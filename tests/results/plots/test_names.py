@@ -1,7 +1,5 @@
 """Shortened names in figures: different ones stay different, and they fit."""
 
-from __future__ import annotations
-
 from itertools import product
 
 import pytest

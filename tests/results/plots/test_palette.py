@@ -1,7 +1,5 @@
 """The palette of figures is the report's."""
 
-from __future__ import annotations
-
 import re
 
 from fedloom.results.plots.palette import TONES, dash, tone_name, tones_of

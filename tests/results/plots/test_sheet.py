@@ -1,7 +1,5 @@
 """Whole figures: small multiples, one legend, one colour a method, three kinds of files."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page in a real browser: every chart drawn, no error, both themes, a phone's width, tables saved."""
 
-from __future__ import annotations
-
 import csv
 import dataclasses
 import json

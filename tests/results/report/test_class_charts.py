@@ -1,7 +1,5 @@
 """Classes in a report: what is never found is said first, and a matrix, recalls and a calibration curve are drawn."""
 
-from __future__ import annotations
-
 import dataclasses
 import html
 import json

@@ -1,7 +1,5 @@
 """The chart of differences: zero's line is as short as a row leaves it beside names."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.results.plot_values import chart_rows

@@ -1,7 +1,5 @@
 """Pictures of drift show the values that they are given."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.results.report.sections import DRAWINGS, draw_matrix, draw_parts, draw_round_lines, draw_weights

@@ -1,7 +1,5 @@
 """Drift in words, rows and pictures, from rounds made by hand."""
 
-from __future__ import annotations
-
 from collections.abc import Sequence
 from dataclasses import replace
 

@@ -1,7 +1,5 @@
 """Figures from tidy rows: what is drawn where, a legend beside the panels, and three files."""
 
-from __future__ import annotations
-
 import csv
 from pathlib import Path
 from typing import Any

@@ -1,7 +1,5 @@
 """The page as text: complete, escaped, self-contained, the same each time."""
 
-from __future__ import annotations
-
 import csv
 import json
 import re

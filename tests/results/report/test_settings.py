@@ -1,7 +1,5 @@
 """Several settings in one page: a panel for each, one colour a method, words of the one rule, tables that fold."""
 
-from __future__ import annotations
-
 import json
 import re
 from dataclasses import replace

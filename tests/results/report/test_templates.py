@@ -1,7 +1,5 @@
 """The templates escape text, keep markup, and refuse a value that is missing."""
 
-from __future__ import annotations
-
 import pytest
 from jinja2 import UndefinedError
 from markupsafe import Markup

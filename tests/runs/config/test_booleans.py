@@ -1,7 +1,5 @@
 """True and false where a config needs a number are refused, and stay where a key takes them."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.core.errors import ConfigError

@@ -1,7 +1,5 @@
 """Numbers that no run needs: refused in one line, soon."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.core.errors import ConfigError

@@ -1,7 +1,5 @@
 """How two configs differ: the keys, in a line."""
 
-from __future__ import annotations
-
 from typing import Any
 
 from fedloom.runs.config.run_config import parse

@@ -1,7 +1,5 @@
 """One list says which keys cannot change a number, and everything that compares configs goes by it."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.runs.config.run_config import RunConfig, parse

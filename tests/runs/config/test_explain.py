@@ -1,7 +1,5 @@
 """Which key an error names: what was typed, and not the kind of value that a union tried."""
 
-from __future__ import annotations
-
 import pytest
 
 from fedloom.core.errors import ConfigError

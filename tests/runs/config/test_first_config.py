@@ -1,7 +1,5 @@
 """First configs for a user's data: the files load, fit a network, and say why."""
 
-from __future__ import annotations
-
 import bz2
 import gzip
 import sys

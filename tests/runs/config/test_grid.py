@@ -1,7 +1,5 @@
 """Which lists are compared, which are one value, and what comes out of both."""
 
-from __future__ import annotations
-
 from typing import Any
 
 import pytest

@@ -1,7 +1,5 @@
 """Kinds that change over a config: what is dropped, what is said, and what is still refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Runs with a model that came as a Python object."""
 
-from __future__ import annotations
-
 import copy
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Ready configs: every file is a config that parses, says what it is, and names its method and preset."""
 
-from __future__ import annotations
-
 import re
 from pathlib import Path, PurePosixPath
 from typing import Any

@@ -1,7 +1,5 @@
 """The rows that a comparison adds as references: by protocol, each once."""
 
-from __future__ import annotations
-
 import pytest
 
 import fedloom as fl

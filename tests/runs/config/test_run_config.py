@@ -1,7 +1,5 @@
 """Configs: what is accepted, what is refused, and with which line."""
 
-from __future__ import annotations
-
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, ClassVar

@@ -1,7 +1,5 @@
 """The number of clients that data decide."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import numpy as np

@@ -1,7 +1,5 @@
 """Graphs of trained models, as ONNX and as programs of torch.export: the scores of the module, without fedloom."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import logging

@@ -1,7 +1,5 @@
 """Models by the name of their module or file, as commands get them."""
 
-from __future__ import annotations
-
 import sys
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """Models of runs whose config names what this process does not have."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """New samples: read as the run's source would store them, and refused in one line where they are of another kind."""
 
-from __future__ import annotations
-
 import io
 import os
 import zipfile

@@ -1,7 +1,5 @@
 """The trained model of a run: with it, the run's reported accuracies come out again."""
 
-from __future__ import annotations
-
 import functools
 import json
 import math

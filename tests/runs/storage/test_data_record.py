@@ -1,7 +1,5 @@
 """Data that change under their name: refused on resume, and wherever runs come together."""
 
-from __future__ import annotations
-
 import json
 from pathlib import Path
 

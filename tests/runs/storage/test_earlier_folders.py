@@ -1,7 +1,5 @@
 """Files of run folders that earlier versions of fedloom wrote can still be read."""
 
-from __future__ import annotations
-
 from fedloom.data import describe_input, describe_scenario
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.storage.schemas import error_in_scenario

@@ -1,7 +1,5 @@
 """Links in a folder that may come from somebody else: nothing is written or deleted through them."""
 
-from __future__ import annotations
-
 import os
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Folders of the user's own are left alone; those of runs and comparisons are known, also without a mark."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

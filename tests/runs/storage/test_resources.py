@@ -1,7 +1,5 @@
 """What a machine has run out of is said in a line; everything else stays what it is."""
 
-from __future__ import annotations
-
 import errno
 from pathlib import Path
 

@@ -1,7 +1,5 @@
 """A run that is taken back to an earlier checkpoint: the same bits again, the rounds at hand, nothing else deleted."""
 
-from __future__ import annotations
-
 import pytest
 
 from command_line import call

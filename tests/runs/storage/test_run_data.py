@@ -1,7 +1,5 @@
 """The check whether a summary belongs to the rows of its run."""
 
-from __future__ import annotations
-
 import math
 from typing import Any
 

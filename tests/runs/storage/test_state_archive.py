@@ -1,7 +1,5 @@
 """Client states in packs: few files, the states that changed, and the same content whatever was written when."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

@@ -1,7 +1,5 @@
 """What was tuned, read from a study's folder: a record is whole, or it is named."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any

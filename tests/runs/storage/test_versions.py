@@ -1,7 +1,5 @@
 """Runs of several versions are refused with what would be right; runs of one version, whichever, are not."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 import pytest

@@ -1,7 +1,5 @@
 """Runs found in folders, and what is left out, with the reason."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Several runs: each once, with callbacks of their own, in any number of processes."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

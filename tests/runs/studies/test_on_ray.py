@@ -1,7 +1,5 @@
 """A study on a cluster: the cells are those of one process, and no killed worker loses one."""
 
-from __future__ import annotations
-
 import os
 import signal
 from pathlib import Path

@@ -1,7 +1,5 @@
 """What a study file makes: settings by name, methods with options, lists, seeds; and what is refused."""
 
-from __future__ import annotations
-
 from pathlib import Path
 from typing import Any
 

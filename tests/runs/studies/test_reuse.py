@@ -1,7 +1,5 @@
 """Cells that another study has finished: copied whole where config and version are the same, and no others."""
 
-from __future__ import annotations
-
 import json
 import shutil
 from pathlib import Path

@@ -1,7 +1,5 @@
 """Studies that run: resumed, shared, with cells that fail; nothing is done twice."""
 
-from __future__ import annotations
-
 import contextlib
 import errno
 import json

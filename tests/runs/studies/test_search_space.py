@@ -1,7 +1,5 @@
 """What tuning tries: combinations of lists, or points of ranges that are the same for every method."""
 
-from __future__ import annotations
-
 import builtins
 from typing import Any
 

@@ -1,7 +1,5 @@
 """Jobs of several processes: each is handed out once, or again where it waits, and the first error ends them."""
 
-from __future__ import annotations
-
 import multiprocessing
 import threading
 import time

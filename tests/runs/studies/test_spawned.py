@@ -1,7 +1,5 @@
 """Processes for whole runs: why they cannot start is one line, and whatever ends them, nothing of theirs stays."""
 
-from __future__ import annotations
-
 import concurrent.futures
 import multiprocessing
 import os

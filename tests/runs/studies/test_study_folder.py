@@ -1,7 +1,5 @@
 """How far cells are, by their folder: looking writes nothing."""
 
-from __future__ import annotations
-
 from pathlib import Path
 
 from fedloom.runs.config.run_config import parse

@@ -1,7 +1,5 @@
 """Tuning: the same trials for every method, a choice on validation data alone, and what tables say of it."""
 
-from __future__ import annotations
-
 import shutil
 import threading
 import time

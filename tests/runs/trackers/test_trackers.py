@@ -1,8 +1,6 @@
 """Trackers, each with its real library: what it stores is what the run measured. Each in a process of its own, with
 no address to reach."""
 
-from __future__ import annotations
-
 import importlib.util
 import json
 import os
