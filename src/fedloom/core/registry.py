@@ -17,7 +17,7 @@ import multiprocessing
 import pkgutil
 from collections.abc import Callable, Iterator
 from importlib.metadata import EntryPoint, entry_points
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 
@@ -48,6 +48,9 @@ class Registry(Generic[T]):
                 raise ConfigError(
                     f"{self.noun} '{name}' is registered already by {self._entries[name]!r}; choose another name"
                 )
+            named: Any = entry
+            if hasattr(entry, "kind"):  # sources, skews and attacks say in messages and facts how they are registered
+                named.kind = name
             self._entries[name] = entry
             return entry
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from abc import abstractmethod
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from statistics import NormalDist
 from typing import ClassVar
@@ -80,14 +80,8 @@ class Attack(BaseModel):
         return None
 
 
-def attack(name: str) -> Callable[[type[Attack]], type[Attack]]:
-    """Return a class decorator that registers an attack as `name`."""
-
-    def register_class(attack_class: type[Attack]) -> type[Attack]:
-        attack_class.kind = name
-        return ATTACKS.register(name)(attack_class)
-
-    return register_class
+attack = ATTACKS.register
+"""`attack(name)` registers the decorated attack class under `name`."""
 
 
 @attack("label-flip")

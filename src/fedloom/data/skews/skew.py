@@ -48,14 +48,8 @@ class Skew(BaseModel):
         return scenario
 
 
-def skew(name: str) -> Callable[[type[Skew]], type[Skew]]:
-    """Return a class decorator that registers a skew as `name`."""
-
-    def register_class(skew_class: type[Skew]) -> type[Skew]:
-        skew_class.kind = name
-        return SKEWS.register(name)(skew_class)
-
-    return register_class
+skew = SKEWS.register
+"""`skew(name)` registers the decorated skew class under `name`."""
 
 
 def derive_streams(skews: Sequence[Skew], streams: Streams) -> list[Streams]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, ClassVar, TypeVar
@@ -119,14 +119,8 @@ def configure_source(kind: type[SourceType], **keys: Any) -> SourceType:
         raise DataError(f"{key} = {problem['input']!r:.80}: {message}") from None
 
 
-def source(name: str) -> Callable[[type[Source]], type[Source]]:
-    """Register the decorated source class under `name`."""
-
-    def register(kind: type[Source]) -> type[Source]:
-        kind.kind = name
-        return SOURCES.register(name)(kind)
-
-    return register
+source = SOURCES.register
+"""`source(name)` registers the decorated source class under `name`."""
 
 
 Rows = TypeVar("Rows", np.ndarray, list[tuple[str, int]])
