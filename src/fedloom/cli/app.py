@@ -10,10 +10,11 @@ from __future__ import annotations
 import contextlib
 import errno
 import os
+import shlex
 import signal
 import sys
 import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, NoReturn
 
@@ -21,8 +22,7 @@ import click
 import typer
 
 from fedloom._version import __version__
-from fedloom.cli import catalogue, comparisons, flower, model, publication, reproduce, shared, studies
-from fedloom.cli import config as config_commands
+from fedloom.cli import catalogue, comparisons, flower, model, publication, reproduce, shared
 from fedloom.cli.diagnose import advise, diagnose
 from fedloom.core.console import console_of, raise_first_interrupt
 from fedloom.core.errors import ConfigError, FedloomError, printable
@@ -58,7 +58,6 @@ def fedloom(
         raise typer.Exit(2)
 
 
-@app.command()
 def demo(
     out: Annotated[Path, typer.Option(help="Folder for the runs and the report.")] = Path("runs/demo"),
     seeds: Annotated[int, typer.Option(min=1, max=10_000, help="Number of seeds, starting with --seed (0).")] = 3,
@@ -88,7 +87,6 @@ def demo(
         comparisons.run_comparison(configs, out, "fresh", jobs, as_json, quiet)
 
 
-@app.command()
 def run(
     config: shared.Config,
     overrides: shared.Overrides = None,
@@ -127,15 +125,63 @@ def run(
         print_result(console_of(as_json), result, brief=quiet)
 
 
-def _register(*commands: Callable[..., None]) -> None:
-    for command in commands:
-        app.command()(command)
+def init(
+    data: Annotated[
+        str | None,
+        typer.Option("--from", help="A .csv, .parquet or .npz, a folder of images, a built-in set, or owner/name."),
+    ] = None,
+    out: Annotated[Path | None, typer.Option(help="The config to write; by default named after the data.")] = None,
+    label: Annotated[str | None, typer.Option(help="The column of a table that holds the class.")] = None,
+    owner: Annotated[str | None, typer.Option(help="The column that says which client owns a row, or none.")] = None,
+    as_json: shared.AsJson = False,
+) -> None:
+    """Write a commented config for your data, with settings to start from."""
+    asks = data is None and sys.stdin.isatty() and not as_json
+    if data is None and not asks:
+        raise ConfigError(
+            "name your data: fedloom init --from FILE.csv, a folder of images, or a name of `fedloom datasets`"
+        )
+    if out is not None:
+        _refuse_existing(out)
+    data = data or typer.prompt("Your data (a file, a folder, a built-in set, or owner/name on the hub)", err=True)
+
+    from fedloom.runs.config.first_config.first_config import first_config
+
+    first = first_config(data, label, owner, _ask if asks else None)
+    path = out or Path(f"{first.draft.name}.yaml")
+    _refuse_existing(path)
+    text = first.text(str(path))
+    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        with path.open("x", encoding="utf-8", errors="backslashreplace") as stream:  # never overwrites a file
+            stream.write(text)
+    except FileExistsError:
+        _refuse_existing(path)
+    for note in first.scenario.notes:
+        shared.say(note)
+    if as_json:
+        shared.print_json(
+            {"config": str(path), "clients": first.scenario.clients, "classes": list(first.facts.classes)}
+        )
+        return
+    scenario, classes = first.config.scenario, len(first.facts.classes)
+    shared.echo(
+        f"{path}: {scenario.source}, {classes} classes, {first.scenario.clients} clients ({scenario.partition})"
+    )
+    typed = shlex.quote(str(path))
+    shared.echo(f"next: fedloom inspect {typed}, then fedloom run {typed}")
 
 
-_register(config_commands.init, comparisons.compare, studies.study, reproduce.reproduce)
+def _refuse_existing(path: Path) -> None:
+    if path.exists() or path.is_symlink():
+        raise ConfigError(f"{path}: it exists, and `init` overwrites nothing; name another file with --out")
 
 
-@app.command()
+def _ask(question: str, choices: Sequence[str], default: str) -> str:
+    answer: str = typer.prompt(f"{question} ({', '.join(choices)})", default=default, err=True)
+    return answer
+
+
 def inspect(
     config: shared.Config,
     overrides: shared.Overrides = None,
@@ -162,9 +208,14 @@ def inspect(
         shared.print_lines(f"  picture: {out}")
 
 
-_register(diagnose, advise, comparisons.report, publication.table, publication.figure)
-_register(catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios, config_commands.config)
-_register(model.export, model.predict, model.evaluate)
+# The help lists commands in this order.
+for command in (
+    *(demo, run, init, comparisons.compare, comparisons.study, reproduce.reproduce, inspect, diagnose, advise),
+    *(comparisons.report, publication.table, publication.figure),
+    *(catalogue.methods, catalogue.models, catalogue.datasets, catalogue.scenarios, catalogue.config),
+    *(model.export, model.predict, model.evaluate),
+):
+    app.command()(command)
 app.add_typer(flower.group, name="flower")
 
 

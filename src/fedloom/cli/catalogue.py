@@ -1,7 +1,9 @@
-"""Commands that list the parts of fedloom: `methods`, `models`, `datasets` and `scenarios`."""
+"""Commands that list the parts of fedloom, `methods`, `models`, `datasets` and `scenarios`, and explain its keys:
+`config`."""
 
 from __future__ import annotations
 
+import dataclasses
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Annotated, Any
@@ -59,6 +61,35 @@ def scenarios(
         print_json({r.name: {"summary": r.summary, "path": str(r.path)} for r in ready})
     else:
         print_grid(console_of(False), ("scenario", "description"), [(r.name, r.summary) for r in ready])
+
+
+def config(
+    key: Annotated[
+        str | None, typer.Argument(help="A key or a section, e.g. optimizer.lr, optimizer or lr; by default all.")
+    ] = None,
+    as_json: AsJson = False,
+    schema: Annotated[
+        bool, typer.Option("--schema", help="Print the JSON Schema of a config, for editors that check YAML files.")
+    ] = False,
+) -> None:
+    """Explain the keys of a config: default, range or choices, and meaning."""
+    from fedloom.cli.terminal import print_grid
+    from fedloom.runs.config.reference import config_keys, config_schema, keys_by_part, matching_keys
+
+    if schema:
+        if key is not None:
+            raise ConfigError(f"config {key} --schema: the schema describes a whole config; leave out the key")
+        print_json(config_schema())
+        return
+    keys = config_keys() if key is None else matching_keys(key)
+    if as_json:
+        print_json({"keys": [dataclasses.asdict(config_key) for config_key in keys]})
+        return
+    console, columns = console_of(False), ("key", "default", "values", "meaning")
+    for part, keys_of_part in keys_by_part(keys).items():
+        if part:
+            console.print(f"[bold]{part}[/]")
+        print_grid(console, columns, [(k.path, k.default_text, k.values, k.meaning) for k in keys_of_part])
 
 
 def _keys_and_meanings(fields: Mapping[str, FieldInfo]) -> dict[str, dict[str, Any]]:

@@ -10,9 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from fedloom.cli import shared
-from fedloom.cli.comparisons import VALUES, save_recipe
+from fedloom.cli.comparisons import VALUES, Only, Plan, Workers, run_and_report, save_recipe
 from fedloom.cli.shared import print_json, print_lines, say
-from fedloom.cli.studies import Only, Plan, Workers, run_and_report
 from fedloom.core.console import console_of
 from fedloom.core.errors import ConfigError
 from fedloom.core.files import json_text, write_atomic
