@@ -17,12 +17,8 @@ def best_rows(
 ) -> set[int]:
     """Return the indices of the best group of each context, and of those that are not behind it.
 
-    The best is chosen among the groups that have three seeds in common with another one of their context; nothing is
-    best without such a pair. Groups with a diverged run, those without values, and training on pooled data do not take
-    part.
-
-    contexts: of each group, the setting and protocol in which methods compare. values: of each group, one value for
-    each of its seeds; None where it has none. lower: whether the lowest mean is the best.
+    Candidates for the best have three seeds in common with another group of their context. Diverged runs, pooled
+    training and groups without `values` (one for each seed) take no part. `lower`: the lowest mean is the best.
     """
     best: set[int] = set()
     worse = "ahead" if lower else "behind"
@@ -38,9 +34,8 @@ def best_rows(
 def untested_rows(
     groups: Sequence[Group], contexts: Sequence[str], values: Sequence[Sequence[float] | None], lower: bool = False
 ) -> set[int]:
-    """Return the indices of the groups that have fewer than three seeds in common with the best one of their context.
-
-    groups, contexts, values, lower: as in `best_rows`."""
+    """Return the indices of the groups that have fewer than three seeds in common with the best one of their context;
+    `groups`, `contexts`, `values` and `lower` are as in `best_rows`."""
     return {
         index
         for leader, members in _leaders(groups, contexts, values, lower)
@@ -74,12 +69,10 @@ def _testable(groups: Sequence[Group], index: int, other: int) -> bool:
 def differences_from(
     groups: Sequence[Group], values: Sequence[Sequence[float] | None], reference: int, others: Sequence[int]
 ) -> dict[int, Difference]:
-    """Compare groups with one of them, seed by seed, as one family; by index, without those that lack a common seed,
-    and without its own runs under another name.
+    """Compare the groups of the indices `others` with the `reference`, seed by seed and as one family; by index.
 
-    groups: groups of runs that differ in the seed only. values: of each group, one value for each seed; None if it
-    lacks the measure. reference: index of the group to compare with. others: indices of the groups that are compared;
-    the reference itself does not count.
+    Left out are groups without common seeds or `values` (one for each seed), and the reference's own runs under another
+    name.
     """
     reference_values, reference_row = values[reference], groups[reference].row
     by_index: dict[int, list[float]] = {}
@@ -101,15 +94,11 @@ def differences_against(
     contexts: Sequence[str],
     values: Sequence[Sequence[float] | None],
 ) -> dict[int, Difference]:
-    """Compare the groups of each context with that of one method; by index, without diverged runs, and without training
-    on pooled data, which is in no family.
+    """Compare the groups of each context with that of the method `against`; by index.
 
-    against: the method's name, or that of its row. methods: the name of each group's row. contexts: of each group, the
-    setting and protocol in which methods compare. values: of each group, one value for each of its seeds; None where it
-    has none.
-
-    Raises:
-        ConfigError: if no group is of that method, all of these diverged, or several groups of one context are.
+    Diverged runs and training on pooled data are left out. `methods` are the names of the groups' rows, `contexts` say
+    which groups compare, and `values` has one value for each seed, or None. Raises `ConfigError` if no group is of that
+    method, if all of these diverged, or if one context has several of them.
     """
     usable = [index for index, group in enumerate(groups) if not group.row["diverged"]]
     references = _references(against, groups, methods, contexts)
@@ -160,9 +149,8 @@ MIN_TESTED = 5  # settings from which average ranks may be tested
 class AverageRanks:
     """Mean rank of each method over settings, best first; rank 1 has the highest mean accuracy.
 
-    - critical: Nemenyi's critical difference of two mean ranks at 5 %; None for fewer than five settings, over which
-      nothing is tested.
-    - friedman: p of Friedman's test that all methods have equal ranks; None where `critical` is.
+    `critical` is Nemenyi's critical difference at 5 %, and `friedman` the p of Friedman's test that all methods rank
+    equal. Both are None for fewer than five settings.
     """
 
     protocol: str
@@ -189,9 +177,8 @@ class AverageRanks:
 def average_ranks(rows: Sequence[ResultRow]) -> list[AverageRanks]:
     """Rank methods within each setting, and average over the settings of one protocol and selection.
 
-    Methods that some setting lacks, those that diverged somewhere, and training on pooled data are left out. So are a
-    setting with a single method, runs that an earlier row shows under another name, and a protocol with fewer than two
-    settings or three methods.
+    Left out are methods that some setting lacks, diverged ones, training on pooled data, runs under a second name,
+    settings with one method, and protocols with fewer than two settings or three methods.
     """
     by_protocol: dict[tuple[str, str], dict[str, dict[str, float]]] = {}
     seen: set[Hashable] = set()

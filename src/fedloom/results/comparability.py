@@ -23,10 +23,8 @@ def own_prefixes(method: str) -> tuple[str, str]:
 
 
 def is_own(key: str, row: ResultRow) -> bool:
-    """Whether a key is an option of the row's method or of the optimiser, which may differ between rows that compare.
-
-    key: a config key, such as "optimizer.lr".
-    """
+    """Whether a config key is an option of the row's method or of the optimiser, which may differ between rows that
+    compare."""
     return key.startswith(own_prefixes(row["method"]))
 
 
@@ -126,13 +124,9 @@ class RowName:
 def row_names(rows: Sequence[ResultRow]) -> list[RowName]:
     """Return the names of each row. Rows of one setting have one name of it, and rows of two settings have two.
 
-    A study's own names are taken where there are any, with the keys that differ where one name stands for several
-    settings. Otherwise options of a method and of the optimiser belong to the method's name where a setting has several
-    of them, and all other keys to the setting's.
-
-    Example:
-        >>> row_names([])
-        []
+    A study's own names come first, with the keys that differ where one name stands for several settings. Otherwise
+    options of method and optimiser go to the method's name where a setting has several of them, and all other keys to
+    the setting's.
     """
     numbers = _numbers(rows, same_setting)
     members: dict[int, list[ResultRow]] = {}
@@ -154,10 +148,7 @@ def row_names(rows: Sequence[ResultRow]) -> list[RowName]:
 
 
 def panel_titles(rows: Sequence[ResultRow], names: Sequence[RowName]) -> list[str]:
-    """Return for each row the words that tell apart settings, protocols and selections; rows with equal words compare.
-
-    Empty words mean that all rows compare.
-    """
+    """Return the words of each row that tell apart settings, protocols and selections; rows with equal words compare."""
     contexts = [
         (name.setting, row["protocol"], f"select {row['select']}") for row, name in zip(rows, names, strict=True)
     ]

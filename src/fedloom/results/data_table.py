@@ -60,19 +60,13 @@ class Field(Generic[Row]):
 class DataTable:
     """A table for people and programs. Every table of results, of a paper and of a page is one.
 
-    Attributes:
-        name: its id within a page.
-        caption: sentences below it in a page.
-        columns: the headings.
-        rows: the cells. One of a numeric column is a pair of its text and the number to sort by, or None.
-        heads: number of leading cells that name a row.
-        folds: whether it opens on a click only, in a page.
-        records: the rows as plain values for programs; None for the texts.
-        title: a caption in LaTeX, without a full stop; empty for none.
-        label: its label in LaTeX.
-        notes: sentences below it, except in CSV.
-        bold: row and column of the cells that are bold.
-        above: what stands above the columns, such as settings; empty where nothing does.
+    - name, label: its id within a page, and in LaTeX.
+    - caption, title: sentences below it in a page, and its caption in LaTeX, without a full stop.
+    - rows: the cells. A number is a pair of its text and the value to sort by, or None.
+    - heads: number of leading cells that name a row. folds: whether it opens on a click only, in a page.
+    - records: the rows as plain values for programs; None for the texts.
+    - notes: sentences below it, except in CSV. bold: row and column of the bold cells.
+    - above: what stands above the columns, such as settings.
     """
 
     name: str
@@ -105,9 +99,9 @@ class DataTable:
         return [[cell if isinstance(cell, str) else cell[0] for cell in row] for row in self.rows]
 
     def formatted(self, format: str) -> str:
-        """Return the table as text. Raises `ConfigError` for an unknown format.
+        """Return the table as "markdown", "latex", "text" for a terminal, "csv" with the plain values, or "html".
 
-        format: "markdown", "latex", "text" for a terminal, "csv" with the plain values, or "html" for a notebook.
+        Raises `ConfigError` for another format.
         """
         match format:
             case "markdown":

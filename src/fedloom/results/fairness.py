@@ -22,10 +22,9 @@ _PERSONAL, _GLOBAL, _FOREIGN = "personal/local", "global/local", "personal/other
 class Fairness:
     """How accuracy spreads over the clients that have test samples; shares in [0, 1].
 
-    - clients: their number; a mean over seeds where it differs between seeds.
-    - std: over all clients (ddof 0), which are no sample. worst10, best10: means of the worst and best tenth, at least
-      one client. gap: best minus worst client. gap10: best10 minus worst10.
-    - jain: Jain's index, 1 if all accuracies are equal and 1/N if only one client's is not zero; None if all are.
+    std is over all clients (ddof 0), which are no sample; worst10 and best10 are means of the worst and best tenth, at
+    least one client; gap and gap10 are the distances of best and worst. jain is Jain's index: 1 if all are equal, 1/N
+    if one client has everything, None if all are zero.
     """
 
     clients: float
@@ -40,9 +39,9 @@ class Fairness:
 
 @dataclass(frozen=True, slots=True)
 class ClientShares:
-    """Shares of the clients that are worse, equal or better than with another method, on the same test samples.
+    """Mean shares of the clients that are worse, equal or better than with another method, on the same test samples.
 
-    worse_clients: how many are worse. compared: with each seed, how many are compared. All others are means over seeds.
+    worse_clients: how many are worse. compared: with each seed, how many are compared.
     """
 
     worse: float
@@ -56,11 +55,9 @@ class ClientShares:
 class FairnessRow:
     """Means over seeds of one group of runs.
 
-    against: by reference, the shares over the seeds that both ran. smallest, median: test samples of a client, whose
-    accuracy moves in steps of one sample, over the clients of all seeds; None where the runs did not record them.
-    foreign: accuracy of personal models on the other clients' data. drop: mean over clients of own minus foreign
-    accuracy. Both are None where the run was not tested in personal/others too. diverged: seeds of runs that diverged,
-    whose accuracies mean nothing.
+    `against` has the shares by reference. `smallest` and `median` are test samples of a client, over the clients of all
+    seeds. `foreign` is the accuracy of personal models on other clients' data, and `drop` the mean of own minus foreign
+    accuracy. None stands for a value that the runs did not record. `diverged`: seeds whose accuracies mean nothing.
     """
 
     label: str
@@ -79,8 +76,8 @@ def fairness(accuracies: Sequence[float]) -> Fairness | None:
     """Measure the spread over clients; None without clients.
 
     Example:
-        >>> found = fairness([0.5, 0.9, 1.0])
-        >>> found.worst10, found.gap, round(found.jain, 3)
+        >>> spread = fairness([0.5, 0.9, 1.0])
+        >>> spread.worst10, spread.gap, round(spread.jain, 3)
         (0.5, 0.5, 0.932)
     """
     if not accuracies:
@@ -95,10 +92,7 @@ def fairness(accuracies: Sequence[float]) -> Fairness | None:
 
 
 def client_shares(ours: Mapping[int, float], theirs: Mapping[int, float]) -> ClientShares | None:
-    """Compare accuracies client by client; None without a common client.
-
-    ours: accuracy in [0, 1] by client. theirs: the baseline's.
-    """
+    """Compare accuracies in [0, 1] of `ours` and `theirs` client by client; None without a common client."""
     common = ours.keys() & theirs.keys()
     if not common:
         return None
@@ -108,13 +102,11 @@ def client_shares(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Cli
 
 
 def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
-    """Return a row for each group whose protocol tests single clients, in their order.
+    """Return a row for each group whose protocol tests single clients, in their order, at the selected round.
 
-    Accuracies are those of the selected round. Each row is compared with local training, and with FedAvg's global model
-    on the clients' data, where these ran in the same setting with the same rule of selecting rounds; labels
-    distinguish several rows of one reference. Diverged runs are not compared. Where the runs were also tested in these
-    protocols, personal models are compared with the global model of the same runs, and the row has their accuracy on
-    the other clients' data.
+    A row is compared with local training and with FedAvg's global model on the clients' data, where these ran in the
+    same setting and selection and did not diverge. Personal models are also compared with the global model of the same
+    runs, if it was tested, and have their accuracy on other clients' data.
     """
     by_seed = [
         {run.numbers["seed"]: tested for run in group.results if (tested := selected_accuracies(run))}
@@ -150,10 +142,9 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
 
 
 def _test_sizes(group: Group) -> tuple[int | None, float | None]:
-    """The smallest and the median number of test samples of a client, over the clients of all seeds.
+    """Return the smallest and the median number of test samples of a client, over the clients of all seeds.
 
-    Runs with too many classes for matrices by client keep both for each seed alone, of the clients' own test samples:
-    then the median is that of the seeds' medians.
+    Runs with too many classes for matrices by client recorded both; then the median is that of the seeds' medians.
     """
     by_run = [[sum(n for *_, n in pairs) for pairs in run.confusions().values() if pairs] for run in group.results]
     if all(by_run):

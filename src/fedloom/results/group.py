@@ -139,10 +139,8 @@ class MeanCurve:
 
 
 def mean_curve(results: Sequence[RunData], name: str, split: str) -> MeanCurve | None:
-    """Average a measure over the rounds in which all runs have a finite value; None if there is no such round.
-
-    results: runs that differ in their seed. split: split of the measure, as in `fedloom.runs.storage.log.curve`.
-    """
+    """Average a measure of a split over the rounds in which all `results` have a finite value; None without such a
+    round."""
     by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
     # A mean over fewer seeds in some rounds would jump where a run ends early.
     common = set.intersection(*(set(values) for values in by_run))
@@ -159,20 +157,14 @@ _WORST = 0.1  # share of the clients
 
 
 def client_accuracies(rows: Sequence[Row], name: str = "accuracy") -> dict[int, float]:
-    """Return each client's test accuracy in the main protocol at the last round that tested; empty if it tests none.
-
-    name: the measure, also of another predictor, e.g. "accuracy/online".
-    """
+    """Return each client's test accuracy (or measure `name`) in the main protocol at the last tested round."""
     by_round = _by_round(rows, name)
     return by_round[max(by_round)] if by_round else {}
 
 
 def selected_accuracies(run: RunData, name: str = "accuracy") -> dict[int, float]:
-    """Return each client's test accuracy at the selected round, as the accuracy of the run is; with `mean_last_k` its
-    mean over the rounds. Empty if the run tests no single clients.
-
-    name: the measure, also of another predictor, e.g. "accuracy/online".
-    """
+    """Return each client's test accuracy (or measure `name`) at the selected round; with `mean_last_k` its mean over
+    rounds."""
     by_round = _by_round(run.rows, name)
     chosen = [by_round[round_] for round_ in run.selected_rounds() if round_ in by_round]
     clients = dict.fromkeys(client for accuracies in chosen for client in accuracies)

@@ -19,13 +19,8 @@ if TYPE_CHECKING:
 class SectionPicture:
     """A picture, which the report draws from plain values.
 
-    Attributes:
-        name: its id within the section.
-        kind: the type of drawing, a key of `fedloom.results.report.sections.DRAWINGS`.
-        values: data for the drawing, as JSON values.
-        title: its title.
-        caption: text below the title.
-        description: alternative text for people who do not see it.
+    name: its id within the section. kind: a key of `fedloom.results.report.sections.DRAWINGS`. description: for people
+    who do not see it.
     """
 
     name: str
@@ -51,10 +46,7 @@ class PageSection:
 
 
 def progress(study: StudyPlan, ended: Outcome) -> PageSection:
-    """Return the section on done, failed and remaining seeds of each row.
-
-    ended: outcome of all cells of `study`.
-    """
+    """Return the section on done, failed and remaining seeds of each row, from the outcome `ended` of all cells."""
     done, failed, remaining = ended.done.keys(), ended.failed.keys(), set(ended.remaining)
     summary = (
         f"{len(done)} of {counted(len(study.cells), 'cell')} done, {len(failed)} failed, {len(remaining)} not run yet"

@@ -23,9 +23,7 @@ _SEED = ("seed", "seeds")
 
 
 def short_keys(keys: Sequence[str]) -> dict[str, str]:
-    """Return the last word of each key, "alpha" of "scenario.alpha", or the whole key if two keys share that word.
-
-    keys: whole names of keys, such as "scenario.alpha".
+    """Return the last word of each key, or the whole key if two keys share that word.
 
     Example:
         >>> short_keys(["scenario.alpha", "fedprox.mu", "moon.mu"])
@@ -88,10 +86,7 @@ class PivotKeys:
         return at
 
     def places(self, rows: Sequence[str], columns: Sequence[str]) -> list[tuple[str, ...]]:
-        """Return for each group the part of a pivot where its methods stand: its values but those that name methods.
-
-        rows: whole names of the keys of the rows. columns: whole names of the keys of the columns.
-        """
+        """Return for each group the part of a pivot where its methods stand: its values but those that name methods."""
         named = [
             [key for key in (*rows, *columns) if key not in ("method", "preset") and not key.startswith(own)]
             for own in self._own
@@ -114,17 +109,7 @@ class PivotKeys:
 
 @dataclass(frozen=True, slots=True)
 class PivotLayout:
-    """The shape of a pivot.
-
-    Attributes:
-        rows: keys whose values name the rows: method, setting, preset, protocol, select, or any config key.
-        columns: keys whose values stand above the columns; empty for columns of measures alone.
-        cells: measures, e.g. accuracy, auroc, worst10, up, down, time, n.
-        units: of shares.
-        against: the method from which differences are taken.
-        interval: whether each score has a column with its difference and 95 % interval.
-        p_value: whether each score has a column with its p after Holm's correction.
-    """
+    """The shape of a pivot; `Comparison.pivot` explains its fields."""
 
     rows: tuple[str, ...] = ("method",)
     columns: tuple[str, ...] = ()
@@ -136,15 +121,10 @@ class PivotLayout:
 
 
 def pivot(results: Sequence[RunData], layout: PivotLayout, caption: str = "", label: str = "") -> DataTable:
-    """Return the means over seeds as a table of rows and columns.
+    """Return the means over seeds as a table whose rows, columns and cells the `layout` names.
 
-    Bold are the best method of each setting and those that the one rule does not tell apart from it.
-
-    layout: keys of rows and columns, measures in the cells, their units, and the method to compare with. caption:
-    caption of the table; "" names the measures and the keys. label: label of the table in LaTeX.
-
-    Raises:
-        ConfigError: for an unknown key or measure, and for two values in a cell, which names the key that still varies.
+    An empty `caption` names measures and keys; `label` is for LaTeX. Raises `ConfigError` for an unknown key or
+    measure, and for two values in a cell, which names the key that still varies.
     """
     groups = grouped(results)
     keys = PivotKeys(groups)

@@ -42,8 +42,8 @@ from fedloom.runs.storage.run_data import RunData
 class ChartRow:
     """A group of runs as charts show it.
 
-    method: its name within its setting. panel: the words that tell apart settings and protocols, empty where all rows
-    compare. tone: the number of the method's colour and dash, the same in every setting.
+    method: its name within its setting. panel: the words that tell apart settings and protocols. tone: number of the
+    method's colour and dash, the same in every setting.
     """
 
     group: Group
@@ -91,11 +91,9 @@ def plot_values(
 ) -> PlotData:
     """Return the values of a figure. Runs that differ in the seed only are one method in one setting.
 
-    kind: "curves" by round, "dots" with intervals, "bars", or "critical-difference", which ranks by accuracy. metric: a
-    measure of the test data. against: for dots, the method from which differences are drawn, seed by seed; None for the
-    means themselves.
-
-    Raises `ConfigError` for an unknown kind or metric, and if there is nothing to draw.
+    The `kind` is one of `PLOT_KINDS`; "critical-difference" ranks by accuracy. With `against`, dots are differences of
+    the `metric` from that method, seed by seed. Raises `ConfigError` for an unknown name, and if there is nothing to
+    draw.
     """
     check_kind(kind)
     if against is not None and kind != "dots":

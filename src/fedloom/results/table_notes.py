@@ -34,14 +34,9 @@ _STEPS = {
 class TableMeasure:
     """A measure as a column.
 
-    Attributes:
-        name: of the measure.
-        words: its heading, with the unit.
-        values: of each group, one value a seed, as stored; None where it is not defined.
-        scale: factor from the stored value to the printed one.
-        decimals: of the printed value.
-        tested: whether it is a score, with a spread over seeds and a best row.
-        higher: whether the highest value is the best; None if that is unknown, and then no row is bold.
+    `values` has the stored value of each group and seed, or None; `scale` turns it into the printed one. A `tested`
+    measure is a score with a spread over seeds. `higher`: whether the highest is the best; None if unknown, and then no
+    row is bold.
     """
 
     name: str
@@ -88,11 +83,8 @@ class TableMeasure:
 
 
 def table_measure(name: str, groups: Sequence[Group], units: Units) -> TableMeasure:
-    """Return a measure as a column. Raises `ConfigError` if no run has it.
-
-    groups: the rows, each a group of runs that differ in the seed only. units: "percent" or "share", for measures in
-    [0, 1].
-    """
+    """Return the measure `name` of the `groups` as a column, a share in percent or as it is (`units`). Raises
+    `ConfigError` if no run has it."""
     known = [*measures_of(groups), *_OF_RUNS]
     if name not in known:
         raise ConfigError(f"--cells {short_repr(name)}: no run has it; {suggest_name(name, known)}")
@@ -137,11 +129,8 @@ def _step(kind: str, values: Sequence[Sequence[float | None]]) -> tuple[float, s
 def notes_of(
     groups: Sequence[Group], measures: Sequence[TableMeasure], best: Sequence[Collection[int]], against: str
 ) -> list[str]:
-    """Return the notes of a table.
-
-    best: of each measure, the indices of the groups that are bold. against: the method from which differences are
-    shown; empty for none.
-    """
+    """Return the notes of a table. best: of each measure, the bold groups. against: the method of differences, or
+    empty."""
     counts = [group.row["n"] for group in groups]
     seeds = seed_counts_text(counts)
     protocols = dict.fromkeys(group.row["protocol"] for group in groups)
@@ -204,9 +193,8 @@ def comparison_notes(
 ) -> list[str]:
     """Return sentences on missing comparisons: rows of other settings, too few seeds, and equal runs.
 
-    contexts: of each group, the words for the setting and protocol in which methods compare. best: of each measure, the
-    indices of the groups that are bold. places: of each group, the part of the table in which its reader compares
-    methods.
+    contexts: the setting and protocol in which each group compares. places: the part of the table in which readers
+    compare.
     """
     labels = [group.row["label"] for group in groups]
     notes = []
@@ -240,8 +228,7 @@ def _named(noun: str, names: Collection[str]) -> str:
 
 
 def _majority(groups: Sequence[Group]) -> list[str]:
-    """Return what always predicting the most frequent class reaches: of each client's own data for personal models that
-    are tested on these, else of all data; without the protocols that have no such baseline."""
+    """Return what always predicting the most frequent class reaches, of each client's own data for personal models."""
     shares: dict[str, list[float]] = {}
     for group in groups:
         metrics = group.row["metrics"]

@@ -21,12 +21,11 @@ LEFT_OUT_CAPTION = (
 
 @dataclass(frozen=True, slots=True)
 class LeftOutRow:
-    """One method in one setting.
+    """One method in one setting; accuracies are shares in [0, 1].
 
-    domains: by domain, the mean accuracy over seeds of the model that trained without it, on all its test data; shares
-    in [0, 1]. mean, std: unweighted mean over the domains, and its sample standard deviation over the seeds that ran
-    all of them; None without such seeds, or where another row has a domain more; std also with one seed. note: why the
-    tested model is at chance. diverged: seeds of runs that diverged, whose accuracies mean nothing.
+    `domains` has the mean accuracy over seeds of the model that trained without each domain. `mean` and `std` are over
+    domains, then over the `seeds` that ran all of them; None without such seeds, or where another row has a domain
+    more. `note` says why the model is at chance; the accuracies of `diverged` seeds mean nothing.
     """
 
     label: str
@@ -135,11 +134,8 @@ _TUNES = ("all", "head", "lp_ft", "own", "local")
 class NewcomerRow:
     """One method in one setting; accuracies are shares in [0, 1].
 
-    - served: by how newcomers were served, each seed's mean accuracy over them.
-    - spread: in the same way, how accuracy spreads over newcomers, as a mean over seeds.
-    - majority: the mean accuracy of always predicting each newcomer's most frequent class; None where it is not known.
-    - note: why the zero-shot model is at chance.
-    - diverged: seeds of runs that diverged, whose accuracies mean nothing.
+    `served` has each seed's mean accuracy by how newcomers were served, `spread` its fairness over newcomers,
+    `majority` that of predicting each one's most frequent class. `note` says why the zero-shot model is at chance.
     """
 
     label: str

@@ -75,10 +75,8 @@ def light_colors() -> dict[str, str]:
 
 @contextmanager
 def in_light_theme(settings: Mapping[str, Any] | None = None) -> Iterator[str]:
-    """Draw figures in the page's light colours, for picture files; yields the background colour.
-
-    settings: of matplotlib, apart from those of all figures.
-    """
+    """Draw figures in the page's light colours, for picture files; yields the background. settings: further ones of
+    matplotlib."""
     light = light_colors()
     token = _palette.set(light)
     try:
@@ -103,9 +101,9 @@ def new_figure(width: float, height: float) -> Figure:
 
 
 def save_picture(figure: Figure, path: Path, **keys: Any) -> Path:
-    """Write a figure to a .png, .svg or .pdf, whole or not at all; the same values give the same bytes.
+    """Write a figure to a .png, .svg or .pdf, whole or not at all; `keys` are those of `Figure.savefig`.
 
-    keys: as of `Figure.savefig`. Raises `ConfigError` if the file cannot be written.
+    The same values give the same bytes. Raises `ConfigError` if the file cannot be written.
     """
     try:
         write_atomic(path, picture(figure, path.suffix.lower()[1:], **keys))
@@ -123,10 +121,9 @@ def picture(figure: Figure, format: str, **keys: Any) -> bytes:
 
 
 def inline(draw: Callable[[], Figure], name: str, title: str, description: str, css: str = "") -> Markup:
-    """Draw a figure and return it as an `<svg>` element.
+    """Draw a figure and return it as an `<svg>` element with the classes `css`.
 
-    draw: makes the figure. name: prefix of its ids, unique in the page. title: short text for people who do not see it.
-    description: longer text for people who do not see it. css: its classes.
+    `name` is the prefix of its ids, unique in the page; `title` and `description` are for people who do not see it.
     """
     with _plain_settings({}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message="Glyph .* missing from font")  # the page's fonts have it
@@ -153,10 +150,8 @@ def _prefixed(body: str, name: str) -> str:
 
 
 def place(figure: Figure, left: float, top: float, right: float, bottom: float) -> Axes:
-    """Return axes on a page's `figure` without a frame or a grid.
-
-    `left`, `top`, `right` and `bottom` are its margins in CSS pixels.
-    """
+    """Return axes on a page's `figure` without a frame or a grid, with these margins (`left` to `bottom`) in CSS
+    pixels."""
     width, height = 72 * figure.get_figwidth(), 72 * figure.get_figheight()
     box = (left / width, bottom / height, (width - left - right) / width, (height - top - bottom) / height)
     axes = figure.add_axes(box)
@@ -166,10 +161,7 @@ def place(figure: Figure, left: float, top: float, right: float, bottom: float) 
 
 
 def dress(axes: Axes, style: Style, x: str = "", y: str = "", grid: Any = "y") -> None:
-    """Set the names of the axes, ticks and grid, without a frame.
-
-    grid: the axis whose ticks have lines: "x", "y", "both", or None.
-    """
+    """Name the axes (`x`, `y`), and set ticks and grid ("x", "y", "both" or None) in a `style`, without a frame."""
     pad = 5.0 if style is PAGE else 4.0
     axes.set_xlabel(x, color=color("muted"), fontsize=style.text, labelpad=pad)
     axes.set_ylabel(y, color=color("muted"), fontsize=style.text, labelpad=pad)
@@ -182,10 +174,7 @@ def dress(axes: Axes, style: Style, x: str = "", y: str = "", grid: Any = "y") -
 
 
 def draw_curve(axes: Axes, curve: Curve, style: Style, band: float, **look: Any) -> None:
-    """Draw on `axes` the mean of a `curve` as a line in a `style`, and its deviation on both sides as a band.
-
-    band: opacity of the band. look: further keys of `Axes.plot`.
-    """
+    """Draw the mean of a `curve` as a line in a `style`, and its deviation as a `band` of this opacity."""
     if curve.faint:
         axes.plot(curve.rounds, curve.mean, color=color("muted"), alpha=0.4, linewidth=0.9)
         return
@@ -198,7 +187,7 @@ def draw_curve(axes: Axes, curve: Curve, style: Style, band: float, **look: Any)
 
 
 def draw_estimate(axes: Axes, estimate: Estimate, row: float, style: Style) -> None:
-    """Draw on `axes` the mean of an `estimate` as a dot in its `row` in a `style`, with its interval as a line."""
+    """Draw the mean of an `estimate` as a dot in its `row` in a `style`, with its interval as a line."""
     tint = color(tone_name(estimate.tone))
     if estimate.bounds is not None:
         axes.plot(estimate.bounds, (row, row), color=tint, linewidth=1.2 * style.line, solid_capstyle="butt")
@@ -207,10 +196,8 @@ def draw_estimate(axes: Axes, estimate: Estimate, row: float, style: Style) -> N
 
 
 def draw_bar(axes: Axes, estimate: Estimate, row: float, style: Style, label: str | None = None) -> None:
-    """Draw on `axes` the mean of an `estimate` as a bar from zero on in its `row` in a `style`.
-
-    Its bounds are a line, and its value stands in words at the end. `label` is for a legend.
-    """
+    """Draw the mean of an `estimate` as a bar in its `row` in a `style`, with its bounds as a line and its value in
+    words."""
     axes.barh(row, estimate.mean, height=0.66, color=color(tone_name(estimate.tone)), alpha=0.85, label=label)
     low, high = estimate.bounds or (estimate.mean, estimate.mean)
     if high > low:
@@ -236,11 +223,8 @@ def rank_rows(ranking: Ranking) -> float:
 
 
 def draw_ranks(axes: Axes, ranking: Ranking, style: Style, letters: float) -> None:
-    """Draw on `axes` a `ranking` in a `style` as Demsar's critical-difference diagram: bars join methods that the test
-    does not tell apart.
-
-    letters: how many of a name fit.
-    """
+    """Draw a `ranking` in a `style` as Demsar's critical-difference diagram, names cut to so many `letters`: bars join
+    methods that the test does not tell apart."""
     methods = list(ranking.ranks)
     count, half = len(methods), (len(methods) + 1) // 2
     ink, muted = color("ink"), color("muted")

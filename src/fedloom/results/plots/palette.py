@@ -8,9 +8,7 @@ from fedloom.core.errors import ConfigError, short_repr, suggest_name
 
 
 def shortened(name: str, letters: float) -> str:
-    """Return as much of a name as fits into so many letters.
-
-    letters: how many it may have; at least two are used.
+    """Return as much of a name as fits into so many letters, at least two.
 
     Example:
         >>> shortened("fedprox (mu=0.01)", 10)
@@ -21,12 +19,10 @@ def shortened(name: str, letters: float) -> str:
 
 
 def shortened_names(names: Sequence[str], letters: float) -> list[str]:
-    """Shorten names without making two different ones equal.
+    """Shorten names to so many letters without making two different ones equal.
 
-    Names lose their ends, or their middles if two names would become equal, as names often differ only at the end.
-    If both fail, all names may have twice the letters; if that fails too, they become numbers.
-
-    letters: how many each may have.
+    They lose their ends, or their middles if two would become equal, as names often differ only at the end. If both
+    fail, they get twice the letters; if that fails too, they become numbers.
 
     Example:
         >>> shortened_names(["fedprox (mu=0.1)", "fedprox (mu=1.0)", "fedavg"], 10)
@@ -134,11 +130,8 @@ class PlotPanel:
 
 @dataclass(frozen=True, slots=True)
 class PlotData:
-    """A figure as plain values.
-
-    methods: all methods of the runs in their order. quantity: the measure with its unit. note: a sentence that says
-    what bands, lines and bars are. bounded: the values that the measure can have.
-    """
+    """A figure as plain values: its `methods` in their order, the measure with its unit, a `note` that says what bands,
+    lines and bars are, and the values by which the measure is `bounded`."""
 
     kind: PlotKind
     panels: list[PlotPanel]

@@ -61,12 +61,8 @@ def draw_figure(plot: PlotData, figure: Figure, width: float) -> list[Axes]:
 
 
 def save_figure(plot: PlotData, path: Path, width: float) -> None:
-    """Write a figure to a .pdf, .svg or .png, whole or not at all; the same values give the same bytes.
-
-    Raises `OSError` if the file cannot be written.
-
-    plot: the values to draw. path: the file, whose suffix tells its format. width: width of the figure in inches.
-    """
+    """Write a figure of this width in inches to a .pdf, .svg or .png `path`, whole or not at all; the same `plot` gives
+    the same bytes."""
     figure = Figure()
     draw_figure(plot, figure, width)
     with in_light_theme(_SETTINGS):

@@ -80,7 +80,7 @@ def client_spread(rows: Sequence[ChartRow]) -> list[Markup]:
 def holdings(name: str, scenario: dict[str, Any], caption: str) -> Markup:
     """Draw the samples of each client by class, next to the measures of skew.
 
-    name: prefix of ids in the page. scenario: the contents of scenario.json. caption: text below the picture.
+    `name` is the prefix of ids in the page, `scenario` what scenario.json holds.
     """
     counts, classes = scenario["class_counts"], scenario["classes"]
     largest = max(max(row) for row in counts)

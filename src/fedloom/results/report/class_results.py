@@ -22,11 +22,10 @@ _AddedBin = tuple[float, float, float] | None
 
 @dataclass(frozen=True, slots=True)
 class ClassResults:
-    """The last test of a row by class, over all its seeds.
+    """The last test of a row by class, over all its seeds: recall and precision in [0, 1], None where not defined.
 
-    recall, precision: shares in [0, 1], None where one is not defined. support: of each class, the test samples with
-    each seed. confusion: test samples by true and predicted class, summed over seeds. Both are None where no matrix was
-    recorded.
+    support: of each class, the test samples with each seed. confusion: test samples by true and predicted class, summed
+    over seeds. Both are None where no matrix was recorded.
     """
 
     label: str
@@ -60,9 +59,10 @@ class ClassResults:
 
 @dataclass(frozen=True, slots=True)
 class CalibrationCurve:
-    """Bins of equal width by confidence, lowest first: samples of all seeds, mean confidence and share of correct
-    predictions; None for a bin without samples. errors: the expected calibration error with each seed, whose mean is
-    not that of the bins of all seeds together."""
+    """Bins by confidence, lowest first: samples of all seeds, mean confidence, share of correct predictions.
+
+    errors: the expected calibration error of each seed, whose mean is not that of the bins of all seeds together.
+    """
 
     label: str
     bins: list[_AddedBin]
@@ -174,7 +174,7 @@ _MOST_CELLS = 100_000  # of all clients of a row: about 1 MB of a page
 def client_matrices(name: str, run: RunData, classes: Sequence[str]) -> Markup | None:
     """Render a matrix with a field that chooses the client, the least accurate client first; None without counts.
 
-    name: prefix of the files that it is saved as, unique in the page. run: the run whose clients were tested.
+    `name` is the prefix of saved files; `run` tested its clients on these `classes`.
     """
     confusions = run.confusions()
     if not confusions:

@@ -71,10 +71,8 @@ def draw_lines(
 ) -> Figure:
     """Draw means over seeds as lines, ± sample std as bands, single seeds thin behind them.
 
-    curves: the measures by round. size: size of the figure; without characters for names, a legend elsewhere has them.
-    quantity: label of the y axis, with its unit. share: values are shares in [0, 1] and shown as percent. marked: give
-    each line a marker, also next to its name, where lines share one colour (terms of one method). limits: of the y
-    axis; None for those of the lines.
+    A `size` without characters leaves names to a legend elsewhere. share: values in [0, 1], shown as percent. marked:
+    give each line a marker, where lines share one colour. limits: of the y axis.
     """
     figure = new_figure(size.width, size.height)
     strong = [curve for curve in curves if not curve.faint]
@@ -209,8 +207,7 @@ def _axes_of_rows(width: float, row_height: float, rows: int, x: str) -> tuple[F
 
 
 def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
-    """One dot per client (and seed), sorted from the lowest at the bottom to the highest at the top of its row, on an
-    axis from 0 to 100 %, with the median as a line; width in CSS pixels."""
+    """Draw a dot per client and seed on an axis to 100 %, lowest at the bottom of its row, with the median as a line."""
     figure, axes = _axes_of_rows(width, _DOT_ROW, len(rows), "test accuracy")
     axes.set_xlim(0, 100)
     axes.xaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))
@@ -241,10 +238,8 @@ def _thinned(values: Sequence[float]) -> list[float]:
 
 
 def draw_differences(rows: Sequence[Estimate], width: float, limits: tuple[float, float], quantity: str) -> Figure:
-    """Draw differences from zero as dots with their intervals, a row for each method, whose words stand at its right.
-
-    width: in CSS pixels. limits: the least and the greatest value of all panels. quantity: label of the x axis.
-    """
+    """Draw differences from zero as dots with intervals, a row for each method; `limits` are those of all panels,
+    `quantity` names the axis, the width is in CSS pixels."""
     figure, axes = _axes_of_rows(width, _ROW, len(rows), quantity)
     margin = 0.04 * (limits[1] - limits[0] or 1.0)
     axes.set_xlim(limits[0] - margin, limits[1] + margin)

@@ -47,10 +47,7 @@ def figure_text(value: float) -> str:
 
 
 def drift_rows(rounds: Sequence[DriftRound]) -> list[tuple[str, str, str, str]]:
-    """Return each figure in words, with its value in the first and in the last round that has it, and its mean.
-
-    Figures of clients, classes and pairs are means over them.
-    """
+    """Return each figure in words, with its first, last and mean value over rounds."""
     rows = []
     for name, words in _FIGURES:
         values = [value for drift in rounds if (value := mean_of_figure(drift, name)) is not None]
@@ -119,9 +116,7 @@ _MEASURES = ("drift", *(f"{part}_share" for part in PARTS), "diversity", "cosine
 
 
 def drift_sections(runs: Iterable[RunData]) -> list[PageSection]:
-    """Return a section for each run that measured drift, the first six of them; runs without it add nothing.
-
-    A run that its study shows in several rows has one section.
+    """Return a section for each of the first six runs that measured drift; a run in several rows has one.
 
     Raises `RunFolderError` for a damaged file.
     """

@@ -43,10 +43,9 @@ def owners(scenario: Mapping[str, Any]) -> list[str]:
 
 
 def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owners: Sequence[str] = ()) -> Figure:
-    """Draw class counts: area (bubbles) or opacity (heat) grows with the number of samples.
+    """Draw samples by client and class [clients, classes] as the area of bubbles or the opacity of a grid.
 
-    counts: samples by client and class [clients, classes]. classes: names of the classes. owners: a word for each
-    client, such as its domain, printed before its number; only bubbles have room for it.
+    owners: a word for each client, such as its domain; only bubbles have room for it.
     """
     bubbles = as_bubbles(counts)
     left = _LEFT + (min(max(map(len, owners)), _OWNER) * CHARACTER if owners and bubbles else 0)
@@ -105,16 +104,13 @@ def _beside(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float,
 
 
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
-    """Draw who holds what (`scenario` is what scenario.json holds) to a .png, .svg or .pdf; returns `path`.
-
-    Raises `ConfigError` if the file cannot be written.
-    """
+    """Draw a `scenario` of scenario.json to a .png, .svg or .pdf; `ConfigError` if the file cannot be written."""
     with in_light_theme() as page:
         return save_picture(_drawn(scenario), path, dpi=160, facecolor=page)
 
 
 def holdings_picture(scenario: Mapping[str, Any], format: str, dpi: int) -> bytes:
-    """Return the picture of a `scenario` as a file's content; format: "png", "svg" or "pdf"; dpi: pixels of an inch."""
+    """Return the picture of a `scenario` as a file's content in a `format` such as "png", at `dpi` pixels an inch."""
     with in_light_theme() as page:
         return picture(_drawn(scenario), format, dpi=dpi, facecolor=page)
 

@@ -22,13 +22,7 @@ _OTHER_COLUMNS = 24  # columns of the terminal left of and right of the cells
 
 
 def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: int = 20) -> None:
-    """Print clients x classes as shades, with the skew figures.
-
-    Args:
-        console: where to print.
-        picture: the contents of scenario.json.
-        shown_clients: clients that get a line, at most.
-    """
+    """Print clients x classes of a `picture` (scenario.json) as shades, with the skew figures."""
     longest = max((len(str(label)) for label in picture["classes"]), default=0)
     for name_length in range(max(longest, _SHORTEST_NAME), _SHORTEST_NAME - 1, -1):
         table = _holdings_table(picture, shown_clients, _SEPARATE_CLASSES, name_length=name_length)
@@ -73,8 +67,8 @@ def _holdings_table(
     cells: int = _MAX_CELLS,
     name_length: int = _SHORTEST_NAME,
 ) -> Table:
-    """A row for each of the first clients. Up to `apart_up_to` classes have a column each; more of them share one, with
-    at most `cells` cells. Names of classes are cut after `name_length` characters."""
+    """Make a row for each of the first clients. More than `apart_up_to` classes share one column of at most `cells`
+    cells."""
     counts: list[list[int]] = picture["class_counts"]
     largest = max((n for row in counts for n in row), default=0) or 1
     table = Table(

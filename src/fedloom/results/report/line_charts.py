@@ -39,10 +39,8 @@ def by_panel(rows: Sequence[ChartRow]) -> dict[str, list[ChartRow]]:
 def wide_and_narrow(
     draw: Callable[[float], Figure], name: str, title: str, description: str, wide: float
 ) -> list[Markup]:
-    """Draw a chart with its title and description, at the width `wide` and at that of a phone in CSS pixels.
-
-    draw: makes the figure of a width. name: prefix of ids.
-    """
+    """Draw a chart with its title and description at the width `wide` and at that of a phone; `name` is the prefix of
+    ids."""
     sizes = (("wide", wide), ("narrow", 360.0))
     return [inline(partial(draw, width), f"{name}-{css}", title, description, css) for css, width in sizes]
 
@@ -50,10 +48,8 @@ def wide_and_narrow(
 def panels_of(
     draw: Callable[[str, float], Figure], panels: Mapping[str, tuple[str, str]], name: str, caption: str
 ) -> list[Markup]:
-    """Render a chart for each panel below one caption; a single one is wide.
-
-    draw: draws a panel at a width in CSS pixels. panels: title and description of each panel. name: prefix of ids.
-    """
+    """Render a chart for each of the panels (title and description) below one caption; a single one is wide. `draw`
+    makes a panel at a width in CSS pixels, and `name` is the prefix of ids."""
     if len(panels) == 1:
         ((panel, (title, description)),) = panels.items()
         return [chart(wide_and_narrow(partial(draw, panel), f"{name}-0", title, description, 900.0), panel, caption)]

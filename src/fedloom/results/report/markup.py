@@ -81,10 +81,9 @@ def table(
     ends: Collection[str] = _SAVED,
     foot: Sequence[Sequence[Cell]] = (),
 ) -> Markup:
-    """Render a table with its caption and the links that save it.
+    """Render a table with its caption and the links that save it, or the one that `saved` makes for a format.
 
-    shown: the table; its cells may be markup. saved: the table that the links save in a format, if it is another one.
-    ends: the ends of the names of saved files. foot: rows that stay below the others.
+    `ends` are the ends of the names of saved files; the rows `foot` stay below the others.
     """
     downloads = []
     for end in ends:

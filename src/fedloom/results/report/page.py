@@ -116,10 +116,7 @@ _NAMED_ROWS = 4  # rows in a sentence
 
 
 def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[PageSection] = ()) -> str:
-    """Return the whole page as HTML.
-
-    title: the title; None names the methods and the data. parts: sections of others, after the results.
-    """
+    """Return the whole page as HTML. The title names methods and data unless given; `parts` come after the results."""
     groups = grouped(results)
     rows = [group.row for group in groups]
     charted = chart_rows(groups)

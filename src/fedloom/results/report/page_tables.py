@@ -37,10 +37,8 @@ _UNIFORM = ("preset", "protocol", "select")
 def numbers_table(rows: Sequence[ChartRow], pairs: Sequence[Paired], saved: Callable[[str], DataTable]) -> Markup:
     """Render the results, one row per group, with the word of its comparison with the baseline.
 
-    The caption states the protocol and options that all rows share; the majority baselines come below the rows.
-
-    rows: rows of the table of results. pairs: comparisons with the baseline. saved: the table that the links save in a
-    format.
+    The caption states options that all rows share; majority baselines come below the rows. saved: makes the table that
+    the links save in a format.
     """
     plain: list[Any] = [row.row for row in rows]
     several, in_words = (

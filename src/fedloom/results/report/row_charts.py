@@ -33,11 +33,11 @@ def row_tones(rows: Rows) -> dict[str, int]:
 
 
 def draw_lines(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
-    """Draw mean accuracy by `x` as lines, and the sample deviation over seeds as bands, on `ax`.
+    """Draw mean accuracy by `x`, a round unless `axis` names it, as lines with bands of the sample deviation over
+    seeds.
 
-    Of `rows`, one panel of `every`, `x` is a round unless `axis` names it. A line has a gap where its row has no value
-    at an `x` of the panel; rounds are those of the row's own tests. Where means are over unequal numbers of values, the
-    legend says how many.
+    A line has a gap where its row has no value at an `x` of the panel; the legend says how many values a mean has,
+    where they differ.
     """
     tones, sizes = row_tones(every), _sizes(every, "x")
     places = {row["x"] for row in rows}
@@ -64,12 +64,7 @@ def draw_lines(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
 
 
 def draw_boxes(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
-    """Draw on `ax` accuracies of single clients (`x`): a box and a dot per client; the mean as a cross.
-
-    `rows` are a panel of `every`; `axis` is not used.
-
-    A box pools the clients of all seeds. Where boxes have unequal numbers of clients, each states its own.
-    """
+    """Draw accuracies of single clients (`x`): a box and a dot per client of all seeds; the mean as a cross."""
     unequal = _sizes(every, "row")
     labels = []
     for index, (label, tone) in enumerate(row_tones(every).items()):
@@ -96,12 +91,9 @@ def draw_boxes(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
 
 
 def draw_bars(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
-    """Draw on `ax` mean accuracy as bars from zero on, with the sample deviation over seeds and the value in words.
+    """Draw mean accuracy as bars from zero on, with the sample deviation over seeds and the value in words.
 
-    `rows` are a panel of `every`; `axis` is not used.
-
-    Rows of one `group` stand together, in order of appearance; then the groups are named, and a legend has the rows.
-    Where means are over unequal numbers of values, each says of how many.
+    Rows of one `group` stand together, and then a legend has the rows.
     """
     tones, groups = row_tones(every), list(dict.fromkeys(row.get("group", "") for row in rows))
     unequal, several = _sizes(every, "group"), len(groups) > 1
@@ -125,11 +117,8 @@ def draw_bars(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
 
 
 def draw_costs(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
-    """Draw on `ax` accuracy against the `bytes` that travelled: a marker per run, its shape by `x` (the setting), its
-    area by `flops`. Where the costs span two decades or more, their axis is logarithmic.
-
-    `rows` are a panel of `every`; `axis` is not used.
-    """
+    """Draw accuracy against the `bytes` that travelled: a marker per run, its shape by `x` (the setting), its area by
+    `flops`. An axis of costs over two decades is logarithmic."""
     settings = list(dict.fromkeys(row["x"] for row in every))
     dearest = max(row["flops"] for row in every) or 1.0
     for label, tone in row_tones(every).items():

@@ -34,10 +34,7 @@ _NARROW = 420
 
 
 def draw_parts(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
-    """Draw the parts of the drift as stacked bars, one for each round; negative ones stand below zero.
-
-    values: `rounds`, and in `parts` a list of lengths for each part. size: width and height in SVG units.
-    """
+    """Draw a list of lengths for each of the `parts` as stacked bars by round; negative ones stand below zero."""
     figure, ax = _figure(size)
     rounds = values["rounds"]
     places = range(len(rounds))
@@ -54,11 +51,7 @@ def draw_parts(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
 
 
 def draw_round_lines(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
-    """Draw a line for each figure by round.
-
-    values: `rounds`, `unit`, and in `lines` a list of values by label; None leaves a gap, or a point alone. size: width
-    and height in SVG units.
-    """
+    """Draw `lines` of values by round, with their `unit`; None leaves a gap, or a point alone."""
     figure, ax = _figure(size)
     for tone, (label, numbers) in enumerate(values["lines"].items(), 1):
         known = [(round_, value) for round_, value in zip(values["rounds"], numbers, strict=True) if value is not None]
@@ -72,10 +65,7 @@ def draw_round_lines(values: Mapping[str, Any], size: tuple[float, float]) -> Fi
 
 
 def draw_matrix(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
-    """Draw a figure of each pair of clients as the opacity of a cell, with its number where there is room.
-
-    values: `clients` [k], and `cells` [k][k]; None is an empty cell. size: width and height in SVG units.
-    """
+    """Draw `cells` [k][k] of pairs of clients as opacities, with numbers where there is room; None is an empty cell."""
     figure, ax = _figure(size)
     clients = values["clients"]
     cells = np.array([[nan if value is None else value for value in row] for row in values["cells"]], dtype=float)
@@ -98,10 +88,7 @@ def draw_matrix(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
 
 
 def draw_weights(values: Mapping[str, Any], size: tuple[float, float]) -> Figure:
-    """Draw the weight of each client as a bar, and equal weights as a line.
-
-    values: `clients` and their `weights`, which sum to 1. size: width and height in SVG units.
-    """
+    """Draw the weight of each client as a bar, and equal weights as a line."""
     figure, ax = _figure(size)
     clients, weights = values["clients"], values["weights"]
     places = range(len(clients))
@@ -133,12 +120,8 @@ _FILE_SIZE = (460.8, 331.2)  # of a picture file, in points
 
 
 def save_client_map(facts: Mapping[str, Any], path: Path) -> Path:
-    """Draw the clients of a diagnosis to a .png, .svg or .pdf; returns `path`.
-
-    facts: what `Diagnosis.facts` returns.
-
-    Raises `ConfigError` if the file cannot be written.
-    """
+    """Draw the clients of a diagnosis (`Diagnosis.facts`) to a .png, .svg or .pdf; `ConfigError` if it cannot be
+    written."""
     with in_light_theme() as page:
         figure = draw_client_map(facts, _FILE_SIZE)
         figure.axes[0].set_title("Clients by their labels; area: samples", loc="left", fontsize=10, color=color("ink"))
@@ -146,11 +129,8 @@ def save_client_map(facts: Mapping[str, Any], path: Path) -> Path:
 
 
 def draw_client_map(facts: Mapping[str, Any], size: tuple[float, float]) -> Figure:
-    """Return the map: a dot for each compared client, its area by samples, its colour by group.
-
-    facts: clients, groups, sizes and places, as `Diagnosis.facts` has them; `unit` names the distance. size: width and
-    height in points.
-    """
+    """Draw a dot for each client of `Diagnosis.facts`, its area by samples, its colour by group; `unit` names the
+    distance."""
     figure, ax = _figure(size)
     sizes, places = facts["sizes"], facts["places"]
     largest = max(sizes, default=1)
@@ -213,10 +193,7 @@ _SIZES = (("wide", (640.0, 420.0)), ("narrow", (360.0, 400.0)))
 
 
 def picture_block(section: str, picture: SectionPicture) -> Markup:
-    """Render a picture twice, for wide and for narrow screens.
-
-    section: id of its section.
-    """
+    """Render a picture of a section twice, for wide and for narrow screens."""
     svgs = [
         inline(
             partial(DRAWINGS[picture.kind], picture.values, size),
