@@ -8,7 +8,7 @@ from typing import Any
 
 from benchmarks.data import RESULTS, Row, read_rows, write_rows
 from fedloom.core.text import ACCURACY
-from fedloom.results.group import client_accuracies, worst_of_group
+from fedloom.results.group import client_accuracies, selected_accuracies, worst
 from fedloom.results.result import Result
 from fedloom.runs.storage.data_record import describe_environment
 from fedloom.runs.studies.outcome import done_of, outcome
@@ -85,6 +85,7 @@ def cell_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
     """
     numbers = [result.numbers for result in results]
     success = [summary["attack"]["success"] for summary in numbers if summary.get("attack")]
+    lowest: list[Any] = [worst(list(selected_accuracies(result).values())) for result in results]
     return {
         "method": numbers[0]["method"],
         "preset": numbers[0]["preset"],
@@ -92,7 +93,7 @@ def cell_of(results: Sequence[Result], tuned: Iterable[str]) -> dict[str, Any]:
         "seeds": [summary["seed"] for summary in numbers],
         "accuracies": [summary["accuracy"] for summary in numbers],
         "validations": [_validation(result) for result in results],
-        "worst": worst_of_group(results),
+        "worst": None if None in lowest else fmean(lowest),
         "tuned": {key: _at(results[0].config, key) for key in tuned},
         "bytes_up": fmean(summary["bytes_up"] for summary in numbers),
         "bytes_down": fmean(summary["bytes_down"] for summary in numbers),

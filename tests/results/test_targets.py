@@ -11,7 +11,7 @@ from fedloom.core.files import json_text
 from fedloom.results.comparison import Comparison
 from fedloom.results.costs import reached, reached_mean
 from fedloom.results.difference import all_paired, paired
-from fedloom.results.group import ResultRow, client_accuracies, worst, worst_of_group
+from fedloom.results.group import ResultRow, client_accuracies, worst
 from fedloom.results.result import Result
 from fedloom.results.table import result_table
 from fedloom.runs.storage.log import Row
@@ -66,10 +66,7 @@ def test_the_worst_tenth_is_at_least_one_client(make_result: MakeResult) -> None
     assert worst([0.5, 0.1, 0.9]) == 0.1
     assert worst([k / 100 for k in range(30)]) == pytest.approx(0.01)  # of 0.00, 0.01, 0.02
     assert worst([]) is None
-    one, two = (make_result(seed=k, client_accuracies=(0.2 + k / 10, 0.9)) for k in range(2))
-    assert client_accuracies(one.rows) == {0: 0.2, 1: 0.9}
-    assert worst_of_group([one, two]) == pytest.approx(0.25)
-    assert worst_of_group([one, make_result()]) is None
+    assert client_accuracies(make_result(client_accuracies=(0.2, 0.9)).rows) == {0: 0.2, 1: 0.9}
 
 
 def rows(make_result: MakeResult, ours: dict[int, float], theirs: dict[int, float], **other: Any) -> Any:

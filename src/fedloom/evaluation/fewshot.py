@@ -65,13 +65,10 @@ class FewShotScores:
 
 
 def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> Episodes:
-    """Draw episodes: classes and samples without replacement within an episode.
+    """Draw episodes from labels [n]: classes and samples without replacement within an episode.
 
-    labels: of the test set [n], int64. shape: sizes of the test. rng: draws classes and samples.
-
-    Returns row numbers of the support [E, ways, shots] and the queries [E, ways, queries]. Raises `ConfigError` for
-    sizes that make no test, `DataError` if there are fewer classes than ways or a class has fewer than shots + queries
-    samples.
+    Returns row numbers of the support [E, ways, shots] and the queries [E, ways, queries]. Raises `ConfigError` for a
+    `shape` that makes no test, `DataError` if there are too few classes, or samples of a class.
     """
     ways, samples_per_way = shape.ways, shape.shots + shape.queries
     if ways < 2 or shape.shots < 1 or shape.queries < 1 or shape.episodes < 2:
@@ -100,10 +97,10 @@ def episodes(labels: Tensor, shape: EpisodeShape, rng: np.random.Generator) -> E
 def few_shot_accuracy(
     features: Callable[[Tensor], Tensor], data: Dataset, drawn: Episodes, *, batch: int = 256
 ) -> FewShotScores:
-    """ProtoNet on `drawn` episodes of `data`. `features` maps a batch x [B, ...] to z [B, d].
+    """ProtoNet on `drawn` episodes of `data`, whose samples x [B, ...] `features` maps to z [B, d].
 
-    Features are computed once for all samples; episodes are index arithmetic on them, in float64: the sum of squares
-    loses digits where features are far from zero and near each other.
+    Features are computed once, and in float64: the sum of squares loses digits where they are far from zero and near
+    each other.
     """
     parts = torch.split(torch.arange(len(data)), batch)
     with torch.no_grad():
@@ -126,8 +123,8 @@ def few_shot_accuracy(
 class FewShotEvaluator:
     """The protocol few-shot: the features of the server's model, on episodes of the global test set.
 
-    The episodes are drawn once from `streams`: all rounds, and all methods at one seed, face the same ones. Raises
-    what `episodes` raises.
+    The episodes are drawn once from `streams`, so that all rounds, and all methods at one seed, face the same ones.
+    Raises as `episodes`.
     """
 
     model_kind = "global"
@@ -142,7 +139,7 @@ class FewShotEvaluator:
         self.episodes = episodes(self.data.y, shape, streams.numpy("episodes"))
 
     def scores(self, split: str, predictors: Iterator[tuple[int, dict[str, Predictor]]]) -> FewShotScores:
-        """Test on "test". `predictors` yields (-1, the server's predictors)."""
+        """Test on a split. `predictors` yields (-1, the server's predictors)."""
         _, offered = next(predictors)
         self.check(offered)
         self.live.load(offered[self.model_kind].tree)

@@ -152,10 +152,7 @@ METRICS: Registry[type[Metric]] = Registry("metric", home="fedloom.evaluation.me
 
 @dataclass(frozen=True, slots=True)
 class MetricStates:
-    """The states of all metrics on the same samples, by name, or by the name of the state that several metrics share.
-
-    total: the number of samples.
-    """
+    """The states of all metrics on the same samples, by name, or that of a state which several metrics share."""
 
     total: int
     states: Mapping[str, Metric] = field(default_factory=dict)
@@ -216,9 +213,8 @@ class MetricStates:
     def from_plain(plain: MetricStates, example: MetricStates) -> MetricStates:
         """Return the states that another machine sent as the numbers and lists of `core.records.to_plain`.
 
-        example: states of any batch of the same run, whose types, dtypes and shapes the `plain` ones must have.
-
-        Raises `ValueError` for plain values that cannot be such states, and the errors of metrics that cannot use them.
+        `example` holds states of any batch of the same run, whose types, dtypes and shapes they must have. Raises
+        `ValueError` for plain values that cannot be such states, and the errors of metrics that cannot use them.
         """
         reported, total = cast(Mapping[str, Mapping[str, Any]], plain.states), plain.total
         names = example.states.keys() if total else set[str]()

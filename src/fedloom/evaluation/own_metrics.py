@@ -18,9 +18,7 @@ PerSample = Callable[[Predictions], Tensor]
 
 
 def register_metric(source: object) -> str:
-    """Register a function, or a class of metrics, under its name, and return the name.
-
-    source: a function from `Predictions` of B samples to their values [B], or a subclass of `Metric`.
+    """Register a function from `Predictions` of B samples to values [B], or a subclass of `Metric`; return its name.
 
     Raises `ConfigError` for other objects, for a function without a name, and for the name of another metric.
 
@@ -57,10 +55,10 @@ def own_sources(names: Iterable[str]) -> dict[str, object]:
 
 
 def pickled_sources(names: Iterable[str], setting: str) -> dict[str, bytes]:
-    """Pickle `own_sources` for processes that import the caller's script.
+    """Pickle `own_sources` for processes that import the caller's script; `setting` ("jobs") is the one that asks for
+    them.
 
-    setting: the one that asks for processes, for messages ("jobs"). Raises `ConfigError` for a metric that they could
-    not import.
+    Raises `ConfigError` for a metric that they could not import.
     """
     in_notebook = getattr(sys.modules.get("__main__"), "__file__", None) is None
     pickled = {}

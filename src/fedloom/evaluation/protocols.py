@@ -153,10 +153,9 @@ class Evaluator:
         return max(1, -(-len(self._all_indices(split)) // (self.batch * _BATCHES_OF_SLICE)))
 
     def states(self, live: LoadedNet, predictor: Predictor, client: int, split: str) -> MetricStates:
-        """The metric states of one test on the split "val" or "test".
+        """The metric states of one test of a split, with the predictor's weights in the net `live`.
 
-        live: the net with the predictor's weights. predictor: says how the net predicts. client: whose test it is; -1,
-        -2, ... for the first, second, ... slice of a test of the server's model.
+        `client` is whose test it is; -1, -2, ... for the first, second, ... slice of a test of the server's model.
         """
         if self.data_kind == "local":
             return self._test(live, predictor, split, self._views(split).tensor(client))
@@ -218,8 +217,8 @@ class Evaluator:
         return (states if self.model_kind == "global" else states.of_one_model()).portable()
 
     def check(self, offered: dict[str, Predictor]) -> None:
-        """Raise `ConfigError` unless there are test samples, and everything that is to be tested is among the
-        predictors offered, with scores where a requested metric needs them."""
+        """Raise `ConfigError` unless there are test samples and all tested predictors are offered, with scores where
+        needed."""
         tested = len(self.scenario.test_set) if self.data_kind == "global" else int(self.scenario.test.sizes.sum())
         if not (tested or self.scenario.remote):
             raise ConfigError(
@@ -237,10 +236,8 @@ class Evaluator:
         return self.scenario.test if split == "test" else self.scenario.val
 
     def _of_others(self, client: int, split: str) -> tuple[Tensor, Tensor]:
-        """The indices [n] of the samples of all other clients, and the client that holds each [n].
-
-        They are the same for all methods and seeds of a scenario.
-        """
+        """The indices [n] of the samples of all other clients, and the holder of each, the same for all methods and
+        seeds."""
         if split not in self._samples_of_all:
             views = self._views(split)
             order, holders = views.order, views.holders()
@@ -292,8 +289,7 @@ class Majority:
     """Accuracies in [0, 1] of predictions without a model, on the data that a protocol tests.
 
     label: the most frequent class of all training data, the lowest of equal ones. everywhere: its share of the tested
-    data. own: the share of each client's most frequent class in its own test data, as a mean over clients with training
-    data; NaN where the global test set is tested.
+    data. own: the mean share of each client's own most frequent class; NaN where the global test set is tested.
     """
 
     label: int
@@ -306,11 +302,8 @@ class Majority:
 
 
 def majority(scenario: Scenario, where: str) -> Majority | None:
-    """Return the baseline on the data of a protocol: "global" or "local". None for others, and where only nodes know
-    their data.
-
-    Shares on clients' data are unweighted means over the clients with test samples.
-    """
+    """Return the baseline on the "global" or "local" data of a protocol; None for others, and where only nodes know
+    their data. Shares on clients' data are unweighted means over the clients with test samples."""
     if scenario.remote or where not in ("global", "local"):
         return None
     train, labels = scenario.class_counts(), scenario.test_set.y.cpu().numpy()

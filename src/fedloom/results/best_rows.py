@@ -23,8 +23,6 @@ def best_rows(
     best: set[int] = set()
     worse = "ahead" if lower else "behind"
     for leader, members in _leaders(groups, contexts, values, lower):
-        if leader is None:
-            continue
         outcomes = differences_from(groups, values, leader, members)
         best |= {index for index, outcome in outcomes.items() if outcome.word not in (worse, "too few seeds")}
         best |= {index for index in members if same_runs(groups[index].row, groups[leader].row)}
@@ -40,15 +38,14 @@ def untested_rows(
         index
         for leader, members in _leaders(groups, contexts, values, lower)
         for index in members
-        if leader is not None and not same_runs(groups[index].row, groups[leader].row)
-        if not _testable(groups, index, leader)
+        if not same_runs(groups[index].row, groups[leader].row) and not _testable(groups, index, leader)
     }
 
 
 def _leaders(
     groups: Sequence[Group], contexts: Sequence[str], values: Sequence[Sequence[float] | None], lower: bool
-) -> Iterator[tuple[int | None, list[int]]]:
-    """Yield the best group of each context, None without one, and the groups that take part there."""
+) -> Iterator[tuple[int, list[int]]]:
+    """Yield the best group of each context that has one, and the groups that take part there."""
     for context in dict.fromkeys(contexts):
         members = [
             index
@@ -56,8 +53,9 @@ def _leaders(
             if contexts[index] == context and _takes_part(group) and values[index] is not None
         ]
         candidates = [index for index in members if any(_testable(groups, index, other) for other in members)]
-        means = {index: fmean(values[index] or ()) for index in candidates}
-        yield (min if lower else max)(means, key=means.__getitem__, default=None), members
+        if candidates:
+            means = {index: fmean(values[index] or ()) for index in candidates}
+            yield (min if lower else max)(means, key=means.__getitem__), members
 
 
 def _testable(groups: Sequence[Group], index: int, other: int) -> bool:
@@ -100,18 +98,16 @@ def differences_against(
     which groups compare, and `values` has one value for each seed, or None. Raises `ConfigError` if no group is of that
     method, if all of these diverged, or if one context has several of them.
     """
-    usable = [index for index, group in enumerate(groups) if not group.row["diverged"]]
     references = _references(against, groups, methods, contexts)
     if not references:
         raise ConfigError(f"--against {short_repr(against)}: {_why_no_reference(against, groups, methods)}")
     differences: dict[int, Difference] = {}
-    for context in dict.fromkeys(contexts[reference] for reference in references):
-        names = [methods[reference] for reference in references if contexts[reference] == context]
+    for reference in references:
+        names = [methods[other] for other in references if contexts[other] == contexts[reference]]
         if len(names) > 1:
             raise ConfigError(f"--against {short_repr(against)}: one setting has {listed(names)}; name one of them")
-    for reference in references:
-        rivals = [index for index in usable if index != reference and contexts[index] == contexts[reference]]
-        others = [index for index in rivals if groups[index].row["method"] != POOLED]
+        rivals = [index for index, context in enumerate(contexts) if context == contexts[reference]]
+        others = [index for index in rivals if index != reference and _takes_part(groups[index])]
         differences |= differences_from(groups, values, reference, others)
     return differences
 

@@ -37,7 +37,11 @@ def setting_keys(row: ResultRow) -> dict[str, str]:
 
 def key_words(keys: Mapping[str, str]) -> str:
     """Return keys by their last word with their values: "alpha=0.1, rounds=3"."""
-    return ", ".join(f"{key.rpartition('.')[2]}={value}" for key, value in keys.items())
+    return ", ".join(_words(keys))
+
+
+def _words(keys: Mapping[str, str]) -> list[str]:
+    return [f"{key.rpartition('.')[2]}={value}" for key, value in keys.items()]
 
 
 def same_setting(row: ResultRow, other: ResultRow) -> bool:
@@ -148,7 +152,7 @@ def row_names(rows: Sequence[ResultRow]) -> list[RowName]:
 
 
 def panel_titles(rows: Sequence[ResultRow], names: Sequence[RowName]) -> list[str]:
-    """Return the words of each row that tell apart settings, protocols and selections; rows with equal words compare."""
+    """Return each row's words for what tells apart settings, protocols and selections; equal words compare."""
     contexts = [
         (name.setting, row["protocol"], f"select {row['select']}") for row, name in zip(rows, names, strict=True)
     ]
@@ -165,7 +169,7 @@ def _method(row: ResultRow, differing: set[str], setting_words: Sequence[str]) -
         own = [words for words in point if words in _own_words(row) or words not in setting_words]
     else:
         label = row["method"]
-        own = [f"{key.rpartition('.')[2]}={value}" for key, value in _own_values(row).items() if key in differing]
+        own = _words({key: value for key, value in _own_values(row).items() if key in differing})
         own = [words.removeprefix("preset=") for words in own]
     return f"{label} ({', '.join(own)})" if own else label
 
@@ -214,13 +218,10 @@ def _cell_words(name: str) -> tuple[str, list[str]]:
 
 
 def _own_values(row: ResultRow) -> dict[str, str]:
-    return {"preset": row["preset"]} | {key: value for key, value in row["setting"].items() if _is_told(key, row)}
+    """Return what the method's name tells: its preset, its own options, and tuned keys, which are no setting."""
+    told = {key: value for key, value in row["setting"].items() if is_own(key, row) or key in row["tuned"]}
+    return {"preset": row["preset"]} | told
 
 
 def _own_words(row: ResultRow) -> set[str]:
-    return {f"{key.rpartition('.')[2]}={value}" for key, value in row["setting"].items() if _is_told(key, row)}
-
-
-def _is_told(key: str, row: ResultRow) -> bool:
-    """Whether a key is told in the method's name: an option of its own, or tuned, so that it is no setting."""
-    return is_own(key, row) or key in row["tuned"]
+    return {*_words(_own_values(row))} - {f"preset={row['preset']}"}

@@ -64,13 +64,8 @@ def reached_mean(results: Sequence[RunData], target: float) -> ReachedMean:
     reached_runs = [run for run in (reached(result, target) for result in results) if run is not None]
     if not reached_runs:
         return ReachedMean(0, len(results), None, None, None)
-    return ReachedMean(
-        len(reached_runs),
-        len(results),
-        fmean(run.round for run in reached_runs),
-        fmean(run.bytes for run in reached_runs),
-        fmean(run.flops for run in reached_runs),
-    )
+    means = (fmean(getattr(run, name) for run in reached_runs) for name in Reached.__slots__)
+    return ReachedMean(len(reached_runs), len(results), *means)
 
 
 @dataclass(frozen=True, slots=True)
@@ -102,26 +97,14 @@ def epoch_ms(result: RunData) -> float | None:
 
 def costs(groups: Sequence[Group]) -> list[Costs]:
     """Return the costs of every group, in their order."""
-    return [_costs_of(group, _baseline(group, groups)) for group in groups]
-
-
-def _costs_of(group: Group, baseline: Group | None) -> Costs:
-    ours, base = _times(group), [] if baseline is None else _times(baseline)
-    mean, std = mean_std(ours) if ours else (None, None)
-    relative = mean / fmean(base) if mean is not None and base and fmean(base) else None
-    flops = fmean(float(run.numbers.get("flops") or 0.0) for run in group.results)
-    return Costs(mean, std, relative, flops, group.row["bytes_up"] + group.row["bytes_down"])
-
-
-def _times(group: Group) -> list[float]:
-    return [ms for ms in map(epoch_ms, group.results) if ms is not None]
-
-
-def _baseline(group: Group, groups: Sequence[Group]) -> Group | None:
-    """Return the group of FedAvg's runs in the setting of `group`; None if there is none."""
-    baselines = (
-        candidate
-        for candidate in groups
-        if candidate.row["method"] == BASELINE and same_setting(group.row, candidate.row)
-    )
-    return next(baselines, None)
+    times = [[ms for ms in map(epoch_ms, group.results) if ms is not None] for group in groups]
+    baselines = [(group.row, of_group) for group, of_group in zip(groups, times, strict=True)]
+    baselines = [(row, of_group) for row, of_group in baselines if row["method"] == BASELINE]
+    by_group = []
+    for group, ours in zip(groups, times, strict=True):
+        base: list[float] = next((of_group for row, of_group in baselines if same_setting(group.row, row)), [])
+        mean, std = mean_std(ours) if ours else (None, None)
+        relative = mean / fmean(base) if mean is not None and base and fmean(base) else None
+        flops = fmean(float(run.numbers.get("flops") or 0.0) for run in group.results)
+        by_group.append(Costs(mean, std, relative, flops, group.row["bytes_up"] + group.row["bytes_down"]))
+    return by_group

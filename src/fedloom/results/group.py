@@ -1,14 +1,14 @@
 """Runs that differ in the seed only, and their measures over seeds. Needs no torch."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from math import ceil, isfinite
+from math import ceil
 from statistics import fmean, stdev
-from typing import Any, TypedDict
+from typing import TypedDict
 
 from fedloom.core.errors import ConfigError, short_repr, suggest_name
 from fedloom.core.text import number_text, unit
-from fedloom.runs.storage.log import Row, curve, main_protocol
+from fedloom.runs.storage.log import Row, main_protocol
 from fedloom.runs.storage.run_data import RunData
 
 MAIN_PROTOCOL = "main_protocol"  # in the numbers of a run's views in further protocols
@@ -88,12 +88,12 @@ def maybe_by_seed(group: Group, measure: str) -> list[float | None]:
     """Return a measure at the selected round, in the order of the row's seeds; None for a seed that lacks it."""
     if measure == "accuracy":
         return list(group.row["by_seed"])
-    return [_value(run.numbers, measure) for run in group.results]
+    values = [(run.numbers.get("metrics") or {}).get(measure) for run in group.results]
+    return [None if value is None else float(value) for value in values]
 
 
-def mean_text(measure: str, values: Sequence[float]) -> str:
+def mean_text(measure: str, mean: float, std: float | None) -> str:
     """Return mean and sample standard deviation in the unit of the measure, "73.3 ± 10.5"."""
-    mean, std = mean_std(values)
     text = number_text(measure, mean)
     return text if std is None else f"{text} ± {number_text(measure, std)}"
 
@@ -121,36 +121,6 @@ def check_measure(measure: str, names: Sequence[str]) -> None:
 
 _NAMES = {"auroc": "AUROC", "macro_f1": "macro F1", "weighted_f1": "weighted F1", "ece": "ECE", "nll": "NLL"}
 _NAMES |= {"best_val": "best val", "worst10": "worst 10 % of clients"}
-
-
-def _value(numbers: Mapping[str, Any], measure: str) -> float | None:
-    value = (numbers.get("metrics") or {}).get(measure)
-    return None if value is None else float(value)
-
-
-@dataclass(frozen=True, slots=True)
-class MeanCurve:
-    """A measure by round: mean over seeds, sample standard deviation (None for one seed), and each seed's values."""
-
-    rounds: list[int]
-    mean: list[float]
-    std: list[float] | None
-    seeds: list[list[float]]
-
-
-def mean_curve(results: Sequence[RunData], name: str, split: str) -> MeanCurve | None:
-    """Average a measure of a split over the rounds in which all `results` have a finite value; None without such a
-    round."""
-    by_run = [dict(zip(*curve(result.rows, name, split), strict=True)) for result in results]
-    # A mean over fewer seeds in some rounds would jump where a run ends early.
-    common = set.intersection(*(set(values) for values in by_run))
-    rounds = sorted(r for r in common if all(isfinite(values[r]) for values in by_run))
-    if not rounds:
-        return None
-    seeds = [[values[r] for r in rounds] for values in by_run]
-    columns = [mean_std(column) for column in zip(*seeds, strict=True)]
-    stds = [std for _, std in columns if std is not None]
-    return MeanCurve(rounds, [mean for mean, _ in columns], stds or None, seeds)
 
 
 _WORST = 0.1  # share of the clients
@@ -184,10 +154,3 @@ def worst(accuracies: Sequence[float]) -> float | None:
     """Return the mean accuracy of the worst 10 % of the clients, at least one; None without clients."""
     lowest = sorted(accuracies)[: ceil(_WORST * len(accuracies))]
     return fmean(lowest) if lowest else None
-
-
-def worst_of_group(results: Sequence[RunData]) -> float | None:
-    """Return the mean of `worst` over the runs; None if a run tested no single clients."""
-    worst_accuracies = [worst(list(selected_accuracies(result).values())) for result in results]
-    measured = [value for value in worst_accuracies if value is not None]
-    return fmean(measured) if measured and len(measured) == len(worst_accuracies) else None

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Collection, Sequence
 from dataclasses import dataclass, replace
+from math import isfinite
 
 from fedloom.core.errors import ConfigError, short_repr
 from fedloom.core.text import counted, is_share, listed, seed_counts_text
@@ -14,24 +15,13 @@ from fedloom.results.group import (
     check_measure,
     display_name,
     higher_is_better,
-    mean_curve,
     mean_std,
     mean_text,
     measures_of,
     values_by_seed,
     words_of,
 )
-from fedloom.results.plots.palette import (
-    Curve,
-    Estimate,
-    PlotData,
-    PlotKind,
-    PlotPanel,
-    Ranking,
-    Series,
-    check_kind,
-    tones_of,
-)
+from fedloom.results.plots import palette
 from fedloom.results.table import grouped
 from fedloom.results.verdict import BASELINE
 from fedloom.runs.storage.log import curve
@@ -61,16 +51,22 @@ class ChartRow:
         """The method and its setting."""
         return f"{self.method} {self.panel}".rstrip()
 
-    def curve(self, measure: str, split: str, name: str = "", scale: float = 1.0) -> Curve | None:
+    def curve(self, measure: str, split: str, name: str = "", scale: float = 1.0) -> palette.Curve | None:
         """Return a measure by round, times `scale`; None where no round has a finite value of every seed.
 
         name: the name of the line; the method's unless given.
         """
-        mean = mean_curve(self.group.results, measure, split)
-        if mean is None:
+        by_run = [dict(zip(*curve(result.rows, measure, split), strict=True)) for result in self.group.results]
+        # A mean over fewer seeds in some rounds would jump where a run ends early.
+        common = set.intersection(*map(set, by_run))
+        rounds = sorted(r for r in common if all(isfinite(values[r]) for values in by_run))
+        if not rounds:
             return None
-        scaled = [[scale * value for value in values] for values in (mean.mean, mean.std or (), *mean.seeds)]
-        return Curve(name or self.method, self.tone, mean.rounds, scaled[0], scaled[1] or None, scaled[2:])
+        seeds = [[values[r] for r in rounds] for values in by_run]
+        means, stds = zip(*map(mean_std, zip(*seeds, strict=True)), strict=True)
+        known = [std for std in stds if std is not None]
+        scaled = [[scale * value for value in values] for values in (means, known, *seeds)]
+        return palette.Curve(name or self.method, self.tone, rounds, scaled[0], scaled[1] or None, scaled[2:])
 
 
 def chart_rows(groups: Sequence[Group]) -> list[ChartRow]:
@@ -79,7 +75,7 @@ def chart_rows(groups: Sequence[Group]) -> list[ChartRow]:
     names = row_names(rows)
     titles = panel_titles(rows, names)
     baseline = next((name.method for name, row in zip(names, rows, strict=True) if row["method"] == BASELINE), None)
-    tones = tones_of([name.method for name in names], baseline)
+    tones = palette.tones_of([name.method for name in names], baseline)
     return [
         ChartRow(group, name.method, title, tones[name.method])
         for group, name, title in zip(groups, names, titles, strict=True)
@@ -88,14 +84,14 @@ def chart_rows(groups: Sequence[Group]) -> list[ChartRow]:
 
 def plot_values(
     results: Sequence[RunData], kind: str, metric: str = "accuracy", against: str | None = None
-) -> PlotData:
+) -> palette.PlotData:
     """Return the values of a figure. Runs that differ in the seed only are one method in one setting.
 
     The `kind` is one of `PLOT_KINDS`; "critical-difference" ranks by accuracy. With `against`, dots are differences of
     the `metric` from that method, seed by seed. Raises `ConfigError` for an unknown name, and if there is nothing to
     draw.
     """
-    check_kind(kind)
+    palette.check_kind(kind)
     if against is not None and kind != "dots":
         raise ConfigError(f"against = {short_repr(against)}: differences are drawn as dots, not as {kind}")
     if not results:
@@ -114,10 +110,10 @@ def plot_values(
             return _estimates(rows, metric, "bars", _deviation)
 
 
-def _curves(rows: Sequence[ChartRow], metric: str) -> PlotData:
+def _curves(rows: Sequence[ChartRow], metric: str) -> palette.PlotData:
     check_measure(metric, _measures_by_round(rows))
     scale = 100.0 if is_share(metric) else 1.0
-    panels: dict[str, list[Series]] = {row.panel: [] for row in rows}
+    panels: dict[str, list[palette.Series]] = {row.panel: [] for row in rows}
     missing, shortened = [], []
     for row in rows:
         drawn = row.curve(metric, "test", scale=scale)
@@ -127,7 +123,7 @@ def _curves(rows: Sequence[ChartRow], metric: str) -> PlotData:
         panels[row.panel].append(drawn)
         if any(set(curve(run.rows, metric, "test")[0]) - set(drawn.rounds) for run in row.group.results):
             shortened.append(row.words)
-    seeds = _seeds(rows)
+    seeds = seed_counts_text(row.row["n"] for row in rows)
     band = "" if seeds == "1 seed" else "; band: ± 1 sample standard deviation"
     note = f"Line: mean over {seeds}{band}."
     note += _about("Left out, because no round has a finite value of every seed", missing)
@@ -154,12 +150,12 @@ def _measures_by_round(rows: Sequence[ChartRow]) -> list[str]:
 def _estimates(
     rows: Sequence[ChartRow],
     metric: str,
-    kind: PlotKind,
+    kind: palette.PlotKind,
     bounds_of: Callable[[Sequence[float], float], tuple[float, float] | None],
-) -> PlotData:
+) -> palette.PlotData:
     check_measure(metric, measures_of([row.group for row in rows]))
     scale = 100.0 if is_share(metric) else 1.0
-    panels: dict[str, list[Series]] = {row.panel: [] for row in rows}
+    panels: dict[str, list[palette.Series]] = {row.panel: [] for row in rows}
     diverged, undefined = [], []
     for row in rows:
         values = values_by_seed(row.group, metric)
@@ -168,24 +164,24 @@ def _estimates(
         elif values is not None:
             scaled = [scale * value for value in values]
             mean, _ = mean_std(scaled)
-            text = mean_text(metric, values)
+            text = mean_text(metric, *mean_std(values))
             bounds = bounds_of(scaled, scale * row.row["step"])
-            panels[row.panel].append(Estimate(row.method, row.tone, mean, bounds, text, bounds is None))
+            panels[row.panel].append(palette.Estimate(row.method, row.tone, mean, bounds, text, bounds is None))
         else:
             undefined.append(row.words)
-    note = _NOTES[kind].format(seeds=_seeds(rows))
+    note = _NOTES[kind].format(seeds=seed_counts_text(row.row["n"] for row in rows))
     note += _about(_DIVERGED, diverged)
     note += _about("Left out, because the measure is not defined for every seed", undefined)
     return _plot(kind, rows, panels, metric, note)
 
 
-def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> PlotData:
+def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> palette.PlotData:
     groups = [row.group for row in rows]
     check_measure(metric, measures_of(groups))
     scale = 100.0 if is_share(metric) else 1.0
     values = [values_by_seed(group, metric) for group in groups]
     methods, titles = [row.method for row in rows], [row.panel for row in rows]
-    panels: dict[str, list[Series]] = {title: [] for title in titles}
+    panels: dict[str, list[palette.Series]] = {title: [] for title in titles}
     differences = differences_against(against, groups, methods, titles, values)
     for index, outcome in differences.items():
         low, high = outcome.low, outcome.high
@@ -193,7 +189,7 @@ def _differences(rows: Sequence[ChartRow], metric: str, against: str) -> PlotDat
         hollow = outcome.word not in ("ahead", "behind")
         text = f"{scale * outcome.mean:+.{1 if scale == 100.0 else 3}f}"
         mean = scale * outcome.mean
-        panels[titles[index]].append(Estimate(methods[index], rows[index].tone, mean, bounds, text, hollow))
+        panels[titles[index]].append(palette.Estimate(methods[index], rows[index].tone, mean, bounds, text, hollow))
     higher = higher_is_better(metric, groups)
     apart = "told apart" if higher is None else "ahead or behind"
     note = (
@@ -246,7 +242,7 @@ def _deviation(values: Sequence[float], step: float) -> tuple[float, float] | No
     return None if std is None else (mean - std, mean + std)
 
 
-def _ranks(rows: Sequence[ChartRow], metric: str) -> PlotData:
+def _ranks(rows: Sequence[ChartRow], metric: str) -> palette.PlotData:
     if metric != "accuracy":
         raise ConfigError(f"metric = {short_repr(metric)}: a critical-difference diagram ranks methods by accuracy")
     averages = [average for average in average_ranks([row.row for row in rows]) if average.critical is not None]
@@ -256,7 +252,7 @@ def _ranks(rows: Sequence[ChartRow], metric: str) -> PlotData:
             f"critical-difference: needs three methods that all of {MIN_TESTED} settings or more have, got "
             f"{counted(len({row.method for row in rows}), 'method')} and {counted(settings, 'setting')}; draw dots"
         )
-    panels: dict[str, list[Series]] = {}
+    panels: dict[str, list[palette.Series]] = {}
     notes = []
     for average in averages:
         title = average.protocol if len(averages) > 1 else ""
@@ -268,24 +264,20 @@ def _ranks(rows: Sequence[ChartRow], metric: str) -> PlotData:
     return _plot("critical-difference", rows, panels, metric, note)
 
 
-def ranking(average: AverageRanks, rows: Sequence[ChartRow]) -> Ranking:
+def ranking(average: AverageRanks, rows: Sequence[ChartRow]) -> palette.Ranking:
     """Return average ranks as a series of a figure."""
     tones = {row.method: row.tone for row in rows}
-    return Ranking(
+    return palette.Ranking(
         average.ranks, {method: tones[method] for method in average.ranks}, average.critical, average.cliques
     )
 
 
-def _seeds(rows: Sequence[ChartRow]) -> str:
-    return seed_counts_text(row.row["n"] for row in rows)
-
-
 def _plot(
-    kind: PlotKind, rows: Sequence[ChartRow], panels: dict[str, list[Series]], metric: str, note: str
-) -> PlotData:
-    drawn = [PlotPanel(title, series) for title, series in panels.items() if series]
+    kind: palette.PlotKind, rows: Sequence[ChartRow], panels: dict[str, list[palette.Series]], metric: str, note: str
+) -> palette.PlotData:
+    drawn = [palette.PlotPanel(title, series) for title, series in panels.items() if series]
     if not drawn:
         raise ConfigError(f"metric = {short_repr(metric)}: no method has a finite value of it in all its runs")
     methods = list(dict.fromkeys(row.method for row in rows))
     bounded = (0.0, 100.0) if is_share(metric) else None
-    return PlotData(kind, drawn, methods, words_of(metric), note, bounded)
+    return palette.PlotData(kind, drawn, methods, words_of(metric), note, bounded)

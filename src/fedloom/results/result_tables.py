@@ -6,7 +6,6 @@ from typing import Any
 
 from fedloom.core.text import (
     bytes_text,
-    number_text,
     percent,
     plus_minus,
     seconds_text,
@@ -18,7 +17,7 @@ from fedloom.results.best_rows import best_rows
 from fedloom.results.comparability import panel_titles, row_names
 from fedloom.results.costs import Costs, ReachedMean, costs, reached_mean
 from fedloom.results.data_table import DataTable, Field, diverged_field, label_with_notes, or_dash
-from fedloom.results.group import Group, ResultRow
+from fedloom.results.group import Group, ResultRow, mean_text
 from fedloom.results.table import grouped
 from fedloom.results.table_notes import comparison_notes, notes_of, table_measure
 from fedloom.runs.storage.run_data import RunData
@@ -49,9 +48,7 @@ def metric_text(row: ResultRow, name: str) -> str:
     """
     if name not in row["metrics"]:
         return ""
-    mean, std = row["metrics"][name], row["metrics_std"][name]
-    text = number_text(name, mean)
-    text = text if std is None else f"{text} ± {number_text(name, std)}"
+    text = mean_text(name, row["metrics"][name], row["metrics_std"][name])
     return text + seeds_share(row["metrics_n"][name], row["n"])
 
 

@@ -191,10 +191,10 @@ def comparison_notes(
     best: Sequence[Collection[int]],
     places: Sequence[Hashable],
 ) -> list[str]:
-    """Return sentences on missing comparisons: rows of other settings, too few seeds, and equal runs.
+    """Return sentences on missing comparisons of `groups`: rows of other settings, too few seeds, and equal runs.
 
-    contexts: the setting and protocol in which each group compares. places: the part of the table in which readers
-    compare.
+    contexts: the setting and protocol in which each group compares. best: of each of the measures, the bold groups.
+    places: the part of the table in which readers compare.
     """
     labels = [group.row["label"] for group in groups]
     notes = []

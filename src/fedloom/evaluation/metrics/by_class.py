@@ -48,7 +48,6 @@ class ClassCounts(Metric):
         return torch.stack([matrix.sum(1), matrix.sum(0), matrix.diagonal()]) if len(matrix) else self.counts
 
     def merge(self, further: Self) -> Self:
-        """The counts of both; without the matrix if one of them has none."""
         if len(self.confusion) == len(further.confusion):
             return type(self)(self.confusion + further.confusion, self.counts + further.counts)
         return type(self)(_no_matrix(), self.vectors() + further.vectors())
@@ -57,8 +56,7 @@ class ClassCounts(Metric):
         return type(self)(_no_matrix(), self.vectors())
 
     def client_details(self) -> Mapping[str, list[int]]:
-        """The pairs of classes that occur, one after another: true class, predicted class, samples. So a client has at
-        most as many pairs as samples."""
+        """The pairs of classes that occur, one after another: true class, predicted class, samples."""
         pairs = self.confusion.nonzero()
         samples = self.confusion[pairs[:, 0], pairs[:, 1]]
         return {"confusion": torch.column_stack([pairs, samples]).flatten().tolist()} if len(pairs) else {}
@@ -219,7 +217,6 @@ class ClassScores(Metric):
         return cls(scores, labels, bins, _undefined(0), predictions.scores_bytes)._within_limit()
 
     def merge(self, further: Self) -> Self:
-        """The scores of both, or bins if one has bins or both are too many."""
         if not (self.bins.shape[2] or further.bins.shape[2]):
             scores = torch.cat([self.scores, further.scores])
             labels = torch.cat([self.labels, further.labels])
@@ -310,8 +307,7 @@ class Auroc(ClassScores):
 
 @METRICS.register("average_precision")
 class AveragePrecision(ClassScores):
-    """The area under the curve of precision over recall in steps, one class against all others, as a mean over
-    classes."""
+    """The mean over classes of the area under precision over recall in steps, one class against all others."""
 
     __slots__ = ()
 
@@ -325,10 +321,8 @@ class AveragePrecision(ClassScores):
 
 
 def _ranked(of_class: Tensor, others: Tensor, binned: bool) -> Tensor:
-    """AUROC, average precision, bound and samples [4] float64 of one class, from its samples and all others by score.
-
-    of_class, others: numbers of samples [T] at rising scores. Samples of one entry are tied.
-    """
+    """AUROC, average precision, bound and samples [4] float64 of one class, from its samples and all others [T] at
+    rising scores; samples of one entry are tied."""
     positives, negatives = of_class.double(), others.double()
     samples, pairs = positives.sum(), positives.sum() * negatives.sum()
     if not float(pairs):

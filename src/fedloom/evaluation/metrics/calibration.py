@@ -52,7 +52,6 @@ class CalibrationError(OfConfidence):
         return cls(sums_in_bins(*confidences(predictions), BINS))
 
     def compute(self) -> float:
-        """sum_b |confidence_b - correct_b| / n; NaN without samples."""
         samples, confidence, correct = self.sums.unbind(1)
         return float((confidence - correct).abs().sum() / samples.sum())
 
@@ -89,7 +88,6 @@ class AdaptiveCalibrationError(OfConfidence):
         return cls(samples, torch.zeros(0, 3, dtype=torch.float64), predictions.scores_bytes)._within_limit()
 
     def merge(self, further: Self) -> Self:
-        """The confidences of both, summed in bins if they are too many."""
         if not (len(self.sums) or len(further.sums)):
             return type(self)(torch.cat([self.samples, further.samples]), self.sums, self.limit)._within_limit()
         return type(self)(self.samples[:0], self._in_bins() + further._in_bins(), self.limit)
@@ -99,14 +97,12 @@ class AdaptiveCalibrationError(OfConfidence):
         return self if len(self.samples) <= _FINE_BINS else self.portable()
 
     def portable(self) -> Self:
-        """Sums in fine bins."""
         return type(self)(self.samples[:0], self._in_bins(), self.limit)
 
     def check(self, total: int) -> None:
         check_confidence_sums(self.sums, total)
 
     def compute(self) -> float:
-        """sum_b |confidence_b - correct_b| / n over bins of equal mass; NaN without samples."""
         if len(self.sums):
             counts, confidence, correct = self.sums[self.sums[:, 0] > 0].unbind(1)
         else:
@@ -122,7 +118,6 @@ class AdaptiveCalibrationError(OfConfidence):
         return float(gaps.abs().sum()) / total
 
     def details(self) -> Mapping[str, Any]:
-        """A note where confidences were summed in bins."""
         return {"note": "binned"} if len(self.sums) else {}
 
     def _in_bins(self) -> Tensor:

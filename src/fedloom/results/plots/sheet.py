@@ -10,18 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
 from fedloom.core.files import write_atomic
-from fedloom.results.plots.drawing import (
-    PAPER,
-    color,
-    draw_bar,
-    draw_curve,
-    draw_estimate,
-    draw_ranks,
-    dress,
-    in_light_theme,
-    picture,
-)
-from fedloom.results.plots.palette import Curve, Estimate, PlotData, PlotPanel, Ranking, shortened_names
+from fedloom.results.plots import drawing, palette
 
 _FEW = 6  # curves; with more of them, bands only blur the picture
 _PANEL, _RANKS = 2.1, 3.0  # inches, the least width of a panel
@@ -31,9 +20,9 @@ _FEWEST_LETTERS = 6  # of a name
 _SETTINGS = {"svg.fonttype": "path"}  # letters as outlines need no font
 
 
-def draw_figure(plot: PlotData, figure: Figure, width: float) -> list[Axes]:
+def draw_figure(plot: palette.PlotData, figure: Figure, width: float) -> list[Axes]:
     """Draw on an empty figure of this width in inches; the height follows from the panels. Returns their Axes."""
-    with in_light_theme(_SETTINGS) as page:
+    with drawing.in_light_theme(_SETTINGS) as page:
         columns, rows = _grid(plot, width)
         legend = _legend_columns(plot, width) if plot.kind == "curves" else 0
         note = textwrap.wrap(plot.note, max(20, int(width / 0.048)))
@@ -48,7 +37,7 @@ def draw_figure(plot: PlotData, figure: Figure, width: float) -> list[Axes]:
         for axes, panel in zip(grid, plot.panels, strict=False):
             _draw_panel(axes, panel, plot, width, columns)
             title = "\n".join(textwrap.wrap(panel.title, max(10, int(0.8 * width / columns / _LETTER))))
-            axes.set_title(title, loc="left", fontsize=_TITLE, color=color("ink"), pad=4 if axes.axison else 0)
+            axes.set_title(title, loc="left", fontsize=_TITLE, color=drawing.color("ink"), pad=4 if axes.axison else 0)
         _label_outer(grid[: len(plot.panels)], columns, plot)
         _cut_to_range(grid[0], plot)
         for axes in grid[len(plot.panels) :]:
@@ -56,51 +45,53 @@ def draw_figure(plot: PlotData, figure: Figure, width: float) -> list[Axes]:
         if legend:
             _draw_legend(figure, grid, plot, legend)
         if note:
-            figure.supxlabel("\n".join(note), x=0.01, ha="left", fontsize=_NOTE, color=color("muted"))
+            figure.supxlabel("\n".join(note), x=0.01, ha="left", fontsize=_NOTE, color=drawing.color("muted"))
     return grid[: len(plot.panels)]
 
 
-def save_figure(plot: PlotData, path: Path, width: float) -> None:
+def save_figure(plot: palette.PlotData, path: Path, width: float) -> None:
     """Write a figure of this width in inches to a .pdf, .svg or .png `path`, whole or not at all; the same `plot` gives
     the same bytes."""
     figure = Figure()
     draw_figure(plot, figure, width)
-    with in_light_theme(_SETTINGS):
-        write_atomic(path, picture(figure, path.suffix.lower()[1:], dpi=300))
+    with drawing.in_light_theme(_SETTINGS):
+        write_atomic(path, drawing.picture(figure, path.suffix.lower()[1:], dpi=300))
 
 
-def _draw_panel(axes: Axes, panel: PlotPanel, plot: PlotData, width: float, columns: int) -> None:
+def _draw_panel(axes: Axes, panel: palette.PlotPanel, plot: palette.PlotData, width: float, columns: int) -> None:
     for series in panel.series:
         match series:
-            case Curve():
+            case palette.Curve():
                 mark = "o" if len(series.rounds) == 1 else None
                 band = 0.16 if len(panel.series) <= _FEW else 0.07
-                draw_curve(axes, series, PAPER, band, label=series.method, marker=mark, markersize=3)
-            case Estimate():
-                draw = draw_bar if plot.kind == "bars" else draw_estimate
-                draw(axes, series, plot.drawn.index(series.method), PAPER)
-            case Ranking():
-                draw_ranks(axes, series, PAPER, max(_FEWEST_LETTERS, int(0.28 * width / columns / _LETTER)))
+                drawing.draw_curve(axes, series, drawing.PAPER, band, label=series.method, marker=mark, markersize=3)
+            case palette.Estimate():
+                draw = drawing.draw_bar if plot.kind == "bars" else drawing.draw_estimate
+                draw(axes, series, plot.drawn.index(series.method), drawing.PAPER)
+            case palette.Ranking():
+                drawing.draw_ranks(
+                    axes, series, drawing.PAPER, max(_FEWEST_LETTERS, int(0.28 * width / columns / _LETTER))
+                )
                 return
     if plot.kind == "curves":
         axes.xaxis.set_major_locator(MaxNLocator(nbins=5, integer=True, min_n_ticks=1))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=5))
         axes.margins(x=0.02)
-        dress(axes, PAPER, "round", plot.quantity)
+        drawing.dress(axes, drawing.PAPER, "round", plot.quantity)
         return
     if plot.kind == "bars":
-        ends = [end for series in panel.series if isinstance(series, Estimate) for end in series.ends]
+        ends = [end for series in panel.series if isinstance(series, palette.Estimate) for end in series.ends]
         lowest, highest = min(0.0, *ends), max(0.0, *ends)
         axes.set_xlim(lowest, highest + 0.4 * (highest - lowest or 1.0))  # room for the words
     axes.xaxis.set_major_locator(MaxNLocator(nbins=4))
     letters = max(_FEWEST_LETTERS, int(0.4 * width / _LETTER))
-    axes.set_yticks(range(len(plot.drawn)), shortened_names(plot.drawn, letters))
+    axes.set_yticks(range(len(plot.drawn)), palette.shortened_names(plot.drawn, letters))
     axes.set_ylim(len(plot.drawn) - 0.4, -0.6)
-    dress(axes, PAPER, plot.quantity, "", grid="x")
-    axes.tick_params(axis="y", labelcolor=color("ink"))
+    drawing.dress(axes, drawing.PAPER, plot.quantity, "", grid="x")
+    axes.tick_params(axis="y", labelcolor=drawing.color("ink"))
 
 
-def _grid(plot: PlotData, width: float) -> tuple[int, int]:
+def _grid(plot: palette.PlotData, width: float) -> tuple[int, int]:
     """Return columns and rows of panels, as even as the width allows."""
     count = len(plot.panels)
     most = max(1, int(width / (_RANKS if plot.kind == "critical-difference" else _PANEL)))
@@ -108,12 +99,14 @@ def _grid(plot: PlotData, width: float) -> tuple[int, int]:
     return ceil(count / rows), rows
 
 
-def _panel_height(plot: PlotData, width: float) -> float:
+def _panel_height(plot: palette.PlotData, width: float) -> float:
     match plot.kind:
         case "curves":
             return max(1.6, 0.7 * width)
         case "critical-difference":
-            rankings = [series for panel in plot.panels for series in panel.series if isinstance(series, Ranking)]
+            rankings = [
+                series for panel in plot.panels for series in panel.series if isinstance(series, palette.Ranking)
+            ]
             return 0.65 + max(0.17 * (len(ranking.ranks) + 1) // 2 + 0.1 * len(ranking.bars) for ranking in rankings)
         case _:
             return 0.62 + 0.17 * len(plot.drawn)
@@ -124,23 +117,23 @@ def _legend_letters(width: float) -> int:
     return max(8, int((width - 0.6) / _LETTER))
 
 
-def _legend_columns(plot: PlotData, width: float) -> int:
+def _legend_columns(plot: palette.PlotData, width: float) -> int:
     widest = 0.42 + _LETTER * min(max(map(len, plot.drawn), default=0), _legend_letters(width))
     return max(1, min(len(plot.drawn), int(width / widest)))
 
 
-def _draw_legend(figure: Figure, grid: list[Axes], plot: PlotData, columns: int) -> None:
+def _draw_legend(figure: Figure, grid: list[Axes], plot: palette.PlotData, columns: int) -> None:
     handles = {label: handle for axes in grid for handle, label in zip(*axes.get_legend_handles_labels(), strict=True)}
     # Matplotlib fills a legend column by column, and people read it row by row.
     methods = [method for column in range(columns) for method in plot.drawn[column::columns]]
     figure.legend(
         [handles[method] for method in methods],
-        shortened_names(methods, _legend_letters(figure.get_figwidth())),
+        palette.shortened_names(methods, _legend_letters(figure.get_figwidth())),
         loc="outside upper left",
         ncols=columns,
         frameon=False,
         fontsize=7,
-        labelcolor=color("ink"),
+        labelcolor=drawing.color("ink"),
         handlelength=1.6,
         columnspacing=1.2,
         borderpad=0.1,
@@ -148,7 +141,7 @@ def _draw_legend(figure: Figure, grid: list[Axes], plot: PlotData, columns: int)
     )
 
 
-def _cut_to_range(axes: Axes, plot: PlotData) -> None:
+def _cut_to_range(axes: Axes, plot: palette.PlotData) -> None:
     """Cut the shared scale of a measure to its range: bands and intervals may leave it, no value can."""
     if plot.bounded is None or plot.kind not in ("curves", "dots"):
         return
@@ -159,7 +152,7 @@ def _cut_to_range(axes: Axes, plot: PlotData) -> None:
     axes.set(**{"ylim" if plot.kind == "curves" else "xlim": limits})
 
 
-def _label_outer(grid: list[Axes], columns: int, plot: PlotData) -> None:
+def _label_outer(grid: list[Axes], columns: int, plot: palette.PlotData) -> None:
     """Leave the name of a shared axis to the panels at the edge."""
     if plot.kind == "critical-difference":
         return

@@ -10,19 +10,7 @@ from matplotlib.figure import Figure
 from matplotlib.patches import Rectangle
 from matplotlib.ticker import FixedLocator, FuncFormatter, MaxNLocator, NullFormatter, NullLocator
 
-from fedloom.results.plots.drawing import (
-    CHARACTER,
-    PAGE,
-    TEXT,
-    color,
-    draw_curve,
-    draw_estimate,
-    draw_ranks,
-    dress,
-    new_figure,
-    place,
-    rank_rows,
-)
+from fedloom.results.plots import drawing
 from fedloom.results.plots.palette import Curve, Estimate, Ranking, shortened_names, tone_name
 
 
@@ -74,24 +62,24 @@ def draw_lines(
     A `size` without characters leaves names to a legend elsewhere. share: values in [0, 1], shown as percent. marked:
     give each line a marker, where lines share one colour. limits: of the y axis.
     """
-    figure = new_figure(size.width, size.height)
+    figure = drawing.new_figure(size.width, size.height)
     strong = [curve for curve in curves if not curve.faint]
     names = shortened_names([curve.method for curve in strong], size.characters)
     if marked:
         names = [f"{_MARKS[k % len(_MARKS)][1]} {name}" for k, name in enumerate(names)]
-    room = 14 + CHARACTER * max(len(name) for name in names) if size.characters else 10
-    axes = place(figure, _NAME + (44 if share else 50), 14, room, 38)
+    room = 14 + drawing.CHARACTER * max(len(name) for name in names) if size.characters else 10
+    axes = drawing.place(figure, _NAME + (44 if share else 50), 14, room, 38)
     last, singly = max(curve.rounds[-1] for curve in curves), shows_seeds(curves) and not marked
     for k, curve in enumerate(curves):
-        draw_curve(axes, curve, PAGE, band=0.39 / max(len(strong), 3), solid_capstyle="round", zorder=3)
+        drawing.draw_curve(axes, curve, drawing.PAGE, band=0.39 / max(len(strong), 3), solid_capstyle="round", zorder=3)
         if not curve.faint:
             _mark_line(axes, curve, last, _MARKS[k % len(_MARKS)][0] if marked else None, singly)
     _axes_of_rounds(axes, curves, share)
     if limits is not None:
         axes.set_ylim(*limits)
     middle = axes.get_position()
-    place_of_name = TEXT / 2 / size.width, (middle.y0 + middle.y1) / 2
-    look: dict[str, Any] = {"rotation": 90, "color": color("muted"), "fontsize": TEXT}
+    place_of_name = drawing.TEXT / 2 / size.width, (middle.y0 + middle.y1) / 2
+    look: dict[str, Any] = {"rotation": 90, "color": drawing.color("muted"), "fontsize": drawing.TEXT}
     figure.text(*place_of_name, quantity, ha="center", va="center", **look)
     if size.characters:
         _name_ends(figure, axes, list(zip(strong, names, strict=True)))
@@ -105,11 +93,11 @@ def shows_seeds(curves: Sequence[Curve]) -> bool:
 
 def _mark_line(axes: Axes, curve: Curve, last: float, mark: str | None, singly: bool) -> None:
     """Draw the single seeds of a line behind it, and dots at its end or along it."""
-    tone = color(tone_name(curve.tone))
+    tone = drawing.color(tone_name(curve.tone))
     for seed in curve.seeds if singly and curve.std is not None else ():
         axes.plot(curve.rounds, seed, color=tone, alpha=0.35, linewidth=0.8)
     end, value = curve.rounds[-1], curve.mean[-1]
-    dot: dict[str, Any] = {"color": tone, "markersize": 6, "mec": color("page"), "mew": 1.2, "clip_on": False}
+    dot: dict[str, Any] = {"color": tone, "markersize": 6, "mec": drawing.color("page"), "mew": 1.2, "clip_on": False}
     axes.plot([end], [value], mark or "o", zorder=4, **dot)
     if mark is not None:
         step = max(len(curve.rounds) // 6, 1)
@@ -136,7 +124,7 @@ def _axes_of_rounds(axes: Axes, curves: Sequence[Curve], share: bool) -> None:
         elif min(values) >= 0:
             axes.set_ylim(0, high)
     axes.yaxis.set_major_formatter(FuncFormatter(lambda value, _: f"{100 * value:g} %" if share else f"{value:g}"))
-    dress(axes, PAGE, "round")
+    drawing.dress(axes, drawing.PAGE, "round")
 
 
 def _name_ends(figure: Figure, axes: Axes, ends: Sequence[tuple[Curve, str]]) -> None:
@@ -148,13 +136,17 @@ def _name_ends(figure: Figure, axes: Axes, ends: Sequence[tuple[Curve, str]]) ->
     # Push names up from the lowest, then down from the top edge, because the first pass may leave the figure.
     for k in range(1, len(spots)):
         spots[k] = max(spots[k], spots[k - 1] + _LABEL_STEP)
-    ceiling = height - TEXT / 2
+    ceiling = height - drawing.TEXT / 2
     for k in reversed(range(len(spots))):
         spots[k] = min(spots[k], ceiling)
         ceiling = spots[k] - _LABEL_STEP
     x = axes.get_position().x1 + 11 / (72 * figure.get_figwidth())
     for (curve, name), spot in zip(order, spots, strict=True):
-        look: dict[str, Any] = {"color": color(tone_name(curve.tone)), "fontsize": TEXT, "va": "center_baseline"}
+        look: dict[str, Any] = {
+            "color": drawing.color(tone_name(curve.tone)),
+            "fontsize": drawing.TEXT,
+            "va": "center_baseline",
+        }
         axes.text(x, spot / height, name, transform=figure.transFigure, **look)
 
 
@@ -167,8 +159,8 @@ _MOST_DOTS = 300  # per row; of more, evenly spaced quantiles are drawn
 def draw_bars(bars: Sequence[Bar]) -> Figure:
     """Stacked bars on one scale, which begins at zero; the parts take the colours p0, p1, ..."""
     height = _ROW * len(bars)
-    figure = new_figure(WIDTH, height)
-    axes = place(figure, 0, 0, 0, 0)
+    figure = drawing.new_figure(WIDTH, height)
+    axes = drawing.place(figure, 0, 0, 0, 0)
     axes.set_axis_off()
     axes.set_xlim(0, WIDTH)
     axes.set_ylim(height, 0)
@@ -179,7 +171,7 @@ def draw_bars(bars: Sequence[Bar]) -> Figure:
         for k, part in enumerate(bar.parts):
             width = WIDTH * part / largest
             corner = start, row * _ROW + 25
-            axes.add_patch(Rectangle(corner, width, _BAR, color=color(f"p{k}"), linewidth=0))
+            axes.add_patch(Rectangle(corner, width, _BAR, color=drawing.color(f"p{k}"), linewidth=0))
             start += width
     return figure
 
@@ -190,24 +182,25 @@ def _name_rows(
     """Write the name of each row at its left, and its value in words at its right, in the colour `ink`."""
     left, right = axes.get_xlim()
     width = 72 * axes.figure.get_figwidth() * axes.get_position().width  # type: ignore[union-attr]  # a whole figure
-    letters = width / CHARACTER - 1 - max(map(len, values), default=0)
+    letters = width / drawing.CHARACTER - 1 - max(map(len, values), default=0)
     for row, (name, value) in enumerate(zip(shortened_names(names, letters), values, strict=True)):
         y = row * row_height + baseline
-        axes.text(left, y, name, color=color("ink"), fontsize=TEXT, va="baseline")
-        axes.text(right, y, value, color=color(ink), fontsize=TEXT, va="baseline", ha="right")
+        axes.text(left, y, name, color=drawing.color("ink"), fontsize=drawing.TEXT, va="baseline")
+        axes.text(right, y, value, color=drawing.color(ink), fontsize=drawing.TEXT, va="baseline", ha="right")
 
 
 def _axes_of_rows(width: float, row_height: float, rows: int, x: str) -> tuple[Figure, Axes]:
-    figure = new_figure(width, row_height * rows + 44)
-    axes = place(figure, 8, 0, 22, 44)
-    dress(axes, PAGE, x, grid=None)
+    figure = drawing.new_figure(width, row_height * rows + 44)
+    axes = drawing.place(figure, 8, 0, 22, 44)
+    drawing.dress(axes, drawing.PAGE, x, grid=None)
     axes.set_ylim(row_height * rows, 0)
     axes.set_yticks([])
     return figure, axes
 
 
 def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
-    """Draw a dot per client and seed on an axis to 100 %, lowest at the bottom of its row, with the median as a line."""
+    """Draw a dot per client and seed on an axis to 100 %, the lowest at the bottom of its row, and a line at the
+    median."""
     figure, axes = _axes_of_rows(width, _DOT_ROW, len(rows), "test accuracy")
     axes.set_xlim(0, 100)
     axes.xaxis.set_major_locator(FixedLocator([0, 25, 50, 75, 100]))
@@ -215,18 +208,18 @@ def draw_dots(rows: Sequence[Dots], width: float) -> Figure:
     summaries = [f"median {100 * median(dots.values):.1f} · lowest {100 * min(dots.values):.1f}" for dots in rows]
     _name_rows(axes, _DOT_ROW, 16, [dots.label for dots in rows], summaries, "muted")
     for row, dots in enumerate(rows):
-        top, tone = row * _DOT_ROW, color(tone_name(dots.tone))
+        top, tone = row * _DOT_ROW, drawing.color(tone_name(dots.tone))
         values = [100 * value for value in _thinned(sorted(dots.values))]
         heights = [top + 28 + _DOT_BAND * (1 - k / max(1, len(values) - 1)) for k in range(len(values))]
         for tick in (0, 25, 50, 75, 100):
-            axes.plot([tick, tick], [top + 25, top + 57], color=color("line"), linewidth=1, zorder=0)
+            axes.plot([tick, tick], [top + 25, top + 57], color=drawing.color("line"), linewidth=1, zorder=0)
         axes.plot(values, heights, "o", color=tone, markersize=5.5, alpha=0.5, mew=0, clip_on=False)
         middle = 100 * median(dots.values)
         axes.plot([middle, middle], [top + 24, top + 58], color=tone, linewidth=2.5, clip_on=False)
         if dots.majority is not None:
             dashes: Any = (0, (3, 2))
             line = [100 * dots.majority] * 2
-            axes.plot(line, [top + 24, top + 58], color=color("warn"), linewidth=1.8, linestyle=dashes)
+            axes.plot(line, [top + 24, top + 58], color=drawing.color("warn"), linewidth=1.8, linestyle=dashes)
     return figure
 
 
@@ -247,14 +240,14 @@ def draw_differences(rows: Sequence[Estimate], width: float, limits: tuple[float
     _name_rows(axes, _ROW, 14, [row.method for row in rows], [row.text for row in rows], "muted")
     for index, row in enumerate(rows):
         top = index * _ROW
-        axes.plot([0, 0], [top + 25, top + 43], color=color("muted"), linewidth=1, zorder=0)
-        draw_estimate(axes, row, top + 34, PAGE)
+        axes.plot([0, 0], [top + 25, top + 43], color=drawing.color("muted"), linewidth=1, zorder=0)
+        drawing.draw_estimate(axes, row, top + 34, drawing.PAGE)
     return figure
 
 
 def draw_average_ranks(ranking: Ranking, width: float) -> Figure:
     """Draw mean ranks; width in CSS pixels."""
-    figure = new_figure(width, 19.0 * rank_rows(ranking))
-    letters = 0.28 * width / CHARACTER
-    draw_ranks(place(figure, 0.3 * width, 2, 0.3 * width, 2), ranking, PAGE, letters)
+    figure = drawing.new_figure(width, 19.0 * drawing.rank_rows(ranking))
+    letters = 0.28 * width / drawing.CHARACTER
+    drawing.draw_ranks(drawing.place(figure, 0.3 * width, 2, 0.3 * width, 2), ranking, drawing.PAGE, letters)
     return figure

@@ -9,18 +9,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-from fedloom.results.plots.drawing import (
-    CHARACTER,
-    PAGE,
-    TEXT,
-    color,
-    dress,
-    in_light_theme,
-    new_figure,
-    picture,
-    place,
-    save_picture,
-)
+from fedloom.results.plots import drawing
 from fedloom.results.plots.palette import shortened
 
 WIDTH = 390.0  # CSS pixels at natural size
@@ -48,17 +37,17 @@ def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owner
     owners: a word for each client, such as its domain; only bubbles have room for it.
     """
     bubbles = as_bubbles(counts)
-    left = _LEFT + (min(max(map(len, owners)), _OWNER) * CHARACTER if owners and bubbles else 0)
+    left = _LEFT + (min(max(map(len, owners)), _OWNER) * drawing.CHARACTER if owners and bubbles else 0)
     clients, width = len(counts), (WIDTH - left - _RIGHT) / len(classes)
     pitch = min(max(width, 20.0), 32.0) if bubbles else max(400.0 / clients, 2.2)
-    figure = new_figure(WIDTH, _TOP + _BOTTOM + pitch * clients)
-    axes = place(figure, left, _TOP, _RIGHT, _BOTTOM)
+    figure = drawing.new_figure(WIDTH, _TOP + _BOTTOM + pitch * clients)
+    axes = drawing.place(figure, left, _TOP, _RIGHT, _BOTTOM)
     axes.set_xlim(-0.5, len(classes) - 0.5)
     axes.set_ylim(clients - 0.5, -0.5)
     axes.xaxis.tick_top()
     largest = max(max(row) for row in counts) or 1
     if bubbles:
-        axes.set_xticks(range(len(classes)), [shortened(name, width / CHARACTER) for name in classes])
+        axes.set_xticks(range(len(classes)), [shortened(name, width / drawing.CHARACTER) for name in classes])
         beside = [f"{shortened(owner, _OWNER)} {k}" for k, owner in enumerate(owners)] or list(map(str, range(clients)))
         axes.set_yticks(range(clients), beside)
         _bubbles(axes, counts, largest, 0.94 * min(width, pitch))
@@ -69,7 +58,7 @@ def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owner
         axes.imshow(cells, aspect="auto", interpolation="none")
         axes.xaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
         axes.yaxis.set_major_locator(MaxNLocator(nbins=10, integer=True))
-    dress(axes, PAGE, "class", grid=None)
+    drawing.dress(axes, drawing.PAGE, "class", grid=None)
     axes.xaxis.set_label_position("top")
     _beside(axes, "client", (0, 1), (-6, 6), "bottom")
     return figure
@@ -77,11 +66,11 @@ def draw_holdings(counts: Sequence[Sequence[int]], classes: Sequence[str], owner
 
 def _bubbles(axes: Axes, counts: Sequence[Sequence[int]], largest: int, across: float) -> None:
     """A bubble per class held (the largest is `across` CSS pixels wide) and each client's sum at the right."""
-    axes.hlines(np.arange(len(counts)), -0.5, len(counts[0]) - 0.5, color=color("line"), linewidth=1, zorder=0)
+    axes.hlines(np.arange(len(counts)), -0.5, len(counts[0]) - 0.5, color=drawing.color("line"), linewidth=1, zorder=0)
     held = [(c, k, count) for k, row in enumerate(counts) for c, count in enumerate(row) if count]
     areas = [max(across**2 * count / largest, 4.0) for _, _, count in held]
     x, y = [c for c, _, _ in held], [k for _, k, _ in held]
-    axes.scatter(x, y, s=areas, color=color("p0"), alpha=0.85, linewidth=0, clip_on=False)
+    axes.scatter(x, y, s=areas, color=drawing.color("p0"), alpha=0.85, linewidth=0, clip_on=False)
     for k, row in enumerate(counts):
         _beside(axes, f"{sum(row):,}", (1, 1 - (k + 0.5) / len(counts)), (_RIGHT, 0), "center_baseline")
     _beside(axes, "sum", (1, 1), (_RIGHT, 6), "bottom")
@@ -97,22 +86,22 @@ def _beside(axes: Axes, text: str, at: tuple[float, float], offset: tuple[float,
         textcoords="offset points",
         ha="right",
         va=vertical,
-        color=color("muted"),
-        fontsize=TEXT,
+        color=drawing.color("muted"),
+        fontsize=drawing.TEXT,
         annotation_clip=False,
     )
 
 
 def save_holdings(scenario: Mapping[str, Any], path: Path) -> Path:
     """Draw a `scenario` of scenario.json to a .png, .svg or .pdf; `ConfigError` if the file cannot be written."""
-    with in_light_theme() as page:
-        return save_picture(_drawn(scenario), path, dpi=160, facecolor=page)
+    with drawing.in_light_theme() as page:
+        return drawing.save_picture(_drawn(scenario), path, dpi=160, facecolor=page)
 
 
 def holdings_picture(scenario: Mapping[str, Any], format: str, dpi: int) -> bytes:
     """Return the picture of a `scenario` as a file's content in a `format` such as "png", at `dpi` pixels an inch."""
-    with in_light_theme() as page:
-        return picture(_drawn(scenario), format, dpi=dpi, facecolor=page)
+    with drawing.in_light_theme() as page:
+        return drawing.picture(_drawn(scenario), format, dpi=dpi, facecolor=page)
 
 
 def _drawn(scenario: Mapping[str, Any]) -> Figure:

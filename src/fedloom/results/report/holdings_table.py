@@ -22,7 +22,8 @@ _OTHER_COLUMNS = 24  # columns of the terminal left of and right of the cells
 
 
 def print_holdings(console: Console, picture: Mapping[str, Any], shown_clients: int = 20) -> None:
-    """Print clients x classes of a `picture` (scenario.json) as shades, with the skew figures."""
+    """Print to the `console` clients x classes of a `picture` (scenario.json) as shades, at most `shown_clients` of
+    them."""
     longest = max((len(str(label)) for label in picture["classes"]), default=0)
     for name_length in range(max(longest, _SHORTEST_NAME), _SHORTEST_NAME - 1, -1):
         table = _holdings_table(picture, shown_clients, _SEPARATE_CLASSES, name_length=name_length)

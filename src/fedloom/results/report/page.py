@@ -17,19 +17,9 @@ from fedloom.results.fairness import fairness_table
 from fedloom.results.group import Group, ResultRow
 from fedloom.results.page_sections import PageSection
 from fedloom.results.plot_values import ChartRow, chart_rows
-from fedloom.results.report import charts, line_charts
+from fedloom.results.report import charts, line_charts, markup, page_tables
 from fedloom.results.report.class_charts import class_blocks
 from fedloom.results.report.class_results import class_results, majority_accuracy
-from fedloom.results.report.markup import asset, bullets, fold, render_page, section, table
-from fedloom.results.report.page_tables import (
-    client_tables,
-    configs,
-    costs_table,
-    environments,
-    numbers_table,
-    run_list,
-    tuning_blocks,
-)
 from fedloom.results.report.sections import render_section
 from fedloom.results.result_tables import results_table
 from fedloom.results.table import attack_words, grouped, not_offered_notes
@@ -127,18 +117,18 @@ def page(results: Sequence[RunData], title: str | None = None, parts: Sequence[P
     name = title or f"{subjects} on {listed(sources)}"
     limits = [*not_offered_notes(results), *same_runs_notes(rows)]
     remarks = [*(limit for part in parts for limit in part.limits), *_notes(groups, limits)]
-    script = "".join(map(asset, ("tables.js", "charts.js", "matrices.js", "page.js")))
-    return render_page(
+    script = "".join(map(markup.asset, ("tables.js", "charts.js", "matrices.js", "page.js")))
+    return markup.render_page(
         title=name,
         verdicts=[_unbroken(sentence) for sentence in verdicts(rows)],
         warnings=[*missed_sentences(groups), *majority_sentences(groups)],
         overview=_facts(groups),
         remarks=remarks[:_REMARKS],
         further_remarks=remarks[_REMARKS:],
-        table=numbers_table(charted, pairs, lambda format: results_table(results, format == "latex")),
+        table=page_tables.numbers_table(charted, pairs, lambda format: results_table(results, format == "latex")),
         sections=[*map(render_section, parts), *_sections(charted)],
         version=__version__,
-        style=Markup(asset("style.css")),
+        style=Markup(markup.asset("style.css")),
         script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -156,7 +146,7 @@ def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
     runs = [row.group for row in trained]
     results = [result for group in runs for result in group.results]
     left_out, newcomers, fairness = (
-        [table(sheet)] if sheet.rows else []
+        [markup.table(sheet)] if sheet.rows else []
         for sheet in (left_out_table(groups), newcomer_table(groups), fairness_table(groups))
     )
     blocks_by_section: dict[tuple[str, str], Sequence[Markup]] = {
@@ -168,22 +158,25 @@ def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
         ("Single clients", "clients"): [
             *charts.client_spread(rows),
             *fairness,
-            *client_tables(rows),
+            *page_tables.client_tables(rows),
         ],
         ("Losses", "losses"): line_charts.losses(rows),
-        ("Cost", "cost"): [costs_table(trained), charts.cost_charts(trained)],
-        ("Tuning", "tuning"): tuning_blocks(tuning_choices(results)),
+        ("Cost", "cost"): [page_tables.costs_table(trained), charts.cost_charts(trained)],
+        ("Tuning", "tuning"): page_tables.tuning_blocks(tuning_choices(results)),
         ("Data", "data"): _pictures(runs),
-        ("Config", "config"): _folded(configs(runs), "Configs"),
-        ("Environment and runs", "runs"): [*environments(runs), *_folded([run_list(runs)], "Runs", len(results))],
+        ("Config", "config"): _folded(page_tables.configs(runs), "Configs"),
+        ("Environment and runs", "runs"): [
+            *page_tables.environments(runs),
+            *_folded([page_tables.run_list(runs)], "Runs", len(results)),
+        ],
     }
-    return [section(title, anchor, blocks) for (title, anchor), blocks in blocks_by_section.items() if blocks]
+    return [markup.section(title, anchor, blocks) for (title, anchor), blocks in blocks_by_section.items() if blocks]
 
 
 def _folded(blocks: list[Markup], title: str, size: int | None = None) -> list[Markup]:
     """Fold blocks if they are many. size: how many things they show; None for one a block."""
     size = len(blocks) if size is None else size
-    return blocks if size <= _OPEN else [fold(f"{title} ({size})", blocks)]
+    return blocks if size <= _OPEN else [markup.fold(f"{title} ({size})", blocks)]
 
 
 def _paired(rows: Sequence[ChartRow]) -> list[Markup]:
@@ -191,7 +184,7 @@ def _paired(rows: Sequence[ChartRow]) -> list[Markup]:
     plain = [row.row for row in rows]
     panels = line_charts.difference_rows(rows)
     sentences = [f"{_unbroken(row.pair.words())}." for members in panels.values() for row in members]
-    words = _folded([bullets(sentences)], "Tests in words", len(sentences)) if sentences else []
+    words = _folded([markup.bullets(sentences)], "Tests in words", len(sentences)) if sentences else []
     drawn = line_charts.differences(panels) if panels else []
     return [*drawn, *words, *line_charts.ranks(average_ranks(plain), rows)]
 

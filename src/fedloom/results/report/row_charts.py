@@ -33,11 +33,11 @@ def row_tones(rows: Rows) -> dict[str, int]:
 
 
 def draw_lines(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
-    """Draw mean accuracy by `x`, a round unless `axis` names it, as lines with bands of the sample deviation over
+    """Draw on `ax` mean accuracy of `rows` by `x`, a round unless `axis` names it, with bands of the deviation over
     seeds.
 
-    A line has a gap where its row has no value at an `x` of the panel; the legend says how many values a mean has,
-    where they differ.
+    A line has a gap where its row has no value at an `x` of the panel; the legend says how many values a mean has, if
+    they differ.
     """
     tones, sizes = row_tones(every), _sizes(every, "x")
     places = {row["x"] for row in rows}
@@ -64,7 +64,8 @@ def draw_lines(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
 
 
 def draw_boxes(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
-    """Draw accuracies of single clients (`x`): a box and a dot per client of all seeds; the mean as a cross."""
+    """Draw on `ax` accuracies of single clients (`x`) of all seeds: a box and dots, a cross at the mean. `rows` are of
+    `every`."""
     unequal = _sizes(every, "row")
     labels = []
     for index, (label, tone) in enumerate(row_tones(every).items()):
@@ -91,7 +92,7 @@ def draw_boxes(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
 
 
 def draw_bars(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
-    """Draw mean accuracy as bars from zero on, with the sample deviation over seeds and the value in words.
+    """Draw on `ax` mean accuracy of `rows`, a panel of `every`, as bars with deviation over seeds and value in words.
 
     Rows of one `group` stand together, and then a legend has the rows.
     """
@@ -117,8 +118,10 @@ def draw_bars(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
 
 
 def draw_costs(ax: Axes, rows: Rows, every: Rows, axis: str) -> None:
-    """Draw accuracy against the `bytes` that travelled: a marker per run, its shape by `x` (the setting), its area by
-    `flops`. An axis of costs over two decades is logarithmic."""
+    """Draw on `ax` accuracy against the `bytes` that travelled, for `rows`, a panel of `every`.
+
+    The shape of a marker is the setting `x`, its area `flops`. An axis of costs over two decades is logarithmic.
+    """
     settings = list(dict.fromkeys(row["x"] for row in every))
     dearest = max(row["flops"] for row in every) or 1.0
     for label, tone in row_tones(every).items():
