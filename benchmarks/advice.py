@@ -68,34 +68,17 @@ class Setting(NamedTuple):
 SETTINGS = (
     Setting("all-methods", "alpha-0.05", "Fashion-MNIST, Dirichlet 0.05, 20 clients", "results.md#dirichlet-005"),
     Setting("all-methods", "alpha-0.2", "Fashion-MNIST, Dirichlet 0.2, 20 clients", "results.md#dirichlet-02"),
-    Setting(
-        "long-tail", "", "Fashion-MNIST, long tail", "results.md#long-tail-fashion-mnist-rho-50-dirichlet-02", "tail"
-    ),
-    Setting(
-        "digit-domains",
-        "",
-        "five digit domains",
-        "results.md#feature-skew-five-digit-domains-one-client-each",
-        "features",
-    ),
-    Setting(
-        "two-classes", "", "different nets", "results.md#different-nets-fashion-mnist-two-classes-a-client", "nets"
-    ),
-    Setting(
-        "honest-scale",
-        "authorities",
-        "grades in 131 education authorities",
-        "honest-scale.md#authorities",
-        rest="honest-scale-rest",
-    ),
-    Setting(
-        "honest-scale",
-        "hundred-clients",
-        "Fashion-MNIST, Dirichlet 0.1, 100 clients",
-        "honest-scale.md#a-hundred-clients",
-        rest="honest-scale-rest",
-    ),
-)
+    Setting("long-tail", "", "Fashion-MNIST, long tail", "results.md#long-tail-fashion-mnist-rho-50-dirichlet-02",
+        "tail"),
+    Setting("digit-domains", "", "five digit domains", "results.md#feature-skew-five-digit-domains-one-client-each",
+        "features"),
+    Setting("two-classes", "", "different nets", "results.md#different-nets-fashion-mnist-two-classes-a-client",
+        "nets"),
+    Setting("honest-scale", "authorities", "grades in 131 education authorities", "honest-scale.md#authorities",
+        rest="honest-scale-rest"),
+    Setting("honest-scale", "hundred-clients", "Fashion-MNIST, Dirichlet 0.1, 100 clients",
+        "honest-scale.md#a-hundred-clients", rest="honest-scale-rest"),
+)  # fmt: skip
 
 
 def measure_profiles(studies: Sequence[str]) -> None:

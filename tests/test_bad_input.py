@@ -88,21 +88,14 @@ CASES = [
     case("scenarios-name", "scenarios fedsc/", "more start so; write more of it"),
     case("wrapper", "methods fedprox+wd", "unknown wrapper 'wd': did you mean 'dw'?"),
     case("demo", "demo --rounds 0", "x>=1"),
-    case(
-        "attack-name", "run c.yaml scenario.attack=sing-flip", "unknown attack 'sing-flip': did you mean 'sign-flip'?"
-    ),
+    case("attack-name", "run c.yaml scenario.attack=sing-flip",
+        "unknown attack 'sing-flip': did you mean 'sign-flip'?"),
     case("attack-share", ("run", "c.yaml", "scenario.attack={name: scaled, share: 0.7}"), "need a number in [0, 0.5)"),
     case("attack-of-nobody", ("run", "c.yaml", "scenario.attack={name: scaled, share: 0.1}"), "that is 0 of "),
-    case(
-        "attack-class",
-        ("run", "c.yaml", "scenario.attack={name: label-flip, share: 0.3, source: 1, target: 12}"),
-        "0 .. 9",
-    ),
-    case(
-        "attack-key",
-        ("run", "c.yaml", "scenario.attack={name: alie, factor: 3}"),
-        "unknown key 'scenario.attack.factor'",
-    ),
+    case("attack-class", ("run", "c.yaml", "scenario.attack={name: label-flip, share: 0.3, source: 1, target: 12}"),
+        "0 .. 9"),
+    case("attack-key", ("run", "c.yaml", "scenario.attack={name: alie, factor: 3}"),
+        "unknown key 'scenario.attack.factor'"),
     # overrides
     case("no-override", "run c.yaml rounds", "'rounds' is no override; write key=value"),
     case("unknown-key", "run c.yaml metod=fedsc", "unknown key 'metod': did you mean 'method'?"),
@@ -122,9 +115,8 @@ CASES = [
     case("absurd-epochs", f"run c.yaml local_epochs={10**9}", "local_epochs = 1000000000: need a number up to 100,000"),
     case("absurd-batch", f"run c.yaml batch_size={10**12}", "batch_size = 1000000000000: "),
     case("absurd-tests", f"run c.yaml evaluation.every={10**12}", "evaluation.every = 1000000000000: "),
-    case(
-        "huge-grid", ("compare", "c.yaml", *(f"{key}={HUNDREDS}" for key in LISTED)), "combinations, more than 100,000"
-    ),
+    case("huge-grid", ("compare", "c.yaml", *(f"{key}={HUNDREDS}" for key in LISTED)),
+        "combinations, more than 100,000"),
     case("huge-model", ("run", "c.yaml", f"model={{name: mlp, hidden: [{10**12}]}}"), "hidden widths must be 1 to"),
     case("too-large", ("run", "c.yaml", "model={name: mlp, hidden: [1000000, 1000000]}"), "does not fit into memory"),
     case("negative-seed", "run c.yaml scenario.seed=-1", "scenario.seed = -1: "),
@@ -162,28 +154,18 @@ CASES = [
     case("out-in-a-loop", "demo --out l/x", "l/x: cannot be written", l=lambda path: path.symlink_to("l")),
     case("picture-below-a-file", "inspect c.yaml --out c.yaml/x.png", "the picture cannot be written there"),
     case("picture-format", "inspect c.yaml --out who.txt", "pictures end in one of .png"),
-    case(
-        "no-such-home", "run c.yaml --out=~nobody-of-this-name/x", "no home directory is known for ~nobody-of-this-name"
-    ),
+    case("no-such-home", "run c.yaml --out=~nobody-of-this-name/x",
+        "no home directory is known for ~nobody-of-this-name"),
     case("out-at-a-device", "run c.yaml --out /dev/full", "/dev/full: cannot be written"),
     case("report-at-a-folder", "report k --out r.html", "r.html: cannot be written", k={}, **{"r.html": Path.mkdir}),
     case("report-of-compare", "compare c.yaml --out o", "o/report.html: cannot be written", o=report_is_a_folder),
     case("picture-at-a-pipe", "inspect c.yaml --out p.png", "p.png: the picture cannot", **{"p.png": os.mkfifo}),
-    case(
-        "export-at-a-folder",
-        "export k --out m.safetensors",
-        "m.safetensors is there",
-        k={},
-        **{"m.safetensors": Path.mkdir},
-    ),
+    case("export-at-a-folder", "export k --out m.safetensors", "m.safetensors is there", k={},
+        **{"m.safetensors": Path.mkdir}),
     case("control-characters", ("report", "a\x1b[2Jb"), r"a\x1b[2Jb: no such folder"),
     case("summary-is-a-pipe", "table p", "it is no regular file", p=summary_is_a_pipe),
-    case(
-        "flipped-bit",
-        "report k",
-        "no finished run there: k: damaged",
-        k={"scenario.json": '{"checksums": {"content": "0"}}'},
-    ),
+    case("flipped-bit", "report k", "no finished run there: k: damaged",
+        k={"scenario.json": '{"checksums": {"content": "0"}}'}),
     case("report-of-nothing", "report .", "no finished run there"),
     case("report-as-csv", "report k --out t.csv", "a report is an .html page", k={}),
     case("table-of-nothing", "table . --format latex", "no finished run there"),
@@ -219,7 +201,7 @@ CASES = [
     case("values-complex", NPZ, "dtype complex128", d=npz(x_train=np.zeros((60, 8, 8), complex))),
     case("pickled", NPZ, "allow_pickle=False", d=npz(x_train=np.array([{}] * 60, object))),
     case("shapes-differ", NPZ, "differ in sample shape", d=npz(x_test=np.zeros((60, 4, 8), np.uint8))),
-]
+]  # fmt: skip
 
 
 def everything(folder: Path) -> dict[str, str | bytes | None]:

@@ -61,35 +61,20 @@ def _bad_name(folder: Path) -> dict[str, Any]:
 
 DOORS = [
     # row indices
-    Door(
-        "pandas index",
-        _indexed(lambda t: t.drop(columns="patient").sample(frac=1.0, random_state=0)),
-        _READ,
-        notes=((_INDEX, "__index_level_0__"),),
-    ),
+    Door("pandas index", _indexed(lambda t: t.drop(columns="patient").sample(frac=1.0, random_state=0)), _READ,
+        notes=((_INDEX, "__index_level_0__"),)),
     Door("pandas named index", _indexed(lambda t: t.set_index("patient")), _READ, notes=((_INDEX, "'patient'"),)),
-    Door(
-        "pandas index as owner",
-        _indexed(lambda t: t.set_index("patient"), owner="patient"),
-        {"features": ("age",), "owners": tuple(f"p{n}" for n in range(5))},
-    ),
+    Door("pandas index as owner", _indexed(lambda t: t.set_index("patient"), owner="patient"),
+        {"features": ("age",), "owners": tuple(f"p{n}" for n in range(5))}),
     Door("pandas range index", _indexed(lambda t: t.drop(columns="patient")), _READ),
-    Door(
-        "pandas index made a column",
-        _indexed(lambda t: t.drop(columns="patient").reset_index()),
-        {"features": ("index", "age")},
-        notes=(("count the rows", "'index'"),),
-    ),
+    Door("pandas index made a column", _indexed(lambda t: t.drop(columns="patient").reset_index()),
+        {"features": ("index", "age")}, notes=(("count the rows", "'index'"),)),
     Door("nameless first column", raw(text_of({"": range(ROWS), **_TABLE})), _READ, notes=((_INDEX, "no name"),)),
     Door("Unnamed: 0", raw(text_of({"Unnamed: 0": range(ROWS), **_TABLE})), _READ, notes=((_INDEX, "Unnamed: 0"),)),
     Door("index asked for", raw(text_of({"": AGES, **_TABLE}), features=["", "age"]), {"features": ("", "age")}),
     Door("nameless column", raw(text_of({"age": AGES, "": AGES, "ill": ILL})), refused=("column 2 has no name",)),
-    Door(
-        "separators at line ends",
-        raw(_TEXT.replace("\n", ",\n")),
-        _READ,
-        notes=(("without a name and without a value",),),
-    ),
+    Door("separators at line ends", raw(_TEXT.replace("\n", ",\n")), _READ,
+        notes=(("without a name and without a value",),)),
     # encodings and packed files
     Door("Latin-1", raw(_ACCENTS.encode("latin-1")), refused=("0xe9, line 2", "UTF-8", "`encoding: latin-1`")),
     Door("Latin-1 header", raw(_TEXT.replace("age", "\u00e2ge").encode("latin-1")), refused=("0xe2, line 1",)),
@@ -110,41 +95,24 @@ DOORS = [
     Door("semicolons", raw(_TEXT.replace(",", ";")), refused=("only column is 'age;ill'", "';'", '`separator: ";"`')),
     Door("tabs", raw(_TEXT.replace(",", "\t")), refused=("separated by a tab", r'`separator: "\t"`')),
     Door("ragged", raw("age,ill\n1,yes\n2,no,3\n"), refused=("Expected 2 columns, got 3 in line 3", "header: 1")),
-    Door(
-        "one cell more",
-        raw(_TEXT.replace("yes", "yes,").replace("no", "no,")),
-        refused=("header: 40", "end of the lines"),
-    ),
+    Door("one cell more", raw(_TEXT.replace("yes", "yes,").replace("no", "no,")),
+        refused=("header: 40", "end of the lines")),
     Door("open quote", raw(_TEXT.replace("no", '"no', 1)), refused=("column 'ill' in row 2", "a quote is not closed")),
     Door("open quote in front", raw(_TEXT.replace("2.5", '"2.5', 1)), refused=("a quote is not closed",)),
     Door("line break in a word", raw(_TEXT.replace("no", '"n\no"', 1)), refused=("line breaks", r"'n\no'")),
     Door("two names alike", raw("age,age,ill\n1,2,yes\n"), refused=("two columns are called 'age'",)),
-    Door(
-        "no header",
-        raw("".join(f"{row % 5},{row % 2}\n" for row in range(ROWS))),
-        refused=("first line looks like a row",),
-    ),
-    Door(
-        "no header, words",
-        raw("".join(f"{row}.5,{'fm'[row % 2]},{'ab'[row // 2 % 2]},{ILL[row]}\n" for row in range(ROWS)), label="yes"),
-        refused=("first line looks like a row", "'f', 'a', 'yes' occur in their own columns"),
-    ),
-    Door(
-        "no header, numbers and a word",
-        raw("".join(f"{row}.5,{row * 3}.25,{row * 7},{ILL[row]}\n" for row in range(ROWS)), label="yes"),
-        refused=("first line looks like a row", "'yes' occur"),
-    ),
-    Door(
-        "no header, numbers alone",
-        raw("".join(f"{row}.5,{row * 3 + 1}.25,{row % 2}\n" for row in range(ROWS)), label="0"),
-        {"features": ("0.5", "1.25")},
-        notes=(("most columns are called by numbers, such as '0.5'", "if the first line is a row"),),
-    ),
-    Door(
-        "numbered columns",
-        raw("0,1,2,ill\n" + "".join(f"{row % 5},{row % 7},{row % 3},{ILL[row]}\n" for row in range(ROWS))),
-        {"features": ("0", "1", "2")},
-    ),
+    Door("no header", raw("".join(f"{row % 5},{row % 2}\n" for row in range(ROWS))),
+        refused=("first line looks like a row",)),
+    Door("no header, words", raw("".join(f"{row}.5,{'fm'[row % 2]},{'ab'[row // 2 % 2]},{ILL[row]}\n"
+        for row in range(ROWS)), label="yes"), refused=("first line looks like a row",
+        "'f', 'a', 'yes' occur in their own columns")),
+    Door("no header, numbers and a word", raw("".join(f"{row}.5,{row * 3}.25,{row * 7},{ILL[row]}\n"
+        for row in range(ROWS)), label="yes"), refused=("first line looks like a row", "'yes' occur")),
+    Door("no header, numbers alone", raw("".join(f"{row}.5,{row * 3 + 1}.25,{row % 2}\n" for row in range(ROWS)),
+        label="0"), {"features": ("0.5", "1.25")}, notes=(("most columns are called by numbers, such as '0.5'",
+        "if the first line is a row"),)),
+    Door("numbered columns", raw("0,1,2,ill\n" + "".join(f"{row % 5},{row % 7},{row % 3},{ILL[row]}\n"
+        for row in range(ROWS))), {"features": ("0", "1", "2")}),
     Door("a word that is its column's name", raw(text_of(_TABLE | {"b": ["a", "b", "b", "a"] * 10})), {"train": 32}),
     Door("only a header", raw("age,ill\n"), refused=("holds no rows",)),
     Door("nothing", raw(""), refused=("cannot be read as csv",)),
@@ -167,9 +135,6 @@ DOORS = [
     Door("broken words", parquet(_not_utf8), refused=("cannot be read as parquet", "UTF8")),
     Door("decimals", parquet(lambda pa: [Decimal("1.50")] * ROWS), {"features": ("age", "v")}),
     Door("half precision", parquet(lambda pa: pa.array([0.5] * ROWS, pa.float32()).cast(pa.float16())), {"train": 32}),
-    Door(
-        "categories",
-        parquet(lambda pa: pa.array(["abc"[row % 3] for row in range(ROWS)]).dictionary_encode()),
-        {"features": ("age", "v=a", "v=b", "v=c")},
-    ),
-]
+    Door("categories", parquet(lambda pa: pa.array(["abc"[row % 3] for row in range(ROWS)]).dictionary_encode()),
+        {"features": ("age", "v=a", "v=b", "v=c")}),
+]  # fmt: skip
