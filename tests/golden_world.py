@@ -14,7 +14,7 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from fedloom.core.records import Record
+from fedloom.core.records import Record, get_table
 from fedloom.core.streams import Streams
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
@@ -228,21 +228,65 @@ def refuted(
     return all(abs(probe(tree, names) - value) > 1e-6 for value in mistakes(golden, *others))
 
 
-def rounds_match(
-    servers: list[Record],
-    golden: Mapping[str, Any],
+def golden_entries(names: str) -> dict[str, Values]:
+    """The entries of some methods, whichever file has them."""
+    files = (GOLDEN, SHARED_BASELINES, CLASS_KNOWLEDGE)
+    return {name: next(file for file in files if name in file)[name] for name in names.split()}
+
+
+def table_values(server: Record) -> Tree:
+    """The rows of the server's prototypes, as the tree that golden probes cover."""
+    return {"rows": get_table(server, "prototypes").values}
+
+
+def assert_golden(
+    kind: Any,
+    entry: Values,
+    variant: str = "out",
     *,
-    names: Iterable[str] = tuple(WORLD["init"]),
+    prefix: str = "",
+    own: str | None = "",
+    kept: str = "model",
     tolerance: float = 1e-7,
-) -> bool:
-    """Whether the server's model has the golden numbers, and their fingerprint, after each round."""
+    others: Iterable[str] = (),
+    refutes: bool = True,
+    **run: Any,
+) -> tuple[Federation, list[Record]]:
+    """Run the golden world and hold it to a variant of an entry: the server's model, its rows per class, their
+    fingerprint after each round, the clients' own models at the end, and the fingerprints of known mistakes.
+
+    prefix, own: what our names of the server's and of the clients' entries begin with; clients are not looked at if
+    `own` is None. kept: where clients keep these. others: further fingerprints that must not come out. run: keys of
+    `golden_run`, the method's options among them.
+    """
+    gold = entry[variant]
+    federation, servers = golden_run(kind, sum(name.startswith("round") for name in gold), **run)
     for number, server in enumerate(servers, 1):
-        wanted, model = golden[f"round{number}"], server["model"]
-        if not matches(model, wanted["server"], tolerance=tolerance):
-            return False
-        if abs(probe(model, names) - wanted["probe"]) > tolerance:
-            return False
-    return bool(servers)
+        wanted = gold[f"round{number}"]
+        tree, names = dict(server.get("model", {})), [prefix + name for name in wanted.get("server", ())]
+        assert matches(tree, wanted.get("server", {}), prefix=prefix, tolerance=tolerance)
+        if "rows" in wanted:
+            tree, names = tree | table_values(server), [*names, "rows"]
+            assert matches(tree, {"rows": wanted["rows"]}, tolerance=tolerance)
+        if "held" in wanted:
+            assert get_table(server, "prototypes").held.tolist() == wanted["held"]
+        if "probe" in wanted:
+            assert abs(probe(tree, names) - wanted["probe"]) < tolerance * (5 if tolerance > 1e-7 else 1)
+    for client, wanted in gold.get("own", {}).items() if own is not None else ():
+        assert matches(federation.states[int(client)][kept], wanted, prefix=own, tolerance=tolerance)
+    if refutes and any(name.startswith("WRONG") and isinstance(entry.data[name], float) for name in entry):
+        assert refuted(tree, entry, names, others=others)
+    return federation, servers
+
+
+def variant_probe(kind: Any, entry: Values, variant: str = "out", *, prefix: str = "", **run: Any) -> float:
+    """The fingerprint of the server's model or rows after the rounds of a variant under other options."""
+    gold = entry[variant]
+    rounds = [name for name in gold if name.startswith("round")]
+    _, servers = golden_run(kind, len(rounds), **run)
+    covered = gold[rounds[0]]
+    tree, names = dict(servers[-1].get("model", {})), [prefix + name for name in covered.get("server", ())]
+    return probe(tree | table_values(servers[-1]), [*names, "rows"]) if "rows" in covered else probe(tree, names)
 
 
 def nearest_rows(rows: Tensor, golden: Any) -> Tensor:

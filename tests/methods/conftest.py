@@ -22,16 +22,14 @@ def registry(monkeypatch):
 def golden_values_are_read(request):
     """Fail a file of tests that leaves values of its golden entries unread.
 
-    The entries are the file's constants, as `GOLD = GOLDEN["scaffold"]`. Texts are for people, and a probe is the
-    fingerprint of a tree beside it (`test_golden_baselines.py`). Where only some of the file's tests run, nothing is
-    checked.
+    The entries are the file's constants, as `GOLD = GOLDEN["scaffold"]` or a dict of such. Texts are for people, and a
+    probe is the fingerprint of a tree beside it (`test_golden_baselines.py`). Where only some of the file's tests run,
+    nothing is checked.
     """
     yield
-    entries = [
-        value
-        for value in vars(request.module).values()
-        if isinstance(value, Values) and len(value.path) == 2 and "world" not in value.path
-    ]
+    constants = list(vars(request.module).values())
+    constants += [value for several in constants if isinstance(several, dict) for value in several.values()]
+    entries = [v for v in constants if isinstance(v, Values) and len(v.path) == 2 and "world" not in v.path]
     tests = {item for item in request.session.items if item.module is request.module}
     ran = {item for item in tests if hasattr(item, "ran")}
     whole_file = {name for name in vars(request.module) if name.startswith("test_")} == {t.originalname for t in tests}

@@ -48,16 +48,6 @@ FEDSC = [
 # -- options -----------------------------------------------------------------------------------------------------------
 
 
-def test_presets_of_fedsc():
-    paper, authors, sound = (configured("fedsc", preset).options for preset in PRESETS)
-    assert (paper.tau, paper.neighbours, paper.lambda_rpcl, paper.lambda_cpdr) == (0.05, 2, 1.0, 1.0)
-    assert (paper.neighbour, paper.scale, paper.detach_scale, paper.cpdr) == ("angle", "dataset", True, "l1")
-    assert (paper.consistent, paper.positives, paper.prototypes_from) == ("renorm", "all", "after_training")
-    assert (authors.neighbour, authors.scale, authors.positives) == ("none", "none", "self")
-    assert (authors.cpdr, authors.consistent, authors.prototypes_from) == ("off", "code", "last_epoch")
-    assert (sound.scale, sound.cpdr, sound.tau) == ("dataset", "mse", 0.5)
-
-
 @pytest.mark.parametrize(
     ("name", "key", "hint"),
     [

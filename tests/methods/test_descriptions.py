@@ -184,6 +184,103 @@ def test_options_that_a_paper_states_for_one_method():
     assert configured("fedavg+dw", "sound").options.dw_mu == configured("feddw", "sound").options.mu == 30
 
 
+FEDOPT = {"paper": {"v0": None}, "authors": {"v0": 0.0}}
+FEDSC = {
+    "paper": {
+        "tau": 0.05,
+        "neighbours": 2,
+        "lambda_rpcl": 1.0,
+        "lambda_cpdr": 1.0,
+        "neighbour": "angle",
+        "cpdr": "l1",
+        "scale": "dataset",
+        "detach_scale": True,
+        "consistent": "renorm",
+        "positives": "all",
+        "prototypes_from": "after_training",
+    },
+    "authors": {
+        "neighbour": "none",
+        "scale": "none",
+        "positives": "self",
+        "cpdr": "off",
+        "consistent": "code",
+        "prototypes_from": "last_epoch",
+    },
+    "sound": {"scale": "dataset", "cpdr": "mse", "tau": 0.5},
+}
+FEDSKC = {
+    "paper": {
+        "tau": 0.08,
+        "neighbours": 1,
+        "beta": 0.95,
+        "lambda_lcl": 1.0,
+        "lcl_ramp": 0,
+        "silu": True,
+        "gda": "paper",
+        "scale": "dataset",
+        "detach_scale": True,
+        "gpr": "paper",
+        "denominator": "once",
+        "missing_positive": "mask",
+        "gpr_classes": "intersection",
+    },
+    "authors": {
+        "silu": False,
+        "scale": "none",
+        "denominator": "positive_twice",
+        "missing_positive": "self",
+        "beta": 0.99,
+        "lcl_ramp": 100,
+        "knowledge_from": "last_epoch",
+        "gda": "fedavg",
+        "gpr": "paper",
+        "gpr_classes": "own",
+    },
+    "sound": {"tau": 0.5, "scale": "none", "gda": "fedavg", "gpr": "off"},
+}
+FEDDW = {
+    "paper": {
+        "mu": 0.1,
+        "mu_decay": None,
+        "sl_init": "eye",
+        "sl_ema": 1.0,
+        "sl_cumulative": False,
+        "absent_row": "keep",
+        "linearised": "off",
+        "relin_every": 0,
+        "relu_on_cr": False,
+        "head_bias": False,
+    },
+    "authors": {"mu_decay": (9, 10), "sl_ema": 0.5, "sl_cumulative": True, "absent_row": "eye", "head_bias": True},
+    "sound": {"mu": 30, "absent_row": "mask"},
+}
+FEDCO2 = {"algorithm": "feature_skew", "weights": "uniform", "bn_stats": "personal", "offline_init": "same"}
+LABEL_SKEW = {"algorithm": "label_skew", "weights": "samples", "bn_stats": "shared", "offline_init": "independent"}
+STATED = {
+    "fedadagrad": {**FEDOPT, "sound": {"beta1": 0}},
+    "fedadam": {**FEDOPT, "authors": {"beta2": 0.999, "v0": 0.0, "bias_correction": True}},
+    "fedco2": {"paper": FEDCO2, "authors": LABEL_SKEW, "sound": FEDCO2},
+    "feddf": {"paper": {"steps": 10_000}, "authors": {"steps": 10_000}, "sound": {"steps": 100}},
+    "feddw": FEDDW,
+    "fedsc": FEDSC,
+    "fedskc": FEDSKC,
+    "fedssa": {
+        "paper": {"mu0": 0.5, "t_stable": 2, "fusion": "literal", "pool": "sampled", "clip": None},
+        "authors": {"mu0": 0.5, "t_stable": 2, "pool": "all_known", "clip": 50.0},
+    },
+    "fedyogi": FEDOPT,
+    "moon": {p: {"mu": m, "tau": 0.5} for p, m in [("paper", 5), ("authors", 1), ("sound", 5), ("fedco2", 1)]},
+}
+
+
+@pytest.mark.parametrize("name", STATED)
+def test_presets_have_the_values_that_papers_and_code_state(name):
+    for preset, stated in STATED[name].items():
+        options = configured(name, preset).options
+        assert {option: getattr(options, option) for option in stated} == stated, preset
+
+
 # -- values that make no sense -----------------------------------------------------------------------------------------
 @pytest.mark.parametrize("name", [*HOUSE, *(f"fedavg+{wrapper}" for wrapper in WRAPPERS.names())])
 def test_no_option_takes_a_negative_number_or_none_that_is_finite(name):
@@ -198,7 +295,9 @@ def test_no_option_takes_a_negative_number_or_none_that_is_finite(name):
             assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("name", ["fedadagrad", "fedadam", "fedyogi", "fedavgm", "feddyn", "scaffold", "fednova"])
+@pytest.mark.parametrize(
+    "name", ["fedadagrad", "fedadam", "fedyogi", "fedavgm", "feddyn", "fedexp", "scaffold", "fednova"]
+)
 def test_server_optimisers_leave_statistics_of_batch_norm_to_the_mean(name):
     """An adaptive step could make a variance negative."""
     uniform = name in ("feddyn", "scaffold")

@@ -139,13 +139,6 @@ def test_without_mu_it_is_fedavg_without_bias_bit_for_bit(preset, net, optimizer
         assert same_tree(plain.federation.server["model"], ours.federation.server["model"])
 
 
-def test_the_authors_keep_the_bias():
-    toy = world(configured("feddw", "authors"), SKEWED)
-    assert "head.bias" in toy.task.init
-    assert toy.method.spec.head_bias
-    assert not METHODS.get("feddw").spec.head_bias
-
-
 def test_the_first_round_can_be_skipped():
     skipped, plain = configured("feddw", "paper", sl_init="skip_round1"), configured("fedavg")
     toy, bare = world(skipped, SKEWED), world(plain, SKEWED, net=bias_free(Tiny))
@@ -339,13 +332,3 @@ def test_more_that_dw_refuses():
     toy = world(configured("fedavg"), SKEWED)  # its net has a bias
     with pytest.raises(ConfigError, match=r"net\.head\.bias = None"):
         configured("feddw").examine([toy.task], 1)
-
-
-def test_presets():
-    paper, authors, sound = (configured("feddw", preset).options for preset in PRESETS)
-    assert (paper.mu, paper.mu_decay, paper.sl_init, paper.sl_ema) == (0.1, None, "eye", 1.0)
-    assert (paper.sl_cumulative, paper.absent_row, paper.linearised) == (False, "keep", "off")
-    assert (paper.relin_every, paper.relu_on_cr, paper.head_bias) == (0, False, False)
-    assert (authors.mu_decay, authors.sl_ema, authors.sl_cumulative) == ((9, 10), 0.5, True)
-    assert (authors.absent_row, authors.head_bias) == ("eye", True)
-    assert (sound.mu, sound.absent_row) == (30, "mask")

@@ -255,9 +255,3 @@ def test_growth_is_the_longest_sent_row_in_units_of_its_first_length():
         diagnostics = toy.method.diagnostics(toy.federation.server, uploads, ServerContext(toy.task, 1))
         assert [diagnostic.code for diagnostic in diagnostics] == found
         assert all(diagnostic.figure == pytest.approx(factor) for diagnostic in diagnostics)
-
-
-def test_presets():
-    paper, authors = (configured("fedssa", preset).options for preset in ("paper", "authors"))
-    assert (paper.mu0, paper.t_stable, paper.fusion, paper.pool, paper.clip) == (0.5, 2, "literal", "sampled", None)
-    assert (authors.mu0, authors.t_stable, authors.pool, authors.clip) == (0.5, 2, "all_known", 50.0)

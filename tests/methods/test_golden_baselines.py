@@ -13,13 +13,12 @@ from golden_world import (
     WORLD,
     GoldenNorm,
     Values,
+    assert_golden,
     golden_run,
     matches,
     noting_uploads,
     personal,
     probe,
-    refuted,
-    rounds_match,
 )
 from support import Uniform, configured
 
@@ -34,8 +33,7 @@ def test_all_files_have_one_world():
 
 def test_fedavg():
     kind, uploads = noting_uploads(METHODS.get("fedavg"))
-    _, servers = golden_run(kind, ROUNDS, **FEDAVG["options"])
-    assert rounds_match(servers, FEDAVG["out"])
+    assert_golden(kind, FEDAVG, **FEDAVG["options"])
     for round_, sent in uploads.items():
         for client, tree in FEDAVG["out"][round_].get("clients", {}).items():
             assert matches(sent[client]["model"], tree)
@@ -86,9 +84,7 @@ def test_fedbn(entry, method, options):
 
 
 def test_fedprox():
-    _, servers = golden_run(METHODS.get("fedprox"), rounds=len(FEDPROX["out"]), **FEDPROX["options"])
-    assert rounds_match(servers, FEDPROX["out"])
-    assert refuted(servers[-1]["model"], FEDPROX)
+    assert_golden(METHODS.get("fedprox"), FEDPROX, **FEDPROX["options"])
 
 
 @pytest.mark.parametrize("word", ["topk", "sign"])

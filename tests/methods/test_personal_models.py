@@ -3,9 +3,9 @@
 import pytest
 import torch
 
-from fedloom.methods import METHODS
+from fedloom.methods import METHODS, OptimizerSpec
 from fedloom.methods.contract.phases import Train
-from golden_world import GOLDEN, WORLD, golden_run, matches, personal, probe, refuted
+from golden_world import GOLDEN, WORLD, assert_golden, golden_run, matches, personal, probe, refuted, variant_probe
 from support import TinyBN, TinyInstance, configured, same_bits, world
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0], [3, 3, 2, 0, 1], [2, 2]]
@@ -21,7 +21,6 @@ def adapted(federation, client):
     return probe(worker.loaded_nets[0].tree)
 
 
-# -- FedBABU -------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("tuned", ["all", "head"])
 def test_fedbabu(tuned):
     golden = GOLDEN["fedbabu"]
@@ -36,8 +35,6 @@ def test_fedbabu(tuned):
 
 
 def test_fedbabu_keeps_the_head_to_the_bit_under_weight_decay():
-    from fedloom.methods import OptimizerSpec
-
     optimizer = OptimizerSpec(lr=0.1, momentum=0.9, weight_decay=0.1)
     toy = world(configured("fedbabu"), LABELS, net=TinyBN, optimizer=optimizer, epochs=2)
     toy.federation.step()
@@ -48,56 +45,34 @@ def test_fedbabu_keeps_the_head_to_the_bit_under_weight_decay():
     assert not toy.federation.states
 
 
-# -- Ditto ---------------------------------------------------------------------------------------------------
 def test_ditto():
-    golden = GOLDEN["ditto"]
-    federation, servers = golden_run(METHODS.get("ditto"), rounds=2, **golden["options"])
-    for number, server in enumerate(servers, 1):
-        assert matches(server["model"], golden["out"][f"round{number}"]["server"], prefix="shared.")
-    own_names = [f"own.{name}" for name in ENTRIES]
-    for client, own in golden["own"].items():
+    gold = GOLDEN["ditto"]
+    federation, _ = assert_golden(METHODS.get("ditto"), gold, prefix="shared.", **gold["options"])
+    for client, own in gold["own"].items():
         state = federation.states[int(client)]["model"]
         assert matches(state, own, prefix="own.")
-        assert abs(probe(state, own_names) - golden["WRONG_anchor_after_training"][client]) > 1e-6
+        assert (
+            abs(probe(state, [f"own.{name}" for name in ENTRIES]) - gold["WRONG_anchor_after_training"][client]) > 1e-6
+        )
 
 
-def test_ditto_without_its_own_epochs_is_fedavg():
-    ditto, plain = (
-        world(configured(name, **options), LABELS, net=TinyBN, rounds=2)
-        for name, options in (("ditto", {"personal_epochs": 0}), ("fedavg", {}))
-    )
-    for _ in range(2):
-        ditto.federation.step()
-        plain.federation.step()
-    for name, value in plain.federation.server["model"].items():
-        assert torch.equal(ditto.federation.server["model"][f"shared.{name}"], value)
-
-
-# -- APFL ----------------------------------------------------------------------------------------------------
 @pytest.mark.parametrize("which", ["fixed", "adaptive"])
 def test_apfl(which):
-    golden = GOLDEN["apfl"]
-    options = golden["options"] if which == "adaptive" else golden["options"] | {"alpha_lr": 0.0}
-    federation, servers = golden_run(METHODS.get("apfl"), **options)
-    for number, server in enumerate(servers, 1):
-        assert matches(server["model"], golden[which][f"round{number}"]["server"], prefix="shared.")
-    for client, own in golden[which]["own"].items():
-        state = federation.states[int(client)]["model"]
-        assert matches(state, own, prefix="own.")
-        assert abs(float(state["extra.alpha"]) - golden[which]["alpha"][client]) < 1e-7
+    gold = GOLDEN["apfl"]
+    options = gold["options"] if which == "adaptive" else gold["options"] | {"alpha_lr": 0.0}
+    federation, _ = assert_golden(METHODS.get("apfl"), gold, which, prefix="shared.", own="own.", **options)
+    for client, alpha in gold[which]["alpha"].items():
+        assert abs(float(federation.states[int(client)]["model"]["extra.alpha"]) - alpha) < 1e-7
 
 
-# -- FedALA --------------------------------------------------------------------------------------------------
 def test_fedala():
     golden = GOLDEN["fedala"]
-    federation, servers = golden_run(METHODS.get("fedala"), share=1.0, first=1, **golden["options"])
-    for number, server in enumerate(servers, 1):
-        assert matches(server["model"], golden["out"][f"round{number}"]["server"])
-    assert refuted(servers[-1]["model"], golden)
+    run = {"share": 1.0, "first": 1, **golden["options"]}
+    federation, servers = assert_golden(METHODS.get("fedala"), golden, **run)
     for client, value in golden["out"]["personal_probes"].items():
         assert abs(probe(personal(federation, int(client))) - value) < 1e-7
     for number in range(1, len(servers) + 1):
-        after_it, _ = golden_run(METHODS.get("fedala"), number, share=1.0, first=1, **golden["options"])
+        after_it, _ = golden_run(METHODS.get("fedala"), number, **run)
         for client, mix in golden["out"][f"round{number}"]["mix"].items():
             weights = after_it.states[int(client)]["model"]
             assert matches(weights, {f"extra.{name.replace('.', '_')}": value for name, value in mix.items()})
@@ -130,7 +105,6 @@ def test_fedalas_mixing_ends_when_its_losses_settle():
     assert training < 2 * batches * 20  # a rate that moves nothing settles after a few passes, not after 200
 
 
-# -- Per-FedAvg ----------------------------------------------------------------------------------------------
 class PerFedAvg(METHODS.get("perfedavg")):
     """With batches in the order in which samples are stored, as the golden world splits them."""
 
@@ -152,26 +126,20 @@ def test_perfedavg(variant):
     assert refuted(servers[1]["model"], golden)
 
 
-# -- pFedMe --------------------------------------------------------------------------------------------------
-def pfedme(**other):
-    options = dict(GOLDEN["pfedme"]["options"])
-    return golden_run(METHODS.get("pfedme"), rounds=2, lr=options.pop("lr"), **options | other)
+PFEDME = dict(GOLDEN["pfedme"]["options"])
 
 
 def test_pfedme():
     golden = GOLDEN["pfedme"]
-    federation, servers = pfedme()
-    for number, server in enumerate(servers, 1):
-        assert matches(server["model"], golden["out"][f"round{number}"]["server"], prefix="shared.")
-    for client, own in golden["out"]["own"].items():
-        assert matches(federation.states[int(client)]["model"], own, prefix="own.")
+    _, servers = assert_golden(METHODS.get("pfedme"), golden, prefix="shared.", own="own.", **PFEDME)
     shared = probe(servers[-1]["model"], [f"shared.{name}" for name in ENTRIES])
     assert abs(shared - golden["restarted_each_batch_probe"]) > 1e-6
 
 
 def test_pfedme_as_its_authors_run_it():
-    _, servers = pfedme(weights="samples", decay=1e-3)
-    assert abs(probe(servers[-1]["model"], [f"shared.{n}" for n in ENTRIES]) - GOLDEN["pfedme"]["authors_probe"]) < 1e-7
+    run = PFEDME | {"weights": "samples", "decay": 1e-3}
+    found = variant_probe(METHODS.get("pfedme"), GOLDEN["pfedme"], prefix="shared.", **run)
+    assert abs(found - GOLDEN["pfedme"]["authors_probe"]) < 1e-7
 
 
 @pytest.mark.parametrize("net", [TinyBN, TinyInstance])

@@ -1,20 +1,38 @@
-"""What the server has beside uploads: data and nets of its own, the choice of clients, a closing round."""
+"""What the server has: data and nets of its own, the choice of clients, rounds before the first and after the last."""
 
 import numpy as np
 import pytest
 import torch
 
-from fedloom.core.records import wire_size
+from fedloom.core.records import get_number, to_bytes, wire_size
 from fedloom.core.streams import Streams
 from fedloom.data import SOURCES, make_scenario
 from fedloom.data.partitions.partition import PARTITIONS
+from fedloom.flower.in_process import run_in_process
 from fedloom.methods import register
 from fedloom.methods.contract.method import Method
-from fedloom.methods.contract.phases import Train
+from fedloom.methods.contract.phases import Collect, Train
+from fedloom.methods.contract.sample_statistics import SampleMean
+from fedloom.methods.contract.spec import Sent, Spec
+from fedloom.methods.parts.measures import features
 from fedloom.nets.net import Role
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
-from support import ENGINES, Recording, Stop, Tiny, TinyBN, TinyDropout, after, alike, dataset, world
+from flower_world import config_of
+from support import (
+    ENGINES,
+    Recording,
+    Stop,
+    Tiny,
+    TinyBN,
+    TinyDropout,
+    after,
+    alike,
+    dataset,
+    same_bits,
+    same_tree,
+    world,
+)
 
 LABELS = [[0, 1, 2, 3, 0, 1, 2], [1, 1, 0, 2], [], [3, 2, 1, 0, 0], [0, 3]]
 
@@ -185,48 +203,103 @@ class Closes(Method):
         return Heads()
 
 
+# -- the opening round -------------------------------------------------------------------------------------------------
+class Centre(Method):
+    """The opening round: clients train, and send the mean of their features; nothing else of it stays."""
+
+    spec = Spec(sends={"centre": Sent()})
+
+    def phases(self, start, ctx):
+        return [Train(self.loss, 1), Collect({"centre": SampleMean(features)})]
+
+    def end(self, work, state, ctx):
+        return {"centre": work.collected["centre"], "samples": ctx.samples}, {"opened": ctx.round}
+
+    def aggregate(self, server, uploads, ctx):
+        return server | {"centre": self.mean(uploads, "centre"), "clients": len(uploads)}
+
+
+class Opens(Method):
+    """FedAvg from the opening round `Centre` on. Clients keep the state of it, and say so."""
+
+    spec = Spec(sends={"model": Sent(), "opened": Sent(per_client=True)})
+
+    def opening(self):
+        return Centre()
+
+    def end(self, work, state, ctx):
+        payload, _ = super().end(work, state, ctx)
+        return payload | {"opened": int("opened" in state)}, state
+
+    def aggregate(self, server, uploads, ctx):
+        opened = sum(int(get_number(upload, "opened")) for upload in uploads.values())
+        return server | super().aggregate(server, uploads, ctx) | {"opened": opened}
+
+
+def of_stage(toy, stage):
+    """Jobs and results of a stage."""
+    pairs = zip(toy.federation.engine.jobs, toy.federation.engine.done, strict=True)
+    return [(job, done) for job, done in pairs if job.stage == stage]
+
+
 @pytest.mark.parametrize("participation", [1.0, 0.4])
-def test_it_runs_once_after_the_last_round_over_all_clients_with_data(participation):
+def test_a_closing_round_runs_once_after_the_last_round_over_all_clients_with_data(participation):
     toy = world(Closes(), LABELS, participation=participation, rounds=3, engine=Recording)
-    for round_ in (1, 2):
-        after(toy, 1)
-        assert "heads" not in toy.federation.server
-        assert toy.federation.round == round_
-    before = len(toy.federation.engine.jobs)
+    after(toy, 2)
+    assert "heads" not in toy.federation.server
     after(toy, 1)
-    (report,) = toy.reports
     assert toy.federation.round == 3
     assert (toy.federation.server["closed"], toy.federation.server["clients"]) == (4, 4)
-    last, closing = toy.federation.engine.jobs[before:-4], toy.federation.engine.jobs[-4:]
-    assert [job.ctx.client for job in last] == list(report.participants)
+    closing = [(job.ctx.client, job.ctx.round) for job, _ in of_stage(toy, "closing")]
+    assert closing == [(k, 4) for k in (0, 1, 3, 4)] == [(j.ctx.client, 4) for j in toy.federation.engine.jobs[-4:]]
+    last = [job.ctx.client for job, _ in of_stage(toy, "round") if job.ctx.round == 3]
+    assert last == list(toy.reports[0].participants)
     assert 1 <= len(last) <= (4 if participation == 1 else 2)
-    assert [(job.ctx.client, job.ctx.round, job.stage) for job in closing] == [(k, 4, "closing") for k in (0, 1, 3, 4)]
-    assert all(job.stage == "round" for job in toy.federation.engine.jobs[:-4])
     assert dict(toy.federation.states) == {k: {"closed": 4} for k in (0, 1, 3, 4)}
 
 
-def test_its_bytes_steps_and_samples_count():
-    toy, plain = (after(world(method, LABELS, rounds=2, engine=Recording), 2) for method in (Closes(), Method()))
-    closing = toy.federation.engine.done[-4:]
-    ours, theirs = toy.reports[-1], plain.reports[-1]
-    assert ours.bytes_up - theirs.bytes_up == sum(wire_size(done.upload) for done in closing)
-    down = [job.payload for job in toy.federation.engine.jobs[-4:]]
-    assert ours.bytes_down - theirs.bytes_down == sum(map(wire_size, down))
-    assert ours.steps - theirs.steps == sum(done.steps for done in closing) == 2 + 1 + 2 + 1
+@pytest.mark.parametrize("participation", [1.0, 0.4])
+def test_an_opening_round_runs_once_before_the_first_round_over_all_clients_with_data(participation):
+    toy = after(world(Opens(), LABELS, participation=participation, engine=Recording), 2)
+    jobs = toy.federation.engine.jobs
+    assert [(job.ctx.client, job.ctx.round, job.stage) for job in jobs[:4]] == [(k, 0, "opening") for k in (0, 1, 3, 4)]
+    assert {(job.ctx.round, job.stage) for job in jobs[4:]} == {(1, "round"), (2, "round")}
+    assert toy.federation.server["clients"] == 4
+    assert toy.federation.server["opened"] == len(toy.reports[-1].participants)
+    plain = after(world(Method(), LABELS, participation=participation), 2)
+    assert [r.participants for r in toy.reports] == [r.participants for r in plain.reports]
+    assert same_tree(toy.federation.server["model"], plain.federation.server["model"])
+
+
+@pytest.mark.parametrize(("method", "stage", "place"), [(Closes, "closing", -1), (Opens, "opening", 0)])
+def test_bytes_steps_and_samples_of_an_extra_round_count_once(method, stage, place):
+    toy, plain = (after(world(kind, LABELS, rounds=2, engine=Recording), 2) for kind in (method(), Method()))
+    extra = of_stage(toy, stage)
+    ours, theirs = toy.reports[place], plain.reports[place]
+    told = 4 * (wire_size({"opened": 1}) - wire_size({})) if method is Opens else 0  # what clients say in each round
+    sent = ours.bytes_up - theirs.bytes_up - told - sum(wire_size(done.upload) for _, done in extra)
+    assert sent == 0 if method is Closes else 0 <= sent < 40
+    assert ours.bytes_down - theirs.bytes_down == sum(wire_size(job.payload) for job, _ in extra)
+    assert ours.steps - theirs.steps == sum(done.steps for _, done in extra) == 2 + 1 + 2 + 1
     assert ours.samples - theirs.samples == sum(map(len, LABELS))
-    assert ours.terms == theirs.terms
-    assert ours.participants == theirs.participants
-    assert toy.reports[0].bytes_up == plain.reports[0].bytes_up
+    assert (ours.terms, ours.participants) == (theirs.terms, theirs.participants)
+    other, plain_one = toy.reports[-1 - place], plain.reports[-1 - place]
+    assert (other.steps, other.samples, other.bytes_down) == (plain_one.steps, plain_one.samples, plain_one.bytes_down)
+    if method is Opens:
+        assert sum(ours.opening_samples_by_group.values()) == sum(map(len, LABELS))
+        assert not other.opening_samples_by_group
 
 
 @pytest.mark.parametrize("engine", ENGINES[1:])
-def test_every_engine_closes_alike(engine):
-    toys = [world(Closes(), LABELS, net=TinyBN, rounds=2, participation=0.6) for _ in range(2)]
+@pytest.mark.parametrize("method", [Closes, Opens])
+def test_extra_rounds_are_the_same_on_every_engine(method, engine):
+    toys = [world(method(), LABELS, net=TinyBN, rounds=2, participation=0.6) for _ in range(2)]
     assert alike(after(toys[0], 2), after(toys[1], 2, engine), engine)
 
 
-def test_a_run_closes_once_resumed_or_not(registry, tmp_path):
-    register(type("Closes", (Closes,), {"__doc__": "FedAvg, closed."}))
+@pytest.mark.parametrize(("kind", "cuts"), [(Closes, (2, 3)), (Opens, (1,))])
+def test_a_run_has_its_extra_round_once_resumed_or_not(kind, cuts, registry, tmp_path):
+    register(type(kind.__name__, (kind,), {"__doc__": "FedAvg with a further round."}))
     words = {
         "model": "mlp",
         "scenario": {"source": "digits", "partition": "iid", "clients": 4},
@@ -235,16 +308,25 @@ def test_a_run_closes_once_resumed_or_not(registry, tmp_path):
         "checkpoint": {"seconds": 0},
         "engine": "serial",
     }
-    config = parse(words | {"method": "closes"})
+    config = parse(words | {"method": kind.name()})
     whole = run(config, out=tmp_path / "whole").numbers
-    for cut in (2, 3):
+    for cut in cuts:
         with pytest.raises(ConnectionError):
             run(config, out=tmp_path / f"cut{cut}", callbacks=[Stop(cut)])
         resumed = run(config, out=tmp_path / f"cut{cut}", existing="resume").numbers
         names = ("checkpoint_sha256", "bytes_up", "bytes_down", "samples", "accuracy", "flops")
         assert {name: resumed[name] for name in names} == {name: whole[name] for name in names}
     plain = run(parse(words | {"method": "fedavg"})).numbers
-    assert whole["bytes_up"] > plain["bytes_up"]
-    assert whole["samples"] > plain["samples"]
-    assert whole["flops"] > plain["flops"]
-    assert whole["test_loss"] == plain["test_loss"]  # the closing round leaves the model
+    assert all(whole[name] > plain[name] for name in ("bytes_up", "samples", "flops"))
+    assert whole["test_loss"] == plain["test_loss"]  # an extra round leaves the model
+
+
+def test_over_flower_it_has_the_bits_of_the_simulation(registry, tmp_path):
+    """States of the opening round stay on the nodes, and a client that is drawn later continues from its own."""
+    register(type("Opens", (Opens,), {"__doc__": "FedAvg after an opening round."}))
+    config = config_of("opens", rounds=2)
+    here, there = run(config), run_in_process(config, states=tmp_path)
+    assert same_bits(here.memory.weights[2].server, there.memory.weights[2].server)
+    assert here.memory.weights[2].server["opened"] > 0
+    assert [here.numbers[key] for key in ("bytes_up", "flops")] == [there.numbers[key] for key in ("bytes_up", "flops")]
+    assert to_bytes({"opened": 0}) in {file.read_bytes() for file in tmp_path.glob("*/client-*/round-000000.*")}

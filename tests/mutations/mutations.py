@@ -15,12 +15,30 @@ class Mutation(NamedTuple):
 
 def _of(name: str, mistake: str, old: str, new: str) -> Mutation:
     """In a method's own file, noticed by the method's own tests."""
+    return Mutation(f"{name}: {mistake}", f"methods/{name}.py", old, new, _tests_of(name))
+
+
+def _tests_of(name: str) -> tuple[str, ...]:
+    """The files of tests of a method."""
     golden = (f"methods/test_{name}_golden.py",) if name in _GOLDEN else ()
-    return Mutation(f"{name}: {mistake}", f"methods/{name}.py", old, new, (*golden, f"methods/test_{name}.py"))
+    return (*golden, f"methods/test_{next((f for f, names in _FILES.items() if name in names.split()), name)}.py")
 
 
 _GOLDEN = {"fedco2", "feddw", "fedsc", "fedskc", "fedssa"}
-_FEDOPT = ("methods/test_fedopt.py",)
+# Files of tests of several methods; every other method has one of its own.
+_FILES = {
+    "class_contrasts": "fedsc fedskc",
+    "closing_heads": "ccvr fed3r fedcgs fedcof fedncm",
+    "clusters": "cfl ifca fedem fedamp fedfomo",
+    "local_losses": "fedlc fedrs fedntd moon feduv fedrcl feddecorr fedsam fedprox fedrod",
+    "personal_heads": "copa fedas fedcp gpfl feddbe",
+    "prototype_clusters": "fpl fedplvm",
+    "prototypes": "fedproto fedtgp fedorgp protonorm fedgh fedpcl fedproc fd feddistill",
+    "server_steps": "fedadam fedavgm fedopt fedyogi fedexp qfedavg fednova feddisco fedcda feddyn scaffold",
+    "server_training": "fedmd feddf fedgen fedl2g",
+    "two_nets": "fml fedkd fedmrl",
+}
+_FEDOPT = _tests_of("fedopt")
 _EXTENDED = ("data/test_partitions_extended_dirichlet.py",)
 _PARTS = ("methods/test_personal_parts.py",)
 _MODELS = ("methods/test_personal_models.py",)
@@ -51,9 +69,9 @@ MUTATIONS = (
         "        self.net = net\n        self.eval()", "        self.net = net\n        self.train()",
         ("methods/test_frozen_nets.py",)),
     Mutation("fedproto: the distance summed over features", "methods/parts/prototypes.py",
-        "(z - rows).square().mean(1)", "(z - rows).square().sum(1)", ("methods/test_fedproto.py",)),
+        "(z - rows).square().mean(1)", "(z - rows).square().sum(1)", _tests_of("fedproto")),
     Mutation("fedproto: missing prototypes are rows of zeros", "methods/parts/prototypes.py",
-        'torch.where(consts["known"][batch.y], distance, 0.0)', "distance", ("methods/test_fedproto.py",)),
+        'torch.where(consts["known"][batch.y], distance, 0.0)', "distance", _tests_of("fedproto")),
     _of("fedntd", "the direction of KL", "kl_divergence(*others)", "kl_divergence(*others[::-1])"),
     _of("fedntd", "no tau squared", "self.options.beta * tau**2", "self.options.beta"),
     _of("fedlc", "the sign of the calibration", "counts > 0, -self.options.tau", "counts > 0, self.options.tau"),
@@ -121,13 +139,13 @@ MUTATIONS = (
     _of("fedcgs", "the covariance divided by the number of samples", "scatter / max(samples - 1, 1)",
         "scatter / samples"),
     Mutation("fedcgs: the head without the shares of classes", "methods/parts/one_shot.py", "log_priors - (values",
-        "0 * log_priors - (values", ("methods/test_fedcgs.py",)),
+        "0 * log_priors - (values", _tests_of("fedcgs")),
     _of("fedcof", "holders counted one too many", "holders - 1, torch.inf", "holders, torch.inf"),
     Mutation("fed3r: the ridge times the number of samples", "methods/fed3r.py",
         "gram = samples * squares + self.options.ridge", "gram = samples * squares + samples * self.options.ridge",
-        ("methods/test_fedcgs.py",)),
+        _tests_of("fedcgs")),
     Mutation("fedncm: rows that are not unit", "methods/fedncm.py", "return normalize(means.values, dim=1, eps=1e-12)",
-        "return means.values", ("methods/test_fedcof.py",)),
+        "return means.values", _tests_of("fedcof")),
     _of("fedcp", "the two shares swapped", "personal, general = torch.softmax", "general, personal = torch.softmax"),
     _of("fedcp", "the personal head is sent as it is", 'work.start.consts["head"]], [0.5, 0.5]',
         'work.start.consts["head"]], [1.0, 0.0]'),
@@ -142,7 +160,7 @@ MUTATIONS = (
     _of("fedgh", "rows are labelled by client", "tables.held.nonzero()[:, 1]", "tables.held.nonzero()[:, 0]"),
     _of("fedtgp", "the sign of the margin", "-(distances + margins)", "-(distances - margins)"),
     Mutation("fedorgp: the filter takes the distance alone", "methods/fedorgp.py", "(1 - weight) * _scaled(cosines)",
-        "0 * _scaled(cosines)", ("methods/test_fedorgp.py",)),
+        "0 * _scaled(cosines)", _tests_of("fedorgp")),
     _of("fedorgp", "a row's own class is among the others", "functional.one_hot(labels, len(prototypes)) == 0",
         "functional.one_hot(labels, len(prototypes)) >= 0"),
     _of("protonorm", "the force of the inverse square", "1 / (squares + 1e-10), 0.0",

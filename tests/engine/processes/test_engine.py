@@ -15,7 +15,8 @@ from fedloom.engine.processes import engine as module
 from fedloom.methods.fedavg import FedAvg
 from support import ROW_METHODS, TinyBN, configured, furthest, same_bits, sampled, world
 
-WRAPPED = ["fedprox+dw", "fedsc+dw", "fedavg+geomedian", "fedssa+median", "fedavg+normbound"]
+WRAPPED = ["fedprox+dw", "fedsc+dw", "fedavg+geomedian", "fedssa+median", "fedavg+normbound", "fedsc+servermomentum"]
+WRAPPED += ["fedsc+topk", "fedrep+int8", "fedavg+sign"]  # privacy refuses batch norm
 # Unequal clients, one of a single sample; with a part of them drawn, some are new in a late round.
 LABELS = [[0, 1, 2, 0, 1], [1, 1, 2, 3, 3, 0, 1], [0], [2, 3, 2, 1, 0, 2, 2, 2, 1], [0, 0]]
 

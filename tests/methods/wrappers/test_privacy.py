@@ -270,15 +270,6 @@ def test_a_large_delta_is_reported():
 # -- engines and other wrappers ------------------------------------------------------------------------------
 
 
-def test_server_momentum_works_on_the_noisy_mean_in_any_order():
-    one, other = (
-        after(world(configured(name), LABELS), 3).federation.server
-        for name in ("fedavg+dp+servermomentum", "fedavg+servermomentum+dp")
-    )
-    assert one.keys() == other.keys()
-    assert same_bits({"model": one["model"]}, {"model": other["model"]})
-
-
 def test_the_method_says_nothing_of_single_uploads():
     """FedSSA reports classes with one holder; with noise it must not look."""
     names = ("fedssa", "fedssa+dp")
