@@ -50,5 +50,5 @@ def own_cache(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
         patch.setenv("FEDLOOM_CACHE", str(folder))
         patch.delenv("FEDLOOM_DATA", raising=False)
         if importlib.util.find_spec("fedloom.engine.fast"):  # before a test changes the compiler
-            importlib.import_module("fedloom.engine.fast").threads_obstacle()
+            importlib.import_module("fedloom.engine.fast").replay_library().start()
         yield folder

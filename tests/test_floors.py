@@ -84,8 +84,8 @@ def reached(start: str, graph: Mapping[str, set[str]]) -> set[str]:
 ENGINE = SOURCE / "engine"
 # From below to above: a file imports from lower places only, or from its own folder.
 ENGINE_FLOORS: dict[str, int] = {
-    **dict.fromkeys(["steps", "optimizer", "batch_sampler", "keys", "client_phases", "statistics_pass"], 0),
-    **dict.fromkeys(["jobs", "arrivals", "round_report"], 0),
+    **dict.fromkeys(["steps", "optimizer", "batch_sampler", "keys", "client_phases"], 0),
+    **dict.fromkeys(["jobs", "round_report"], 0),
     "fast": 1,
     "speedups": 2,
     "client": 3,

@@ -10,7 +10,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.engine.auto import Auto
 from fedloom.engine.choose import EngineChoice, choose_engine, engine_name
 from fedloom.engine.client import Worker
-from fedloom.engine.fast import kernels
+from fedloom.engine.fast.kernels import operators
 from fedloom.engine.fast.kernels.compiling import compiler
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.processes import Processes
@@ -226,7 +226,7 @@ def test_what_stands_in_their_way_is_told(change, choice, why):
 
 
 def test_no_compiler_is_told(monkeypatch):
-    monkeypatch.setattr(kernels, "compiler", lambda: None)
+    monkeypatch.setattr(operators, "compiler", lambda: None)
     toy = images()
     with pytest.raises(ConfigError, match="there is no C\\+\\+ compiler"):
         chosen(toy, OWN)

@@ -10,7 +10,7 @@ from fedloom.engine.fast.kernels.compiling import compiler
 from fedloom.engine.fast.replayer import Replayer
 from fedloom.engine.fast.torch_library import replay_library
 from fedloom.engine.speedups import Speedups
-from fedloom.engine.statistics_pass import Sums
+from fedloom.engine.steps import Sums
 from fedloom.engine.threads import Threads
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Train

@@ -230,7 +230,7 @@ def test_too_few_threads_are_one_line(monkeypatch):
 def test_without_a_compiler_clients_run_in_processes_and_a_line_says_so(monkeypatch, tmp_path):
     library = TorchLibrary(tmp_path / "none.cpp")
     library.obstacle = "there is no C++ compiler"
-    monkeypatch.setattr("fedloom.engine.fast.torch_library.replay_library", lambda: library)
+    monkeypatch.setattr("fedloom.engine.fast.replay_library", lambda: library)
     toy = world(configured("fedavg"), FEW, batch_size=4)
     found = choose_engine(toy.federation, toy.worker, EngineChoice(name="threads", workers=2))
     found.engine.close()
@@ -240,7 +240,7 @@ def test_without_a_compiler_clients_run_in_processes_and_a_line_says_so(monkeypa
 
 def test_a_compilation_that_fails_later_is_reported_once(monkeypatch, tmp_path):
     library = TorchLibrary(tmp_path / "none.cpp")
-    monkeypatch.setattr("fedloom.engine.fast.torch_library.replay_library", lambda: library)
+    monkeypatch.setattr("fedloom.engine.fast.replay_library", lambda: library)
     library.start = lambda: None
     library.obstacle = None
     toy = world(configured("fedavg"), FEW, batch_size=4)

@@ -169,11 +169,9 @@ class EpochBatches:
             return self.batch_size, min(full_left, len(self))
         return self._samples % self.batch_size, 1
 
-    def rows(self, first: int, batches: int) -> list[int]:
-        """Return the sizes of some batches, from the batch `first` of the epoch on."""
-        samples = min(self._samples, (first + batches) * self.batch_size) - first * self.batch_size
-        full, last = divmod(samples, self.batch_size)
-        return [self.batch_size] * full + [last] * bool(last)
+    def samples_in(self, first: int, batches: int) -> int:
+        """Return the number of samples in some batches, from the batch `first` of the epoch on."""
+        return min(self._samples, (first + batches) * self.batch_size) - first * self.batch_size
 
     def labels(self, first: int, batches: int) -> list[Tensor]:
         """Return the labels of some batches, from the batch `first` of the epoch on."""

@@ -15,13 +15,12 @@ from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import BatchSampler, PhasePlan
-from fedloom.engine.client_phases import EpochResults, NetMemory, Replay, Results, Stepper, chosen_weights
+from fedloom.engine.client_phases import NetMemory, PhaseResults, Replay, Stepper, chosen_weights
 from fedloom.engine.jobs import Client, EvalJob, EvalResult, Job, JobResult, LocalTraining, methods_by_stage, staged
 from fedloom.engine.keys import to_device
 from fedloom.engine.optimizer import Optimizer
 from fedloom.engine.speedups import Speedups
-from fedloom.engine.statistics_pass import PassSteps
-from fedloom.engine.steps import EpochSteps, objective, trainable_names
+from fedloom.engine.steps import EpochSteps, PassSteps, objective, trainable_names
 from fedloom.evaluation.protocols import Evaluator
 from fedloom.methods.contract.contexts import ClientContext, ServerContext, Start, Work
 from fedloom.methods.contract.method import Method
@@ -268,7 +267,8 @@ class Worker:
         several = isinstance(phase.optimizer, Mapping)
         specs = [phase.spec_of(name, default) for name in trainable] if several else phase.spec_of("", default)
         optimizer = Optimizer(specs, list(trainable.values()), ctx.round)
-        plan, results = PhasePlan.of(sampler, phase, job), EpochResults(phase, job)
+        plan = PhasePlan.of(sampler, phase, job)
+        results = PhaseResults(phase, ctx.task.num_classes, plan.epochs - 1)
         # epochs between which Python has nothing to do are given to the stepper together
         alone = bool(phase.refresh or phase.until or job.measured or draws.augment)
         for number in range(0, plan.epochs, 1 if alone else max(1, plan.epochs)):
@@ -279,7 +279,6 @@ class Worker:
             steps = EpochSteps(loaded_net, phase, client.consts, trainable, optimizer, ratio, set_modes)
             numbers = [number] if alone else range(plan.epochs)
             epochs = [sampler.batches(job, draws, phase.share, epoch, plan.batches(epoch)) for epoch in numbers]
-            results.last_epoch = plan.epochs - 1
             measured_epoch = epochs[0] if job.measured and number == plan.epochs - 1 and len(epochs[0]) else None
             if measured_epoch is not None:
                 measured_epoch.keep_back()
@@ -291,13 +290,12 @@ class Worker:
                     results.add_measured(measured_epoch, steps, client)
             if phase.until and results.ends(phase.until):
                 break
-        tally = results.tally
-        if phase.collect and not tally.steps:  # a single sample under batch norm takes no step, but has statistics
+        if phase.collect and not results.steps:  # a single sample under batch norm takes no step, but has statistics
             with memory.in_net():
                 net.eval()
                 batch = sampler.pass_batch(job.indices)
-                tally.add(objective(net, batch, client.consts, phase), batch)
-        client.trained(tally.mean_terms() if tally.steps else {}, tally.statistics(), optimizer.steps, results.samples)
+                results.add_objective(objective(net, batch, client.consts, phase), batch)
+        client.trained(results.mean_terms(), results.statistics(), optimizer.steps, results.samples)
 
     def _trainable(self, loaded_net: LoadedNet, phase: Train, ctx: ClientContext) -> Tree:
         """The parameters that a phase trains, by name; many clients have the same phase."""
@@ -320,7 +318,7 @@ class Worker:
         facts = client.consts, job.ctx.task.num_classes, client.remaining_ratio
         steps = PassSteps(loaded_net, Collect(statistics), *facts, set_modes=loaded_net.net.eval)
         stepper = self.stepper if sampler is self.sampler else Stepper()
-        yield from stepper(steps, memory, [sampler.pass_batches(job.indices, draws)], Results())
+        yield from stepper(steps, memory, [sampler.pass_batches(job.indices, draws)], None)
         return steps.results()
 
     def set_modes(self, net: torch.nn.Module, phase: Train, roles: Mapping[str, Role]) -> None:

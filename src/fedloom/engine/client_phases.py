@@ -1,8 +1,8 @@
-"""Parts of a client's phases: results of epochs, weights that a rule sets, the memory of weights, and steppers."""
+"""Parts of a client's phases: their results, weights that a rule sets, the memory of weights, and steppers."""
 
 import contextlib
-from collections.abc import Callable, Iterator, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import torch
 from torch import Tensor
@@ -11,55 +11,68 @@ from fedloom.core.errors import ConfigError
 from fedloom.core.streams import GlobalGenerators
 from fedloom.core.trees import Tree
 from fedloom.engine.batch_sampler import EpochBatches
-from fedloom.engine.jobs import Client, Job
-from fedloom.engine.statistics_pass import Steps
-from fedloom.engine.steps import EpochSteps, StepTable, Tally
+from fedloom.engine.jobs import Client
+from fedloom.engine.steps import EpochSteps, Steps, add_statistics, tap_of
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Batch, Choose, Consts, Objective, Train
 from fedloom.nets.loaded_net import LoadedNet
 
 
-class Results:
-    """Receives the objectives of steps. This class ignores them, as a statistics pass has none."""
+class StepTable(NamedTuple):
+    """The objectives of replayed steps: the total of each, loss terms by name, and the taps of each by name."""
 
-    def add(self, epoch: EpochBatches, objective: Objective | None, batch: Batch) -> None:
-        """Add the objective of a step on a batch of an epoch; None if the step has none."""
-
-    def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
-        """Add consecutive steps of an epoch, from the batch `first` on; `table` is None if they are not wanted."""
-
-    def wants(self, epoch: EpochBatches) -> bool:
-        """Whether the objectives of an epoch are needed."""
-        return False
+    totals: list[float]
+    terms: Mapping[str, list[float]]
+    taps: Sequence[Mapping[str, Tensor]]
 
 
-class EpochResults(Results):
-    """Sums the objectives of the last epoch, or of every epoch if the phase needs them.
+class PhaseResults:
+    """The objectives of a training phase: sums over its last epoch, or over every epoch if the phase needs them.
 
-    tally: the sums of the present epoch. samples: processed in all epochs. last_epoch: its number, from 0.
+    It never waits for a device. samples: processed in all epochs. steps: those that the sums have. last_epoch: its
+    number, from 0.
     """
 
-    def __init__(self, phase: Train, job: Job) -> None:
-        self._phase = phase
-        self.tally = Tally(phase.collect, job.ctx.task.num_classes)
-        self.samples, self.last_epoch, self._epoch = 0, 0, -1
+    def __init__(self, phase: Train, num_classes: int, last_epoch: int) -> None:
+        self._phase, self._classes, self.last_epoch = phase, num_classes, last_epoch
+        self.samples, self.steps, self._epoch = 0, 0, -1
+        self._sums: dict[str, Tree] = {name: {} for name in phase.collect}
+        self._terms: dict[str, list[Tensor | list[float]]] = {}
+        self._totals: list[Tensor | list[float]] = []
         self._mean_losses: list[float] = []
 
     def wants(self, epoch: EpochBatches) -> bool:
+        """Whether the objectives of an epoch are needed."""
         return epoch.epoch == self.last_epoch or bool(self._phase.until) or self._phase.throughout
 
     def add(self, epoch: EpochBatches, objective: Objective | None, batch: Batch) -> None:
+        """Add a step on a batch of an epoch."""
         self._begin(epoch)
         self.samples += len(batch.y)
         if objective is not None and self.wants(epoch):
-            self.tally.add(objective, batch)
+            self.add_objective(objective, batch)
+
+    def add_objective(self, objective: Objective, batch: Batch) -> None:
+        """Add the objective of a batch to the sums, whatever the epoch."""
+        self.steps += 1
+        self._totals.append(objective.total.detach().reshape(1))
+        for name, term in objective.terms.items():
+            self._terms.setdefault(name, []).append(term.detach().reshape(1))
+        if self._sums:
+            self._add_taps(objective.taps, batch)
 
     def add_replayed(self, epoch: EpochBatches, first: int, batches: int, table: StepTable | None) -> None:
+        """Add consecutive steps of an epoch, from the batch `first` on; `table` is None if they are not wanted."""
         self._begin(epoch)
-        self.samples += sum(epoch.rows(first, batches))
-        if table is not None:
-            labels = epoch.labels(first, batches) if self._phase.collect else ()
-            self.tally.add_table(table, [Batch(y, y) for y in labels])
+        self.samples += epoch.samples_in(first, batches)
+        if table is None:
+            return
+        self.steps += batches
+        self._totals.append(table.totals)
+        for name, values in table.terms.items():
+            self._terms.setdefault(name, []).append(values)
+        for taps, labels in zip(table.taps, epoch.labels(first, batches), strict=True) if self._sums else ():
+            self._add_taps(taps, Batch(labels, labels))
 
     def add_measured(self, epoch: EpochBatches, steps: EpochSteps, client: Client) -> None:
         """Take the one step that is left in an epoch, and give the client the norm of each term's gradient.
@@ -70,22 +83,46 @@ class EpochResults(Results):
         if not steps.carried.steps:
             self.add(epoch, steps.run(batch).objective, batch)
             return
-        result, norms = steps.run_measured(batch)
+        objective, norms = steps.run_measured(batch)
         client.norms |= {name: float(norm) for name, norm in norms.items()}
-        self.add(epoch, result, batch)
+        self.add(epoch, objective, batch)
 
     def ends(self, until: Callable[[Sequence[float]], bool]) -> bool:
         """Whether the phase ends with the present epoch."""
-        if not self.tally.steps:
+        if not self.steps:
             return False
-        self._mean_losses.append(self.tally.mean_total())
+        self._mean_losses.append(sum(_numbers(self._totals)) / self.steps)
         return until(self._mean_losses)
 
+    def statistics(self) -> dict[str, Any]:
+        """Return the finished statistics by name."""
+        return {name: self._phase.collect[name].result(sums) for name, sums in self._sums.items()}
+
+    def mean_terms(self) -> dict[str, float]:
+        """Return the mean of each loss term over the steps."""
+        return {name: sum(_numbers(pieces)) / self.steps for name, pieces in self._terms.items()}
+
     def _begin(self, epoch: EpochBatches) -> None:
+        """Forget the sums of an earlier epoch, except statistics that are collected throughout the phase."""
         if epoch.epoch != self._epoch:
             self._epoch = epoch.epoch
             if epoch.epoch == self.last_epoch or self._phase.until:
-                self.tally = self.tally.next_epoch(keep_statistics=self._phase.throughout)
+                self.steps, self._terms, self._totals = 0, {}, []
+                if not self._phase.throughout:
+                    self._sums = {name: {} for name in self._sums}
+
+    def _add_taps(self, taps: Mapping[str, Tensor], batch: Batch) -> None:
+        detached = {name: tap.detach() for name, tap in taps.items()}
+        self._sums = add_statistics(self._phase.collect, self._sums, tap_of(detached), batch, self._classes)
+
+
+def _numbers(pieces: Sequence[Tensor | list[float]]) -> list[float]:
+    """Vectors and lists as one list. Vectors are read from their device at once."""
+    if len(pieces) == 1 and isinstance(pieces[0], list):
+        return pieces[0]
+    vectors = [torch.tensor(p, dtype=torch.float64) if isinstance(p, list) else p for p in pieces]
+    numbers: list[float] = torch.cat(vectors).tolist()
+    return numbers
 
 
 @torch.no_grad()
@@ -240,18 +277,18 @@ class Stepper:
     setup_seconds = 0.0
 
     def __call__(
-        self, steps: Steps, memory: NetMemory, epochs: Sequence[EpochBatches], results: Results
+        self, steps: Steps, memory: NetMemory, epochs: Sequence[EpochBatches], results: PhaseResults | None
     ) -> Iterator[Replay]:
-        """Take a step for each batch that is left in the epochs, and add it to results. Yield work for others to run.
-
-        The steps' weights are those of the client's memory.
-        """
+        """Take a step for each batch that is left in the epochs, on the weights of the client's memory, and add it to
+        the results, which a statistics pass lacks. Yield work for others to run."""
         with memory.in_net(reads=steps.reads):
             steps.set_modes()
             for epoch in epochs:
                 while len(epoch):
                     batch = epoch.take()
-                    results.add(epoch, steps.run(batch).objective, batch)
+                    objective = steps.run(batch).objective
+                    if results is not None:
+                        results.add(epoch, objective, batch)
         return iter(())
 
     def notes(self) -> Sequence[Diagnostic]:

@@ -1,6 +1,6 @@
-"""Jobs and results: a client's work in a round or a test, and its outcome."""
+"""Jobs and results: a client's work in a round or a test, its outcome, and the uploads that an attack forges."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Literal, TypeAlias
 
@@ -8,14 +8,19 @@ import numpy as np
 from torch import Tensor, nn
 
 from fedloom.core.errors import ClientError, ConfigError, FedloomError, ServerError
-from fedloom.core.records import Record, get_number
+from fedloom.core.records import Record, get_number, wire_size
+from fedloom.data.attacks import UploadAttack
+from fedloom.data.attacks.attack import AttackRound
 from fedloom.data.augment import Augmentation
 from fedloom.data.scenario import Scenario
 from fedloom.evaluation.metric import MetricStates
-from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Start
+from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Start, Task
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Choose, Consts, OptimizerSpec, Phase
-from fedloom.nets.net import Net
+from fedloom.methods.contract.spec import Spec
+from fedloom.nets.net import Net, Role
+
+_UNTOUCHED = frozenset({Role.BN_STAT, Role.COUNTER, Role.BUFFER})  # roles of entries that attacks leave alone
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +93,40 @@ class Job:
     indices: Tensor
     measured: bool = False
     stage: Stage = "round"
+
+
+class SentJobs:
+    """The jobs of a round's clients, made by `make` when an engine asks for them, so that few payloads are in memory.
+
+    It counts the bytes of payloads, and keeps those of the clients in `kept`, and the job of the first participant of
+    each architecture by group (`samples`).
+    """
+
+    def __init__(self, clients: Sequence[int], make: Callable[[int], Job], kept: Container[int]) -> None:
+        self._clients, self._make, self._kept = clients, make, kept
+        self.bytes = 0
+        self.payloads: dict[int, Record] = {}
+        self.samples: dict[int, Job] = {}
+
+    def __len__(self) -> int:
+        return len(self._clients)
+
+    def __iter__(self) -> Iterator[Job]:
+        last: Record = {}
+        size = 0
+        for client in self._clients:
+            job = self._make(client)
+            payload, group = job.payload, job.ctx.task.group
+            # a payload for several clients is measured once; an empty one is not sent
+            if payload.keys() != last.keys() or any(payload[name] is not last[name] for name in payload):
+                size = wire_size(payload) if payload else 0
+            last = payload
+            self.bytes += size
+            if client in self._kept:
+                self.payloads[client] = payload
+            if group not in self.samples or client < self.samples[group].ctx.client:
+                self.samples[group] = job
+            yield job
 
 
 @dataclass(frozen=True, slots=True)
@@ -235,3 +274,33 @@ def extra_of(method: Method, net: Net) -> nn.Module | None:
     """Return the module that a method adds to a net. Raises `ServerError`."""
     with hooked(method, "extra", 0):
         return method.extra(net)
+
+
+def with_forged(
+    uploads: Mapping[int, Record],
+    bad: frozenset[int],
+    payloads: Mapping[int, Record],
+    scenario: Scenario,
+    spec: Spec,
+    task_of: Callable[[int], Task],
+    round_: int,
+) -> Mapping[int, Record]:
+    """Return the uploads of a round, with those of bad clients forged if the scenario has an attack on uploads.
+
+    Forgers know the payloads that they received, and the spec says which entries of uploads are changes of weights;
+    each draws from its own stream of round `round_`.
+    """
+    attack = scenario.attack
+    if not bad or not isinstance(attack, UploadAttack):
+        return uploads
+    changes = [name for name, sent in spec.sends.items() if sent.form == "change"]
+    honest = {client: uploads[client] for client in sorted(bad)}
+    forged = {}
+    for client, upload in honest.items():
+        task = task_of(client)
+        known = AttackRound(
+            len(uploads), len(bad), task.names(_UNTOUCHED), changes, task.streams.numpy("attack", round_, client)
+        )
+        shared = list(honest.values()) if attack.colludes else [upload]
+        forged[client] = attack.forge_upload(upload, payloads[client], shared, known)
+    return {client: forged.get(client, upload) for client, upload in uploads.items()}

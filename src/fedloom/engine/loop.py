@@ -3,7 +3,7 @@
 import functools
 import time
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import TypeAlias
 
@@ -11,13 +11,23 @@ import torch
 from torch import Tensor
 
 from fedloom.core.errors import ClientError
-from fedloom.core.records import Record
+from fedloom.core.records import Record, wire_size
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Views
 from fedloom.engine import round_report
-from fedloom.engine.arrivals import PayloadBytes, SentJobs, with_forged
 from fedloom.engine.client import Worker
-from fedloom.engine.jobs import EvalJob, Job, JobResult, Stage, hooked, kept_since, methods_by_stage, require_public
+from fedloom.engine.jobs import (
+    EvalJob,
+    Job,
+    JobResult,
+    SentJobs,
+    Stage,
+    hooked,
+    kept_since,
+    methods_by_stage,
+    require_public,
+    with_forged,
+)
 from fedloom.engine.round_report import ObservedRound, RoundObserver, RoundReport, Seconds
 from fedloom.engine.serial import Engine
 from fedloom.engine.states import ClientStates
@@ -230,10 +240,10 @@ class Federation:
         attackers = frozenset[int]() if method.spec.pooled else frozenset(self.scenario.bad).intersection(drawn)
         # Send and train: the engine asks for each job when a client starts, and no client trains after this loop.
         jobs = self._jobs(round_, drawn, attackers if observer is None else drawn)
-        by_client, bytes_up = dict[int, JobResult](), PayloadBytes()
+        by_client, bytes_up = dict[int, JobResult](), 0
         for result in self.engine.run(jobs):
             by_client[result.client] = result
-            bytes_up.add(result.upload)
+            bytes_up += wire_size(result.upload) if result.upload else 0
         # Arrive: in the order of client ids, in which every mean sums.
         arrived, stage = time.perf_counter(), self.stage_of(round_)
         if stage != "round" or round_ == ctx.task.rounds:  # the payloads of other rounds would only take memory
@@ -254,18 +264,26 @@ class Federation:
         with hooked(method, "figures", round_):
             figures = method.figures(self.server, ctx)
         seconds = Seconds.of_round(started, arrived, aggregated, observed, time.perf_counter(), results)
-        sizes = (0, 0) if method.spec.pooled else (bytes_up.total, jobs.bytes.total)
-        samples_by_group = self._samples_by_group([result.client for result in results])
-        return RoundReport.of(round_, results, sizes, samples_by_group, seconds, diagnostics, figures)
+        return RoundReport(
+            round_,
+            tuple(uploads),
+            *((0, 0) if method.spec.pooled else (bytes_up, jobs.bytes)),
+            round_report.mean_terms(results),
+            sum(result.steps for result in results),
+            sum(result.samples for result in results),
+            self._samples_by_group(uploads),
+            seconds,
+            diagnostics,
+            figures=figures,
+        )
 
-    def _jobs(self, round_: int, drawn: Sequence[int], kept: Sequence[int] | frozenset[int]) -> SentJobs:
+    def _jobs(self, round_: int, drawn: Sequence[int], kept: Container[int]) -> SentJobs:
         """The jobs of a round, which are made on demand. kept: clients whose payload is needed after the round."""
         measured = round_report.measured_clients(round_, drawn)
-
-        def make_job(client: int) -> Job:
-            return self.job(client, round_, measured=client in measured)
-
-        return SentJobs(self._order_of_work(drawn), make_job, kept)
+        # by id, in which the server sums, but the last ones by size, so that no worker waits long for the very last
+        first, last = drawn[:-_SORTED_BY_SIZE], drawn[-_SORTED_BY_SIZE:]
+        clients = [*first, *sorted(last, key=lambda client: -len(self.train[client]))]
+        return SentJobs(clients, lambda client: self.job(client, round_, measured=client in measured), kept)
 
     def _aggregate(
         self, method: Method, uploads: Uploads, observer: RoundObserver | None, ctx: ServerContext
@@ -330,14 +348,7 @@ class Federation:
             else:  # a client without state starts from `client_init`
                 self.states.pop(result.client, None)
 
-    def _order_of_work(self, clients: Sequence[int]) -> list[int]:
-        """The order in which clients start: by id, the order in which the server sums, and the last ones by size, the
-        largest first, so that the round does not wait long for the very last client.
-        """
-        first, last = clients[:-_SORTED_BY_SIZE], clients[-_SORTED_BY_SIZE:]
-        return [*first, *sorted(last, key=lambda client: -len(self.train[client]))]
-
-    def _samples_by_group(self, clients: Sequence[int]) -> dict[int, int]:
+    def _samples_by_group(self, clients: Iterable[int]) -> dict[int, int]:
         samples = Counter[int]()
         for client in clients:
             samples[self.task_of(client).group] += len(self.train[client])

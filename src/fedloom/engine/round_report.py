@@ -71,31 +71,6 @@ class RoundReport:
     opening_samples_by_group: Mapping[int, int] = field(default_factory=dict)
     figures: Mapping[str, float] = field(default_factory=dict)
 
-    @staticmethod
-    def of(
-        round_: int,
-        results: Sequence[JobResult],
-        bytes_up_down: tuple[int, int],
-        samples_by_group: Mapping[int, int],
-        seconds: Seconds,
-        diagnostics: list[Diagnostic],
-        figures: Mapping[str, float],
-    ) -> RoundReport:
-        """Sum the results of round `round_`, and add its bytes_up_down, seconds, diagnostics and figures."""
-        return RoundReport(
-            round=round_,
-            participants=tuple(result.client for result in results),
-            bytes_up=bytes_up_down[0],
-            bytes_down=bytes_up_down[1],
-            terms=mean_terms(results),
-            steps=sum(result.steps for result in results),
-            samples=sum(result.samples for result in results),
-            samples_by_group=samples_by_group,
-            seconds=seconds,
-            diagnostics=diagnostics,
-            figures=figures,
-        )
-
     def with_stages(self, opening: RoundReport | None, closing: RoundReport | None) -> RoundReport:
         """Return this report with the costs and diagnostics of the opening and closing round, if they ran, added."""
         report = self

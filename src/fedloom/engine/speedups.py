@@ -43,14 +43,16 @@ class Speedups:
         """Begin to prepare threads that replay steps; return why they cannot be used, or None if they can or will."""
         if not self.steps:
             return "engine.fast is false"
-        fast = self._fast()
-        obstacle: str | None = fast.threads_obstacle() if fast else "this installation has no engine/fast"
+        if (fast := _fast_folder()) is None:
+            return "this installation has no engine/fast"
+        fast.replay_library().start()
+        obstacle: str | None = fast.replay_library().obstacle
         return obstacle
 
     def threads_ready(self) -> bool:
         """Return whether threads that replay steps can be used now."""
         fast = self._fast()
-        return bool(fast and fast.threads_ready())
+        return bool(fast and fast.replay_library().ready())
 
     def pool(self, threads: int) -> Any:
         """Return a pool of `threads` threads that run replays, among them the one that waits for results.
@@ -59,9 +61,7 @@ class Speedups:
         another one meanwhile, or returns -1; `waiting()` counts those that no thread has begun; `drain()` forgets these
         and waits for the others; `close()` ends the threads.
         """
-        fast = _fast_folder()
-        assert fast is not None
-        return fast.pool(threads)
+        return torch.classes.fedloom_replay.Pool(threads - 1)
 
     def prepare(self, net: Net) -> None:
         """Set the net's kernels."""

@@ -1,10 +1,14 @@
-"""Local steps of one client: objective, gradients and update, batch after batch."""
+"""Local steps of one client: objective, gradients and update, batch after batch; and the batches of a statistics pass.
+
+A pass has the form of steps, so that engines can speed it up as they do training: a batch changes sums instead of
+weights, and the sums are what an optimiser's state is to a training phase.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, ClassVar, NamedTuple
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any, ClassVar, NamedTuple, TypeAlias
 
 import torch
 from torch import Tensor
@@ -15,8 +19,8 @@ from fedloom.core.trees import Tree
 from fedloom.engine.optimizer import Optimizer, moved
 from fedloom.engine.round_report import gradient_norms
 from fedloom.methods.contract.contexts import ClientContext
-from fedloom.methods.contract.phases import Batch, Consts, Objective, Train
-from fedloom.methods.contract.sample_statistics import Statistic
+from fedloom.methods.contract.phases import Batch, Collect, Consts, Objective, Train
+from fedloom.methods.contract.sample_statistics import ClassCovariances, ClassMeans, Moments, SampleMean, Statistic
 from fedloom.nets.loaded_net import LoadedNet
 from fedloom.nets.net import Net
 
@@ -161,69 +165,84 @@ def tap_of(taps: Mapping[str, Tensor]) -> Callable[[str, Statistic], Tensor]:
     return lambda _, statistic: taps[str(statistic.of)]
 
 
-class StepTable(NamedTuple):
-    """The objectives of some steps as numbers: the total of each, loss terms by name, and the taps of each by name."""
-
-    totals: list[float]
-    terms: Mapping[str, list[float]]
-    taps: Sequence[Mapping[str, Tensor]]
+_OF_ONE_LAYOUT = (ClassMeans, SampleMean, ClassCovariances, Moments)  # their sums have the same names after every batch
 
 
-class Tally:
-    """Sums over the steps of an epoch: statistics of taps, loss terms and totals. It never waits for a device."""
+class Sums:
+    """The sums of a pass's statistics over samples of `classes` classes, which its batches carry on.
 
-    def __init__(self, statistics: Mapping[str, Statistic], num_classes: int) -> None:
-        self._statistics, self._classes, self.steps = statistics, num_classes, 0
-        self._sums: dict[str, Tree] = {name: {} for name in statistics}
-        self._terms: dict[str, list[Tensor | list[float]]] = {}
-        self._totals: list[Tensor | list[float]] = []
+    trees: the sums by name of the statistic; empty before the first batch. steps: number of batches so far.
+    """
 
-    def next_epoch(self, *, keep_statistics: bool) -> Tally:
-        """Return a tally for the next epoch, with the statistics so far if `keep_statistics`."""
-        tally = Tally(self._statistics, self._classes)
-        if keep_statistics:
-            tally._sums = self._sums
-        return tally
+    def __init__(self, statistics: Mapping[str, Statistic], classes: int) -> None:
+        self.trees: dict[str, Tree] = {name: {} for name in statistics}
+        self.steps, self.rates = 0, list[Tensor]()
+        self.key: Hashable = "sums", classes  # all that the arithmetic depends on, apart from statistics and tensors
+        # a subclass may add up in another way, so the type itself counts
+        self._grows = not all(type(statistic) in _OF_ONE_LAYOUT for statistic in statistics.values())
 
-    def add(self, result: Objective, batch: Batch) -> None:
-        """Add the objective of a step. The batch is only read if there are statistics."""
-        self.steps += 1
-        self._totals.append(result.total.detach().reshape(1))
-        for name, term in result.terms.items():
-            self._terms.setdefault(name, []).append(term.detach().reshape(1))
-        self._add_taps(result.taps, batch)
+    @property
+    def state(self) -> list[Tensor]:
+        """All sums, in order."""
+        return [tensor for tree in self.trees.values() for tensor in tree.values()]
 
-    def add_table(self, table: StepTable, batches: Sequence[Batch]) -> None:
-        """Add a table of objectives; `batches` are those of its steps, and only read if there are statistics."""
-        self.steps += len(table.totals)
-        self._totals.append(table.totals)
-        for name, values in table.terms.items():
-            self._terms.setdefault(name, []).append(values)
-        for taps, batch in zip(table.taps, batches, strict=True) if self._statistics else ():
-            self._add_taps(taps, batch)
+    @property
+    def layout(self) -> Hashable:
+        """The names of `state`."""
+        return tuple([(name, entry) for name, tree in self.trees.items() for entry in tree])
 
-    def _add_taps(self, taps: Mapping[str, Tensor], batch: Batch) -> None:
-        if self._statistics:
-            taps = {name: tap.detach() for name, tap in taps.items()}
-            self._sums = add_statistics(self._statistics, self._sums, tap_of(taps), batch, self._classes)
+    def kind_of_step(self, number: int) -> Hashable:
+        """Return a key that batches share whose sums so far have the same layout. `number` counts from 1."""
+        return number if self._grows else number > 1
 
-    def statistics(self) -> dict[str, Any]:
-        """Return the finished statistics by name."""
-        return {name: self._statistics[name].result(sums) for name, sums in self._sums.items()}
+    def numbers_of_steps(self, first: int, steps: int) -> list[float]:
+        """Return no numbers: none depends on how many batches came before."""
+        return []
 
-    def mean_terms(self) -> dict[str, float]:
-        """Return the mean of each loss term over the steps."""
-        return {name: sum(_numbers(pieces)) / self.steps for name, pieces in self._terms.items()}
-
-    def mean_total(self) -> float:
-        """Return the mean of the loss over the steps."""
-        return sum(_numbers(self._totals)) / self.steps
+    def advance(self, steps: int, state: Sequence[Tensor], layout: Any) -> None:
+        """Take over `state`, the sums after some steps that were taken elsewhere, and their names in `layout`."""
+        self.steps += steps
+        self.trees = {name: {} for name in self.trees}
+        for (name, entry), tensor in zip(layout, state, strict=True):
+            self.trees[name][entry] = tensor
 
 
-def _numbers(pieces: Sequence[Tensor | list[float]]) -> list[float]:
-    """Vectors and lists as one list. Vectors are read from their device at once."""
-    if len(pieces) == 1 and isinstance(pieces[0], list):
-        return pieces[0]
-    vectors = [torch.tensor(p, dtype=torch.float64) if isinstance(p, list) else p for p in pieces]
-    numbers: list[float] = torch.cat(vectors).tolist()
-    return numbers
+@dataclass(slots=True)
+class PassSteps:
+    """All that a statistics pass needs, apart from the batches.
+
+    remaining_ratio: remaining rounds divided by finished rounds; decides whether a speed-up pays off. set_modes: sets
+    evaluation mode; called before batches pass the net in Python.
+    """
+
+    reads: ClassVar[bool] = True  # a pass leaves the weights as they are
+    trainable: ClassVar[Tree] = {}
+    loaded_net: LoadedNet
+    phase: Collect
+    consts: Consts
+    classes: int
+    remaining_ratio: float
+    set_modes: Callable[[], object]
+    carried: Sums = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.carried = Sums(self.phase.statistics, self.classes)
+
+    @torch.no_grad()
+    def run(self, batch: Batch) -> StepResults:
+        """Add a batch to the sums."""
+        net = self.loaded_net.net
+
+        def values(name: str, statistic: Statistic) -> Tensor:
+            return pass_function(name, statistic)(net, batch, self.consts)
+
+        self.carried.trees = add_statistics(self.phase.statistics, self.carried.trees, values, batch, self.classes)
+        self.carried.steps += 1
+        return StepResults(None, self.carried.state)
+
+    def results(self) -> dict[str, Any]:
+        """Return the statistics by name."""
+        return {name: self.phase.statistics[name].result(sums) for name, sums in self.carried.trees.items()}
+
+
+Steps: TypeAlias = EpochSteps | PassSteps

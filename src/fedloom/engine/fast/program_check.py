@@ -10,8 +10,7 @@ from torch import Tensor
 from fedloom.core.streams import generator_states
 from fedloom.engine.fast.recording import Recording, UnrecordableError, program_of
 from fedloom.engine.keys import glance_of, values_of
-from fedloom.engine.statistics_pass import Steps
-from fedloom.engine.steps import StepResults
+from fedloom.engine.steps import StepResults, Steps
 from fedloom.methods.contract.phases import Batch, Collect, Consts, Train
 from fedloom.nets.loaded_net import LoadedNet
 

@@ -12,14 +12,13 @@ import torch
 from fedloom.core.streams import generator_states
 from fedloom.data.dataset import Dataset
 from fedloom.engine.batch_sampler import EpochBatches
-from fedloom.engine.client_phases import NetMemory, Results, Stepper
+from fedloom.engine.client_phases import NetMemory, PhaseResults, Stepper, StepTable
 from fedloom.engine.fast.program_check import ClientPhase, PhaseKind, ProgramCheck, StepKind, StepProgram, copies_of
 from fedloom.engine.fast.recording import Recording, UnrecordableError
 from fedloom.engine.fast.torch_library import replay_library
 from fedloom.engine.keys import layout_of, phase_key
 from fedloom.engine.optimizer import Optimizer
-from fedloom.engine.statistics_pass import Steps, Sums
-from fedloom.engine.steps import StepTable
+from fedloom.engine.steps import Steps, Sums
 from fedloom.methods.contract.contexts import Diagnostic
 from fedloom.methods.contract.phases import Batch, Objective
 
@@ -79,14 +78,16 @@ class ReplayedSteps:
         """Take the steps in this thread."""
         self.job.run()
 
-    def finish(self, results: Results) -> None:
-        """Add the objectives to `results`. Raises `RuntimeError` if a call failed."""
+    def finish(self, results: PhaseResults | None) -> None:
+        """Add the objectives to the results of a training phase. Raises `RuntimeError` if a call failed."""
         error, numbers, all_taps, state, weights = self.job.results()
         if error:
             raise RuntimeError(error)
         if weights:
             self._memory.own(weights)
         self._carried.advance(self.batches, state, self.segments[-1].step.carried)
+        if results is None:
+            return
         taps, start = iter(all_taps), 0
         for segment in self.segments:
             table = None
@@ -149,7 +150,7 @@ class Replayer(Stepper):
         return Replayer, (self._data,)  # programs cannot be sent to other processes
 
     def __call__(
-        self, steps: Steps, memory: NetMemory, epochs: Sequence[EpochBatches], results: Results
+        self, steps: Steps, memory: NetMemory, epochs: Sequence[EpochBatches], results: PhaseResults | None
     ) -> Iterator[ReplayedSteps]:
         phase = self._phase_of(steps)
         usable = replay_library().wait() if self.eager else replay_library().ready()
@@ -190,7 +191,7 @@ class Replayer(Stepper):
         return ClientPhase(steps, kind, tensors)
 
     def _replay(
-        self, phase: ClientPhase, memory: NetMemory, epochs: Sequence[EpochBatches], results: Results
+        self, phase: ClientPhase, memory: NetMemory, epochs: Sequence[EpochBatches], results: PhaseResults | None
     ) -> ReplayedSteps:
         """Take the batches up to the first one for which there is no program."""
         carried = phase.steps.carried
@@ -209,7 +210,9 @@ class Replayer(Stepper):
                 if epoch.augmented or carried.kind_of_step(number + 1) != kind_of_step:
                     batches = 1
                 numbers = carried.numbers_of_steps(number, batches)
-                replay.add(kind.program, epoch, rows, batches, numbers, wanted=results.wants(epoch))
+                replay.add(
+                    kind.program, epoch, rows, batches, numbers, wanted=results is not None and results.wants(epoch)
+                )
                 number += batches
             replay.end_epoch(epoch)
         return replay
@@ -237,7 +240,9 @@ class Replayer(Stepper):
         batch = epoch.peek()
         return kind_of_step, rows, tuple(view.stride() for view in (batch.x, batch.second) if view is not None)
 
-    def _plain_steps(self, phase: ClientPhase, epochs: Sequence[EpochBatches], results: Results, usable: bool) -> None:
+    def _plain_steps(
+        self, phase: ClientPhase, epochs: Sequence[EpochBatches], results: PhaseResults | None, usable: bool
+    ) -> None:
         """Take steps in Python up to the next one that can be replayed. Record the first if that pays off."""
         steps, kinds = phase.steps, phase.kind.steps
         for epoch in epochs:
@@ -256,7 +261,8 @@ class Replayer(Stepper):
                     objective = self._record(phase, kind, batch)
                 else:
                     objective = steps.run(batch).objective
-                results.add(epoch, objective, batch)
+                if results is not None:
+                    results.add(epoch, objective, batch)
 
     def _forget_rare_kinds(self, present: PhaseKind) -> None:
         """Drop kinds without a program if there are many: numbers that change every round make new ones."""

@@ -4,7 +4,6 @@ import math
 from collections.abc import Callable
 from functools import cache
 from pathlib import Path
-from typing import Any
 
 import torch
 
@@ -88,19 +87,3 @@ def has_bits_of_torch(add: CompiledAdd) -> bool:
             part.add_(entry, alpha=weight)
     total = torch.zeros(sum(range(70)), dtype=torch.float64)
     return add(total, trees[0] + trees[1], weights) and torch.equal(total, torch.cat(sums))
-
-
-def threads_obstacle() -> str | None:
-    """Begin to compile the library that replays steps; return why it cannot be used, or None if it can or will."""
-    replay_library().start()
-    return replay_library().obstacle
-
-
-def threads_ready() -> bool:
-    """Return whether steps can be replayed now."""
-    return replay_library().ready()
-
-
-def pool(threads: int) -> Any:
-    """Return a pool of `threads` threads that run replays, among them the one that waits for results."""
-    return torch.classes.fedloom_replay.Pool(threads - 1)

@@ -7,9 +7,8 @@ from torch.nn.functional import conv2d, max_pool2d
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from fedloom.core.streams import Streams
-from fedloom.engine.fast.kernels import OwnKernels
 from fedloom.engine.fast.kernels.compiling import compiler
-from fedloom.engine.fast.kernels.operators import benefits
+from fedloom.engine.fast.kernels.operators import OwnKernels, benefits
 from fedloom.engine.speedups import Speedups
 from fedloom.nets import build
 

@@ -7,7 +7,7 @@ computes them faster, and needs no compiler for it.
 
 import ctypes
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import cache
 from typing import Any, ClassVar, TypeAlias
 
@@ -18,7 +18,7 @@ from torch.nn import functional
 from torch.nn.modules.utils import _pair as pair
 from torch.overrides import TorchFunctionMode
 
-from fedloom.engine.fast.kernels.compiling import KERNELS_FOLDER, KernelError, library
+from fedloom.engine.fast.kernels.compiling import KERNELS_FOLDER, KernelError, compiler, library
 
 _CALLS = torch.ops.fedloom
 
@@ -132,6 +132,20 @@ def benefits(net: nn.Module) -> bool:
     """Return whether `net` has a convolution for which the kernels are faster."""
     convolutions = [module for module in net.modules() if isinstance(module, nn.Conv2d)]
     return any(is_faster(module.in_channels, module.out_channels) for module in convolutions)
+
+
+def kernels_obstacle(nets: Sequence[nn.Module]) -> str | None:
+    """Return why the kernels cannot be used for any of the nets; None if they can."""
+    if not any(map(benefits, nets)):
+        return "no net has a convolution of so few channels that they are faster"
+    if compiler() is None:
+        return "there is no C++ compiler (c++, g++, clang++ or $CXX), and they are compiled when first used"
+    try:
+        library(KERNELS_FOLDER / "pooling.cpp", HEIGHT=2, WIDTH=2)  # the smallest kernel, as a test
+        load_operators()
+    except KernelError as error:
+        return str(error)
+    return None
 
 
 def is_faster(c_in: int, c_out: int) -> bool:
