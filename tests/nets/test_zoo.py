@@ -12,9 +12,9 @@ from torch.func import functional_call, grad, stack_module_state, vmap
 from fedloom.core.errors import ConfigError
 from fedloom.core.streams import Streams
 from fedloom.nets import MODELS, Net, build, wrap
+from fedloom.nets.deep_cnns import BasicBlock
 from fedloom.nets.loaded_net import MODEL_GROUPS, group_of
 from fedloom.nets.net import Role, tag_roles
-from fedloom.nets.resnet import BasicBlock
 
 CIFAR, GREY, BIG, TEXT = (3, 32, 32), (1, 28, 28), (3, 256, 256), (20,)
 NO_BIAS = {"head_bias": False}

@@ -54,10 +54,8 @@ class Candidate:
 
 
 class Auto(Engine):
-    """Runs each of the `rounds` that remain on one of the candidates, beginning with the first that is compared.
-
-    An engine that needs no comparison takes over as soon as it is ready, for as long as it serves.
-    """
+    """Runs each of the `rounds` that remain on one of the candidates, beginning with the first that is compared. An
+    engine that needs no comparison takes over as soon as it is ready, for as long as it serves."""
 
     def __init__(self, candidates: Sequence[Candidate], rounds: int) -> None:
         self._preferred = [candidate for candidate in candidates if candidate.ready is not None]

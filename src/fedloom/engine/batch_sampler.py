@@ -46,10 +46,8 @@ class BatchSampler:
         )
 
     def for_phase(self, phase: Train | Collect, client: Client) -> PhaseSamples:
-        """Return the samples of a client that a phase works on.
-
-        Raises `ConfigError` where they are those that the server sent, and it sent none.
-        """
+        """Return the samples of a client that a phase works on. Raises `ConfigError` where they are those that the
+        server sent, and it sent none."""
         job = client.job
         if phase.on == "own":
             return PhaseSamples(self, self.job_of(phase, job), client.draws)
@@ -76,10 +74,8 @@ class BatchSampler:
         return full + bool(last_samples)
 
     def epoch_order(self, job: Job, draws: Draws, share: float = 1.0, batches: int | None = None) -> Tensor:
-        """Draw the samples of one epoch, batch after batch: indices into the training set [n], int64.
-
-        An epoch has a `share` in (0, 1] of the job's samples, another one each time, in at most `batches` batches.
-        """
+        """Draw the samples of one epoch, batch after batch: indices into the training set [n], int64. An epoch has a
+        `share` in (0, 1] of the job's samples, another one each time, in at most `batches` batches."""
         count = job.indices.numel()
         order = torch.from_numpy(draws.order.permutation(count))
         batches = self.batches_per_epoch(job, share) if batches is None else batches
@@ -90,9 +86,7 @@ class BatchSampler:
 
     def batches(self, job: Job, draws: Draws, share: float, epoch: int, batches: int) -> EpochBatches:
         """Draw the order of an epoch of the phase, with a share of the job's samples and at most `batches` batches.
-
-        Batches of an augmented run must be read in turn.
-        """
+        Batches of an augmented run must be read in turn."""
         return EpochBatches(self, draws, self.epoch_order(job, draws, share, batches), epoch)
 
     def block(self, indices: Tensor, draws: Draws) -> list[Batch]:

@@ -125,11 +125,9 @@ class Worker:
             replay.run()
 
     def client_round(self, job: Job, memory_type: type[NetMemory]) -> ClientRound:
-        """Run a client's round, and yield work that others may run before it continues.
-
-        `NetMemory` trains in the net of the job's architecture, which no other client may use meanwhile; with the
-        memory_type `SeparateMemory`, other clients can be between their steps.
-        """
+        """Run a client's round, and yield work that others may run before it continues. `NetMemory` trains in the net
+        of the job's architecture, which no other client may use meanwhile; with the memory_type `SeparateMemory`, other
+        clients can be between their steps."""
         started, client = time.perf_counter(), self.begin(job)
         loaded_net = self.loaded_nets[job.ctx.task.group]
         with staged(job.ctx, "begin", self._methods[job.stage]):
@@ -168,10 +166,8 @@ class Worker:
         self, loaded_net: LoadedNet, predictor: Predictor, ctx: ClientContext, indices: Tensor
     ) -> tuple[Predictor, int]:
         """Load a client's personal model, and adapt it to its training samples, `indices` [n], if the method does so.
-
         Returns the model to test, whose weights are in loaded_net, and the number of samples that were processed.
-        Raises `ClientError`.
-        """
+        Raises `ClientError`."""
         with staged(ctx, "adapt", self.method):
             phases = self.method.adapt(Start(predictor.tree, predictor.consts), ctx)
         client = self.tune(loaded_net, predictor, ctx, indices, phases)
@@ -191,9 +187,7 @@ class Worker:
         phases: Sequence[Phase],
     ) -> Client:
         """Load a model into loaded_net, and run phases on the training samples `indices` [n], or none without samples.
-
-        Return the client after them. Raises `ClientError`.
-        """
+        Return the client after them. Raises `ClientError`."""
         with staged(ctx, "adapt", self.method):
             start = Start(predictor.tree, predictor.consts)
             loaded_net.load(predictor.tree)
@@ -209,10 +203,8 @@ class Worker:
         return client
 
     def test(self, test: EvalJob) -> EvalResult:
-        """Test a client's adapted personal models, or the server's model on the samples of a client or slice.
-
-        Raises `ClientError`.
-        """
+        """Test a client's adapted personal models, or the server's model on the samples of a client or slice. Raises
+        `ClientError`."""
         with test.ctx.task.streams.isolated("test", test.ctx.round, test.ctx.client, self.device):
             return self._test(test)
 

@@ -75,10 +75,8 @@ class PhaseResults:
             self._add_taps(taps, Batch(labels, labels))
 
     def add_measured(self, epoch: EpochBatches, steps: EpochSteps, client: Client) -> None:
-        """Take the one step that is left in an epoch, and give the client the norm of each term's gradient.
-
-        A first step is not measured: weights that have not moved may have no pull yet.
-        """
+        """Take the one step that is left in an epoch, and give the client the norm of each term's gradient. A first
+        step is not measured: weights that have not moved may have no pull yet."""
         batch = epoch.take()
         if not steps.carried.steps:
             self.add(epoch, steps.run(batch).objective, batch)
@@ -127,10 +125,8 @@ def _numbers(pieces: Sequence[Tensor | list[float]]) -> list[float]:
 
 @torch.no_grad()
 def chosen_weights(phase: Choose, tree: Tree, consts: Consts) -> Tree:
-    """Return a client's weights with the entries that the rule of a phase sets; `tree` is not written.
-
-    Raises `ConfigError` for an entry that the net lacks, or that has another shape or kind of numbers.
-    """
+    """Return a client's weights with the entries that the rule of a phase sets; `tree` is not written. Raises
+    `ConfigError` for an entry that the net lacks, or that has another shape or kind of numbers."""
     entries = phase.rule(tree, consts)
     for name, value in entries.items():
         if name not in tree:
@@ -178,11 +174,9 @@ class NetMemory:
         raise RuntimeError("the weights are in the net, and were not borrowed")
 
     def in_net(self, *, reads: bool = False) -> contextlib.AbstractContextManager[None]:
-        """Let code in the block find the weights in the net, and the random numbers in the global generators.
-
-        A block that `reads` is expected not to write weights; if it does, torch's counts of writes must show it, which
-        they do not within a dispatch mode.
-        """
+        """Let code in the block find the weights in the net, and the random numbers in the global generators. A block
+        that `reads` is expected not to write weights; if it does, torch's counts of writes must show it, which they do
+        not within a dispatch mode."""
         return contextlib.nullcontext()
 
     def active(self) -> contextlib.AbstractContextManager[None]:

@@ -47,9 +47,7 @@ def flops_of(
 
 def _job_of_group(federation: Federation, worker: Worker, group: int, round_: int) -> Job:
     """A job of the group's first participant in a round, with a stand-in for a state that the client keeps itself.
-
-    Where the round had no participant of the group, or ran before a resume, another client with data gets a job.
-    """
+    Where the round had no participant of the group, or ran before a resume, another client with data gets a job."""
     job = federation.sample_jobs.get(federation.stage_of(round_), {}).get(group)
     if job is None:
         clients = [*federation.context(round_).drawn, *range(len(federation.train))]
@@ -76,11 +74,9 @@ def _adaptation_flops_per_sample(worker: Worker, federation: Federation, job: Jo
 
 
 def flops_per_sample(worker: Worker, job: Job) -> float:
-    """Return the FLOPs of a job divided by its number of samples, counted by a worker on one batch.
-
-    One local epoch is counted and, if the job has more, two, which separates work that is done once. Matrix products
-    and convolutions count, forward and backward, auxiliary nets and statistics passes included.
-    """
+    """Return the FLOPs of a job divided by its number of samples, counted by a worker on one batch. One local epoch is
+    counted and, if the job has more, two, which separates work that is done once. Matrix products and convolutions
+    count, forward and backward, auxiliary nets and statistics passes included."""
     size, epochs = min(worker.local_training.batch_size, job.ctx.samples), job.ctx.task.local_epochs
     one_epoch = _count(worker, job, size, 1)
     per_epoch = _count(worker, job, size, 2) - one_epoch if epochs > 1 else 0
@@ -106,10 +102,8 @@ def _plain_steps(worker: Worker) -> Iterator[None]:
 
 
 class _FlopCounter(TorchDispatchMode):  # type: ignore[no-untyped-call]
-    """Sums torch's own formulas over the operators that run.
-
-    Torch's `FlopCounterMode` also makes tables by module, for which it imports the compiler: over a second a process.
-    """
+    """Sums torch's own formulas over the operators that run. Torch's `FlopCounterMode` also makes tables by module, for
+    which it imports the compiler: over a second a process."""
 
     def __init__(self) -> None:
         super().__init__()  # type: ignore[no-untyped-call]

@@ -97,10 +97,8 @@ class Job:
 
 class SentJobs:
     """The jobs of a round's clients, made by `make` when an engine asks for them, so that few payloads are in memory.
-
     It counts the bytes of payloads, and keeps those of the clients in `kept`, and the job of the first participant of
-    each architecture by group (`samples`).
-    """
+    each architecture by group (`samples`)."""
 
     def __init__(self, clients: Sequence[int], make: Callable[[int], Job], kept: Container[int]) -> None:
         self._clients, self._make, self._kept = clients, make, kept
@@ -285,11 +283,9 @@ def with_forged(
     task_of: Callable[[int], Task],
     round_: int,
 ) -> Mapping[int, Record]:
-    """Return the uploads of a round, with those of bad clients forged if the scenario has an attack on uploads.
-
-    Forgers know the payloads that they received, and the spec says which entries of uploads are changes of weights;
-    each draws from its own stream of round `round_`.
-    """
+    """Return the uploads of a round, with those of bad clients forged if the scenario has an attack on uploads. Forgers
+    know the payloads that they received, and the spec says which entries of uploads are changes of weights; each draws
+    from its own stream of round `round_`."""
     attack = scenario.attack
     if not bad or not isinstance(attack, UploadAttack):
         return uploads

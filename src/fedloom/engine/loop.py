@@ -120,10 +120,8 @@ class Federation:
         return ServerContext(task, round_, net, self.scenario.public, self._nets, self.clients_per_round, client, drawn)
 
     def participants(self, round_: int) -> list[int]:
-        """Return the clients that the method selects for a round, by id, without those that have no data.
-
-        Raises `ValueError` for ids that do not exist or occur twice.
-        """
+        """Return the clients that the method selects for a round, by id, without those that have no data. Raises
+        `ValueError` for ids that do not exist or occur twice."""
         with hooked(self.method, "select", round_):
             selected = sorted(self.method.select(self.server, self.clients_per_round, self.context(round_)))
         if len(set(selected)) < len(selected) or not all(0 <= k < len(self.train) for k in selected):
@@ -147,9 +145,7 @@ class Federation:
 
     def predictors(self, state: Record | None, client: int = -1) -> dict[str, Predictor]:
         """Return the method's predictors after the present round, of a client's state or (None) of the server alone.
-
-        Raises `ServerError`.
-        """
+        Raises `ServerError`."""
         with hooked(self.method, "predictors", self.round, client):
             return self.method.predictors(self.server, state, self.server_context(client))
 
@@ -215,10 +211,8 @@ class Federation:
 
     def step(self) -> RoundReport:
         """Run the next round, with an opening round before the first and a closing round after the last, if the method
-        has them. Return its report.
-
-        If no participant has data, the server's state stays. Nets on the server draw from a stream of the round.
-        """
+        has them. Return its report. If no participant has data, the server's state stays. Nets on the server draw from
+        a stream of the round."""
         next_round = self.round + 1
         with self.tasks[0].streams.isolated("server", next_round):
             opening = self._run_with_all("opening", 0) if next_round == 1 else None
@@ -311,10 +305,8 @@ class Federation:
         payloads: Mapping[int, Record],
         uploads: Uploads,
     ) -> list[Diagnostic]:
-        """Let the observer look at the round, if there is one.
-
-        It asks for jobs of clients that were not drawn, for which a method may have none. Such a failure is a note.
-        """
+        """Let the observer look at the round, if there is one. It asks for jobs of clients that were not drawn, for
+        which a method may have none. Such a failure is a note."""
         if observer is None or not uploads:
             return []
         samples = {client: len(self.train[client]) for client in range(len(self.train)) if len(self.train[client])}

@@ -166,8 +166,7 @@ def _move(parameters: list[Tensor], directions: list[Tensor] | tuple[Tensor, ...
 @contextlib.contextmanager
 def moved(loaded_net: LoadedNet, trainable: Tree, moves: Tree) -> Iterator[None]:
     """Move parameters of a net by `moves` in the block. Afterwards these entries of `trainable` and all buffers, which
-    batch norm changes, are as before, bit for bit.
-    """
+    batch norm changes, are as before, bit for bit."""
     tensors = [*loaded_net.buffers(), *(trainable[name] for name in moves)]
     with torch.no_grad():
         values = [tensor.clone() for tensor in tensors]

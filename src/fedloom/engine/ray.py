@@ -64,11 +64,9 @@ class Cluster:
         patience: float | None = None,
         late: Callable[[list[T]], None] = lambda waiting: None,
     ) -> Iterator[tuple[T, Any]]:
-        """Yield each call's label and result as calls end; the result is a `Lost` if Ray gave up the call.
-
-        A call starts when it is read, and at most `limit` run at a time. `late` gets the labels of running calls
-        whenever none has ended for `patience` seconds. Raises the `FedloomError` that a call raised.
-        """
+        """Yield each call's label and result as calls end; the result is a `Lost` if Ray gave up the call. A call
+        starts when it is read, and at most `limit` run at a time. `late` gets the labels of running calls whenever none
+        has ended for `patience` seconds. Raises the `FedloomError` that a call raised."""
         out: dict[Ref, T] = {}
         try:
             for label, ref in calls:

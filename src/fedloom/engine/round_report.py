@@ -29,8 +29,7 @@ class Seconds:
         started: float, arrived: float, aggregated: float, observed: float, ended: float, results: Sequence[JobResult]
     ) -> Seconds:
         """Divide a round by the times at which it started, all results arrived, the server had aggregated, the observer
-        had observed, and the round ended. The observer's time counts nowhere.
-        """
+        had observed, and the round ended. The observer's time counts nowhere."""
         # clients that train side by side take wall-clock time once
         train = min(sum(result.seconds for result in results), arrived - started)
         aggregate = aggregated - arrived + ended - observed
@@ -143,11 +142,9 @@ def measured_clients(round_: int, clients: Sequence[int]) -> frozenset[int]:
 def gradient_norms(
     terms: Mapping[str, Tensor], parameters: Sequence[Tensor], *, stacked: bool = False
 ) -> dict[str, Tensor]:
-    """Return the norm [] of each term's gradient by the parameters; terms whose names start with "ce" are summed.
-
-    The graph is kept. Empty unless the loss has cross-entropy and another term. With `stacked`, terms [K] and
-    parameters [K, ...] belong to K clients, and the norms are [K].
-    """
+    """Return the norm [] of each term's gradient by the parameters; terms whose names start with "ce" are summed. The
+    graph is kept. Empty unless the loss has cross-entropy and another term. With `stacked`, terms [K] and parameters
+    [K, ...] belong to K clients, and the norms are [K]."""
     cross_entropies = [term for name, term in terms.items() if name.startswith(CE)]
     other_terms = {name: term for name, term in terms.items() if not name.startswith(CE)}
     if not cross_entropies or not other_terms:
@@ -157,10 +154,8 @@ def gradient_norms(
 
 
 def gradient_ratios(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
-    """Return each term's norm divided by that of cross-entropy, both summed over the clients.
-
-    The sums keep a client whose cross-entropy has vanished (it has a single class) from dominating.
-    """
+    """Return each term's norm divided by that of cross-entropy, both summed over the clients. The sums keep a client
+    whose cross-entropy has vanished (it has a single class) from dominating."""
     measured = [client for client in norms if client]
     reference = max(sum(client[CE] for client in measured), 1e-12)
     names = dict.fromkeys(name for client in measured for name in client if name != CE)
@@ -169,9 +164,7 @@ def gradient_ratios(norms: Sequence[Mapping[str, float]]) -> dict[str, float]:
 
 def balance_diagnostics(method: str, ratios: Mapping[str, float], round_: int, rounds: int) -> list[Diagnostic]:
     """Return diagnostics of the loss terms that dominate or are inactive, by the ratios measured in round `round_`.
-
-    Inactive ones are reported in the last of `ROUNDS`, or of the run's rounds. Codes start with the method's name.
-    """
+    Inactive ones are reported in the last of `ROUNDS`, or of the run's rounds. Codes start with the method's name."""
     diagnostics = []
     for name, ratio in ratios.items():
         if ratio > DOMINATING:
@@ -204,10 +197,8 @@ def mean_terms(results: Sequence[JobResult]) -> dict[str, float]:
 
 
 def divergence(method: str, results: Sequence[JobResult], round_: int) -> list[Diagnostic]:
-    """Return a diagnostic if losses of participants are not finite in round `round_`. The run continues as it is.
-
-    The method's name begins its code; `results` are those of the participants.
-    """
+    """Return a diagnostic if losses of participants are not finite in round `round_`. The run continues as it is. The
+    method's name begins its code; `results` are those of the participants."""
     diverged = sum(not all(math.isfinite(value) for value in result.terms.values()) for result in results)
     if not diverged:
         return []

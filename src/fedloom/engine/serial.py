@@ -16,9 +16,7 @@ PATIENCE = 60.0  # seconds for one client
 
 class SlowClientWatch:
     """Measures in a separate thread how long the current client takes, and gives `note` one line at most once a round.
-
-    The thread starts with the first client and ends with `close`; without `note` there is none.
-    """
+    The thread starts with the first client and ends with `close`; without `note` there is none."""
 
     def __init__(self, note: Callable[[str], None] | None) -> None:
         self._note, self._closed = note, threading.Event()

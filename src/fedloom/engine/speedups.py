@@ -25,8 +25,7 @@ from fedloom.nets.net import Net
 @dataclass(frozen=True, slots=True)
 class Speedups:
     """The speed-ups of a run: `steps` replays the operators of steps, with the same bits; `kernels` uses the project's
-    convolutions, whose numbers agree to about 1e-5 after a few steps.
-    """
+    convolutions, whose numbers agree to about 1e-5 after a few steps."""
 
     steps: bool = True
     kernels: bool = False
@@ -95,11 +94,9 @@ _MMAP_BYTES, _TRIM_BYTES = 32 << 20, 1 << 30
 
 @functools.cache
 def keep_freed_memory() -> None:
-    """Make glibc keep freed memory in this process, because a training step allocates as much as the last one freed.
-
-    By default it returns large blocks to the kernel and gets them back page by page, which costs small nets a quarter
-    of their time. Does nothing with another C library.
-    """
+    """Make glibc keep freed memory in this process, because a training step allocates as much as the last one freed. By
+    default it returns large blocks to the kernel and gets them back page by page, which costs small nets a quarter of
+    their time. Does nothing with another C library."""
     if platform.libc_ver()[0] == "glibc":
         library = ctypes.CDLL(None)
         library.mallopt(_MMAP_THRESHOLD, _MMAP_BYTES)

@@ -27,9 +27,7 @@ from fedloom.nets.net import Net
 
 class StepResults(NamedTuple):
     """The detached objective of a step, None for one without a loss, and the new tensors that the next step needs.
-
-    These are first moments of an optimiser, or sums of statistics.
-    """
+    These are first moments of an optimiser, or sums of statistics."""
 
     objective: Objective | None
     new_state: Sequence[Tensor]
@@ -56,10 +54,8 @@ def objective(net: Net, batch: Batch, consts: Consts, phase: Train) -> Objective
 def loss_and_gradients(
     net: Net, batch: Batch, consts: Consts, phase: Train, parameters: Sequence[Tensor], *, keep_graph: bool = False
 ) -> tuple[Objective, Sequence[Tensor]]:
-    """Return the objective of a batch, and the gradients of its total in the order of the parameters.
-
-    Parameters without influence get zeros. With `keep_graph`, the net's consts allow for more gradients of the phase.
-    """
+    """Return the objective of a batch, and the gradients of its total in the order of the parameters. Parameters
+    without influence get zeros. With `keep_graph`, the net's consts allow for more gradients of the phase."""
     result = objective(net, batch, consts, phase)
     gradients = torch.autograd.grad(result.total, parameters, materialize_grads=True, retain_graph=keep_graph or None)
     return result, gradients
@@ -68,11 +64,9 @@ def loss_and_gradients(
 def update(
     phase: Train, gradients: Sequence[Tensor], trainable: Tree, consts: Consts, optimizer: Optimizer
 ) -> Sequence[Tensor]:
-    """Update the parameters `trainable` in place, and return the gradients of the step as the phase changed them.
-
-    First the phase changes the gradients, which are in the parameters' order; then the optimizer takes its step; then
-    the phase projects the parameters. Both functions of the phase read its consts.
-    """
+    """Update the parameters `trainable` in place, and return the gradients of the step as the phase changed them. First
+    the phase changes the gradients, which are in the parameters' order; then the optimizer takes its step; then the
+    phase projects the parameters. Both functions of the phase read its consts."""
     if phase.grad_map is not None:
         mapped = phase.grad_map(dict(zip(trainable, gradients, strict=True)), trainable, consts)
         gradients = tuple(mapped[name] for name in trainable)
@@ -91,10 +85,8 @@ def add_statistics(
     batch: Batch,
     classes: int,
 ) -> dict[str, Tree]:
-    """Return the sums of statistics with a batch added; sums are empty before the first batch.
-
-    `values` returns the tensor that a statistic is taken of, [B, ...].
-    """
+    """Return the sums of statistics with a batch added; sums are empty before the first batch. `values` returns the
+    tensor that a statistic is taken of, [B, ...]."""
     return {
         name: statistic.add(sums[name], values(name, statistic), batch, classes)
         for name, statistic in statistics.items()

@@ -8,7 +8,6 @@ import itertools
 import time
 import weakref
 from collections.abc import Callable, Iterable, Iterator
-from dataclasses import dataclass
 from typing import Any
 
 from fedloom.core.errors import ConfigError
@@ -29,15 +28,6 @@ _SETUP_SHARE, _SETUP_ROUNDS = 0.1, 10
 # needs; where they are large, few are begun before they can train.
 _MIN_QUEUED, _MAX_QUEUED = 2, 8
 _MAX_QUEUED_BYTES = 64 << 20  # of weights of all waiting clients
-
-
-@dataclass(slots=True)
-class _Running:
-    """A client whose steps are in the pool, or wait for it."""
-
-    job: Job
-    client_round: ClientRound
-    replay: Replay | None = None
 
 
 class Threads(Engine):
@@ -63,7 +53,7 @@ class Threads(Engine):
         self._heap = HeldHeap()
         size = max(1, *(nbytes(loaded_net.tree) for loaded_net in worker.loaded_nets))
         self._max_queued = threads * max(_MIN_QUEUED, min(_MAX_QUEUED, _MAX_QUEUED_BYTES // (size * threads)))
-        self._running: dict[int, _Running] = {}
+        self._running: dict[int, tuple[ClientRound, Replay]] = {}  # clients whose steps the pool has, by number
         self._obstacle_reported = False
         self._seconds_of_replays = 0.0  # that this thread took in the present round
         self.python_bound_rounds = 0  # latest rounds in a row whose length was that of the work in Python
@@ -130,9 +120,9 @@ class Threads(Engine):
             while waiting is not None and pool.waiting() < most:
                 number += 1
                 self._watch.client_started(waiting)
-                running = _Running(waiting, self.worker.client_round(waiting, SeparateMemory))
+                client_round = self.worker.client_round(waiting, SeparateMemory)
                 waiting = next(jobs, None)
-                result = self._continue(pool, number, running)
+                result = self._continue(pool, number, client_round)
                 if result is not None:
                     yield result
             if not self._running:
@@ -140,19 +130,19 @@ class Threads(Engine):
             started = time.thread_time()
             done = pool.next()
             self._seconds_of_replays += time.thread_time() - started
-            result = self._continue(pool, done, self._running.pop(done))
+            result = self._continue(pool, done, self._running.pop(done)[0])
             if result is not None:
                 yield result
 
-    def _continue(self, pool: Any, number: int, running: _Running) -> JobResult | None:
+    def _continue(self, pool: Any, number: int, client_round: ClientRound) -> JobResult | None:
         """Let Python continue with a client up to its next steps for the pool; return the result if it has ended."""
         try:
-            running.replay = next(running.client_round)
+            replay = next(client_round)
         except StopIteration as stop:
             result: JobResult = stop.value
             return result
-        self._running[number] = running
-        pool.submit(number, running.replay.job)
+        self._running[number] = client_round, replay
+        pool.submit(number, replay.job)
         return None
 
     def test(self, tests: Iterable[EvalJob]) -> Iterator[EvalResult]:

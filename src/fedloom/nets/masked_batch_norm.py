@@ -10,7 +10,7 @@ from torch.func import functional_call
 from fedloom.core.trees import Tree
 from fedloom.nets.deep_copy import deep_copy
 from fedloom.nets.loaded_net import copy_replaced_buffer
-from fedloom.nets.net import BATCH_NORM, Net
+from fedloom.nets.net import BATCH_NORM, Net, NetCalls
 
 
 class RowMask:
@@ -24,10 +24,8 @@ class MaskedBatchNorm(nn.Module):
 
     def __init__(self, norm: nn.BatchNorm2d, rows: RowMask) -> None:
         super().__init__()
-        self._norm_holder, self._rows = (
-            [norm],
-            rows,
-        )  # a list, so that the norm is no child and entries keep their names
+        self._norm_holder = [norm]  # a list, so that the norm is no child and entries keep their names
+        self._rows = rows
         self._parameters, self._buffers = norm._parameters, norm._buffers
 
     def forward(self, x: Tensor) -> Tensor:
@@ -74,12 +72,11 @@ def masked_copy(net: Net) -> tuple[Net, RowMask]:
     return net, rows
 
 
-class FunctionalCall(nn.Module):
+class FunctionalCall(NetCalls):
     """Call functions of `net` with weights that are passed in. The net's own weights stay, its mode may change."""
 
     def __init__(self, net: Net) -> None:
-        super().__init__()
-        self.net = net
+        super().__init__(net)
         entries = [*self.named_parameters(), *self.named_buffers()]
         self._unique_names = {name for name, _ in entries}  # of a tensor with several names, the first
         self._buffer_names = [name for name, _ in self.named_buffers()]
@@ -95,6 +92,3 @@ class FunctionalCall(nn.Module):
             if name in entries and after[name] is not entries[name]:  # the net has assigned a new tensor
                 copy_replaced_buffer(name.removeprefix("net."), entries[name], after[name])
         return result
-
-    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
-        return function(self.net, *arguments)

@@ -80,7 +80,7 @@ class FunctionalNet:
         entries = [*self._net.named_parameters(), *self._net.named_buffers()]
         self._names = {name for name, _ in entries}  # a tensor under several names has the first of them
         self.trainable = frozenset(name for name, _ in self._net.named_parameters())
-        self._calls = _Calls(self._net)
+        self._calls = NetCalls(self._net)
 
     def logits(self, tree: Tree, x: Tensor) -> Tensor:
         """Return the logits [B, C] of x [B, *input_shape] with the weights `tree`."""
@@ -112,16 +112,15 @@ def _placeholder(tensor: Tensor) -> Tensor:
     return nn.Parameter(empty, requires_grad=False) if isinstance(tensor, nn.Parameter) else empty
 
 
-class _Calls(nn.Module):
+class NetCalls(nn.Module):
     """Calls functions of a net with weights that `functional_call` puts in."""
 
     def __init__(self, net: Net) -> None:
         super().__init__()
         self.net = net
-        self.eval()
 
-    def forward(self, function: Callable[[Net, Tensor], Tensor], x: Tensor) -> Tensor:
-        return function(self.net, x)
+    def forward(self, function: Callable[..., Any], *arguments: Any) -> Any:
+        return function(self.net, *arguments)
 
 
 N = TypeVar("N", bound="Net")

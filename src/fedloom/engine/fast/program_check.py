@@ -100,11 +100,9 @@ _ALIGNMENT = 64  # bytes, of new tensors
 
 @dataclass(frozen=True, slots=True)
 class ProgramCheck:
-    """The test of a recorded step against the step itself.
-
-    It needs the inputs as the step has left them (`live`), copies of them and the states of the global generators from
-    before it, and the number of tensors of state that were carried into it.
-    """
+    """The test of a recorded step against the step itself. It needs the inputs as the step has left them (`live`),
+    copies of them and the states of the global generators from before it, and the number of tensors of state that were
+    carried into it."""
 
     phase: ClientPhase
     live: Sequence[Tensor]
@@ -113,10 +111,8 @@ class ProgramCheck:
     state_count: int
 
     def program(self, recording: Recording, results: StepResults, samples: Any) -> StepProgram:
-        """Return the recording with the step's results as a program that reads C++ samples.
-
-        Raises `UnrecordableError` if it gives other bits, played twice.
-        """
+        """Return the recording with the step's results as a program that reads C++ samples. Raises `UnrecordableError`
+        if it gives other bits, played twice."""
         torch_state, *other_states = self.generators
         now, *other_now = generator_states()
         if other_now != other_states:

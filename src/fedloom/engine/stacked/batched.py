@@ -167,10 +167,8 @@ def obstacle(worker: Worker) -> str | None:
 
 
 class Batched(Engine):
-    """Train clients on this process's one thread, up to `stack` together, and test them one after another.
-
-    A client that fits no stack runs alone, as do those with phases on samples that the server sent.
-    """
+    """Train clients on this process's one thread, up to `stack` together, and test them one after another. A client
+    that fits no stack runs alone, as do those with phases on samples that the server sent."""
 
     name = "batched"
 

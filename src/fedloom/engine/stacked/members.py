@@ -35,26 +35,22 @@ class Stacked:
     stacked: list[Tensor]
 
     @staticmethod
-    def of(clients: Sequence[Consts]) -> Stacked:
-        """Stack the constants of clients, which must have the same `structure_of`."""
-        shape, *_ = (structure_of(consts) for consts in clients[:1])
+    def of(clients: Sequence[Client], device: torch.device) -> Stacked:
+        """Stack the constants of clients, which must have the same `structure_of`, on a device."""
+        shape = structure_of(clients[0].consts)
         shared: list[Leaf | None] = []
         stacked: list[Tensor] = []
-        for leaves in zip(*(leaves_of(consts) for consts in clients), strict=True):
+        for leaves in zip(*(leaves_of(client.consts) for client in clients), strict=True):
             if all(_same(leaf, leaves[0]) for leaf in leaves):
                 shared.append(leaves[0])
             else:
                 shared.append(None)
                 stacked.append(torch.stack([torch.as_tensor(leaf) for leaf in leaves]))
-        return Stacked(shape, shared, stacked)
+        return Stacked(shape, to_device(shared, device), to_device(stacked, device))
 
     def first(self, clients: int) -> list[Tensor]:
         """Return the stacked leaves of the first clients, without a copy."""
         return [leaf[:clients] for leaf in self.stacked]
-
-    def on(self, device: torch.device) -> Stacked:
-        """Return the constants with all tensors on a device."""
-        return Stacked(self.shape, to_device(self.shared, device), to_device(self.stacked, device))
 
     def of_one(self, private: Sequence[Tensor]) -> Consts:
         """Return one client's constants: the shared leaves, and its `private` ones where clients differ."""
@@ -134,10 +130,9 @@ def collect_statistics(
     keep: bool = False,
 ) -> None:
     """Run a statistics pass over the phase's samples of K clients, the largest first, with their weights [K, ...] in
-    `tree`, and add the results to their constants; with `keep` also to their collected statistics.
-    """
+    `tree`, and add the results to their constants; with `keep` also to their collected statistics."""
     classes = clients[0].job.ctx.task.num_classes
-    consts = Stacked.of([client.consts for client in clients]).on(worker.device)
+    consts = Stacked.of(clients, worker.device)
     jobs = [worker.sampler.job_of(phase, client.job) for client in clients]
     parts = [list(torch.split(job.indices, PASS_BATCH)) for job in jobs]
     sums: dict[str, Tree] = {name: {} for name in statistics}
@@ -215,11 +210,9 @@ def row_of(tree: Tree, row: int) -> Tree:
 
 
 def put_rows(sums: dict[str, Tree], fresh: dict[str, Tree]) -> None:
-    """Write `fresh` into the first rows of `sums`; the first call with an entry creates it.
-
-    `torch.vmap` returns entries that depend on no client as one expanded row, which is copied for each client because
-    later passes write to fewer clients.
-    """
+    """Write `fresh` into the first rows of `sums`; the first call with an entry creates it. `torch.vmap` returns
+    entries that depend on no client as one expanded row, which is copied for each client because later passes write to
+    fewer clients."""
     for name, tree in fresh.items():
         for n, value in tree.items():
             if n in sums[name]:

@@ -45,7 +45,7 @@ class StackedTraining:
                 self.tree[name] = value.clone(memory_format=torch.contiguous_format)
         specs = [phase.spec_of(name, worker.local_training.optimizer) for name in self.trainable]
         self.optimizer = Optimizer(specs, [self.tree[name] for name in self.trainable], ctx.round)
-        self.consts = self._constants()
+        self.consts = Stacked.of(clients, worker.device)
         self.terms: dict[str, Tensor] = {}
         self.sums: dict[str, Tree] = {name: {} for name in phase.collect}
 
@@ -56,7 +56,7 @@ class StackedTraining:
         for number in range(len(batches[0])):
             if phase.refresh and number % (len(batches[0]) // phase.epochs) == 0:  # equally many for all, if refreshed
                 collect_statistics(worker, self.net, phase.refresh, phase, clients, self.tree)
-                self.consts = self._constants()
+                self.consts = Stacked.of(clients, worker.device)
             worker.set_modes(self.net.module, phase, self.roles)
             remaining = [parts for parts in batches if number < len(parts)]
             draws = [client.draws for client in clients[: len(remaining)]]
@@ -74,9 +74,6 @@ class StackedTraining:
         job = sampler.job_of(self.phase, client.job)
         orders = [sampler.epoch_order(job, client.draws) for _ in range(self.phase.epochs)]
         return [batch for order in orders for batch in torch.split(order, size)]
-
-    def _constants(self) -> Stacked:
-        return Stacked.of([client.consts for client in self.clients]).on(self.worker.device)
 
     def _narrowed(self, active: int) -> Tree:
         """Return the first `active` clients' trainable parameters, as leaves that share memory with the tree."""
@@ -126,10 +123,8 @@ class StackedTraining:
     def _gradients_at_moved(
         self, entries: Tree, parameters: Tree, gradients: Sequence[Tensor], batch: Batch
     ) -> Sequence[Tensor]:
-        """The gradients at the parameters that the phase's ascent moves to.
-
-        The second pass gets copies of the buffers, so that batch norm counts the batch once.
-        """
+        """The gradients at the parameters that the phase's ascent moves to. The second pass gets copies of the buffers,
+        so that batch norm counts the batch once."""
         ascent, named = self.phase.ascent, dict(zip(parameters, gradients, strict=True))
         assert ascent is not None
         with torch.no_grad():

@@ -233,10 +233,8 @@ def _batch_norm(
     momentum: float = 0.1,
     eps: float = 1e-5,
 ) -> Tensor | None:
-    """Compute `functional.batch_norm` with stored statistics.
-
-    Neighbours in the image become further channels, so that vectors are full.
-    """
+    """Compute `functional.batch_norm` with stored statistics. Neighbours in the image become further channels, so that
+    vectors are full."""
     if training or running_mean is None or running_var is None or weight is None or bias is None:
         return None
     if not _are_images(input) or not input.is_contiguous(memory_format=torch.channels_last):
