@@ -66,7 +66,7 @@ MUTATIONS = (
     _of("moon", "positive and negative swapped", '("received", "previous")]', '("previous", "received")]'),
     _of("moon", "the last model is that before training", '{"previous": work.tree}', '{"previous": work.start.tree}'),
     Mutation("moon, fedskc: the teacher's features in training mode", "nets/net.py",
-        "        self.net = net\n        self.eval()", "        self.net = net\n        self.train()",
+        "deep_copy(net, placeholders).eval()", "deep_copy(net, placeholders).train()",
         ("methods/test_frozen_nets.py",)),
     Mutation("fedproto: the distance summed over features", "methods/parts/prototypes.py",
         "(z - rows).square().mean(1)", "(z - rows).square().sum(1)", _tests_of("fedproto")),
