@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from fedloom.core.errors import ConfigError, DataError
 from fedloom.core.streams import Streams
 from fedloom.data.partitions import labels_only
-from fedloom.data.partitions.classes import Classes, Pathological, choose_holders
+from fedloom.data.partitions.classes import Classes, Pathological
 from fedloom.data.partitions.pachinko import NID2, Pachinko
 from fedloom.data.sources.cifar import CLASSES as NAMES
 from fedloom.data.sources.cifar import SUPERCLASSES, coarse_labels
@@ -60,9 +60,9 @@ def test_holders_every_client_and_every_class_has_its_number(per_client, clients
     rng = np.random.default_rng(seed)
     if per_client > classes or per_client * clients % classes:
         with pytest.raises(ConfigError):
-            choose_holders("classes", per_client, clients, classes, rng)
+            Classes(classes_per_client=per_client).choose_holders(clients, classes, rng)
         return
-    holders = choose_holders("classes", per_client, clients, classes, rng)
+    holders = Classes(classes_per_client=per_client).choose_holders(clients, classes, rng)
     assert holders.shape == (classes, per_client * clients // classes)
     assert all(len(set(of_class.tolist())) == len(of_class) for of_class in holders)
     assert np.bincount(holders.reshape(-1), minlength=clients).tolist() == [per_client] * clients
@@ -70,7 +70,7 @@ def test_holders_every_client_and_every_class_has_its_number(per_client, clients
 
 def test_choices_follow_the_places_left():
     """Fed-CO2's rule: no class is taken again while another has more places left."""
-    holders = choose_holders("classes", 2, 20, 10, np.random.default_rng(0))
+    holders = Classes(classes_per_client=2).choose_holders(20, 10, np.random.default_rng(0))
     chosen = [[c for c in range(10) if k in holders[c]] for k in range(20)]
     for start in range(0, 20, 5):  # five clients use up the ten classes
         assert sorted(itertools.chain(*chosen[start : start + 5])) == list(range(10))

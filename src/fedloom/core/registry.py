@@ -49,7 +49,7 @@ class Registry(Generic[T]):
                     f"{self.noun} '{name}' is registered already by {self._entries[name]!r}; choose another name"
                 )
             named: Any = entry
-            if hasattr(entry, "kind"):  # sources, skews and attacks say in messages and facts how they are registered
+            if hasattr(entry, "kind"):  # sources, partitions, skews and attacks name themselves in messages
                 named.kind = name
             self._entries[name] = entry
             return entry

@@ -9,12 +9,69 @@ from pydantic import Field, model_validator
 
 from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.partition import Dealt, Partition, Shares, deal_by_counts, partition, require_classes
+from fedloom.data.partitions.partition import Dealt, Partition, deal_by_counts, partition
 from fedloom.data.views import Indices, even_sizes
 
 
+class FixedClasses(Partition):
+    """Base: every class has k = classes_per_client N / C holders, a whole number, who share it."""
+
+    classes_per_client: int = Field(ge=1, description="Number of classes that each client holds.", examples=[2])
+
+    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
+        holders = self.choose_holders(clients, train.num_classes, rng)
+        parts = [data.y.numpy() for data in (train, test)]
+        totals = np.stack([np.bincount(labels, minlength=train.num_classes) for labels in parts])
+        k, fewest = holders.shape[1], self.fewest(holders.shape[1])
+        if totals[0].min() < fewest:
+            raise self.refusal(
+                f"class {totals[0].argmin()} has {totals[0].min()} training samples; its {k} clients need {fewest}; "
+                "lower clients or classes_per_client"
+            )
+        counts = np.zeros((2, clients, train.num_classes), np.int64)
+        for label, class_holders in enumerate(holders):
+            counts[:, class_holders, label] = self.sizes(totals[:, label], k, rng)
+        return Dealt(*(deal_by_counts(labels, count, rng) for labels, count in zip(parts, counts, strict=True)))
+
+    def fewest(self, holders: int) -> int:
+        """Return the smallest class that can be dealt to so many clients."""
+        raise NotImplementedError
+
+    def sizes(self, totals: Indices, holders: int, rng: np.random.Generator) -> Indices:
+        """Return each holder's samples [2, k] of a class with `totals` [2] training and test samples."""
+        raise NotImplementedError
+
+    def choose_holders(self, clients: int, num_classes: int, rng: np.random.Generator) -> Indices:
+        """Choose the k clients of each class [C, k], ascending; each client gets different classes.
+
+        Client after client takes a random class among those with most places left that it has not taken yet. Every
+        class is thus taken once before one is taken again: the choices are random orders of all classes, one after
+        another.
+        """
+        per_client = self.classes_per_client
+        self.require_classes(per_client, num_classes)
+        if per_client * clients % num_classes:
+            raise self.refusal(
+                f"{clients} clients with {per_client} of {num_classes} classes make "
+                f"{per_client * clients / num_classes:g} clients per class; need a whole number"
+            )
+        rounds = per_client * clients // num_classes
+        # Each row is one random order of all classes; clients take consecutive runs of them.
+        orders = rng.permuted(np.tile(np.arange(num_classes), (rounds, 1)), axis=1)
+        for order_index in range(1, rounds if num_classes % per_client else 0):
+            # Classes that a client took at the end of the order before.
+            if carried_over := order_index * num_classes % per_client:
+                # A client whose run crosses the border must not draw a class twice: its next ones come from the rest.
+                is_taken = np.isin(orders[order_index], orders[order_index - 1, -carried_over:])
+                free_classes, needed = orders[order_index, ~is_taken], per_client - carried_over
+                later_classes = rng.permutation(np.concatenate([free_classes[needed:], orders[order_index, is_taken]]))
+                orders[order_index] = np.concatenate([free_classes[:needed], later_classes])
+        by_class = np.argsort(orders.reshape(-1), kind="stable") // per_client
+        return by_class.reshape(num_classes, rounds)
+
+
 @partition("classes")
-class Classes(Partition):
+class Classes(FixedClasses):
     """Each client holds the same number of classes; each class is cut evenly between its holders, without a rest.
 
     The plain reading of FedSSA's 2 of 10 and 10 of 100 classes (Yi et al. 2024). Its released code cuts unevenly, as
@@ -28,66 +85,15 @@ class Classes(Partition):
         array([2, 2, 2, 2, 2, 2, 2, 2, 2, 2])
     """
 
-    classes_per_client: int = Field(ge=1, description="Number of classes that each client holds.", examples=[2])
+    def fewest(self, holders: int) -> int:
+        return holders
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        labels, test_labels = train.y.numpy(), test.y.numpy()
-        holders = choose_holders("classes", self.classes_per_client, clients, train.num_classes, rng)
-        available = np.bincount(labels, minlength=train.num_classes)
-        require_per_class("classes", available, holders.shape[1], holders.shape[1])
-        test_counts = np.bincount(test_labels, minlength=train.num_classes)
-        return Dealt(
-            deal_by_counts(labels, _even(holders, available, clients), rng),
-            deal_by_counts(test_labels, _even(holders, test_counts, clients), rng),
-        )
-
-
-def _even(holders: Indices, available: Indices, clients: int) -> Indices:
-    counts = np.zeros((clients, len(available)), np.int64)
-    for label, class_holders in enumerate(holders):
-        counts[class_holders, label] = even_sizes(int(available[label]), len(class_holders))
-    return counts
-
-
-def choose_holders(name: str, per_client: int, clients: int, num_classes: int, rng: np.random.Generator) -> Indices:
-    """Choose the k clients of each class [C, k], ascending; each client gets `per_client` different classes.
-
-    Client after client takes a random class among those with most places left that it has not taken yet. Every class
-    is thus taken once before one is taken again: the choices are random orders of all classes, one after another.
-    Raises `ConfigError`, with the partition's name, if k = per_client clients / num_classes is not a whole number.
-    """
-    require_classes(name, per_client, num_classes)
-    if per_client * clients % num_classes:
-        raise ConfigError(
-            f"partition {name}: {clients} clients with {per_client} of {num_classes} classes make "
-            f"{per_client * clients / num_classes:g} clients per class; need a whole number"
-        )
-    rounds = per_client * clients // num_classes
-    # Each row is one random order of all classes; clients take consecutive runs of them.
-    orders = rng.permuted(np.tile(np.arange(num_classes), (rounds, 1)), axis=1)
-    for order_index in range(1, rounds if num_classes % per_client else 0):
-        # Classes that a client took at the end of the order before.
-        if carried_over := order_index * num_classes % per_client:
-            # The client whose run crosses the border must not draw a class twice: its next classes come from the rest.
-            is_taken = np.isin(orders[order_index], orders[order_index - 1, -carried_over:])
-            free_classes, needed = orders[order_index, ~is_taken], per_client - carried_over
-            later_classes = rng.permutation(np.concatenate([free_classes[needed:], orders[order_index, is_taken]]))
-            orders[order_index] = np.concatenate([free_classes[:needed], later_classes])
-    by_class = np.argsort(orders.reshape(-1), kind="stable") // per_client
-    return by_class.reshape(num_classes, rounds)
-
-
-def require_per_class(name: str, available: Indices, holders: int, minimum: int) -> None:
-    """Raise `ConfigError` if a class has fewer than `minimum` of the samples `available` [C]."""
-    if available.min() < minimum:
-        raise ConfigError(
-            f"partition {name}: class {available.argmin()} has {available.min()} training samples; its {holders} "
-            f"clients need {minimum}; lower clients or classes_per_client"
-        )
+    def sizes(self, totals: Indices, holders: int, rng: np.random.Generator) -> Indices:
+        return np.stack([even_sizes(total, holders) for total in totals])
 
 
 @partition("pathological")
-class Pathological(Partition):
+class Pathological(FixedClasses):
     """Each client holds a few classes, of each a share in proportion to a draw from U(low, high).
 
     Fed-CO2's label skew (CIFAR-10 2, CIFAR-100 10 classes per client) and the released code of FedSSA, after Shamsian
@@ -102,7 +108,6 @@ class Pathological(Partition):
         array([4, 4, 4, 4, 4, 4, 4, 4, 4, 4])
     """
 
-    classes_per_client: int = Field(ge=1, description="Number of classes that each client holds.", examples=[2])
     low: float = Field(
         0.4,
         gt=0,
@@ -122,19 +127,10 @@ class Pathological(Partition):
             raise ConfigError(f"partition pathological: low = {self.low} is above high = {self.high}")
         return self
 
-    def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        labels, test_labels, classes = train.y.numpy(), test.y.numpy(), train.num_classes
-        holders = choose_holders("pathological", self.classes_per_client, clients, classes, rng)
-        available, test_available = (np.bincount(y, minlength=classes) for y in (labels, test_labels))
-        holders_per_class = holders.shape[1]
+    def fewest(self, holders: int) -> int:
         # the smallest share that can be drawn must still be a sample, whatever the seed
-        require_per_class(
-            "pathological", available, holders_per_class, math.ceil(1 + (holders_per_class - 1) * self.high / self.low)
-        )
-        counts, test_counts = (np.zeros((clients, classes), np.int64) for _ in range(2))
-        for label, class_holders in enumerate(holders):
-            draws: Shares = rng.uniform(self.low, self.high, (holders_per_class,))
-            shares: Shares = draws / draws.sum()
-            counts[class_holders, label] = np.floor(available[label] * shares)
-            test_counts[class_holders, label] = np.floor(test_available[label] * shares)
-        return Dealt(deal_by_counts(labels, counts, rng), deal_by_counts(test_labels, test_counts, rng))
+        return math.ceil(1 + (holders - 1) * self.high / self.low)
+
+    def sizes(self, totals: Indices, holders: int, rng: np.random.Generator) -> Indices:
+        draws = rng.uniform(self.low, self.high, (holders,))
+        return np.floor(totals[:, None] * (draws / draws.sum())).astype(np.int64)

@@ -1,15 +1,15 @@
 """Label skew by Dirichlet draws: plain, of equal sizes, and with the limits of FedMA and ExDir."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.partition import (
+    Alpha,
     Dealt,
     MaxDraws,
     MinSamples,
@@ -19,10 +19,7 @@ from fedloom.data.partitions.partition import (
     deal_alike,
     deal_by_counts,
     deal_by_shares,
-    no_draw,
     partition,
-    require_classes,
-    require_enough,
     shuffled_classes,
 )
 from fedloom.data.views import Indices, Views
@@ -42,9 +39,7 @@ class Dirichlet(Partition):
         True
     """
 
-    alpha: float = Field(
-        gt=0,
-        allow_inf_nan=False,
+    alpha: Alpha = Field(
         description="Concentration of the Dirichlet distribution. Small values mean strong skew (at 0.1 most "
         "clients see few classes), large values mean even shares.",
         examples=[0.1],
@@ -58,9 +53,9 @@ class Dirichlet(Partition):
     max_draws: MaxDraws = 1000
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        require_enough("dirichlet", clients, self.min_samples, len(train))
+        self.require_enough(clients, self.min_samples, len(train))
         holders = [np.arange(clients)] * train.num_classes
-        return _deal_to_holders(self, "dirichlet", holders, train, test, clients, rng)
+        return _deal_to_holders(self, holders, train, test, clients, rng)
 
 
 Accept = Callable[[Shares, Indices], NDArray[np.bool_]]
@@ -69,8 +64,7 @@ Accept = Callable[[Shares, Indices], NDArray[np.bool_]]
 _AT_ONCE = 1 << 17  # numbers drawn together
 
 
-@dataclass(frozen=True, slots=True)
-class BalancedCut:
+class BalancedCut(NamedTuple):
     """Accepted draw: shares [P, C] (columns sum to 1), sizes [P, C] (columns sum to n_c), how many draws it took."""
 
     shares: Shares
@@ -109,9 +103,7 @@ def _draw(counts: Indices, parts: int, alpha: float, draws: int, rng: np.random.
         is_degenerate = weights.sum(1) == 0  # no open part has a weight that float64 can hold: equal parts
         weights[is_degenerate] = np.where(is_open[is_degenerate].any(1, keepdims=True), is_open[is_degenerate], True)
         shares[:, :, label] = weights / weights.sum(1, keepdims=True)
-        edges = (np.cumsum(shares[:, :, label], axis=1) * count).astype(np.int64)
-        edges[:, -1] = count
-        sizes[:, :, label] = np.diff(np.minimum(edges, count), axis=1, prepend=0)
+        sizes[:, :, label] = cut(shares[:, :, label], count)
         held_counts += sizes[:, :, label]
     return shares, sizes
 
@@ -135,12 +127,7 @@ class DirichletEqual(Partition):
         True
     """
 
-    alpha: float = Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Concentration of the Dirichlet distribution; small values mean strong label skew.",
-        examples=[0.2],
-    )
+    alpha: Alpha = Field(examples=[0.2])
     max_draws: int = Field(
         100_000, ge=1, description="Largest number of draws of a group before the partition is refused."
     )
@@ -166,18 +153,16 @@ class DirichletEqual(Partition):
         minimum = len(group) // (2 * clients)
         class_rows = shuffled_classes(labels[group], num_classes, rng)
         counts = np.array([len(rows) for rows in class_rows])
-        cut = balanced_cut(
+        drawn = balanced_cut(
             counts, clients, self.alpha, lambda _, sizes: sizes.sum(2).min(1) >= minimum, self.max_draws, rng
         )
-        if cut is None:
-            raise no_draw(
-                "dirichlet-equal",
-                self.max_draws,
-                self.alpha,
-                f"{clients} clients of a group {minimum} samples, half the mean; raise alpha or max_draws",
+        if drawn is None:
+            raise self.refusal(
+                f"none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} clients of a group "
+                f"{minimum} samples, half the mean; raise alpha or max_draws"
             )
-        owner = np.repeat(np.tile(np.arange(clients), num_classes), cut.sizes.T.reshape(-1))
-        return group[np.concatenate(class_rows)[np.argsort(owner, kind="stable")]], cut.draws
+        owner = np.repeat(np.tile(np.arange(clients), num_classes), drawn.sizes.T.reshape(-1))
+        return group[np.concatenate(class_rows)[np.argsort(owner, kind="stable")]], drawn.draws
 
 
 @partition("dirichlet-fedma")
@@ -194,12 +179,7 @@ class DirichletFedMA(Partition):
         True
     """
 
-    alpha: float = Field(
-        gt=0,
-        allow_inf_nan=False,
-        description="Concentration of the Dirichlet distribution; small values mean strong label skew.",
-        examples=[0.5],
-    )
+    alpha: Alpha = Field(examples=[0.5])
     min_samples: MinSamples = 10
     min_test: int = Field(
         0,
@@ -209,30 +189,28 @@ class DirichletFedMA(Partition):
     max_draws: MaxDraws = 1000
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        require_enough("dirichlet-fedma", clients, self.min_samples, len(train))
-        require_enough("dirichlet-fedma", clients, self.min_test, len(test), "test samples")
+        self.require_enough(clients, self.min_samples, len(train))
+        self.require_enough(clients, self.min_test, len(test), "test samples")
         labels, test_labels, classes = train.y.numpy(), test.y.numpy(), train.num_classes
         test_counts = np.bincount(test_labels, minlength=classes)
 
         def enough(shares: Shares, sizes: Indices) -> NDArray[np.bool_]:
             is_accepted: NDArray[np.bool_] = sizes.sum(2).min(1) >= self.min_samples
             if self.min_test:
-                edges = (np.cumsum(shares, axis=1) * test_counts).astype(np.int64)
-                edges[:, -1] = test_counts
-                is_accepted &= np.diff(edges, axis=1, prepend=0).sum(2).min(1) >= self.min_test
+                test_sizes = cut(shares.swapaxes(1, 2), test_counts[:, None])
+                is_accepted &= test_sizes.sum(1).min(1) >= self.min_test
             return is_accepted
 
         counts = np.bincount(labels, minlength=classes)
-        cut = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
-        if cut is None:
-            raise no_draw(
-                "dirichlet-fedma",
-                self.max_draws,
-                self.alpha,
-                f"{clients} clients {self.min_samples} samples and {self.min_test} test samples; raise alpha, or lower "
-                "clients, min_samples or min_test",
+        drawn = balanced_cut(counts, clients, self.alpha, enough, self.max_draws, rng)
+        if drawn is None:
+            raise self.refusal(
+                f"none of {self.max_draws} draws with alpha {self.alpha} gave each of {clients} clients "
+                f"{self.min_samples} samples and {self.min_test} test samples; raise alpha, or lower clients, "
+                "min_samples or min_test"
             )
-        return Dealt(deal_by_counts(labels, cut.sizes, rng), deal_by_shares(test_labels, cut.shares, rng), cut.draws)
+        views = deal_by_counts(labels, drawn.sizes, rng)
+        return Dealt(views, deal_by_shares(test_labels, drawn.shares, rng), drawn.draws)
 
 
 _HOLDERS_OF_EVEN = 5  # a class needs a fifth of the clients that it would have if classes were drawn evenly
@@ -262,9 +240,7 @@ class ExtendedDirichlet(Partition):
         description="Number of classes that each client draws; of some of them it may get no sample.",
         examples=[2],
     )
-    alpha: float = Field(
-        gt=0,
-        allow_inf_nan=False,
+    alpha: Alpha = Field(
         description="Concentration of the Dirichlet distribution over the clients of a class. Small values give one "
         "of them nearly all samples, large ones even shares.",
         examples=[10.0],
@@ -284,17 +260,17 @@ class ExtendedDirichlet(Partition):
     )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        require_enough("extended-dirichlet", clients, self.min_samples, len(train))
+        self.require_enough(clients, self.min_samples, len(train))
         holders = self._holders(clients, train.num_classes, rng)
-        return _deal_to_holders(self, "extended-dirichlet", holders, train, test, clients, rng)
+        return _deal_to_holders(self, holders, train, test, clients, rng)
 
     def _holders(self, clients: int, num_classes: int, rng: np.random.Generator) -> list[Indices]:
         per_client = self.classes_per_client
-        require_classes("extended-dirichlet", per_client, num_classes)
+        self.require_classes(per_client, num_classes)
         if per_client * clients < num_classes:
-            raise ConfigError(
-                f"partition extended-dirichlet: {clients} clients with {per_client} classes each cannot hold all "
-                f"{num_classes} classes; raise clients or classes_per_client"
+            raise self.refusal(
+                f"{clients} clients with {per_client} classes each cannot hold all {num_classes} classes; raise "
+                "clients or classes_per_client"
             )
         fewest = max(1, per_client * clients // num_classes // _HOLDERS_OF_EVEN)
         all_classes = np.tile(np.arange(num_classes), (clients, 1))
@@ -303,16 +279,14 @@ class ExtendedDirichlet(Partition):
             np.put_along_axis(drawn, rng.permuted(all_classes, axis=1)[:, :per_client], True, axis=1)
             if drawn.sum(0).min() >= fewest:
                 return [np.flatnonzero(holds) for holds in drawn.T]
-        raise ConfigError(
-            f"partition extended-dirichlet: none of {self.max_draws} draws of {per_client} classes for {clients} "
-            f"clients gave each of {num_classes} classes {fewest} clients; raise clients, classes_per_client or "
-            "max_draws"
+        raise self.refusal(
+            f"none of {self.max_draws} draws of {per_client} classes for {clients} clients gave each of {num_classes} "
+            f"classes {fewest} clients; raise clients, classes_per_client or max_draws"
         )
 
 
 def _deal_to_holders(
     options: Dirichlet | ExtendedDirichlet,
-    name: str,
     holders: list[Indices],
     train: Dataset,
     test: Dataset,
@@ -339,5 +313,7 @@ def _deal_to_holders(
         if held_counts.min() >= options.min_samples:
             return Dealt(Views.from_owners(owner, clients), Views.from_owners(test_owner, clients), draw)
     advice = "raise alpha or classes_per_client" if isinstance(options, ExtendedDirichlet) else "raise alpha"
-    outcome = f"{clients} clients {options.min_samples} samples; {advice}, or lower clients or min_samples"
-    raise no_draw(name, options.max_draws, options.alpha, outcome)
+    raise options.refusal(
+        f"none of {options.max_draws} draws with alpha {options.alpha} gave each of {clients} clients "
+        f"{options.min_samples} samples; {advice}, or lower clients or min_samples"
+    )

@@ -3,10 +3,9 @@
 import numpy as np
 from pydantic import Field
 
-from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.dirichlet import balanced_cut
-from fedloom.data.partitions.partition import Dealt, Partition, no_draw, partition, require_clients, shuffled_classes
+from fedloom.data.partitions.partition import Alpha, Dealt, Partition, partition, shuffled_classes
 from fedloom.data.views import Indices, Views, even_sizes, matched_counts
 
 
@@ -30,15 +29,13 @@ class Domains(Partition):
         return self, clients - self.clients_per_domain
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        domain_ids, test_domain_ids = domains_of("domains", train), domains_of("domains", test)
+        domain_ids, test_domain_ids = domains_of(self, train), domains_of(self, test)
         per_domain, domains = self.clients_per_domain, len(train.domains)
-        require_clients(
-            "domains", clients, per_domain * domains, f"gives each of {domains} domains {per_domain} client(s)"
-        )
+        self.require_clients(clients, per_domain * domains, f"gives each of {domains} domains {per_domain} client(s)")
         sizes = np.bincount(domain_ids, minlength=domains)
         if sizes.min() < per_domain:
-            raise ConfigError(
-                f"partition domains: domain {train.domains[sizes.argmin()]} has {sizes.min()} training samples for "
+            raise self.refusal(
+                f"domain {train.domains[sizes.argmin()]} has {sizes.min()} training samples for "
                 f"{per_domain} clients; lower clients_per_domain"
             )
         return Dealt(_deal(domain_ids, per_domain, clients, rng), _deal(test_domain_ids, per_domain, clients, rng))
@@ -52,13 +49,13 @@ def _deal(domain_ids: Indices, per_domain: int, clients: int, rng: np.random.Gen
     return Views.from_owners(owner, clients)
 
 
-def domains_of(name: str, data: Dataset) -> Indices:
-    """Return the domain of each sample [n], int64. Raises `ConfigError`, for partition `name`, if data have none."""
+def domains_of(dealer: Partition, data: Dataset) -> Indices:
+    """Return the domain of each sample [n], int64. Raises `ConfigError`, for the partition, if data have none."""
     if data.domain is None or not data.domains:
         instead = "use one that does, such as office-caltech10, or deal by label"
         if data.features:
             instead = "name the column of the rows' owner (`owner: COLUMN`), or deal by label"
-        raise ConfigError(f"partition {name}: this source has no domains; {instead}")
+        raise dealer.refusal(f"this source has no domains; {instead}")
     return data.domain.numpy()
 
 
@@ -79,9 +76,7 @@ class DirichletDomains(Partition):
         array([1])
     """
 
-    alpha: float = Field(
-        gt=0,
-        allow_inf_nan=False,
+    alpha: Alpha = Field(
         description="Concentration of the Dirichlet distribution; small values mean strong label skew within a domain.",
         examples=[0.3],
     )
@@ -113,18 +108,13 @@ class DirichletDomains(Partition):
         return self.model_copy(update=shorter), clients - self.clients_per_domain
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        domain_ids, test_domain_ids = domains_of("dirichlet-domains", train), domains_of("dirichlet-domains", test)
+        domain_ids, test_domain_ids = domains_of(self, train), domains_of(self, test)
         per_domain, domains = self.clients_per_domain, train.domains
-        require_clients(
-            "dirichlet-domains",
-            clients,
-            per_domain * len(domains),
-            f"gives each of {len(domains)} domains {per_domain} client(s)",
+        self.require_clients(
+            clients, per_domain * len(domains), f"gives each of {len(domains)} domains {per_domain} client(s)"
         )
         if per_domain > self.domain_parts:
-            raise ConfigError(
-                f"partition dirichlet-domains: {per_domain} clients per domain, but only {self.domain_parts} parts"
-            )
+            raise self.refusal(f"{per_domain} clients per domain, but only {self.domain_parts} parts")
         first_parts = self._per_domain("domain_part", self.domain_part, len(domains), 0, self.domain_parts - 1)
         one_in = self._per_domain("one_in", self.one_in, len(domains), 1, len(train))
         lists, tests, draws = [], [], 0
@@ -143,9 +133,9 @@ class DirichletDomains(Partition):
                 test_counts = matched_counts(train_counts, np.array(test_sizes))
                 if not test_counts.any():
                     missing = train.classes[test_sizes.index(0)]
-                    raise ConfigError(
-                        f"partition dirichlet-domains: domain {name} has no test sample of class {missing}; no test "
-                        f"view can match client {len(lists) - 1}'s mix"
+                    raise self.refusal(
+                        f"domain {name} has no test sample of class {missing}; no test view can match client "
+                        f"{len(lists) - 1}'s mix"
                     )
                 tests.append(test_rows[_take(shuffled_test_rows, np.zeros_like(test_counts), test_counts)])
         return Dealt(Views.from_lists(lists), Views.from_lists(tests), draws, len(domains))
@@ -156,11 +146,10 @@ class DirichletDomains(Partition):
         """Sizes of the parts of one domain [P, C], and the number of draws."""
         needed = self.domain_parts * self.min_per_class
         if counts.min() < needed:
-            raise ConfigError(
-                f"partition dirichlet-domains: domain {domain} has {counts.min()} training samples of class "
-                f"{classes[int(counts.argmin())]}; {self.domain_parts} parts of {self.min_per_class} need {needed}"
+            raise self.refusal(
+                f"domain {domain} has {counts.min()} training samples of class {classes[int(counts.argmin())]}; "
+                f"{self.domain_parts} parts of {self.min_per_class} need {needed}"
             )
-
         cut = balanced_cut(
             counts,
             self.domain_parts,
@@ -170,16 +159,17 @@ class DirichletDomains(Partition):
             rng,
         )
         if cut is None:
-            outcome = f"{self.domain_parts} parts of domain {domain} {self.min_per_class} samples of every class"
-            advice = "raise alpha or max_draws, or lower domain_parts or min_per_class"
-            raise no_draw("dirichlet-domains", self.max_draws, self.alpha, f"{outcome}; {advice}")
+            raise self.refusal(
+                f"none of {self.max_draws} draws with alpha {self.alpha} gave each of {self.domain_parts} parts of "
+                f"domain {domain} {self.min_per_class} samples of every class; raise alpha or max_draws, or lower "
+                "domain_parts or min_per_class"
+            )
         return cut.sizes, cut.draws
 
     def _per_domain(self, key: str, value: int | tuple[int, ...], domains: int, low: int, high: int) -> list[int]:
         values = [value] * domains if isinstance(value, int) else list(value)
         if len(values) != domains or not all(low <= number <= high for number in values):
-            need = f"need one number or {domains} of them, from {low} to {high}"
-            raise ConfigError(f"partition dirichlet-domains: {key} = {value}; {need}")
+            raise self.refusal(f"{key} = {value}; need one number or {domains} of them, from {low} to {high}")
         return values
 
 

@@ -4,16 +4,7 @@ import numpy as np
 from pydantic import Field
 
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.partition import (
-    Dealt,
-    MaxDraws,
-    MinSamples,
-    Partition,
-    cut,
-    no_draw,
-    partition,
-    require_enough,
-)
+from fedloom.data.partitions.partition import Alpha, Dealt, MaxDraws, MinSamples, Partition, cut, partition
 from fedloom.data.views import Views, starts
 
 
@@ -47,9 +38,7 @@ class Quantity(Partition):
         (1000, True)
     """
 
-    alpha: float = Field(
-        gt=0,
-        allow_inf_nan=False,
+    alpha: Alpha = Field(
         description="Concentration of the Dirichlet distribution over clients; small values mean very unequal sizes.",
         examples=[0.5],
     )
@@ -57,7 +46,7 @@ class Quantity(Partition):
     max_draws: MaxDraws = 1000
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        require_enough("quantity", clients, self.min_samples, len(train))
+        self.require_enough(clients, self.min_samples, len(train))
         for draw in range(1, self.max_draws + 1):
             shares = rng.dirichlet(np.full(clients, self.alpha))
             sizes = cut(shares, len(train))
@@ -68,4 +57,4 @@ class Quantity(Partition):
                     draw,
                 )
         outcome = f"{clients} clients {self.min_samples} samples; raise alpha, or lower clients or min_samples"
-        raise no_draw("quantity", self.max_draws, self.alpha, outcome)
+        raise self.refusal(f"none of {self.max_draws} draws with alpha {self.alpha} gave each of {outcome}")

@@ -12,7 +12,7 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.core.files import parse_json, write_atomic
 from fedloom.data.dataset import Dataset
-from fedloom.data.partitions.partition import Dealt, Partition, partition, require_clients
+from fedloom.data.partitions.partition import Dealt, Partition, partition
 from fedloom.data.scenario import Scenario
 from fedloom.data.views import Indices, Views
 
@@ -39,7 +39,7 @@ class IndexLists(Partition):
         path = self.partition_file
         content = _load(path)
         dealt = _dealt(path, content)
-        require_clients("indices", clients, len(dealt.train), f"reads {path}, which holds {len(dealt.train)} clients")
+        self.require_clients(clients, len(dealt.train), f"reads {path}, which holds {len(dealt.train)} clients")
         for key, value in source_facts(train, test).items():
             if key in content and content[key] != value:
                 raise DataError(f"{path}: was made of other data ({key} differ)")

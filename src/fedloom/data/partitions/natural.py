@@ -53,7 +53,7 @@ class Natural(Partition):
         if self.sample_ids:
             return None
         if self.owners is None:
-            return len(np.unique(domains_of("natural", load())))
+            return len(np.unique(domains_of(self, load())))
         return len(np.unique(_read(self.owners, None, "training")))
 
     def without_domain(self, domain: int, clients: int) -> tuple[Partition, int]:
@@ -61,9 +61,9 @@ class Natural(Partition):
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         if self.test_owners is not None and self.owners is None:
-            raise ConfigError("partition natural: test_owners without owners; name the file with the training ids too")
+            raise self.refusal("test_owners without owners; name the file with the training ids too")
         if self.owners is None:
-            ids, test_ids = domains_of("natural", train), None if test.domain is None else test.domain.numpy()
+            ids, test_ids = domains_of(self, train), None if test.domain is None else test.domain.numpy()
         else:
             ids = _read(self.owners, len(train), "training")
             test_ids = None if self.test_owners is None else _read(self.test_owners, len(test), "test")
@@ -116,9 +116,6 @@ def _read(path: Path, samples: int | None, split: str) -> np.ndarray:
     return ids
 
 
-_INSTALL = "install fedloom[flower-datasets]"
-
-
 @partition("flower")
 class Flower(Partition):
     """Any partitioner of flwr-datasets, chosen by class name.
@@ -145,9 +142,7 @@ class Flower(Partition):
         options = {key: value for key, value in defaults.items() if key in parameters} | self.options
         for key in options:
             if key not in parameters:
-                raise ConfigError(
-                    f"partition flower: {self.partitioner} has no option '{key}': {suggest_name(key, parameters)}"
-                )
+                raise self.refusal(f"{self.partitioner} has no option '{key}': {suggest_name(key, parameters)}")
         try:
             partitioner = partitioner_class(**options)
             partitioner.dataset = table
@@ -158,8 +153,7 @@ class Flower(Partition):
                 )
             lists = [np.array(partitioner.load_partition(client)["index"], np.int64) for client in range(clients)]
         except (ValueError, TypeError, KeyError) as error:
-            message = " ".join(str(error).split())
-            raise ConfigError(f"partition flower: {self.partitioner} refused: {message}") from None
+            raise self.refusal(f"{self.partitioner} refused: {' '.join(str(error).split())}") from None
         views = Views.from_lists(lists)
         return Dealt(views, deal_alike(views, train.y.numpy(), test.y.numpy(), train.num_classes, rng))
 
@@ -167,12 +161,10 @@ class Flower(Partition):
         try:
             partitioners = importlib.import_module("flwr_datasets.partitioner")
         except ImportError:
-            raise ConfigError(f"partition flower: flwr-datasets is not installed; {_INSTALL}") from None
+            raise self.refusal("flwr-datasets is not installed; install fedloom[flower-datasets]") from None
         names = [name for name in dir(partitioners) if name.endswith("Partitioner") and name != "Partitioner"]
         if self.partitioner not in names:
-            raise ConfigError(
-                f"partition flower: no partitioner '{self.partitioner}': {suggest_name(self.partitioner, names)}"
-            )
+            raise self.refusal(f"no partitioner '{self.partitioner}': {suggest_name(self.partitioner, names)}")
         return getattr(partitioners, self.partitioner)
 
     @staticmethod

@@ -3,16 +3,14 @@
 import numpy as np
 from pydantic import Field
 
-from fedloom.core.errors import ConfigError
 from fedloom.data.dataset import Dataset
 from fedloom.data.partitions.partition import (
+    Alpha,
     Dealt,
     Partition,
     Shares,
     deal_by_counts,
     partition,
-    require_clients,
-    require_enough,
     shuffled_classes,
 )
 from fedloom.data.sources.cifar import coarse_labels
@@ -37,23 +35,19 @@ class Pachinko(Partition):
         array([120, 120, 120, 120, 120, 120, 120, 120, 120, 120])
     """
 
-    alpha: float = Field(
+    alpha: Alpha = Field(
         0.3,
-        gt=0,
-        allow_inf_nan=False,
         description="Concentration of the Dirichlet distribution over superclasses; small values mean strong skew.",
     )
-    beta: float = Field(
+    beta: Alpha = Field(
         10.0,
-        gt=0,
-        allow_inf_nan=False,
         description="Concentration of the Dirichlet distribution over the classes within a superclass; small "
         "values mean strong skew.",
     )
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
         coarse = np.array(coarse_labels(train.classes))
-        require_enough("pachinko", clients, 1, len(train) + len(test))
+        self.require_enough(clients, 1, len(train) + len(test))
         labels = np.concatenate([train.y.numpy(), test.y.numpy()])
         class_rows = shuffled_classes(labels, train.num_classes, rng)
         remaining = np.array([len(rows) for rows in class_rows])
@@ -120,18 +114,16 @@ class NID2(Partition):
     """
 
     def deal(self, train: Dataset, test: Dataset, clients: int, rng: np.random.Generator) -> Dealt:
-        require_clients("nid2", clients, _BIASED + 1, "has 5 biased clients and one with all classes")
+        self.require_clients(clients, _BIASED + 1, "has 5 biased clients and one with all classes")
         if train.num_classes % _BIASED:
-            raise ConfigError(
-                f"partition nid2: gives each of 5 clients a fifth of the classes; need a multiple of 5 classes, the "
-                f"source has {train.num_classes}"
+            raise self.refusal(
+                "gives each of 5 clients a fifth of the classes; need a multiple of 5 classes, the source has "
+                f"{train.num_classes}"
             )
         labels, test_labels = train.y.numpy(), test.y.numpy()
         counts = np.bincount(labels, minlength=train.num_classes)
         if counts.min() <= _BIASED:
-            raise ConfigError(
-                f"partition nid2: class {counts.argmin()} has {counts.min()} training samples; 6 clients need 6 or more"
-            )
+            raise self.refusal(f"class {counts.argmin()} has {counts.min()} training samples; 6 clients need 6 or more")
         test_counts = np.bincount(test_labels, minlength=train.num_classes)
         train_views = deal_by_counts(labels, _counts(counts), rng)
         return Dealt(train_views, deal_by_counts(test_labels, _counts(test_counts), rng))

@@ -28,6 +28,14 @@ MinSamples = Annotated[
         "as many.",
     ),
 ]
+Alpha = Annotated[
+    float,
+    Field(
+        gt=0,
+        allow_inf_nan=False,
+        description="Concentration of the Dirichlet distribution; small values mean strong label skew.",
+    ),
+]
 MaxDraws = Annotated[int, Field(ge=1, description="Largest number of draws before the partition is refused.")]
 
 
@@ -59,6 +67,8 @@ class Partition(BaseModel):
     """Base of all partitions: its fields are its config keys, `deal` is pure in its arguments."""
 
     model_config = ConfigDict(extra="forbid", frozen=True)
+    kind: ClassVar[str] = ""
+    """The name under which it is registered."""
     takes_thinned: ClassVar[bool] = True
     """Whether it can deal a training set that a skew has thinned."""
 
@@ -86,10 +96,31 @@ class Partition(BaseModel):
         """
         raise TypeError(f"{type(self).__name__} defines no deal()")
 
+    def refusal(self, problem: str) -> ConfigError:
+        """Return the error that names the partition and why it cannot be made."""
+        return ConfigError(f"partition {self.kind}: {problem}")
 
-def partition(name: str) -> Callable[[type[Partition]], type[Partition]]:
-    """Return a class decorator that registers a partition as `name`."""
-    return PARTITIONS.register(name)
+    def require_clients(self, clients: int, needed: int, reason: str) -> None:
+        """Raise `ConfigError` unless there are exactly `needed` clients; reason: words for the message."""
+        if clients != needed:
+            raise ConfigError(f"scenario.clients = {clients}: partition {self.kind} {reason}; need clients={needed}")
+
+    def require_enough(self, clients: int, minimum: int, samples: int, noun: str = "samples") -> None:
+        """Raise `ConfigError` if `samples` cannot give each of `clients` its `minimum`."""
+        if clients * minimum > samples:
+            raise self.refusal(
+                f"{clients} clients with at least {minimum} {noun} each need {clients * minimum} {noun}, there are "
+                f"{samples}; lower clients or the minimum"
+            )
+
+    def require_classes(self, per_client: int, num_classes: int) -> None:
+        """Raise `ConfigError` if a client is to hold more classes than there are."""
+        if per_client > num_classes:
+            raise self.refusal(f"classes_per_client = {per_client}, but the source has {num_classes} classes")
+
+
+partition = PARTITIONS.register
+"""`partition(name)` registers the decorated partition class under `name`."""
 
 
 def labels_only(
@@ -112,35 +143,6 @@ def labels_only(
     return Dataset(torch.empty(len(y), 0), y, tuple(names), domain=domain_ids, domains=tuple(domains))
 
 
-def require_clients(name: str, clients: int, needed: int, reason: str) -> None:
-    """Raise `ConfigError` unless there are exactly `needed` clients; reason: words for the message."""
-    if clients != needed:
-        raise ConfigError(f"scenario.clients = {clients}: partition {name} {reason}; need clients={needed}")
-
-
-def require_enough(name: str, clients: int, minimum: int, samples: int, noun: str = "samples") -> None:
-    """Raise `ConfigError` if `samples` cannot give each of `clients` its `minimum`."""
-    if clients * minimum > samples:
-        raise ConfigError(
-            f"partition {name}: {clients} clients with at least {minimum} {noun} each need {clients * minimum} {noun}, "
-            f"there are {samples}; lower clients or the minimum"
-        )
-
-
-def require_classes(name: str, per_client: int, num_classes: int) -> None:
-    """Raise `ConfigError`, for partition `name`, if a client is to hold more classes (per_client) than there are
-    (num_classes)."""
-    if per_client > num_classes:
-        message = f"classes_per_client = {per_client}, but the source has {num_classes} classes"
-        raise ConfigError(f"partition {name}: {message}")
-
-
-def no_draw(name: str, max_draws: int, alpha: float, outcome: str) -> ConfigError:
-    """Return the error of partition `name`, none of whose max_draws draws was accepted. outcome: who should have got
-    what."""
-    return ConfigError(f"partition {name}: none of {max_draws} draws with alpha {alpha} gave each of {outcome}")
-
-
 Shares = NDArray[np.float64]
 
 
@@ -158,30 +160,25 @@ def shuffled_classes(labels: Indices, num_classes: int, rng: np.random.Generator
     return np.split(order, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1])
 
 
-def cut(shares: Shares, count: int) -> Indices:
-    """Cut `count` samples at the cumulative `shares` [N] (sum 1), rounded down; return sizes [N] of sum `count`."""
-    edges = (np.cumsum(shares) * count).astype(np.int64)
+def cut(shares: Shares, count: ArrayLike) -> Indices:
+    """Cut `count` samples at the cumulative `shares` [..., N] (sum 1), rounded down; return sizes [..., N] of sum
+    `count`, one number or [..., 1]."""
+    edges = (np.cumsum(shares, axis=-1) * count).astype(np.int64)
     # Rounding may leave the sum of shares just below 1; the last edge must still take every sample.
-    edges[-1] = count
+    edges[..., -1:] = count
     return np.diff(np.minimum(edges, count), prepend=0)
 
 
 def deal_by_shares(labels: Indices, shares: Shares, rng: np.random.Generator) -> Views:
-    """Cut every class, shuffled, at cumulative shares. The views are complete and disjoint.
-
-    Client k gets the samples between floor(cumulative share before k * n_c) and floor(the one after * n_c) of each
-    class c.
+    """Cut every class, shuffled, at cumulative shares, rounded down. The views are complete and disjoint.
 
     Args:
         labels: [n], int64.
         shares: share of each client in each class [N, C]; columns sum to 1.
         rng: shuffles the classes.
     """
-    clients, num_classes = shares.shape
-    owner = np.empty(len(labels), np.int64)
-    for label, members in enumerate(shuffled_classes(labels, num_classes, rng)):
-        owner[members] = np.repeat(np.arange(clients), cut(shares[:, label], len(members)))
-    return Views.from_owners(owner, clients)
+    class_sizes = np.bincount(labels, minlength=shares.shape[1])
+    return deal_by_counts(labels, cut(shares.T, class_sizes[:, None]).T, rng)
 
 
 def deal_by_counts(labels: Indices, counts: Indices, rng: np.random.Generator) -> Views:
