@@ -246,6 +246,16 @@ def test_an_output_format_is_not_used(kind):
     assert [note[:13] for note in splits.notes] == ["set_transform"] * (kind == "custom")
 
 
+def test_texts_are_split_as_those_of_other_sources():
+    def words(text, **keys):
+        return from_huggingface(FakeSet(text=[text] * 10), text="text", length=3, **keys).train.words
+
+    assert words("good film") == ("film", "good")
+    assert words("ab a", tokens="characters") == ("a", "b")
+    with pytest.raises(DataError, match=r"source hf: data \(text\): texts have no spaces .* `tokens: characters`"):
+        words("\u5929\u5730" * 60)
+
+
 @pytest.mark.parametrize("only_test", [False, True])
 def test_deep_pictures_keep_their_levels(only_test):
     deep = FakeSet(image=[Image.fromarray(x[..., 0].astype(np.uint16) * 16 + 7) for x in X])  # 12 bits

@@ -6,7 +6,6 @@ import torch
 
 from fedloom.core.errors import DataError
 from fedloom.data import SOURCES
-from fedloom.data.sources.hf import HuggingFace
 from fedloom.data.sources.text import characters, encode, infer_tokens, vocabulary, words
 from source_files import prefixed, write_tar, write_tree
 
@@ -199,19 +198,3 @@ def test_tokens_at_their_default_are_no_part_of_the_fingerprint():
     }
     assert "tokens" not in SOURCES.get("hf")(dataset="a", text="b").model_dump()
     assert SOURCES.get("tsv")(path="a", tokens="characters").model_dump()["tokens"] == "characters"
-
-
-class Columns(dict):
-    """As much of `datasets.Dataset` as texts need."""
-
-    column_names = ("text",)
-
-
-def test_texts_of_hugging_face_sets_are_split_alike():
-    def tokens(text, **keys):
-        return HuggingFace(dataset="a", text="text", length=3, **keys)._tokens([Columns(text=[text])])
-
-    assert tokens("good film")[1] == ("film", "good")
-    assert tokens("ab a", tokens="characters")[1] == ("a", "b")
-    with pytest.raises(DataError, match=r"source hf: a \(text\): texts have no spaces .* `tokens: characters`"):
-        tokens("\u5929\u5730" * 60)

@@ -301,8 +301,8 @@ class Alie(UploadAttack):
         attack: {name: alie, share: 0.2, z: 1.5}
     """
 
-    colludes: ClassVar[bool] = True
-    min_bad: ClassVar[int] = 2
+    colludes = True
+    min_bad = 2
     z: float | None = Field(
         None,
         gt=0,

@@ -31,7 +31,8 @@ class FixedClasses(Partition):
         counts = np.zeros((2, clients, train.num_classes), np.int64)
         for label, class_holders in enumerate(holders):
             counts[:, class_holders, label] = self.sizes(totals[:, label], k, rng)
-        return Dealt(*(deal_by_counts(labels, count, rng) for labels, count in zip(parts, counts, strict=True)))
+        train_views, test_views = (deal_by_counts(*part, rng) for part in zip(parts, counts, strict=True))
+        return Dealt(train_views, test_views)
 
     def fewest(self, holders: int) -> int:
         """Return the smallest class that can be dealt to so many clients."""
@@ -133,4 +134,5 @@ class Pathological(FixedClasses):
 
     def sizes(self, totals: Indices, holders: int, rng: np.random.Generator) -> Indices:
         draws = rng.uniform(self.low, self.high, (holders,))
-        return np.floor(totals[:, None] * (draws / draws.sum())).astype(np.int64)
+        sizes: Indices = np.floor(totals[:, None] * (draws / draws.sum())).astype(np.int64)
+        return sizes

@@ -160,7 +160,7 @@ def shuffled_classes(labels: Indices, num_classes: int, rng: np.random.Generator
     return np.split(order, np.cumsum(np.bincount(labels, minlength=num_classes))[:-1])
 
 
-def cut(shares: Shares, count: ArrayLike) -> Indices:
+def cut(shares: Shares, count: int | Indices) -> Indices:
     """Cut `count` samples at the cumulative `shares` [..., N] (sum 1), rounded down; return sizes [..., N] of sum
     `count`, one number or [..., 1]."""
     edges = (np.cumsum(shares, axis=-1) * count).astype(np.int64)

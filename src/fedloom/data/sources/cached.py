@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Literal
@@ -16,6 +16,7 @@ from fedloom.core.errors import DataError
 from fedloom.data.cache import CacheEntry, CacheWriter, cached
 from fedloom.data.dataset import Dataset, channel_moments, checked, constant_inputs
 from fedloom.data.labels import PARTS, class_notes
+from fedloom.data.sources.files import Files, locate, open_files, verify_md5
 from fedloom.data.sources.source import Source, Splits
 
 Allocator = Callable[[str, tuple[int, ...], DTypeLike], np.ndarray]
@@ -29,6 +30,10 @@ Normalise = Annotated[
         "0.5); `published` takes the values that the papers print."
     ),
 ]
+
+
+Moments = tuple[tuple[float, ...], tuple[float, ...]]
+"""Mean and standard deviation per channel."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -150,10 +155,51 @@ class CachedSource(Source):
         }
 
 
+class PublishedFiles(CachedSource):
+    """Base of sets that are published as files or archives."""
+
+    publisher: ClassVar[str] = ""
+    checksums: ClassVar[dict[str, str]] = {}
+    places: ClassVar[Sequence[tuple[str, str]]] = ()
+    """Where the files may be, in order of preference; see `locate`."""
+
+    path: Path | None = Field(
+        None,
+        description="Folder of the published files, or the archive or .npz file itself; null searches "
+        "`$FEDLOOM_DATA/<source>`.",
+    )
+    verify: bool = Field(True, description="Whether archives are compared with the publisher's MD5 where there is one.")
+
+    def layouts(self) -> Sequence[tuple[str, str]]:
+        """Return `places`, or those that the keys decide."""
+        return self.places
+
+    def names_to_read(self, files: Files) -> Sequence[str] | None:
+        """Return the names of the files that are used; None for all."""
+        return None
+
+    def data_path(self) -> Path:
+        """Find the folder, archive or .npz file that is read."""
+        return locate(self.kind, self.path, self.layouts(), self.publisher)
+
+    def files(self) -> Sequence[Path]:
+        path = self.data_path()
+        if path.is_file():
+            return [path]
+        files = open_files(path)
+        return files.stamped_paths(self.names_to_read(files))
+
+    def opened(self) -> Files:
+        """Open the files. Raises `DataError` for an archive that differs from the published one."""
+        if self.verify:
+            verify_md5(self.files() if self.checksums else [], self.checksums)
+        return open_files(self.data_path())
+
+
 class ImageSource(CachedSource):
     """Base of image sources."""
 
-    published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = None
+    published: ClassVar[Moments | None] = None
     """Mean and standard deviation per channel that papers print, for pixels in [0, 1]."""
 
     normalise: Normalise = "own"

@@ -132,18 +132,15 @@ class CIFAR10(_Cifar):
     train/<class>/* and test/<class>/*. The python version is refused, since it is a pickle.
     """
 
-    publisher: ClassVar[str] = "Alex Krizhevsky's CIFAR page as cifar-10-binary.tar.gz"
+    publisher = "Alex Krizhevsky's CIFAR page as cifar-10-binary.tar.gz"
     checksums: ClassVar[dict[str, str]] = {"cifar-10-binary.tar.gz": "c32a1d4ab5d03f1284b67883e8d87530"}
-    published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = (
-        (0.4914, 0.4822, 0.4465),
-        (0.2023, 0.1994, 0.2010),
-    )
-    class_names: ClassVar[tuple[str, ...]] = tuple(_CIFAR10_CLASSES.split())
-    label_bytes: ClassVar[int] = 1
-    binary_folder: ClassVar[str] = "cifar-10-batches-bin"
-    pickle_names: ClassVar[tuple[str, ...]] = ("cifar-10-batches-py", "cifar-10-python.tar.gz", "data_batch_1")
-    train_names: ClassVar[tuple[str, ...]] = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
-    test_name: ClassVar[str] = "test_batch.bin"
+    published = ((0.4914, 0.4822, 0.4465), (0.2023, 0.1994, 0.2010))
+    class_names = tuple(_CIFAR10_CLASSES.split())
+    label_bytes = 1
+    binary_folder = "cifar-10-batches-bin"
+    pickle_names = ("cifar-10-batches-py", "cifar-10-python.tar.gz", "data_batch_1")
+    train_names = tuple(f"data_batch_{i}.bin" for i in range(1, 6))
+    test_name = "test_batch.bin"
 
 
 @source("cifar100")
@@ -153,18 +150,15 @@ class CIFAR100(_Cifar):
     Reads the same layouts as cifar10, with `cifar-100-binary.tar.gz` and `cifar100.npz`.
     """
 
-    publisher: ClassVar[str] = "Alex Krizhevsky's CIFAR page as cifar-100-binary.tar.gz"
+    publisher = "Alex Krizhevsky's CIFAR page as cifar-100-binary.tar.gz"
     checksums: ClassVar[dict[str, str]] = {"cifar-100-binary.tar.gz": "03b5dce01913d631647c71ecec9e9cb8"}
-    published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = (
-        (0.5071, 0.4865, 0.4409),
-        (0.2673, 0.2564, 0.2762),
-    )
-    class_names: ClassVar[tuple[str, ...]] = CLASSES
-    label_bytes: ClassVar[int] = 2
-    binary_folder: ClassVar[str] = "cifar-100-binary"
-    pickle_names: ClassVar[tuple[str, ...]] = ("cifar-100-python", "cifar-100-python.tar.gz", "meta")
-    train_names: ClassVar[tuple[str, ...]] = ("train.bin",)
-    test_name: ClassVar[str] = "test.bin"
+    published = ((0.5071, 0.4865, 0.4409), (0.2673, 0.2564, 0.2762))
+    class_names = CLASSES
+    label_bytes = 2
+    binary_folder = "cifar-100-binary"
+    pickle_names = ("cifar-100-python", "cifar-100-python.tar.gz", "meta")
+    train_names = ("train.bin",)
+    test_name = "test.bin"
 
 
 ClassGroup = Literal["train", "val", "test"]
@@ -186,7 +180,7 @@ class FC100(CIFAR100):
     cifar100. `normalise: own` takes the moments of the base classes only.
     """
 
-    model: ClassVar[str] = "resnet10"
+    model = "resnet10"
     novel: Literal["val", "test"] = Field(
         "test", description="Classes of the test set: the 20 validation or the 20 test classes."
     )

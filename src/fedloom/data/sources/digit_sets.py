@@ -24,8 +24,8 @@ class _Mat(PublishedImages):
 
     names: ClassVar[tuple[str, str]]
 
-    def names_to_read(self, files: Files) -> list[str] | None:
-        return list(self.names)
+    def names_to_read(self, files: Files) -> Sequence[str]:
+        return self.names
 
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         train, test = (_parse_mat(raw, files.display_name(name)) for name, raw in files.read_each(self.names))
@@ -38,15 +38,13 @@ class SVHN(_Mat):
     0). `train_32x32.mat` and `test_32x32.mat`. Official test set kept; the extra images are not used.
     """
 
-    publisher: ClassVar[str] = "Stanford's housenumbers page as train_32x32.mat and test_32x32.mat"
-    names: ClassVar[tuple[str, str]] = ("train_32x32.mat", "test_32x32.mat")
+    publisher = "Stanford's housenumbers page as train_32x32.mat and test_32x32.mat"
+    names = ("train_32x32.mat", "test_32x32.mat")
     checksums: ClassVar[dict[str, str]] = {
         "train_32x32.mat": "e26dedcc434d2e4c54c9b2d4a06d8373",
         "test_32x32.mat": "eb5a983be6a315427106f1b164d9cef3",
     }
-
-    def layouts(self) -> Sequence[tuple[str, str]]:
-        return [("", "train_32x32.mat"), ("svhn.npz", "")]
+    places = (("", "train_32x32.mat"), ("svhn.npz", ""))
 
 
 @source("synthdigits")
@@ -55,12 +53,9 @@ class SynthDigits(_Mat):
     `synth_train_32x32.mat` and `synth_test_32x32.mat`, in a folder or in the published `SynthDigits.zip`.
     """
 
-    publisher: ClassVar[str] = "Yaroslav Ganin as SynthDigits.zip"
-    names: ClassVar[tuple[str, str]] = ("synth_train_32x32.mat", "synth_test_32x32.mat")
-
-    def layouts(self) -> Sequence[tuple[str, str]]:
-        places = [("", self.names[0]), ("SynthDigits", self.names[0])]
-        return [*places, ("SynthDigits.zip", ""), ("synthdigits.npz", "")]
+    publisher = "Yaroslav Ganin as SynthDigits.zip"
+    names = ("synth_train_32x32.mat", "synth_test_32x32.mat")
+    places = (("", names[0]), ("SynthDigits", names[0]), ("SynthDigits.zip", ""), ("synthdigits.npz", ""))
 
 
 def _parse_mat(raw: bytes, label: str) -> ParsedSamples:
@@ -92,17 +87,15 @@ class USPS(PublishedImages):
     (values -1 .. 1, labels 1 .. 10 for digits 0 .. 9), or `usps.npz` in the Keras convention. Official test set kept.
     """
 
-    publisher: ClassVar[str] = "the LIBSVM data page as usps.bz2 and usps.t.bz2"
+    publisher = "the LIBSVM data page as usps.bz2 and usps.t.bz2"
     checksums: ClassVar[dict[str, str]] = {
         "usps.bz2": "ec16c51db3855ca6c91edd34d0e9b197",
         "usps.t.bz2": "8ea070ee2aca1ac39742fdd1ef5ed118",
     }
+    places = (("", "usps.bz2"), ("usps.npz", ""))
 
-    def layouts(self) -> Sequence[tuple[str, str]]:
-        return [("", "usps.bz2"), ("usps.npz", "")]
-
-    def names_to_read(self, files: Files) -> list[str] | None:
-        return list(_NAMES)
+    def names_to_read(self, files: Files) -> Sequence[str]:
+        return _NAMES
 
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         train, test = (_parse_libsvm(raw, files.display_name(name)) for name, raw in files.read_each(_NAMES))
@@ -140,11 +133,11 @@ class MNISTM(PublishedImages):
     label", and the same for test), or `mnist-m.npz` in the Keras convention. Official test set kept.
     """
 
-    publisher: ClassVar[str] = "Yaroslav Ganin as mnist_m.tar.gz"
-
-    def layouts(self) -> Sequence[tuple[str, str]]:
-        folders = [(place, "mnist_m_train_labels.txt") for place in ("", "mnist_m")]
-        return [*folders, ("mnist_m.tar.gz", ""), ("mnist-m.npz", ""), ("mnistm.npz", "")]
+    publisher = "Yaroslav Ganin as mnist_m.tar.gz"
+    places = (
+        *((folder, "mnist_m_train_labels.txt") for folder in ("", "mnist_m")),
+        *((archive, "") for archive in ("mnist_m.tar.gz", "mnist-m.npz", "mnistm.npz")),
+    )
 
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         train, test = (_listed(files, f"mnist_m_{part}") for part in ("train", "test"))
@@ -171,7 +164,7 @@ class Rendered(ImageSource):
     colours; classes take turns. Results cannot be compared with those on published rendered digits.
     """
 
-    model: ClassVar[str] = "fedbn-digits-cnn"
+    model = "fedbn-digits-cnn"
 
     size: int = Field(28, ge=8, le=256, description="Height and width of the images, in pixels.")
     per_class: int = Field(800, ge=1, description="Number of training images of each class.")

@@ -2,7 +2,6 @@
 
 import gzip
 from dataclasses import replace
-from typing import ClassVar
 
 import numpy as np
 from pydantic import Field
@@ -20,7 +19,7 @@ _Samples = tuple[np.ndarray, np.ndarray, np.ndarray]  # x, y, device
 class DrawnSource(Source):
     """Base of sets that are drawn from a seed. Each domain is a client unless another partition is set."""
 
-    model: ClassVar[str] = "logistic"
+    model = "logistic"
 
     source_seed: int = Field(
         0, ge=0, description="Seed of the samples; the same seed gives the same samples in every run."
@@ -121,7 +120,7 @@ class Digits(Source):
     Pixels 0 .. 16 are scaled by mean 4.9 and standard deviation 6.
     """
 
-    model: ClassVar[str] = "digits-cnn"
+    model = "digits-cnn"
 
     def load(self) -> Splits:
         pixels, labels = _read_digits()

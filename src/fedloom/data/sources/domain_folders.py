@@ -32,7 +32,7 @@ class _DomainFolders(PublishedImages):
 
     domain_names: ClassVar[tuple[str, ...]]
     folder: ClassVar[str]
-    model: ClassVar[str] = "fedbn-alexnet"
+    model = "fedbn-alexnet"
 
     normalise: Normalise = "unit"
     size: int = Field(256, ge=1, le=2048, description="Height and width that pictures are resized to, in pixels.")
@@ -146,10 +146,10 @@ class OfficeCaltech10(_DomainFolders):
     <domain>_train.txt and <domain>_test.txt in the same folder take precedence. Pictures become `size` x `size`.
     """
 
-    publisher: ClassVar[str] = "Gong et al., and by the authors of FedBN as office_caltech_10_dataset.zip"
-    domain_names: ClassVar[tuple[str, ...]] = ("amazon", "caltech", "dslr", "webcam")
-    folder: ClassVar[str] = "office_caltech_10"
-    class_names: ClassVar[tuple[str, ...]] = tuple(_OFFICE_CLASSES.split())
+    publisher = "Gong et al., and by the authors of FedBN as office_caltech_10_dataset.zip"
+    domain_names = ("amazon", "caltech", "dslr", "webcam")
+    folder = "office_caltech_10"
+    class_names = tuple(_OFFICE_CLASSES.split())
 
     def layouts(self) -> Sequence[tuple[str, str]]:
         archives = [("office_caltech_10_dataset.zip", ""), (f"{self.kind}.npz", ""), ("office_caltech10.npz", "")]
@@ -163,7 +163,7 @@ class DomainNet(_DomainFolders):
     <domain>_test.txt; without lists 20 % of each class and domain are test. Pictures become `size` x `size`.
     """
 
-    publisher: ClassVar[str] = "Boston University's VisDA group as one archive and two lists a domain"
-    domain_names: ClassVar[tuple[str, ...]] = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
-    folder: ClassVar[str] = "DomainNet"
-    class_names: ClassVar[tuple[str, ...]] = tuple(_TOP_TEN.split())
+    publisher = "Boston University's VisDA group as one archive and two lists a domain"
+    domain_names = ("clipart", "infograph", "painting", "quickdraw", "real", "sketch")
+    folder = "DomainNet"
+    class_names = tuple(_TOP_TEN.split())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -33,7 +33,7 @@ class JoinedSources(ImageSource):
     apart, unless they are pooled.
     """
 
-    model: ClassVar[str] = "fedbn-digits-cnn"
+    model = "fedbn-digits-cnn"
 
     parts: tuple[str | dict[str, Any], ...] = Field(
         min_length=1,
@@ -178,7 +178,7 @@ class Blended(ImageSource):
     test digits on the right quarter. Results cannot be compared with those on published blended digits.
     """
 
-    model: ClassVar[str] = "fedbn-digits-cnn"
+    model = "fedbn-digits-cnn"
 
     digits: Literal["digits", "mnist"] = Field(
         "digits", description="Digits that are blended in: scikit-learn's 8x8 images, or MNIST's."

@@ -3,13 +3,13 @@
 import re
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.labels import named_ids, refuse_missing_labels
+from fedloom.data.labels import PARTS, named_ids, refuse_missing_labels
 from fedloom.data.sources.cached import (
     Allocator,
     ImageSource,
@@ -20,9 +20,9 @@ from fedloom.data.sources.cached import (
     training_moments,
 )
 from fedloom.data.sources.files import read_regular
-from fedloom.data.sources.pixels import WHITE, PictureNotes, image_pixels, read_pixels, resized, widen
+from fedloom.data.sources.pixels import WHITE, PictureNotes, image_pixels, put, read_pixels, resized
 from fedloom.data.sources.source import Splits, configure_source, source, stratified_split
-from fedloom.data.sources.text import Tokens, encode, refuse_unspaced, token_notes, vocabulary
+from fedloom.data.sources.text import TextLength, TokenUnit, Vocabulary, tokenise
 
 _COMMIT = re.compile(r"[0-9a-f]{40}")
 
@@ -37,7 +37,7 @@ class HuggingFace(ImageSource):
     only that always means the same data.
     """
 
-    keys_added_later: ClassVar[frozenset[str]] = frozenset({"tokens"})
+    keys_added_later = frozenset({"tokens"})
 
     dataset: str = Field(
         description="Name of the data set on the hub, or path of a local folder.", examples=["ylecun/mnist"]
@@ -64,17 +64,9 @@ class HuggingFace(ImageSource):
     label: str = Field("label", description="Column of the classes.")
     size: int = Field(32, ge=1, le=2048, description="Height and width that images are resized to, in pixels.")
     channels: Literal[1, 3] = Field(3, description="Number of channels of the images: 1 for gray, 3 for colour.")
-    vocabulary: int = Field(
-        10_000, ge=3, description="Number of token ids for texts, with padding and unknown tokens included."
-    )
-    length: int = Field(
-        200, ge=1, description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end."
-    )
-    tokens: Tokens | None = Field(
-        None,
-        description="Unit that texts are split into, `words` or `characters`; null splits into words, and refuses "
-        "texts without spaces.",
-    )
+    vocabulary: Vocabulary = 10_000
+    length: TextLength = 200
+    tokens: TokenUnit = None
     normalise: Normalise = "own"
 
     def load(self) -> Splits:
@@ -99,10 +91,15 @@ class HuggingFace(ImageSource):
             rows = stratified_split(labels[0], 0.2, np.random.default_rng(0), self.dataset)
             data = [data[0].select(part) for part in rows]
             labels = [labels[0][part] for part in rows]
-        x, words = self._tokens(data) if self.text is not None else (self._pixels(data, notes), ())
+        if self.text is None:
+            x, words = self._pixels(data, notes), tuple[str, ...]()
+        else:
+            origin = f"source hf: {self.dataset} ({self.text})"
+            x, words, about_tokens = tokenise(
+                self._texts(data), self.vocabulary, self.length, self.tokens, origin, f"hf {self.dataset}"
+            )
+            notes += about_tokens
         parts = [ParsedSamples(samples, ids) for samples, ids in zip(x, labels, strict=True)]
-        for part, name in zip(parts if self.text is not None else (), ("train", "test"), strict=False):
-            notes += token_notes(part.x, f"hf {self.dataset} ({name})")
         return ParsedSplits(
             f"hf {self.dataset}",
             parts[0],
@@ -151,7 +148,7 @@ class HuggingFace(ImageSource):
         if not isinstance(wrong, int | str):
             problem = f"{wrong!r:.60} is no label; need integers or words"
             raise DataError(f"source hf: {self.dataset} ({self.label}): {problem}")
-        origins = [f"source hf: {self.dataset} ({part}: {self.label})" for part in ("train", "test")]
+        origins = [f"source hf: {self.dataset} ({part}: {self.label})" for part in PARTS]
         stated = [getattr(part.features[self.label], "names", None) for part in data]
         if all(names is None for names in stated):
             refuse_missing_labels(np.asarray(columns[0], np.str_), origins[0])
@@ -166,19 +163,17 @@ class HuggingFace(ImageSource):
     def _pixels(self, data: list[Any], notes: list[str]) -> list[np.ndarray]:
         """Return pixels [n, channels, size, size] of each part: uint8, or float32 where one has more than 256
         levels."""
-        pictures, arrays = PictureNotes(), {}
-        for part, rows in enumerate(data):
-            key = str(part)
-            arrays[key] = np.empty((len(rows), self.channels, self.size, self.size), np.uint8)
+        pictures = PictureNotes()
+        arrays = {
+            part: np.empty((len(rows), self.channels, self.size, self.size), np.uint8)
+            for part, rows in zip(PARTS, data, strict=True)
+        }
+        for part, rows in zip(PARTS, data, strict=True):
             self._require_column(rows, self.image)
             for row, picture in enumerate(encoded_pictures(rows, self.image)):
-                label = f"{self.dataset} ({self.image}), row {row} of {('train', 'test')[part]}"
+                label = f"{self.dataset} ({self.image}), row {row} of {part}"
                 pixels = self._one_picture(picture, label, row, pictures)
-                if pixels.dtype != arrays[key].dtype and pixels.dtype != np.uint8:
-                    widen(arrays, lambda _, shape, dtype: np.empty(shape, dtype))
-                arrays[key][row] = pixels
-        if arrays["0"].dtype != arrays[str(len(data) - 1)].dtype:  # the training set came first, as bytes
-            widen(arrays, lambda _, shape, dtype: np.empty(shape, dtype))
+                put(pixels, arrays, part, row, lambda _, shape, dtype: np.empty(shape, dtype))
         notes += pictures.sentences()
         return list(arrays.values())
 
@@ -193,15 +188,12 @@ class HuggingFace(ImageSource):
         planes = pixels[None] if self.channels == 1 else pixels.transpose(2, 0, 1)
         return np.asarray(resized(planes[None], self.size, self.channels)[0])
 
-    def _tokens(self, data: list[Any]) -> tuple[list[np.ndarray], tuple[str, ...]]:
+    def _texts(self, data: list[Any]) -> list[list[str]]:
         texts = [list(self._column(part, str(self.text))) for part in data]
         wrong = next((row for part in texts for row, text in enumerate(part) if not isinstance(text, str)), None)
         if wrong is not None:
             raise DataError(f"source hf: {self.dataset} ({self.text}): row {wrong} is no text; need a column of texts")
-        if self.tokens is None:
-            refuse_unspaced(texts[0], f"source hf: {self.dataset} ({self.text})")
-        ids_of = vocabulary(texts[0], self.vocabulary, self.tokens)
-        return [encode(part, ids_of, self.length, self.tokens) for part in texts], tuple(ids_of)
+        return texts
 
 
 def as_stored(data: Any) -> tuple[Any, str]:

@@ -120,13 +120,13 @@ class TinyImageNet(PublishedImages):
     that no other class has. The training set is in shuffled order, the same in every run.
     """
 
-    publisher: ClassVar[str] = "Stanford's CS231n as tiny-imagenet-200.zip"
+    publisher = "Stanford's CS231n as tiny-imagenet-200.zip"
     checksums: ClassVar[dict[str, str]] = {"tiny-imagenet-200.zip": "90528d7ca1a48142e341f4ef8d21d0de"}
-    model: ClassVar[str] = "resnet18-cifar"
-
-    def layouts(self) -> Sequence[tuple[str, str]]:
-        folders = [(place, _ANNOTATIONS) for place in ("", "tiny-imagenet-200")]
-        return [*folders, ("tiny-imagenet-200.zip", ""), ("tiny-imagenet.npz", "")]
+    model = "resnet18-cifar"
+    places = (
+        *((folder, _ANNOTATIONS) for folder in ("", "tiny-imagenet-200")),
+        *((archive, "") for archive in ("tiny-imagenet-200.zip", "tiny-imagenet.npz")),
+    )
 
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         train, ids = list_classes(files.names(), "train", None, str(files.path))

@@ -111,12 +111,9 @@ class MNIST(PublishedImages):
     `mnist.npz` in the Keras convention. Official test set kept.
     """
 
-    publisher: ClassVar[str] = "Yann LeCun, Corinna Cortes and Christopher Burges as four train-/t10k- IDX files"
-    published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = ((0.1307,), (0.3081,))
-
-    def layouts(self) -> Sequence[tuple[str, str]]:
-        folders = [("", name) for name in (f"{_FIRST}.gz", _FIRST)] + [("MNIST/raw", _FIRST)]
-        return [*folders, ("mnist.npz", "")]
+    publisher = "Yann LeCun, Corinna Cortes and Christopher Burges as four train-/t10k- IDX files"
+    published = ((0.1307,), (0.3081,))
+    places = (("", f"{_FIRST}.gz"), ("", _FIRST), ("MNIST/raw", _FIRST), ("mnist.npz", ""))
 
     def names_to_read(self, files: Files) -> list[str] | None:
         return idx_names(files, "train", "t10k")
@@ -132,8 +129,8 @@ class FashionMNIST(MNIST):
     Official test set kept.
     """
 
-    published: ClassVar[tuple[tuple[float, ...], tuple[float, ...]] | None] = ((0.2860,), (0.3530,))
-    class_names: ClassVar[tuple[str, ...]] = tuple(_CLOTHES.split(", "))
+    published = ((0.2860,), (0.3530,))
+    class_names = tuple(_CLOTHES.split(", "))
 
     path: Path | None = Field(
         _DEBIAN,
@@ -157,10 +154,10 @@ class EMNIST(PublishedImages):
     The published images are transposed; they are turned upright here, as MNIST's are.
     """
 
-    publisher: ClassVar[str] = "NIST as gzip.zip with emnist-<subset>-train-images-idx3-ubyte.gz and three more"
+    publisher = "NIST as gzip.zip with emnist-<subset>-train-images-idx3-ubyte.gz and three more"
     checksums: ClassVar[dict[str, str]] = {"gzip.zip": "58c8d27c78d21e728a6bc7b3cc06412e"}
-    class_names: ClassVar[tuple[str, ...]] = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
-    model: ClassVar[str] = "emnist-cnn"
+    class_names = tuple("0123456789ABCDEFGHIJKLMNOPQRSTUVWXYZabdefghnqrt")
+    model = "emnist-cnn"
 
     subset: Literal["bymerge", "balanced"] = Field(
         "bymerge",

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Collection, Sequence
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -30,7 +30,7 @@ class Nodes(Source):
         scenario: {source: nodes, clients: 3, classes: [well, ill], features: [age, pressure, sex=f, sex=m]}
     """
 
-    model: ClassVar[str] = "mlp"
+    model = "mlp"
 
     classes: tuple[str, ...] = Field(
         min_length=2, description="Names of all classes, in the order of their numbers.", examples=[["well", "ill"]]

@@ -15,8 +15,8 @@ from pydantic import Field
 from fedloom.core.errors import DataError
 from fedloom.data.dataset import require_memory
 from fedloom.data.labels import class_ids
-from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits
-from fedloom.data.sources.files import ENCRYPTED, Files, locate, open_files, require_regular, verify_md5
+from fedloom.data.sources.cached import Allocator, ImageSource, ParsedSamples, ParsedSplits, PublishedFiles
+from fedloom.data.sources.files import ENCRYPTED, Files, require_regular
 from fedloom.data.sources.pixels import PictureNotes, image_pixels
 from fedloom.data.sources.source import Splits, source
 
@@ -201,19 +201,11 @@ def index_notes(x: ArrayLike | None, y: ArrayLike | None) -> tuple[str, ...]:
     return ()
 
 
-class PublishedImages(ImageSource):
+class PublishedImages(PublishedFiles, ImageSource):
     """Base of image sets with published files."""
 
-    publisher: ClassVar[str] = ""
     class_names: ClassVar[tuple[str, ...]] = tuple("0123456789")
-    checksums: ClassVar[dict[str, str]] = {}
 
-    path: Path | None = Field(
-        None,
-        description="Folder of the published files, or the archive or .npz file itself; null searches "
-        "`$FEDLOOM_DATA/<source>`.",
-    )
-    verify: bool = Field(True, description="Whether archives are compared with the publisher's MD5 where there is one.")
     limit: int | None = Field(
         None,
         ge=1,
@@ -225,36 +217,13 @@ class PublishedImages(ImageSource):
         splits = super().load()
         return splits if self.limit is None else replace(splits, train=splits.train.head(self.limit))
 
-    def layouts(self) -> Sequence[tuple[str, str]]:
-        """Return where the files may be, in order of preference; see `locate`."""
-        raise TypeError(f"{type(self).__name__} defines no layouts()")
-
-    def names_to_read(self, files: Files) -> list[str] | None:
-        """Return the names of the files that `read` uses; None for all."""
-        return None
-
     def read(self, files: Files, allocate: Allocator) -> ParsedSplits:
         """Parse the published files."""
         raise TypeError(f"{type(self).__name__} defines no read()")
 
-    def data_path(self) -> Path:
-        """Find the folder, archive or .npz file that is read."""
-        return locate(self.kind, self.path, self.layouts(), self.publisher)
-
-    def files(self) -> Sequence[Path]:
-        path = self.data_path()
-        if path.is_file():
-            return [path]
-        files = open_files(path)
-        return files.stamped_paths(self.names_to_read(files))
-
     def parse(self, allocate: Allocator) -> ParsedSplits:
         path = self.data_path()
-        if path.suffix == ".npz":
-            return self.from_npz(path, allocate)
-        if self.verify:
-            verify_md5(self.files() if self.checksums else [], self.checksums)
-        return self.read(open_files(path), allocate)
+        return self.from_npz(path, allocate) if path.suffix == ".npz" else self.read(self.opened(), allocate)
 
     def from_npz(self, path: Path, allocate: Allocator) -> ParsedSplits:
         """Parse an .npz in the Keras convention."""

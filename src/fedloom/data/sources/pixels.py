@@ -307,8 +307,7 @@ def decode_into(
     files: Files, rows: Mapping[str, tuple[str, int]], arrays: dict[str, np.ndarray], allocate: Allocator
 ) -> tuple[str, ...]:
     """Decode every named picture into its row of an array [n, channels, size, size]; `rows` gives (key, row) by name.
-    Return notes. The first picture with more than 256 levels turns all arrays of bytes into real numbers (`widen`).
-    Raises `DataError` for pictures that cannot be decoded: the first one, and how many."""
+    Return notes. Raises `DataError` for pictures that cannot be decoded: the first one, and how many."""
     notes = PictureNotes()
     damaged: list[str] = []
     channels, size = next(iter(arrays.values())).shape[1::2]
@@ -319,21 +318,21 @@ def decode_into(
             damaged.append(f"{files.display_name(name)}{str(error).removeprefix(printable(name))}")
             continue
         key, row = rows[name]
-        if pixels.dtype != np.uint8 and arrays[key].dtype == np.uint8:
-            widen(arrays, allocate)
-        arrays[key][row] = pixels
+        put(pixels, arrays, key, row, allocate)
     if damaged:
         count = f"; {len(damaged):,} of {len(rows):,} pictures cannot be decoded" if len(damaged) > 1 else ""
         raise DataError(f"{damaged[0]}{count}")
     return notes.sentences()
 
 
-def widen(arrays: dict[str, np.ndarray], allocate: Allocator) -> None:
-    """Replace arrays of bytes by arrays of real numbers with the same values, made by `allocate`."""
-    for key, array in arrays.items():
-        if array.dtype == np.uint8:
-            arrays[key] = allocate(key, array.shape, np.float32)
-            arrays[key][...] = array
+def put(pixels: np.ndarray, arrays: dict[str, np.ndarray], key: str, row: int, allocate: Allocator) -> None:
+    """Write one picture into its row of an array. The first one with more than 256 levels replaces all arrays of bytes
+    by arrays of real numbers with the same values, made by `allocate`."""
+    if pixels.dtype != np.uint8 and arrays[key].dtype == np.uint8:
+        for name, stored in arrays.items():
+            arrays[name] = allocate(name, stored.shape, np.float32)
+            arrays[name][...] = stored
+    arrays[key][row] = pixels
 
 
 def resized(x: np.ndarray, size: int, channels: int) -> np.ndarray:

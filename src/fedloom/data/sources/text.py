@@ -5,19 +5,38 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import ClassVar, Literal
+from typing import Annotated, ClassVar, Literal
 
 import numpy as np
 from pydantic import Field
 
 from fedloom.core.errors import DataError
-from fedloom.data.labels import named_ids, refuse_missing_labels, require_few
-from fedloom.data.sources.cached import Allocator, CachedSource, ParsedSamples, ParsedSplits
-from fedloom.data.sources.files import Files, locate, open_files, utf8, verify_md5
+from fedloom.data.labels import PARTS, named_ids, refuse_missing_labels, require_few
+from fedloom.data.sources.cached import Allocator, CachedSource, ParsedSamples, ParsedSplits, PublishedFiles
+from fedloom.data.sources.files import Files, utf8
 from fedloom.data.sources.source import source
 
 PADDING, UNKNOWN = 0, 1
 Tokens = Literal["words", "characters"]
+Vocabulary = Annotated[
+    int,
+    Field(
+        ge=3,
+        description="Number of token ids, with 0 for padding and 1 for unknown tokens; the others are the most "
+        "frequent tokens of the training texts.",
+    ),
+]
+TextLength = Annotated[
+    int,
+    Field(ge=1, description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end."),
+]
+TokenUnit = Annotated[
+    Tokens | None,
+    Field(
+        description="Unit that texts are split into: `words`, or `characters` for texts without spaces between "
+        "words (Chinese, Thai, DNA). Null splits into words, and refuses texts without spaces.",
+    ),
+]
 
 _WORD = re.compile(r"[^\W_]+(?:'[^\W_]+)*")
 _BREAK = re.compile(r"<br\s*/?>", re.IGNORECASE)
@@ -112,26 +131,28 @@ def token_notes(ids: np.ndarray, origin: str) -> list[str]:
     return notes
 
 
+def tokenise(
+    parts: Sequence[Sequence[str]], size: int, length: int, tokens: Tokens | None, column: str, origin: str
+) -> tuple[list[np.ndarray], tuple[str, ...], list[str]]:
+    """Return token ids [n, length] of the training and the test texts, the words of the ids, and notes. Raises
+    `DataError`, with the column, for training texts without spaces."""
+    if tokens is None:
+        refuse_unspaced(parts[0], column)
+    ids_of = vocabulary(parts[0], size, tokens)
+    ids = [encode(texts, ids_of, length, tokens) for texts in parts]
+    notes = [note for x, name in zip(ids, PARTS, strict=True) for note in token_notes(x, f"{origin} ({name})")]
+    return ids, tuple(ids_of), notes
+
+
 class TextSource(CachedSource):
     """Base of text sources."""
 
-    model: ClassVar[str] = "bilstm"
-    keys_added_later: ClassVar[frozenset[str]] = frozenset({"tokens"})
+    model = "bilstm"
+    keys_added_later = frozenset({"tokens"})
 
-    vocabulary: int = Field(
-        10_000,
-        ge=3,
-        description="Number of token ids, with 0 for padding and 1 for unknown tokens; the others are the most "
-        "frequent tokens of the training texts.",
-    )
-    length: int = Field(
-        200, ge=1, description="Number of tokens of a text; longer texts are cut and shorter ones padded at the end."
-    )
-    tokens: Tokens | None = Field(
-        None,
-        description="Unit that texts are split into: `words`, or `characters` for texts without spaces between "
-        "words (Chinese, Thai, DNA). Null splits into words, and refuses texts without spaces.",
-    )
+    vocabulary: Vocabulary = 10_000
+    length: TextLength = 200
+    tokens: TokenUnit = None
 
     def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
         """Return the origin for messages, training texts, test texts, classes."""
@@ -139,15 +160,11 @@ class TextSource(CachedSource):
 
     def parse(self, allocate: Allocator) -> ParsedSplits:
         origin, train, test, classes = self.read_texts()
-        if self.tokens is None:
-            refuse_unspaced(train.texts, origin)
-        ids_of = vocabulary(train.texts, self.vocabulary, self.tokens)
-        parts, notes = [], []
-        for name, part in (("train", train), ("test", test)):
-            x = encode(part.texts, ids_of, self.length, self.tokens)
-            parts.append(ParsedSamples(x, part.labels))
-            notes += token_notes(x, f"{origin} ({name})")
-        return ParsedSplits(origin, parts[0], parts[1], classes, tokens=True, words=tuple(ids_of), notes=tuple(notes))
+        ids, words, notes = tokenise(
+            [train.texts, test.texts], self.vocabulary, self.length, self.tokens, origin, origin
+        )
+        parts = [ParsedSamples(x, part.labels) for x, part in zip(ids, (train, test), strict=True)]
+        return ParsedSplits(origin, parts[0], parts[1], classes, tokens=True, words=words, notes=tuple(notes))
 
 
 _HEADER = ("label", "labels", "class", "category", "target", "sentiment", "y")
@@ -230,7 +247,7 @@ _CLASSES = ("neg", "pos")
 
 
 @source("imdb")
-class IMDB(TextSource):
+class IMDB(PublishedFiles, TextSource):
     """IMDB (Maas et al. 2011): 25,000 + 25,000 film reviews as token ids, classes neg and pos.
 
     `aclImdb_v1.tar.gz` or its folder (train/pos/*.txt and so on; unsup/ is not used), or `imdb_train.tsv` and
@@ -238,33 +255,26 @@ class IMDB(TextSource):
     files are sorted by class. Official test set kept; 123 texts are in both parts, as published.
     """
 
-    publisher: ClassVar[str] = "Stanford's AI lab as aclImdb_v1.tar.gz"
+    publisher = "Stanford's AI lab as aclImdb_v1.tar.gz"
     checksums: ClassVar[dict[str, str]] = {"aclImdb_v1.tar.gz": "7c2ac02c03563afcf9b574c7e56c153a"}
+
+    places = (("", "train/pos/"), ("aclImdb", "train/pos/"), ("aclImdb_v1.tar.gz", ""), ("", "imdb_train.tsv"))
 
     path: Path | None = Field(
         None, description="Folder or archive of the published files; null searches `$FEDLOOM_DATA/imdb`."
     )
-    verify: bool = Field(True, description="Whether the archive is compared with the publisher's MD5.")
 
-    def files(self) -> Sequence[Path]:
-        folder = self._data_path()
-        files = open_files(folder)
-        return files.stamped_paths(_wanted(files) if folder.is_dir() else None)
+    def names_to_read(self, files: Files) -> list[str]:
+        return _wanted(files)
 
     def read_texts(self) -> tuple[str, Texts, Texts, tuple[str, ...]]:
-        folder, files = self._data_path(), open_files(self._data_path())
-        if self.verify:
-            verify_md5([folder] if folder.is_file() else [], self.checksums)
+        folder, files = self.data_path(), self.opened()
         if folder.is_dir() and files.has("imdb_train.tsv"):
             train, test, _ = read_tsv(files, "imdb_train.tsv", "imdb_test.tsv", classes=("0", "1"))
         else:
             train, test = _read_folders(files)
         rows = np.random.default_rng(0).permutation(len(train.texts))
         return str(folder), Texts([train.texts[row] for row in rows], train.labels[rows]), test, _CLASSES
-
-    def _data_path(self) -> Path:
-        layouts = [("", "train/pos/"), ("aclImdb", "train/pos/"), ("aclImdb_v1.tar.gz", ""), ("", "imdb_train.tsv")]
-        return locate(self.kind, self.path, layouts, self.publisher)
 
 
 def _wanted(files: Files) -> list[str]:

