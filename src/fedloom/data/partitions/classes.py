@@ -39,11 +39,11 @@ class FixedClasses(Partition):
         raise NotImplementedError
 
     def sizes(self, totals: Indices, holders: int, rng: np.random.Generator) -> Indices:
-        """Return each holder's samples [2, k] of a class with `totals` [2] training and test samples."""
+        """Return the samples [2, k] of each of k `holders` of a class with `totals` [2] training and test samples."""
         raise NotImplementedError
 
     def choose_holders(self, clients: int, num_classes: int, rng: np.random.Generator) -> Indices:
-        """Choose the k clients of each class [C, k], ascending; each client gets different classes.
+        """Choose the k clients of each of `num_classes` classes [C, k], ascending; each client gets different classes.
 
         Client after client takes a random class among those with most places left that it has not taken yet. Every
         class is thus taken once before one is taken again: the choices are random orders of all classes, one after

@@ -306,7 +306,7 @@ def picture_size(raw: bytes) -> tuple[int, int]:
 def decode_into(
     files: Files, rows: Mapping[str, tuple[str, int]], arrays: dict[str, np.ndarray], allocate: Allocator
 ) -> tuple[str, ...]:
-    """Decode every named picture into its row of an array [n, channels, size, size]; `rows` gives (key, row) by name.
+    """Decode pictures of files into rows of arrays [n, channels, size, size]; `rows` gives (key, row) by name.
     Return notes. Raises `DataError` for pictures that cannot be decoded: the first one, and how many."""
     notes = PictureNotes()
     damaged: list[str] = []

@@ -134,8 +134,8 @@ def token_notes(ids: np.ndarray, origin: str) -> list[str]:
 def tokenise(
     parts: Sequence[Sequence[str]], size: int, length: int, tokens: Tokens | None, column: str, origin: str
 ) -> tuple[list[np.ndarray], tuple[str, ...], list[str]]:
-    """Return token ids [n, length] of the training and the test texts, the words of the ids, and notes. Raises
-    `DataError`, with the column, for training texts without spaces."""
+    """Return token ids [n, length] of both parts, the words of at most `size` ids, and notes on the texts `origin`.
+    Raises `DataError`, with the column, for training texts without spaces."""
     if tokens is None:
         refuse_unspaced(parts[0], column)
     ids_of = vocabulary(parts[0], size, tokens)
