@@ -167,24 +167,23 @@ class Decomposition:
 
 
 class _Parts:
-    """Sums of the clients' updates, client by client, all float64. `central` is the change of the weights in the
-    centralised round [P]. `keeps` says whether updates are kept, from which the drift of other cohorts follows."""
+    """Sums of the clients' updates, all float64. `central` is the change of the weights in the centralised round [P];
+    if `keeps`, updates are kept to compute the drift of other cohorts."""
 
     def __init__(self, participants: Collection[int], central: Tensor, keeps: bool) -> None:
         self._participants, self._central, self._keeps = participants, central, keeps
-        self._sums = {name: torch.zeros_like(central) for name in ("all", "participants")}
-        self._samples = {"all": 0, "participants": 0}
-        self._sizes, self._kept = dict[int, int](), list[Tensor]()
+        self._sum, self._sum_of_participants = torch.zeros_like(central), torch.zeros_like(central)
+        self._sizes, self._updates = dict[int, int](), list[Tensor]()
         self._of_clients = list[DriftValue]()
 
     def add(self, client: int, samples: int, update: Tensor) -> None:
         """Add a client, in the order of ids: its number of training samples, and the change of its weights [P]."""
-        for name in ("all", "participants") if client in self._participants else ("all",):
-            self._sums[name].add_(update, alpha=samples)
-            self._samples[name] += samples
+        self._sum.add_(update, alpha=samples)
+        if client in self._participants:
+            self._sum_of_participants.add_(update, alpha=samples)
         self._sizes[client] = samples
         if self._keeps:
-            self._kept.append(update.float())
+            self._updates.append(update.float())
         lengths = float(update.norm()) * float(self._central.norm())
         self._of_clients += [
             DriftValue("distance_to_central", float((update - self._central).norm()), client),
@@ -192,10 +191,10 @@ class _Parts:
         ]
 
     def _means(self) -> tuple[Tensor, Tensor]:
-        everyone = self._sums["all"] / self._samples["all"]
-        if self._samples["participants"] == self._samples["all"]:
+        everyone = self._sum / sum(self._sizes.values())
+        if len(self._participants) == len(self._sizes):
             return everyone, everyone
-        return everyone, self._sums["participants"] / self._samples["participants"]
+        return everyone, self._sum_of_participants / sum(self._sizes[client] for client in self._participants)
 
     def figures(self, change: Tensor, origin_norm: float) -> list[DriftValue]:
         everyone, participants = self._means()
@@ -226,29 +225,23 @@ class _Parts:
             return []
         everyone, _ = self._means()
         sizes = np.array(list(self._sizes.values()), dtype=float)
-        products = self._centred_products(everyone)
+        products = torch.zeros(len(sizes), len(sizes), dtype=torch.float64)
+        width = max(1, _BLOCK // len(sizes))  # all updates at once in float64 may not fit into memory
+        for start in range(0, everyone.numel(), width):
+            columns = slice(start, start + width)
+            rows = torch.stack([update[columns].double() for update in self._updates]) - everyone[columns]
+            products += rows @ rows.T
+        pairs = products.numpy()
         norms = []
         for _ in range(_COHORTS):
             # in the order of ids, because the sum of floats depends on their order
             chosen = np.sort(rng.choice(len(sizes), count, replace=False))
             shares = sizes[chosen] / sizes[chosen].sum()
-            squared = float(shares @ products[np.ix_(chosen, chosen)] @ shares)
+            squared = float(shares @ pairs[np.ix_(chosen, chosen)] @ shares)
             norms.append(math.sqrt(max(squared, 0.0)))  # in this order NaN, of a client that diverged, stays NaN
         low, high = np.quantile(norms, [0.025, 0.975])
         figures = {"cohort_mean": np.mean(norms), "cohort_low": low, "cohort_high": high}
         return [DriftValue(name, float(value)) for name, value in figures.items()]
-
-    def _centred_products(self, mean: Tensor) -> np.ndarray:
-        """Products of each pair of updates, less the mean [N, N]."""
-        clients = len(self._kept)
-        products = torch.zeros(clients, clients, dtype=torch.float64)
-        width = max(1, _BLOCK // clients)
-        for start in range(0, mean.numel(), width):
-            stop = start + width
-            rows = torch.stack([update[start:stop].double() for update in self._kept]) - mean[start:stop]
-            products += rows @ rows.T
-        matrix: np.ndarray = products.numpy()
-        return matrix
 
 
 def _trained(work: Work, state: Record, ctx: ClientContext) -> tuple[Record, Record]:

@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Sequence
 
 import torch
 from torch import Tensor
@@ -16,16 +16,9 @@ from fedloom.methods.contract.method import Method
 from fedloom.nets.net import Role
 from fedloom.nets.user_model import error_line
 from fedloom.runs.config.run_config import RunConfig
+from fedloom.runs.drift import updates as drift_updates
 from fedloom.runs.drift.decomposition import Decomposition
-from fedloom.runs.drift.updates import (
-    MOST_COMPARED,
-    ClientUpdates,
-    MeanWeights,
-    client_updates,
-    evenly,
-    server_figures,
-    update_figures,
-)
+from fedloom.runs.drift.updates import ClientUpdates
 from fedloom.runs.storage.log import DriftLog, DriftRound, DriftValue, Row, new_row
 from fedloom.runs.storage.run_folder import RunFolder
 
@@ -33,12 +26,11 @@ from fedloom.runs.storage.run_folder import RunFolder
 def head_figures(
     updates: ClientUpdates, observed: ObservedRound, class_counts: Callable[[int], Tensor] | None
 ) -> list[DriftValue] | str:
-    """Return the figures of the rows of the clients' heads in an observed round, by their updates; or say in one line
-    why there are none.
+    """Return lengths and turns of the rows of the clients' heads (a class's weights in the last linear layer, without
+    the bias), or say in one line why there are none.
 
-    A row's length and direction are those of a class's weights in the last linear layer, without the bias. Liu et al.
-    (FedDW, arXiv 2412.04521, Sec. III-B) observe that the length correlates with the class's share of the samples.
-    class_counts: returns the training samples of each class of a client [C]; None where only the client knows them.
+    Liu et al. (FedDW, arXiv 2412.04521, Sec. III-B) observe that a row's length correlates with the class's share of
+    the samples. class_counts: returns a client's training samples of each class [C]; None if only it knows them.
     """
     task = observed.ctx.task
     names = [
@@ -73,40 +65,32 @@ def head_figures(
 
 
 def table_figures(observed: ObservedRound) -> list[DriftValue]:
-    """Return the distances of class tables: between clients that hold a class, and between two rounds of the server.
-
-    Distances are lengths of differences of rows. Those between clients are divided by the mean length of the compared
-    rows, those between rounds by the length of the earlier row.
-    """
-    clients = list(observed.uploads)
-    values = list[DriftValue]()
-    for name, tables in _client_tables(observed, clients):
-        stacked = ClassTable.stack(tables)
-        values += _between_clients(name, clients, stacked.values.double(), stacked.held)
-    for name, now in observed.after.items():
-        last = observed.before.get(name)
-        if _is_table(now) and _is_table(last) and now.values.shape == last.values.shape:  # type: ignore[union-attr]
-            values += _between_rounds(name, last, now)  # type: ignore[arg-type]
+    """Return the distances of class tables: between clients that hold a class, divided by the mean length of the two
+    rows, and between two rounds of the server, divided by the length of the earlier row."""
+    clients, values = list(observed.uploads), list[DriftValue]()
+    for name in observed.uploads[clients[0]]:
+        tables = _tables([upload.get(name) for upload in observed.uploads.values()])
+        if tables:
+            stacked = ClassTable.stack(tables)
+            values += _between_clients(name, clients, stacked.values.double(), stacked.held)
+    for name in observed.after:
+        if tables := _tables([observed.before.get(name), observed.after[name]]):
+            last, now = tables
+            length = last.values.double().norm(dim=1)
+            moved = (now.values.double() - last.values.double()).norm(dim=1) / length
+            defined = last.held & now.held & (length > 0)
+            values += _by_label("table_step", torch.where(defined, moved, torch.nan), name)
     return values
 
 
-def _is_table(value: object) -> bool:
-    return isinstance(value, ClassTable) and value.held.dim() == 1
-
-
-def _client_tables(observed: ObservedRound, clients: Sequence[int]) -> Iterator[tuple[str, list[ClassTable]]]:
-    """Each entry of the uploads that is a class table [C, d] of every client, with these tables."""
-    uploads = [observed.uploads[client] for client in clients]
-    for name in uploads[0]:
-        tables = [value for upload in uploads if isinstance(value := upload.get(name), ClassTable)]
-        if len(tables) == len(uploads) and all(
-            _is_table(t) and t.values.shape == tables[0].values.shape for t in tables
-        ):
-            yield name, tables
+def _tables(values: Sequence[object]) -> list[ClassTable]:
+    """Return the values if all of them are class tables [C, d] of one shape, else nothing."""
+    tables = [value for value in values if isinstance(value, ClassTable) and value.held.dim() == 1]
+    return tables if len(tables) == len(values) and len({table.values.shape for table in tables}) == 1 else []
 
 
 def _between_clients(name: str, clients: Sequence[int], rows: Tensor, held: Tensor) -> list[DriftValue]:
-    compared = evenly(range(len(clients)), MOST_COMPARED)
+    compared = drift_updates.evenly(range(len(clients)), drift_updates.MOST_COMPARED)
     lengths = rows.norm(dim=2)
     sums, pairs = torch.zeros(held.shape[1], dtype=torch.float64), torch.zeros(held.shape[1], dtype=torch.float64)
     values = list[DriftValue]()
@@ -120,13 +104,6 @@ def _between_clients(name: str, clients: Sequence[int], rows: Tensor, held: Tens
             mean = float(apart[usable].mean()) if bool(usable.any()) else None
             values.append(DriftValue("table_distance", mean, clients[second], clients[first], entry=name))
     return values + _by_label("table_distance_of_class", torch.where(pairs > 0, sums / pairs, torch.nan), name)
-
-
-def _between_rounds(name: str, last: ClassTable, now: ClassTable) -> list[DriftValue]:
-    length = last.values.double().norm(dim=1)
-    moved = (now.values.double() - last.values.double()).norm(dim=1) / length
-    defined = last.held & now.held & (length > 0)
-    return _by_label("table_step", torch.where(defined, moved, torch.nan), name)
 
 
 def _tree_with(server: Record, entry: str, name: str) -> Tensor | None:
@@ -152,23 +129,21 @@ def _correlation(first: Tensor, second: Tensor) -> float | None:
 
 
 def _by_label(name: str, values: Tensor, entry: str) -> list[DriftValue]:
-    numbers: Mapping[int, float] = dict(enumerate(values.tolist()))
     return [
         DriftValue(name, value if math.isfinite(value) else None, label=label, entry=entry)
-        for label, value in numbers.items()
+        for label, value in enumerate(values.tolist())
     ]
 
 
 class DriftObserver:
     """Measures the drift of rounds, and changes nothing that the run computes. `latest` and `seconds` are the drift of
-    the last observed round and the time that this took. `class_counts` is that of `head_figures`. Without a
-    decomposition, only values that follow from uploads are measured."""
+    the last observed round and the time that it took; `class_counts` is that of `head_figures`."""
 
     def __init__(
         self, class_counts: Callable[[int], Tensor] | None, decomposition: Decomposition | None = None
     ) -> None:
         self._class_counts, self._decomposition = class_counts, decomposition
-        self._weights = MeanWeights()
+        self._weights = drift_updates.MeanWeights()
         self.latest: DriftRound | None = None
         self.seconds = 0.0
 
@@ -188,16 +163,16 @@ class DriftObserver:
             else:
                 values.extend(measured)
 
-        updates = client_updates(observed)
+        updates = drift_updates.client_updates(observed)
         if isinstance(updates, str):
             notes.append(updates)
         else:
             samples = dict(observed.samples)
-            add(lambda: update_figures(updates, observed.ctx.task, samples))
+            add(lambda: drift_updates.update_figures(updates, observed.ctx.task, samples))
             add(lambda: self._weights.figures(updates.entry, updates.clients, samples))
             add(lambda: head_figures(updates, observed, self._class_counts))
         add(lambda: table_figures(observed))
-        add(lambda: server_figures(observed))
+        add(lambda: drift_updates.server_figures(observed))
         if (decomposition := self._decomposition) is not None and decomposition.is_due(observed.ctx.round):
             add(lambda: decomposition.figures(observed))
         finite = [v if v.value is None or math.isfinite(v.value) else v._replace(value=None) for v in values]

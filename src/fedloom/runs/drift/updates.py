@@ -49,49 +49,19 @@ def evenly(items: Sequence[int], most: int) -> list[int]:
     return [items[round(k * (len(items) - 1) / (most - 1))] for k in range(most)]
 
 
-@dataclass(frozen=True, slots=True)
-class Geometry:
-    """Lengths and angles of m updates and their weighted mean, all float64: the squared length of each update [m], its
-    product with the mean [m], its squared distance to the mean [m], the squared length of the mean, and the products of
-    each pair among k chosen updates [k, k]."""
-
-    squared: Tensor
-    to_mean: Tensor
-    squared_distances: Tensor
-    mean_squared: float
-    products: Tensor
-
-
-def geometry(moves: Sequence[Move], names: Sequence[str], weights: Tensor, chosen: Sequence[int]) -> Geometry:
-    """Measure m updates by the entries `names`, with the weights of the mean [m], float64, which sum to 1. The updates
-    `chosen` (indices) are compared in pairs."""
-    count, picked = len(moves), torch.tensor(chosen, dtype=torch.int64)
-    squared, to_mean, distances = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
-    mean_squared, products = 0.0, torch.zeros(len(chosen), len(chosen), dtype=torch.float64)
-    for rows in _blocks(moves, names):
-        mean = weights @ rows
-        squared += rows.square().sum(1)
-        to_mean += rows @ mean
-        distances += (rows - mean).square().sum(1)
-        mean_squared += float(mean @ mean)
-        part = rows[picked]
-        products += part @ part.T
-    return Geometry(squared, to_mean, distances, mean_squared, products)
-
-
 def _blocks(moves: Sequence[Move], names: Sequence[str]) -> Iterator[Tensor]:
     """Yield the updates [m, columns] in float64, some columns at a time, because all of them may not fit into
     memory."""
     width = max(1, _BLOCK // max(1, len(moves)))
     for name in names:
         for start in range(0, moves[0][0][name].numel(), width):
-            stop = start + width
-            parts = [[_slice(tree[name], start, stop) for tree in move if tree is not None] for move in moves]
+            columns = slice(start, start + width)
+            parts = [[_slice(tree[name], columns) for tree in move if tree is not None] for move in moves]
             yield torch.stack([values[0] if len(values) == 1 else values[0] - values[1] for values in parts])
 
 
-def _slice(values: Tensor, start: int, stop: int) -> Tensor:
-    return values.detach().reshape(-1)[start:stop].to("cpu", torch.float64)
+def _slice(values: Tensor, columns: slice) -> Tensor:
+    return values.detach().reshape(-1)[columns].to("cpu", torch.float64)
 
 
 def ratio(top: float, bottom: float) -> float | None:
@@ -135,29 +105,36 @@ def client_updates(observed: ObservedRound) -> ClientUpdates | str:
 
 
 def update_figures(updates: ClientUpdates, task: Task, samples: Mapping[int, int]) -> list[DriftValue]:
-    """Return the figures of the clients' updates, whose mean weighs by training samples (by client). `task` knows the
-    roles."""
-    clients = updates.clients
+    """Return lengths and angles of the clients' updates, whose mean weighs by training samples (by client); up to
+    `MOST_COMPARED` clients are compared in pairs. `task` knows the roles."""
+    clients, count = updates.clients, len(updates.clients)
     sizes = torch.tensor([float(samples[client]) for client in clients], dtype=torch.float64)
     weights = sizes / sizes.sum()
-    compared = evenly(range(len(clients)), MOST_COMPARED)
-    names = weight_names(updates.moves[0][0], task)
-    moves = geometry(updates.moves, names, weights, compared)
-    mean_norm = math.sqrt(moves.mean_squared)
+    compared = evenly(range(count), MOST_COMPARED)
+    squared, to_mean, squared_distances = (torch.zeros(count, dtype=torch.float64) for _ in range(3))
+    mean_squared, products = 0.0, torch.zeros(len(compared), len(compared), dtype=torch.float64)
+    for rows in _blocks(updates.moves, weight_names(updates.moves[0][0], task)):
+        mean = weights @ rows
+        squared += rows.square().sum(1)
+        to_mean += rows @ mean
+        squared_distances += (rows - mean).square().sum(1)
+        mean_squared += float(mean @ mean)
+        part = rows[compared]
+        products += part @ part.T
+    mean_norm, norms = math.sqrt(mean_squared), squared.sqrt().tolist()
     values = [
         DriftValue("mean_update_norm", mean_norm),
-        DriftValue("diversity", ratio(float(weights @ moves.squared), moves.mean_squared)),
+        DriftValue("diversity", ratio(float(weights @ squared), mean_squared)),
     ]
-    norms = moves.squared.sqrt().tolist()
     for k, client in enumerate(clients):
         values += [
             DriftValue("update_norm", norms[k], client),
-            DriftValue("distance_to_mean", math.sqrt(float(moves.squared_distances[k])), client),
-            DriftValue("cosine_to_mean", _cosine(float(moves.to_mean[k]), norms[k], mean_norm), client),
+            DriftValue("distance_to_mean", math.sqrt(float(squared_distances[k])), client),
+            DriftValue("cosine_to_mean", _cosine(float(to_mean[k]), norms[k], mean_norm), client),
         ]
     for i, first in enumerate(compared):
         for j, second in enumerate(compared[:i]):
-            cosine = _cosine(float(moves.products[i, j]), norms[first], norms[second])
+            cosine = _cosine(float(products[i, j]), norms[first], norms[second])
             values.append(DriftValue("cosine", cosine, clients[second], clients[first]))
     return values
 
@@ -191,11 +168,8 @@ def _cosine(product: float, first: float, second: float) -> float | None:
 
 
 def server_figures(observed: ObservedRound) -> list[DriftValue]:
-    """Return the variance of each class table of the server's next state, and each number in it.
-
-    The variance is S of FedSKC's Eq. 5: of each held class the variance over the entries of its row (divided by their
-    number), summed over these classes. In float64.
-    """
+    """Return the variance of each class table of the server's next state (S of FedSKC's Eq. 5: the variances over the
+    entries of each held class's row, summed over the classes; float64), and each number in the state."""
     values = list[DriftValue]()
     for name, value in observed.after.items():
         if isinstance(value, ClassTable):
@@ -228,8 +202,8 @@ class MeanWeights:
         return recorder
 
     def figures(self, entry: str, clients: Sequence[int], samples: dict[int, int]) -> list[DriftValue] | str:
-        """Return the aggregation weight of each of `clients` in the mean of the uploads' `entry`, and how far these
-        weights are from uniform ones and from the clients' `samples`; or a line that says why the round has none."""
+        """Return the aggregation weights of `clients` in the mean of the uploads' `entry`, and their distances from
+        uniform weights and from the clients' `samples`; or one line that says why there are none."""
         if self._replaced:
             return f"a wrapper replaces the mean of {entry}: no aggregation weights"
         calls = [call for call in self._calls.get(entry, []) if list(call) == list(clients) and sum(call.values()) > 0]
