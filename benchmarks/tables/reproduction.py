@@ -18,8 +18,16 @@ from tabulate import tabulate
 from benchmarks.data import RESULTS, read_rows
 from benchmarks.tables.words import markdown
 from fedloom.core.text import listed
-from fedloom.papers.compared_values import ComparedValue, compare_orders, compare_values
-from fedloom.papers.gains import Gain, count_gains, gain_lines, gains, judged
+from fedloom.papers.compared_values import (
+    ComparedValue,
+    Gain,
+    compare_orders,
+    compare_values,
+    count_gains,
+    gain_lines,
+    gains,
+    judged,
+)
 from fedloom.papers.measurements import ACCURACY, OTHER_IMAGES, Measurement, read_measurements
 from fedloom.papers.recipe import Claim, Recipe, printed_values, recipes
 from fedloom.papers.table_section import bullets, markdown_of, number, table_blocks

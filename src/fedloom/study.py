@@ -115,14 +115,14 @@ class Study:
         folder = StudyFolder(self.folder)
         folder.check(self._plan)
         jobs = jobs_of(self._plan, cells)
-        states = job_states(self._plan, folder, cells, jobs)
-        names = states.trials | states.cells
-        totals = ", ".join(f"{number} {state}" for state, number in Counter(states.cells.values()).items())
+        trials, states = job_states(self._plan, folder, cells, jobs)
+        state_of = trials | states
+        totals = ", ".join(f"{number} {state}" for state, number in Counter(states.values()).items())
         notes = [f"{counted(len(cells), 'cell')} in {counted(len(jobs), 'run')}: {totals}"]
-        if seconds := seconds_left(folder, [job for job in jobs if states.of(job) != "done"]):
+        if seconds := seconds_left(folder, [job for job in jobs if state_of[job.name] != "done"]):
             notes.append(f"about {seconds_text(seconds)} on one core, as long as the finished runs took")
-        rows = [{"cell": name, "state": state} for name, state in names.items()]
-        return Summary(DataTable("plan", "", ("cell", "state"), list(names.items()), records=rows), notes)
+        rows = [{"cell": name, "state": state} for name, state in state_of.items()]
+        return Summary(DataTable("plan", "", ("cell", "state"), list(state_of.items()), records=rows), notes)
 
     def run(
         self,

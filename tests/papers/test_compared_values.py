@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from fedloom.papers.compared_values import compare_orders, compare_values, limitations
-from fedloom.papers.gains import gains
+from fedloom.papers.compared_values import compare_orders, compare_values, gains, limitations
 from fedloom.papers.measurements import CellResults, measure, measurements_csv, read_measurements
 from fedloom.papers.recipe import Recipe, find_recipe
 from fedloom.papers.table_section import as_markdown

@@ -2,8 +2,7 @@
 
 import pytest
 
-from fedloom.papers.compared_values import compare_values
-from fedloom.papers.gains import gain_lines, gains
+from fedloom.papers.compared_values import compare_values, gain_lines, gains
 from fedloom.papers.measurements import measure
 from fedloom.papers.recipe import find_recipe
 from fedloom.papers.table_section import as_markdown

@@ -211,16 +211,16 @@ def _show_plan(
     from fedloom.core.text import counted, seconds_text
     from fedloom.runs.studies.tuning import job_states, seconds_left
 
-    states = job_states(study, study_folder, cells, jobs)
-    counts = Counter(states.cells.values())
-    seconds = seconds_left(study_folder, [job for job in jobs if states.of(job) != "done"])
+    trials, states = job_states(study, study_folder, cells, jobs)
+    counts, state_of = Counter(states.values()), trials | states
+    seconds = seconds_left(study_folder, [job for job in jobs if state_of[job.name] != "done"])
     if as_json:
-        plan = {"study": study.hash, "cells": states.cells, "trials": states.trials, "runs": len(jobs)}
+        plan = {"study": study.hash, "cells": states, "trials": trials, "runs": len(jobs)}
         shared.print_json(plan | {"counts": counts, "seconds_left": seconds})
         return
-    shared.print_lines(*(f"{state:>9}  {name}" for name, state in (states.trials | states.cells).items()))
+    shared.print_lines(*(f"{state:>9}  {name}" for name, state in state_of.items()))
     totals = ", ".join(f"{n} {state}" for state, n in counts.items())
-    with_trials = f" and {counted(len(states.trials), 'trial')} of tuning" if states.trials else ""
+    with_trials = f" and {counted(len(trials), 'trial')} of tuning" if trials else ""
     shared.print_lines(f"{len(cells)} cells{with_trials} in {len(jobs)} runs: {totals}")
     if seconds:
         shared.print_lines(f"about {seconds_text(seconds)} on one core, judging by the finished runs")

@@ -104,7 +104,7 @@ def reproduce(
 
 def _show_tables(scale: Scale, as_json: bool) -> None:
     """Print every table with its cells, the data it needs, and the hours that its finished rows took in runs/."""
-    from fedloom.papers.recipe import missing_sources, recipes, source_names
+    from fedloom.papers.recipe import missing_sources, recipes
 
     summaries: list[dict[str, Any]] = []
     for name, recipe in recipes().items():
@@ -117,7 +117,8 @@ def _show_tables(scale: Scale, as_json: bool) -> None:
         study = recipe.study(scale, seeds=None if folder.exists() else 1)
         hours = [planned["hours"] for planned in _planned_rows(study, study.cells, folder)] if folder.exists() else []
         row |= {"cells": recipe.seeds(scale) * len({cell.group for cell in study.cells})}
-        row |= {"data": ", ".join(source_names(study.cells)), "missing": list(missing_sources(study.cells))}
+        sources = dict.fromkeys(cell.config.scenario.source for cell in study.cells)
+        row |= {"data": ", ".join(sources), "missing": list(missing_sources(study.cells))}
         summaries.append(row | {"hours": _sum(hours)})
     facts = "computed directly in some seconds, without runs"
     computed = {"cells": 0, "data": "", "missing": [], "hours": 0.002, "facts": facts}

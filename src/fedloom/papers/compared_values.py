@@ -1,9 +1,11 @@
-"""Compare the finished cells of a table, and the order of its methods, with the printed values."""
+"""Compare the finished cells of a table, the order of its methods, and their gains with the printed values."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from math import inf
 from statistics import fmean
+from typing import Literal
 
 from fedloom.core.text import listed, seeds_text
 from fedloom.papers.measurements import ACCURACY, GAIN, OTHER_IMAGES, VARIANT, Measurement, printed_rows
@@ -18,11 +20,9 @@ from fedloom.papers.verdicts import (
     judge_value,
     rank_agreement,
 )
+from fedloom.results.difference import Difference, compare_family, paired_differences
 
 FailureReasons = Mapping[tuple[str, str], Mapping[int, str]]  # by column and row of the study, then by seed
-_OTHER_SETTING = "another setting: only order and gains are compared"
-_OTHER_PIXELS = f"{OTHER_IMAGES}, not the paper's own pixels"
-_MAXIMUM = "the paper prints the best result of a search, and this is one point of it"
 _OTHER_DATA = "not the paper's data, so no printed value is compared with them"
 _STAND_IN = "stand-in for "
 _VARIANTS = {"authors": "released code", "sound": "our default"}
@@ -35,10 +35,10 @@ class ComparedValue:
     Attributes:
         row: name of the row in the study.
         method: name of the method as printed.
-        ours: without the seeds that never reached a target.
+        ours: our values; seeds that never reached a target are excluded.
         theirs: None where nothing is printed, and where other data replace the paper's, as `column` then says.
         theirs_std: the printed standard deviation; None where there is none.
-        seconds: of one core, a run on average.
+        seconds: mean of a run on one core.
         step: the smallest step of one value, in its unit.
     """
 
@@ -108,21 +108,17 @@ def compare_values(
     by_value: dict[tuple[str, str, str, str | None], list[Measurement]] = {}
     for measurement in measurements:
         by_value.setdefault(measurement.key[:-1], []).append(measurement)
-    return [
-        _compare(
-            *(recipe, value, column, row),
-            by_value.get((column or "", row, value.metric, value.domain), []),
-            other_data,
-            failures or {},
-        )
-        for value, column, row in printed_rows(recipe)
-    ]
+    compared = []
+    for value, column, row in printed_rows(recipe):
+        measured = by_value.get((column or "", row, value.metric, value.domain), [])
+        compared.append(_compare(recipe, value, column, row, measured, other_data, failures or {}))
+    return compared
 
 
 def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[ComparedOrder]:
     """Compare the order of the methods with the printed one, by column and metric.
 
-    Variants do not count. Gains have the order of the accuracies that they come from, so they are not compared again.
+    Variants do not count, and gains have the order of the accuracies that they come from.
     """
     groups: dict[tuple[str, str, str | None], list[ComparedValue]] = {}
     for value in values:
@@ -142,8 +138,8 @@ def compare_orders(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Comp
 
 
 def limitations(values: Sequence[ComparedValue], failures: FailureReasons | None = None) -> list[str]:
-    """List what limits the comparison: single seeds, other seeds for some methods, the same value on all seeds, what
-    failed, and what was not run."""
+    """List the limits of the comparison: single seeds, other seeds for some methods, the same value on all seeds,
+    failures, and rows that were not run."""
     run = [value for value in values if value.was_run]
     sentences = []
     for column, rows in _rows_by_column(value for value in run if len(value.seeds) == 1).items():
@@ -213,8 +209,9 @@ def _compare(
     if reason is None and measurements and not numbers and not to_target:
         reason = f"no run gives {value.metric}{f' of {value.domain}' if value.domain else ''}"
     seeds, ours = list(by_seed if to_target else numbers), list(numbers.values())
-    # Rounds are whole numbers; an accuracy moves by one test sample.
-    step = 1.0 if to_target else _step(measurements)
+    # Rounds are whole numbers; an accuracy moves by one test sample, of 10,000 where their number was not recorded.
+    samples = [measurement.test_samples for measurement in measurements if measurement.test_samples is not None]
+    step = 1.0 if to_target else 100 / min(samples) if samples else STEP
     verdict = judge_value(
         ours,
         value.value,
@@ -228,33 +225,17 @@ def _compare(
     claim = recipe.claimed_gain(value)
     if reason is None and claim is not None and 0 < claim < 2 * recipe.table.margin:
         verdict = replace(verdict, why=f"{verdict.why}; margin is as wide as the claim")
-    name = column or value.column
+    name = f"{_STAND_IN if other_data else ''}{column or value.column}"
+    theirs = (None, None) if other_data else (value.value, value.std)
     seconds = [measurement.seconds for measurement in measurements if measurement.seconds is not None]
-    return ComparedValue(
-        f"{_STAND_IN}{name}" if other_data else name,
-        row,
-        value.method,
-        value.metric,
-        value.domain,
-        seeds,
-        ours,
-        None if other_data else value.value,
-        None if other_data else value.std,
-        fmean(seconds) if seconds else None,
-        verdict,
-        step,
-    )
+    mean_seconds = fmean(seconds) if seconds else None
+    shared = row, value.method, value.metric, value.domain, seeds, ours, *theirs
+    return ComparedValue(name, *shared, mean_seconds, verdict, step)
 
 
 def largest_step(values: Iterable[ComparedValue]) -> float:
     """Return the step of a family of values: the largest one, as few test samples prove the least."""
     return max(value.step for value in values)
-
-
-def _step(measurements: Sequence[Measurement]) -> float:
-    """Return the points of one test sample more; those of 10,000 samples where their number was not recorded."""
-    samples = [measurement.test_samples for measurement in measurements if measurement.test_samples is not None]
-    return 100 / min(samples) if samples else STEP
 
 
 def _setting_reason(recipe: Recipe, measurements: Sequence[Measurement]) -> str | None:
@@ -263,8 +244,10 @@ def _setting_reason(recipe: Recipe, measurements: Sequence[Measurement]) -> str 
         return None
     changed = measurements[0].changed
     if changed == OTHER_IMAGES:
-        return _OTHER_PIXELS
-    return _MAXIMUM if recipe.paper.searched and recipe.scale_text("small") not in changed else _OTHER_SETTING
+        return f"{OTHER_IMAGES}, not the paper's own pixels"
+    if recipe.paper.searched and recipe.scale_text("small") not in changed:
+        return "the paper prints the best result of a search, and this is one point of it"
+    return "another setting: only order and gains are compared"
 
 
 def _reason(
@@ -293,3 +276,116 @@ def _reason(
         return not_comparable
     variant = VARIANT.search(row)
     return None if variant is None else f"{_VARIANTS[variant[1]]}, not the printed method"
+
+
+# -- gains -------------------------------------------------------------------------------------------------------------
+GainGroup = Literal["own", "baselines", "variants"]
+
+
+@dataclass(frozen=True, slots=True)
+class Gain:
+    """Accuracy of `row` minus that of the row `baseline`, in points.
+
+    group: of the paper's own method, of a baseline over the plain method, or of a variant (`authors`, `sound`), which
+    is not printed. ours: over the seeds that both rows have. theirs: the difference of the printed means, or None.
+    """
+
+    column: str
+    domain: str | None
+    row: str
+    baseline: str
+    group: GainGroup
+    ours: Difference
+    theirs: float | None
+
+    @property
+    def holds_theirs(self) -> bool | None:
+        """Whether our interval holds the printed gain; None where there is no interval or no printed gain."""
+        if self.ours.low is None or self.ours.high is None or self.theirs is None:
+            return None
+        return self.ours.low <= self.theirs <= self.ours.high
+
+
+def gains(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Gain]:
+    """Compute the gains of all rows that were run, as the table counts accuracy: of the own method over every baseline,
+    or over the method that it wraps, and of other rows over the plain one."""
+    accuracies = [value for value in values if value.was_run and value.metric in ACCURACY]
+    by_row = {(value.column, value.domain, value.metric, value.row): value for value in accuracies}
+    families: dict[tuple[object, ...], list[tuple[ComparedValue, ComparedValue, list[float]]]] = {}
+    for value in accuracies:
+        group = _group(recipe, value.row)
+        for name in _baselines(recipe, value.row):
+            baseline = by_row.get((value.column, value.domain, value.metric, name))
+            if baseline is None:
+                continue
+            by_seed = paired_differences(value.seeds, value.ours, baseline.seeds, baseline.ours)
+            if by_seed:
+                # Holm's correction counts comparisons, so a family holds all that answer one question: those of a
+                # group in one column, with a separate family for baselines over an unusual row
+                family = (value.column, value.domain, value.metric, group, "" if group == "own" else name)
+                families.setdefault(family, []).append((value, baseline, list(by_seed.values())))
+    computed = []
+    for compared in families.values():
+        step = largest_step(value for value, *_ in compared)
+        outcomes = compare_family([differences for _, _, differences in compared], step)
+        for (value, baseline, _), outcome in zip(compared, outcomes, strict=True):
+            printed = None
+            group = _group(recipe, value.row)
+            if value.theirs is not None and baseline.theirs is not None and group != "variants":
+                printed = value.theirs - baseline.theirs
+            computed.append(Gain(value.column, value.domain, value.row, baseline.row, group, outcome, printed))
+    return computed
+
+
+def count_gains(computed: Sequence[Gain], group: GainGroup | None, positive: bool = True) -> Counter[str]:
+    """Count the printed gains of a group (None: all) that are "seen", "contradicted", "not seen", or of "too few
+    seeds" to judge: those above zero, or else the others, which are seen if ours is behind."""
+    outcomes = {"too few seeds": "too few seeds", "no difference seen": "not seen"}
+    outcomes |= {"ahead": "seen", "behind": "contradicted"} if positive else {"behind": "seen", "ahead": "contradicted"}
+    return Counter(
+        outcomes[gain.ours.word]
+        for gain in computed
+        if gain.theirs is not None and group in (None, gain.group) and (gain.theirs > 0) == positive
+    )
+
+
+def judged(counts: Counter[str]) -> int:
+    """Return how many of the counted gains had enough seeds to be judged."""
+    return counts.total() - counts["too few seeds"]
+
+
+def gain_lines(computed: Sequence[Gain]) -> list[str]:
+    """Return the head lines: the own method's printed gains, those of baselines, and gains printed as none."""
+    lines = [_counts_text(name, count_gains(computed, group)) for name, group in _COUNTED_GROUPS.items()]
+    losses = count_gains(computed, None, positive=False)
+    return [*lines, _counts_text("printed as zero or below", losses, "printed losses")] if losses else lines
+
+
+_COUNTED_GROUPS: dict[str, GainGroup] = {"own method": "own", "baselines": "baselines"}
+
+
+def _counts_text(heading: str, counts: Counter[str], noun: str = "printed gains") -> str:
+    """The counts as a line, which always names all three outcomes."""
+    skipped = f"; {counts['too few seeds']} with too few seeds" if counts["too few seeds"] else ""
+    if not judged(counts):
+        return f"{heading}: no {noun} of three seeds or more{skipped}"
+    outcomes = f"{counts['contradicted']} contradicted, {counts['not seen']} no difference seen"
+    return f"{heading}: {counts['seen']} of {judged(counts)} {noun} seen, {outcomes}{skipped}"
+
+
+def _group(recipe: Recipe, row: str) -> GainGroup:
+    if VARIANT.search(row):
+        return "variants"
+    return "own" if recipe.is_own(row) else "baselines"
+
+
+def _baselines(recipe: Recipe, row: str) -> Iterator[str]:
+    """Yield the rows over which a row's gains are."""
+    plain = recipe.baseline_of(row)
+    wrapped = "+" in recipe.rows.get(row, {"method": ""})["method"]
+    if plain is None:
+        return
+    if _group(recipe, row) != "own" or wrapped or recipe.is_own(plain):
+        yield plain
+        return
+    yield from (name for name in recipe.rows if not recipe.is_own(name) and not VARIANT.search(name))

@@ -17,13 +17,9 @@ FigureRow = dict[str, Any]
 def figure_rows(
     recipe: Recipe, results: CellResults, progress: Callable[[str], None] = lambda line: None
 ) -> list[FigureRow]:
-    """Collect the rows of a figure: panel, row, seed, and what its kind shows; accuracies are in percent.
-
-    Figures of models take the lowest seed alone, because measuring a model takes from seconds to minutes. progress is
-    called with a line for each of them.
-
-    recipe: has the table's columns, rows and kind of figure. results: finished runs by column and row.
-    """
+    """Collect the rows of a figure from finished runs: panel, row, seed, and what its kind shows; accuracies are in
+    percent. Figures of models take the lowest seed alone, because measuring a model takes from seconds to minutes;
+    `progress` is called with a line for each of them."""
     rows: list[FigureRow] = []
     measure = _model_measure(recipe)
     for (column, row), column_results in results.items():
@@ -37,7 +33,9 @@ def figure_rows(
         elif recipe.table.kind == "drift":
             rows += [labels | part for result in column_results for part in _drift_rows(result)]
         elif recipe.table.kind == "costs":
-            rows += [labels | costs for costs in _cost_rows(keys, column_results, _target(results, column))]
+            in_column = (result for (name, _), runs in results.items() if name == column for result in runs)
+            target = min(max(result.curve()[1]) for result in in_column)  # an accuracy that all of them reach
+            rows += [labels | costs for costs in _cost_rows(keys, column_results, target)]
         else:
             rows += [labels | shown for result in column_results for shown in _accuracies(recipe, column, row, result)]
     return rows
@@ -59,10 +57,8 @@ def _model_measure(recipe: Recipe) -> Callable[[RunData], list[FigureRow]] | Non
 def _accuracies(recipe: Recipe, column: str, row: str, result: RunData) -> list[FigureRow]:
     """Accuracies of a run, and of its predictors that have their own rows."""
     keys, seed = recipe.table.columns[column], result.numbers["seed"]
-    names = {row: "accuracy"}
-    for label, (run_row, predictor) in recipe.table.predictor_rows.items():
-        if run_row == row:
-            names[label] = f"accuracy/{predictor}"
+    predictors = {label: name for label, (run_row, name) in recipe.table.predictor_rows.items() if run_row == row}
+    names = {row: "accuracy"} | {label: f"accuracy/{name}" for label, name in predictors.items()}
     rows: list[FigureRow] = [
         {"row": label, "seed": seed, "x": x, "accuracy": 100 * share}
         for label, name in names.items()
@@ -107,27 +103,12 @@ def _drift_rows(result: RunData) -> list[FigureRow]:
     ]
 
 
-def _target(results: CellResults, column: str) -> float:
-    """An accuracy that every run of a column reaches: the lowest of their best accuracies."""
-    in_column = (result for (name, _), cell_results in results.items() if name == column for result in cell_results)
-    return min(max(result.curve()[1]) for result in in_column)
-
-
 def _cost_rows(keys: Mapping[str, Any], results: Sequence[RunData], target: float) -> list[FigureRow]:
     """Accuracy at the end, and the bytes and FLOPs until the target."""
     rows: list[FigureRow] = []
     for result in results:
-        first = reached(result, target)
+        first, numbers = reached(result, target), result.numbers
         if first is not None:
-            numbers = result.numbers
-            rows.append(
-                {
-                    "seed": numbers["seed"],
-                    "x": keys.get("x", ""),
-                    "accuracy": 100 * numbers["accuracy"],
-                    "target": 100 * target,
-                    "bytes": first.bytes,
-                    "flops": first.flops,
-                }
-            )
+            labels = {"seed": numbers["seed"], "x": keys.get("x", ""), "accuracy": 100 * numbers["accuracy"]}
+            rows.append({**labels, "target": 100 * target, "bytes": first.bytes, "flops": first.flops})
     return rows

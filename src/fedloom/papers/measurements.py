@@ -7,7 +7,6 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from typing import Any
 
 from pydantic import TypeAdapter
 
@@ -62,6 +61,7 @@ class Measurement:
 
 
 _ADAPTER = TypeAdapter(Measurement)
+_COLUMNS = [field.name for field in fields(Measurement)]
 
 
 def measure(recipe: Recipe, results: CellResults, changed: str = "", comparable: bool = True) -> list[Measurement]:
@@ -108,7 +108,7 @@ def printed_rows(recipe: Recipe) -> Iterator[tuple[PrintedValue, str | None, str
 def measurements_csv(measurements: Sequence[Measurement]) -> str:
     """Write measurements as tidy CSV, which `read_measurements` reads."""
     if not measurements:
-        return ",".join(_columns()) + "\n"
+        return ",".join(_COLUMNS) + "\n"
     return as_csv([asdict(measurement) for measurement in measurements]) + "\n"
 
 
@@ -121,19 +121,16 @@ def read_measurements(path: Path) -> list[Measurement]:
     text = (gzip.decompress(data) if path.suffix == ".gz" else data).decode()
     reader = csv.DictReader(io.StringIO(text))
     columns = [name for name in reader.fieldnames or () if name != "estimated"]  # a forecast of version 0.1
-    if columns not in (_columns(), _columns()[:-1]):
-        raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_columns())}")
+    if columns not in (_COLUMNS, _COLUMNS[:-1]):
+        raise ValueError(f"{path}: columns {reader.fieldnames}; need {', '.join(_COLUMNS)}")
     optional = ("domain", "ours", "seconds", "test_samples")
-    plain = ({name: row.get(name) for name in _columns()} for row in reader)
+    plain = ({name: row.get(name) for name in _COLUMNS} for row in reader)
     return [_ADAPTER.validate_python(row | {name: row[name] or None for name in optional}) for row in plain]
 
 
 def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | None:
-    """Return the test accuracy of a finished run in percent, as its table counts it; None where it was not measured.
-
-    recipe: says whether its table pools the test samples of all clients. result: the run, whose rule selects the round.
-    predictor: another predictor of the run, e.g. "online".
-    """
+    """Return the test accuracy of a finished run in percent, as its table counts it (mean over clients, or pooled);
+    None where it was not measured. predictor: another predictor of the run, e.g. "online"."""
     name = f"accuracy/{predictor}" if predictor else "accuracy_pooled" if recipe.table.pooled else "accuracy"
     if name == "accuracy":
         return 100 * float(result.numbers["accuracy"])
@@ -142,21 +139,14 @@ def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | No
 
 
 def client_accuracy(client: int, result: RunData, name: str = "accuracy") -> float | None:
-    """Return one client's test accuracy in percent, in the selected round or as a mean over several; None without one.
-
-    name: the measure; that of another predictor is e.g. "accuracy/online".
-    """
+    """Return one client's test accuracy in percent in the selected rounds, or that of another predictor such as
+    "accuracy/online"; None without one."""
     share = selected_accuracies(result, name).get(client)
     return None if share is None else 100 * share
 
 
-def _columns() -> list[str]:
-    return [field.name for field in fields(Measurement)]
-
-
 def _core_seconds(result: RunData) -> float | None:
-    """Seconds of one core. Other engines than the serial one know wall-clock time alone, so these give None."""
-    # Wall-clock seconds of several workers are no seconds of one core.
+    """Seconds of one core; None for other engines than the serial one, which know the wall-clock time of several."""
     if not result.numbers["engine"].startswith("serial"):
         return None
     return round(float(result.numbers["seconds"]["train"] + result.numbers["seconds"]["evaluate"]), 1)
@@ -164,9 +154,7 @@ def _core_seconds(result: RunData) -> float | None:
 
 def _machine(result: RunData) -> str:
     """Processor and versions, in words."""
-    environment: dict[str, Any] | None = None
-    if result.folder is not None:
-        environment = RunFolder(result.folder).read_json("env.json")
+    environment = None if result.folder is None else RunFolder(result.folder).read_json("env.json")
     return "not known" if environment is None else environment_line(environment)
 
 
@@ -189,10 +177,8 @@ def _value_of(
         return None
     if value.domain in (None, "Avg"):
         return accuracy(recipe, result, predictor)
-    client = _client_of(value.domain, result)
-    if client is None:
-        return None
-    return client_accuracy(client, result, f"accuracy/{predictor}" if predictor else "accuracy")
+    client, name = _client_of(value.domain, result), f"accuracy/{predictor}" if predictor else "accuracy"
+    return None if client is None else client_accuracy(client, result, name)
 
 
 def _client_of(domain: str, result: RunData) -> int | None:

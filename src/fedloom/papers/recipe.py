@@ -21,7 +21,7 @@ from fedloom.runs.storage.schemas import changes_numbers
 from fedloom.runs.studies.plan import Cell, StudyPlan, parse_study
 from fedloom.runs.studies.search_space import OF_STUDIES
 
-_DOMAIN = re.compile(r";?(?:domain)=([^;]+)")
+_DOMAIN = re.compile(r";?domain=([^;]+)")
 
 
 @dataclass(frozen=True, slots=True)
@@ -214,12 +214,9 @@ class Recipe:
         return self.table.seeds if scale == "full" else self.paper.small.seeds
 
     def baseline_of(self, row: str) -> str | None:
-        """Name the row that a row's gain is over.
-
-        With a wrapper it is the row without it, as MOON for MOON+DW. Else it is the plain row: the table's `baseline`,
-        FedAvg, or local training. Returns None for the plain row itself.
-        """
-        # Reversed, because the first row of a method is the printed one, and variants follow.
+        """Name the row that a row's gain is over: without its wrapper, as MOON for MOON+DW, or else the plain row (the
+        table's `baseline`, FedAvg, or local training). None for the plain row itself."""
+        # reversed, because the first row of a method is the printed one, and variants follow
         by_method = {keys["method"]: name for name, keys in reversed(self.rows.items())}
         plain = self.table.baseline or by_method.get("fedavg") or by_method.get("local")
         unwrapped = self.rows.get(row, {"method": ""})["method"].rpartition("+")[0]
@@ -227,10 +224,8 @@ class Recipe:
         return None if baseline == row else baseline
 
     def claimed_gain(self, printed: PrintedValue) -> float | None:
-        """Return the printed gain of the paper's own method over its plain row, in the column of a printed value.
-
-        Returns None where the column has no such rows.
-        """
+        """Return the printed gain of the paper's own method over its plain row, in the column of a printed value; None
+        where the column has no such rows."""
         key = printed.column, printed.domain, printed.metric
         by_row = {v.method: v.value for v in self.values if (v.column, v.domain, v.metric) == key}
         for row in reversed(by_row):
@@ -253,15 +248,11 @@ class Recipe:
         return "; ".join([self.table.reduction or small.reduction, *notes])
 
     def changing(self, overrides: Sequence[str], scale: Scale = "full") -> list[str]:
-        """Keep the `key=value` overrides that can change a number at this scale.
-
-        Engines cannot, and neither can a value that all cells have already.
-        """
-        keys = {override: override.partition("=")[0] for override in overrides}
+        """Keep the `key=value` overrides that can change a number at this scale. Engines cannot, and neither can values
+        that all cells have already."""
         # Comparing run folders builds a study, which is slow, so clear cases are decided first.
-        candidates = [
-            override for override, key in keys.items() if changes_numbers(key) and not key.startswith("scenario.path")
-        ]
+        keys = {override: override.partition("=")[0] for override in overrides}
+        candidates = [o for o, key in keys.items() if changes_numbers(key) and not key.startswith("scenario.path")]
         folders = self._folders(scale) if candidates else set()
         return [override for override in candidates if self._folders(scale, override) != folders]
 
@@ -277,11 +268,9 @@ class Recipe:
     ) -> StudyPlan:
         """Make the study of the table.
 
-        scale: "full" or "small". seeds: how many seeds, from 0 on; None takes the recipe's number. keys: config keys on
-        top of all cells.
-
-        Raises `ConfigError` for a table in which nothing is run, for keys that are none of a cell's, and for more than
-        10,000 seeds.
+        scale: "full" or "small". seeds: how many seeds, from 0 on (None: the recipe's number). keys: config keys on top
+        of all cells. Raises `ConfigError` for a table in which nothing is run, for keys that are none of a cell's, and
+        for more than 10,000 seeds.
         """
         if self.table.why_not_run is not None:
             raise ConfigError(f"{self.name}: {self.table.why_not_run}")
@@ -306,8 +295,7 @@ class Recipe:
         return {"preset": preset, **keys} if preset in kind.presets else keys
 
     def _folders(self, scale: Scale, *overrides: str) -> set[str] | None:
-        """The names of the first seed's runs, which identify their configs; None if the overrides make no config, e.g.
-        a source without its path."""
+        """The run folders of the first seed, which identify configs; None if the overrides make no config."""
         try:
             return {cell.folder for cell in self.study(scale, seeds=1, keys=load(None, overrides)).cells}
         except ConfigError:
@@ -320,11 +308,8 @@ class Recipe:
         if not small:
             return setting
         setting = overlaid(setting, column.get("small", {}))
-        left_out = [
-            row
-            for row, patterns in self.paper.small.left_out.items()
-            if row in self.rows and any(fnmatchcase(name, pattern) for pattern in patterns)
-        ]
+        patterns = {row: names for row, names in self.paper.small.left_out.items() if row in self.rows}
+        left_out = [row for row, names in patterns.items() if any(fnmatchcase(name, pattern) for pattern in names)]
         return overlaid(setting, {"without": [*setting.get("without", []), *left_out]}) if left_out else setting
 
 
@@ -351,27 +336,15 @@ def find_recipe(name: str) -> Recipe:
     return known_recipes[name]
 
 
-def source_names(cells: Sequence[Cell]) -> list[str]:
-    """Name the sources that the cells read, each once."""
-    return list(dict.fromkeys(cell.config.scenario.source for cell in cells))
-
-
 def missing_sources(cells: Sequence[Cell]) -> dict[str, str]:
     """Find the sources whose files are missing; by source, which files it needs where, and where they come from."""
-    errors: dict[str, list[str]] = {}
-    checked = set()
-    for cell in cells:
-        scenario = cell.config.scenario
-        key = (scenario.source, str(scenario.model_extra))
-        if key in checked:
-            continue
-        checked.add(key)
-        source, _ = scenario.parts()
+    scenarios = {(s.source, str(s.model_extra)): s for s in (cell.config.scenario for cell in cells)}
+    errors: dict[str, dict[str, None]] = {}
+    for scenario in scenarios.values():
         try:
-            source.files()
+            scenario.parts()[0].files()
         except DataError as error:
-            messages = errors.setdefault(scenario.source, [])
-            messages += [] if str(error) in messages else [str(error)]
+            errors.setdefault(scenario.source, {})[str(error)] = None
     return {name: "; ".join(messages) for name, messages in errors.items()}
 
 

@@ -6,15 +6,8 @@ from typing import TypeAlias
 
 from tabulate import tabulate
 
-from fedloom.papers.compared_values import (
-    ComparedOrder,
-    ComparedValue,
-    FailureReasons,
-    compare_orders,
-    compare_values,
-    limitations,
-)
-from fedloom.papers.gains import Gain, gain_lines, gains
+from fedloom.papers import compared_values as compared
+from fedloom.papers.compared_values import ComparedOrder, ComparedValue, FailureReasons, Gain
 from fedloom.papers.measurements import Measurement
 from fedloom.papers.recipe import Recipe
 from fedloom.papers.verdicts import NOT_RUN
@@ -48,17 +41,16 @@ def table_blocks(
     failures: FailureReasons | None,
     choices: Sequence[str],
 ) -> list[Block]:
-    """Compose our values and theirs with verdicts, the order of the methods, gains, core minutes, and limitations.
+    """Compose our values and theirs with verdicts, the order of the methods, gains, core minutes, and limitations. A
+    figure has no verdicts, so only its setting and its choices are shown.
 
-    A figure has no verdicts, so only its setting and its choices are shown.
-
-    recipe: has the printed values. measurements: ours, by cell and seed. setting: the setting in which the cells ran,
-    in words. failures: why cells of the study failed. choices: our choices where the paper is silent.
+    measurements: ours, by cell and seed. setting: the setting in which the cells ran, in words. failures: why cells of
+    the study failed. choices: our choices where the paper is silent.
     """
     blocks: list[Block] = [f"Setting: {setting}."]
     if recipe.table.kind == "table":
-        values = compare_values(recipe, measurements, failures)
-        blocks += [*_comparison(recipe, measurements, values), limitations(values, failures)]
+        values = compared.compare_values(recipe, measurements, failures)
+        blocks += [*_comparison(recipe, measurements, values), compared.limitations(values, failures)]
     if choices:
         blocks += ["Choices where the paper is silent:", list(choices)]
     return blocks
@@ -89,7 +81,7 @@ def _comparison(recipe: Recipe, measurements: Sequence[Measurement], values: Seq
     run = [value for value in values if value.was_run]
     if not run:
         return ["Nothing of this table has been run."]
-    orders = [order for order in compare_orders(recipe, values) if order.verdict.why != NOT_RUN]
+    orders = [order for order in compared.compare_orders(recipe, values) if order.verdict.why != NOT_RUN]
     reasons = {(value.verdict.word, value.verdict.why.partition(";")[0]) for value in run}
     none_comparable = len(reasons) == 1 and run[0].verdict.word == "not comparable"
     blocks: list[Block] = [_values_sheet(run, with_verdicts=not none_comparable)]
@@ -97,8 +89,8 @@ def _comparison(recipe: Recipe, measurements: Sequence[Measurement], values: Seq
         blocks.append(f"No value is comparable ({run[0].verdict.why.partition(';')[0]}).")
     if orders:
         blocks.append(_orders_sheet(orders))
-    if table_gains := gains(recipe, values):
-        blocks += ["Gains in points, seed by seed:", gain_lines(table_gains), _gains_sheet(table_gains)]
+    if table_gains := compared.gains(recipe, values):
+        blocks += ["Gains in points, seed by seed:", compared.gain_lines(table_gains), _gains_sheet(table_gains)]
     if (minutes := _minutes_sheet(run)).rows:
         blocks.append(minutes)
     machines = dict.fromkeys(measurement.machine for measurement in measurements)

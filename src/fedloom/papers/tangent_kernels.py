@@ -37,24 +37,20 @@ class TwoLayerNet:
     """The weights of the network, and the clients' covariances.
 
     directions: v [m, d], the first layer. signs: c [m], the second layer, -1 or 1. scales: gamma [m, N], batch norm's
-    scale of each unit at each client. covariances: S [N, d, d], symmetric and positive definite. spread: alpha, the
-    standard deviation of the first directions.
+    scale of each unit at each client. covariances: S [N, d, d], symmetric and positive definite. The standard deviation
+    alpha of the first directions is 1.
     """
 
     directions: Matrix
     signs: Matrix
     scales: Matrix
     covariances: Matrix
-    spread: float = 1.0
 
     @staticmethod
-    def initial(directions: Matrix, signs: Matrix, covariances: Matrix, spread: float = 1.0) -> TwoLayerNet:
-        """The network with the paper's first scales, gamma = |v| / alpha (Eq. 11), equal at all clients.
-
-        directions, signs, covariances, spread: v, c, S and alpha.
-        """
+    def initial(directions: Matrix, signs: Matrix, covariances: Matrix) -> TwoLayerNet:
+        """The network with the paper's first scales, gamma = |v| / alpha (Eq. 11), equal at all clients."""
         lengths = np.linalg.norm(directions, axis=1, keepdims=True)
-        return TwoLayerNet(directions, signs, lengths.repeat(len(covariances), 1) / spread, covariances, spread)
+        return TwoLayerNet(directions, signs, lengths.repeat(len(covariances), 1), covariances)
 
     def norms(self) -> Matrix:
         """|v_k|_{S_i} [m, N]."""
@@ -68,11 +64,8 @@ class TwoLayerNet:
 
 
 def jacobians(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> tuple[Matrix, Matrix]:
-    """Return the derivatives of the online model's outputs by directions [n, m, d] and by scales [n, m, N].
-
-    net: the network; the derivatives by directions are times alpha, as V has them. inputs: samples [n, d]. clients: the
-    client of each sample [n], from 0 on.
-    """
+    """Return the derivatives of the online model's outputs by directions [n, m, d] and by scales [n, m, N], for samples
+    `inputs` [n, d] of `clients` [n]."""
     units = np.sqrt(len(net.signs))
     norms = net.norms()[:, clients].T  # [n, m]
     projections = inputs @ net.directions.T  # v'x [n, m]
@@ -81,14 +74,14 @@ def jacobians(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> t
     curved = np.einsum("nde,ke->nkd", net.covariances[clients], net.directions)  # S v
     # The exact projection: the derivative of v / |v|_S removes the part along S v, not along v.
     along = inputs[:, None, :] - projections[:, :, None] * curved / norms[:, :, None] ** 2
-    by_direction = net.spread * (slopes * net.scales[:, clients].T)[:, :, None] * along
+    by_direction = (slopes * net.scales[:, clients].T)[:, :, None] * along
     by_scale = np.zeros((len(inputs), *net.scales.shape))
     by_scale[np.arange(len(inputs)), :, clients] = slopes * projections
     return by_direction, by_scale
 
 
 def kernels(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> dict[str, Matrix]:
-    """Return the parts of the evolution matrices Lambda = V / alpha^2 + G (Eq. 16 to 19, with the exact projection).
+    """Return the parts of the evolution matrices Lambda = V + G (Eq. 16 to 19, with the exact projection).
 
     net: the network at the start of training, which both models share. inputs: samples [n, d]. clients: the client of
     each sample [n], from 0 to N - 1.
@@ -106,7 +99,7 @@ def kernels(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64]) -> dic
         "joint": (online + offline) / 2,
         "quarter": (online + offline) / 4,
     }
-    full = {f"full_{name}": directions[name] / net.spread**2 + magnitude for name in ("online", "joint")}
+    full = {f"full_{name}": directions[name] + magnitude for name in ("online", "joint")}
     return directions | full | {"magnitude": magnitude}
 
 
@@ -124,12 +117,8 @@ def condition_number(kernel: Matrix) -> float:
 def random_problem(
     rng: np.random.Generator, *, clients: int = 3, samples: int = 4, width: int = 6, units: int = 400
 ) -> tuple[TwoLayerNet, Matrix, NDArray[np.int64]]:
-    """Draw clients with random covariances (eigenvalues in [0.3, 2]), their samples, and a network.
-
-    rng: the source of randomness. clients: N. samples: M, of each client. width: d. units: m.
-
-    Returns the network, the samples [N M, d] and their clients [N M].
-    """
+    """Draw N `clients` with random covariances (eigenvalues in [0.3, 2]), M `samples` of each with d = `width`, and a
+    network of m `units`. Returns the network, the samples [N M, d] and their clients [N M]."""
     covariances = np.empty((clients, width, width))
     for client in range(clients):
         basis = np.linalg.qr(rng.normal(size=(width, width)))[0]
@@ -150,14 +139,12 @@ def descend(
     lr: float,
     steps: int,
 ) -> Matrix:
-    """Train directions and scales by gradient descent on |F - y|^2 / 2, all samples in each step.
+    """Train directions and scales by gradient descent on |F - y|^2 / 2, all samples in each step, and return |F - y|^2
+    before each step and after the last one [steps + 1].
 
-    net: the first weights of both models. inputs: samples [n, d]. clients: the client of each sample [n]. targets: y
-    [n]. model: "online" is FedBN; "joint" trains (F_on + F_off) / 2 on one loss, as Theorem 4.3 has it; "apart" trains
-    both models on separate losses, as the algorithm does, and reports the residual of their mean. lr: the step size.
-    steps: how many.
-
-    Returns |F - y|^2 before each step and after the last one [steps + 1].
+    net: the first weights of both models. inputs: samples [n, d] of `clients` [n]. targets: y [n]. model: "online" is
+    FedBN; "joint" trains (F_on + F_off) / 2 on one loss, as Theorem 4.3 has it; "apart" trains both models on separate
+    losses, as the algorithm does, and reports the residual of their mean.
     """
     online = net
     offline = [net for _ in net.covariances]
@@ -187,7 +174,7 @@ def descend(
 
 def _stepped(net: TwoLayerNet, inputs: Matrix, clients: NDArray[np.int64], errors: Matrix, lr: float) -> TwoLayerNet:
     by_direction, by_scale = jacobians(net, inputs, clients)
-    directions = net.directions - lr * np.tensordot(errors, by_direction, 1) / net.spread
+    directions = net.directions - lr * np.tensordot(errors, by_direction, 1)
     return replace(net, directions=directions, scales=net.scales - lr * np.tensordot(errors, by_scale, 1))
 
 
@@ -196,16 +183,16 @@ def largest_stable_lr(kernel: Matrix) -> float:
     return float(1 / np.linalg.eigvalsh(kernel)[-1])
 
 
-def squared_residual_bound(kernel_floor: float, lr: float, steps: int, first: float, spread: float = 1.0) -> float:
+def squared_residual_bound(kernel_floor: float, lr: float, steps: int, first: float) -> float:
     """Theorem C.1 and Corollary C.2: (1 - eta mu / (2 alpha^2))^t |F(0) - y|^2.
 
-    kernel_floor: mu, the smallest eigenvalue of the model's V. lr: eta. steps: t. first: |F(0) - y|^2. spread: alpha.
+    kernel_floor: mu, the smallest eigenvalue of the model's V. lr: eta. steps: t. first: |F(0) - y|^2.
 
     Example:
         >>> squared_residual_bound(0.5, lr=1.0, steps=2, first=16.0)
         9.0
     """
-    return (1 - lr * kernel_floor / (2 * spread**2)) ** steps * first
+    return (1 - lr * kernel_floor / 2) ** steps * first
 
 
 _STEPS = 100
@@ -220,10 +207,8 @@ _TOLERANCE = 1e-12
 
 
 def eigenvalue_rows(draws: int, seed: int = 0) -> tuple[list[dict[str, Any]], Mapping[str, int]]:
-    """Return smallest eigenvalues and condition numbers over random problems, and how often the theorem's order fails.
-
-    draws: number of random problems: 3 clients with 4 samples each in 6 dimensions, 400 units. seed: root of the random
-    streams.
+    """Return smallest eigenvalues and condition numbers over random problems (3 clients with 4 samples each in 6
+    dimensions, 400 units), and how often the theorem's order fails.
 
     Returns one row for each kernel, with means and standard errors, and the number of draws in which an inequality is
     violated: of the smallest eigenvalue, as printed and with the factor 1/4, and of the condition number.
@@ -254,10 +239,7 @@ def eigenvalue_rows(draws: int, seed: int = 0) -> tuple[list[dict[str, Any]], Ma
 def residual_rows(
     draws: int, seed: int = 0, progress: Callable[[str], None] = lambda line: None
 ) -> list[dict[str, Any]]:
-    """Train the networks of random problems, and return their squared residuals before each step.
-
-    draws: number of random problems. seed: root of the random streams; problem k is also that of `eigenvalue_rows`.
-    progress: called with a line for each problem.
+    """Train the networks of random problems, those of `eigenvalue_rows`; `progress` is called with a line for each.
 
     Returns rows of `row` (which model and step size), `seed` (the draw), `x` (the step), `residual` (|F - y|^2 over
     that before the first step), and `bound` (Corollary C.2's for V at the start, over the same).
@@ -282,7 +264,7 @@ def residual_rows(
                     "seed": draw,
                     "x": step,
                     "residual": float(value),
-                    "bound": squared_residual_bound(floor, rates[rate], step, 1.0, net.spread),
+                    "bound": squared_residual_bound(floor, rates[rate], step, 1.0),
                 }
                 for step, value in enumerate(squared / squared[0])
             ]

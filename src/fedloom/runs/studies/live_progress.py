@@ -66,33 +66,22 @@ class Forward(Callback):
         self._send(Event(self._position, 0, note=note))
 
 
-def first_wait(listener: Listener) -> Callable[[int], None]:
-    """Return a function of the number of jobs that other calls work on, which reports only the first wait for them."""
-    reported = False
-
-    def report(remaining: int) -> None:
-        nonlocal reported
-        if not reported:
-            listener(Event(0, 0, note=f"{counted(remaining, 'run')} left, with other processes; waiting for them"))
-        reported = True
-
-    return report
+def waiting(remaining: int) -> Event:
+    """The news that all `remaining` jobs of a call are in the hands of other calls."""
+    return Event(0, 0, note=f"{counted(remaining, 'run')} left, with other processes; waiting for them")
 
 
 class ProgressEstimate:
-    """Estimate of the remaining time of several runs, from the rounds finished since the first news.
-
-    Rounds that were done before (a run that is resumed or reused) count as done, and say nothing of the pace.
-    """
+    """Estimates the remaining time of several runs from the rounds finished since the first news. Rounds that were done
+    before (of a resumed or reused run) count as done, but not towards the pace."""
 
     def __init__(self, rounds: Sequence[int], clock: Callable[[], float] = time.monotonic) -> None:
-        self._rounds, self._clock = list(rounds), clock
-        self._first: dict[int, int] = {}
-        self._done: dict[int, int] = {}
+        self.total, self._clock = sum(rounds), clock
+        self._first, self._done = dict[int, int](), dict[int, int]()
         self._began = self._last = clock()
 
     def record(self, run: int, round_: int) -> None:
-        """Run number `run` has finished this round; the first news of a run is where it begins."""
+        """Record that run number `run` has finished this round; the first news of a run is where it begins."""
         self._last = self._clock()
         if not self._first:
             self._began = self._last
@@ -102,10 +91,6 @@ class ProgressEstimate:
     @property
     def done(self) -> int:
         return sum(self._done.values())
-
-    @property
-    def total(self) -> int:
-        return sum(self._rounds)
 
     @property
     def elapsed(self) -> float:
@@ -132,10 +117,10 @@ _NOTEBOOK_PAUSE = 0.25  # seconds between two pictures of a notebook
 
 @contextlib.contextmanager
 def progress_listener(configs: Sequence[RunConfig], progress: bool) -> Iterator[Listener]:
-    """Give the listener that shows the progress of runs from Python; without `progress` one that shows nothing.
+    """Give the listener that shows the progress of runs from Python, or nothing without `progress`.
 
-    A terminal and a notebook show bars. Elsewhere, lines go to the logger of this module: notes as warnings, the rest
-    as information. Raises `ConfigError` unless `progress` is True or False.
+    A terminal and a notebook show bars. Elsewhere the logger of this module gets notes as warnings, other lines as
+    information. Raises `ConfigError` unless `progress` is True or False.
     """
     if not isinstance(progress, bool):
         raise ConfigError(f"progress = {short_repr(progress)}: need True or False")
@@ -147,11 +132,8 @@ def progress_listener(configs: Sequence[RunConfig], progress: bool) -> Iterator[
 
 
 class ProgressDisplay:
-    """Shows events of runs; nothing but notes if `quiet`.
-
-    Bars and lines go to stderr. log: takes the lines and notes instead, where stderr is neither a terminal nor that of
-    a notebook.
-    """
+    """Shows events of runs on stderr; nothing but notes if `quiet`. log: takes lines and notes instead where stderr is
+    neither a terminal nor that of a notebook."""
 
     def __init__(
         self,
@@ -236,16 +218,15 @@ class ProgressDisplay:
         if self._notebook:
             self._next_picture = self._clock()
             self._show_in_notebook()
-        elif self._log is not None:
-            self._log.warning("note: %s", printable(note))
         else:
-            self._console.print(f"[yellow]note:[/] {escape(note)}", soft_wrap=True)
+            self._print(note, is_note=True)
 
-    def _say(self, line: str) -> None:
+    def _print(self, line: str, is_note: bool = False) -> None:
         if self._log is not None:
-            self._log.info("%s", printable(line))
+            level, prefix = (logging.WARNING, "note: ") if is_note else (logging.INFO, "")
+            self._log.log(level, "%s%s", prefix, printable(line))
         else:
-            self._console.print(line, soft_wrap=True)
+            self._console.print(f"[yellow]note:[/] {escape(line)}" if is_note else line, soft_wrap=True)
 
     def _task(self, name: str, rounds: int, visible: bool, whole: bool) -> TaskID:
         return self._progress.add_task(name, total=rounds, visible=visible, start=False, accuracy=" " * 13, whole=whole)
@@ -255,7 +236,7 @@ class ProgressDisplay:
         pace, config = self._pace, self._configs[event.position]
         if self._due is None:
             runs = _name(config) if len(self._configs) == 1 else f"{len(self._configs)} runs"
-            self._say(f"{runs}: {counted(pace.total - pace.done, 'round')} to go")
+            self._print(f"{runs}: {counted(pace.total - pace.done, 'round')} to go")
             self._due = 0.0
         seconds_left = pace.remaining()
         if seconds_left is None or pace.elapsed < self._due or pace.done == pace.total:
@@ -267,7 +248,7 @@ class ProgressDisplay:
             parts.append(f"accuracy {100 * event.accuracy:.1f} %")
         if len(self._configs) > 1:
             parts.append(f"all runs {pace.done / pace.total:.0%}")
-        self._say(", ".join([*parts, f"{_clock(pace.elapsed)} gone, {_clock(seconds_left)} left"]))
+        self._print(", ".join([*parts, f"{_clock(pace.elapsed)} gone, {_clock(seconds_left)} left"]))
 
 
 class _RemainingTime(ProgressColumn):
@@ -281,9 +262,8 @@ class _RemainingTime(ProgressColumn):
         if not task.fields["whole"]:
             return Text("")
         seconds_left = self._pace.remaining()
-        return Text(
-            "-:--:-- left" if seconds_left is None else f"{_clock(seconds_left)} left", style="progress.remaining"
-        )
+        clock = "-:--:--" if seconds_left is None else _clock(seconds_left)
+        return Text(f"{clock} left", style="progress.remaining")
 
 
 def _name(config: RunConfig) -> str:

@@ -82,21 +82,6 @@ def failed_of(study: StudyPlan, ended: Outcome) -> dict[tuple[str, str], dict[in
     return errors_by_row
 
 
-def rows_of(folder: Path) -> list[tuple[str, tuple[str, str]]] | None:
-    """Return fingerprint, and setting and row, of a study's cells in their order, each pair once; None if the folder
-    holds no study. Cells with equal configs share a fingerprint, and each of their rows shows its run."""
-    study = read(folder)
-    if study is None:
-        return None
-    choices = Choices(study, StudyFolder(folder))
-    pairs: dict[tuple[str, tuple[str, str]], None] = {}
-    for cell in study.cells:
-        tuned, _ = choices.of(cell)
-        if tuned is not None:
-            pairs[tuned.config.fingerprint(), cell.row] = None
-    return list(pairs)
-
-
 def collect(folders: Sequence[Path], allow_mixed: bool = False) -> finished_runs.CollectedRuns:
     """Return all finished runs in and below `folders`, each once, in the order of their paths.
 
@@ -120,37 +105,29 @@ def studies_of(results: Sequence[RunData]) -> list[Path]:
 
 
 def _as_cells(collected: finished_runs.CollectedRuns) -> None:
-    """Order the runs in a study's folder as its cells, with its names; leave out those that are no cells of it.
-
-    A run of several cells, whose configs are equal, is there once for each of their rows.
-    """
-    studies = studies_of(collected.results)
-    if not studies:
-        return
-
-    pairs_by_study = {folder: rows_of(folder) or [] for folder in studies}
-    rows_by_run: dict[tuple[Path | None, str], list[tuple[str, str]]] = {}
-    for study, pairs in pairs_by_study.items():
-        for fingerprint, row in pairs:
-            rows_by_run.setdefault((study, fingerprint), []).append(row)
-    results_by_study: dict[Path | None, list[RunData]] = {}
+    """Order the runs in a study's folder as its cells, with their names: a run of several cells with equal configs is
+    there once for each. Leave out runs that are no cell."""
+    by_folder: dict[Path | None, list[RunData]] = {}
     for result in collected.results:
-        folder = None if result.folder is None else result.folder.parent
-        if folder not in pairs_by_study:
-            results_by_study.setdefault(folder, []).append(result)
+        by_folder.setdefault(None if result.folder is None else result.folder.parent, []).append(result)
+    collected.results.clear()
+    for folder, results in by_folder.items():
+        study = None if folder is None else read(folder)
+        if folder is None or study is None:
+            collected.results += results
             continue
-        rows = rows_by_run.get((folder, _fingerprint(result)), [])
-        results_by_study.setdefault(folder, []).extend(replace(result, cell=row) for row in rows)
-        if not rows and result.folder is not None:
-            collected.left_out.append((result.folder, "no cell of its study has this config; --allow-mixed joins it"))
-    for folder, pairs in pairs_by_study.items():
-        at = {pair: position for position, pair in enumerate(pairs)}
-        results_by_study.get(folder, []).sort(key=lambda result: at[_fingerprint(result), result.cell or ("", "")])
-    collected.results[:] = [result for results in results_by_study.values() for result in results]
-
-
-def _fingerprint(result: RunData) -> str:
-    return str(result.numbers.get("fingerprint", ""))
+        by_fingerprint: dict[str, list[RunData]] = {}
+        for result in results:
+            by_fingerprint.setdefault(str(result.numbers.get("fingerprint", "")), []).append(result)
+        choices = Choices(study, StudyFolder(folder))
+        tuned = ((cell.row, choices.of(cell)[0]) for cell in study.cells)
+        pairs = dict.fromkeys((row, cell.config.fingerprint()) for row, cell in tuned if cell is not None)
+        for row, fingerprint in pairs:
+            collected.results += [replace(result, cell=row) for result in by_fingerprint.get(fingerprint, [])]
+        why = "no cell of its study has this config; --allow-mixed joins it"
+        known = {fingerprint for _, fingerprint in pairs}
+        strays = [result for fingerprint, same in by_fingerprint.items() if fingerprint not in known for result in same]
+        collected.left_out += [(stray.folder, why) for stray in strays if stray.folder is not None]
 
 
 def reusable(folder: StudyFolder, cells: Sequence[Cell], source: Path) -> list[Cell]:

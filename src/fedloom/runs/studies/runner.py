@@ -19,7 +19,7 @@ from fedloom.runs.run import Existing, run
 from fedloom.runs.storage.data_record import OtherDataError
 from fedloom.runs.storage.folders import full_disk_message, refuse_links, stopped_by_full_disk
 from fedloom.runs.storage.run_data import RunData
-from fedloom.runs.studies.live_progress import Event, Forward, Listener, first_wait
+from fedloom.runs.studies.live_progress import Event, Forward, Listener, waiting
 from fedloom.runs.studies.plan import Cell, StudyPlan
 from fedloom.runs.studies.study_folder import STUDY, StudyFolder
 from fedloom.runs.studies.tuning import Choices, Job, trials_of
@@ -65,11 +65,13 @@ class Runner:
 
     def in_turn(self, positions: Sequence[int], listener: Listener) -> None:
         """Run the jobs at `positions` one after another in this process, until all have ended in some process."""
-        report_wait = first_wait(listener)
+        waited = False
         while positions:
             blocked = [position for position in positions if not self.attempt(position, listener)]
             if len(blocked) == len(positions):
-                report_wait(len(blocked))
+                if not waited:
+                    listener(waiting(len(blocked)))
+                waited = True
                 time.sleep(PAUSE)
             positions = blocked
 

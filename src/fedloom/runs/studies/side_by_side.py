@@ -19,7 +19,7 @@ from typing import Any, TypeAlias
 from fedloom.core.console import block_interrupts
 from fedloom.core.errors import ConfigError, RunFolderError, picklable_error
 from fedloom.evaluation.own_metrics import pickled_sources, register_pickled
-from fedloom.runs.studies.live_progress import Event, Listener, first_wait
+from fedloom.runs.studies.live_progress import Event, Listener, waiting
 from fedloom.runs.studies.runner import PAUSE, Runner
 
 Work: TypeAlias = Callable[..., None]  # called with the process's end of its pipe, and with `arguments`
@@ -137,7 +137,7 @@ class _HandOut:
         # has run by then, and nothing else might unblock such a job, so it is tried again at once.
         self._outdated = set[int]()
         self._error: Exception | None = None
-        self._report_wait = first_wait(listener)
+        self._waited = False
 
     def run(self) -> None:
         """Hand out jobs until all have ended, or one has raised an error and the other processes have stopped."""
@@ -146,8 +146,9 @@ class _HandOut:
                 pipe, position = self._free.pop(0), self._queue.pop(0)
                 self._busy[pipe] = position
                 _send(pipe, position)
-            if not self._busy:
-                self._report_wait(len(self._blocked))
+            if not self._busy and not self._waited:
+                self._waited = True
+                self._listener(waiting(len(self._blocked)))
             looks = bool(self._blocked and self._free)  # other calls may have ended the jobs that block others
             for sender in wait(list(self._busy), PAUSE if looks else None):
                 assert isinstance(sender, Connection)

@@ -174,25 +174,16 @@ def refuse_without_validation(config: RunConfig, who: str) -> None:
         raise ConfigError(f"{who} has no validation data to choose on; set {scenario.val_key} above 0{tuned}")
 
 
-@dataclass(frozen=True, slots=True)
-class JobStates:
-    """The state of each cell and of each trial, by name."""
-
-    cells: dict[str, State]
-    trials: dict[str, State]
-
-    def of(self, job: Job) -> State:
-        return (self.trials if isinstance(job, Trial) else self.cells)[job.name]
-
-
-def job_states(study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell], jobs: Sequence[Job]) -> JobStates:
-    """Return how far these cells and the trials among `jobs` are. Nothing is written."""
+def job_states(
+    study: StudyPlan, study_folder: StudyFolder, cells: Sequence[Cell], jobs: Sequence[Job]
+) -> tuple[dict[str, State], dict[str, State]]:
+    """Return how far the trials among `jobs` are, and how far `cells` are, both by name. Nothing is written."""
     choices, states = Choices(study, study_folder), dict[str, State]()
     for cell in cells:
         tuned, why = choices.of(cell)
         states[cell.name] = study_folder.state(tuned.folder, tuned.config) if tuned else "failed" if why else "left"
     trials = {job.name: study_folder.state(job.folder, job.config) for job in jobs if isinstance(job, Trial)}
-    return JobStates(states, trials)
+    return trials, states
 
 
 def seconds_left(study_folder: StudyFolder, jobs: Sequence[Job]) -> float | None:
