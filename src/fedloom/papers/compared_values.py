@@ -338,8 +338,11 @@ def gains(recipe: Recipe, values: Sequence[ComparedValue]) -> list[Gain]:
 
 
 def count_gains(computed: Sequence[Gain], group: GainGroup | None, positive: bool = True) -> Counter[str]:
-    """Count the printed gains of a group (None: all) that are "seen", "contradicted", "not seen", or of "too few
-    seeds" to judge: those above zero, or else the others, which are seen if ours is behind."""
+    """Count the printed gains that are "seen", "contradicted", "not seen", or of "too few seeds" to judge.
+
+    group: the group to count (None: all). positive: count gains printed above zero; else the others, which are seen if
+    ours is behind.
+    """
     outcomes = {"too few seeds": "too few seeds", "no difference seen": "not seen"}
     outcomes |= {"ahead": "seen", "behind": "contradicted"} if positive else {"behind": "seen", "ahead": "contradicted"}
     return Counter(

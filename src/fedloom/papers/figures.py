@@ -17,9 +17,11 @@ FigureRow = dict[str, Any]
 def figure_rows(
     recipe: Recipe, results: CellResults, progress: Callable[[str], None] = lambda line: None
 ) -> list[FigureRow]:
-    """Collect the rows of a figure from finished runs: panel, row, seed, and what its kind shows; accuracies are in
-    percent. Figures of models take the lowest seed alone, because measuring a model takes from seconds to minutes;
-    `progress` is called with a line for each of them."""
+    """Collect the rows of a figure: panel, row, seed, and the values that its kind shows; accuracies are in percent.
+
+    Figures of models take the lowest seed alone, because measuring a model takes from seconds to minutes; `progress` is
+    called with a line for each of them. results: finished runs by column and row.
+    """
     rows: list[FigureRow] = []
     measure = _model_measure(recipe)
     for (column, row), column_results in results.items():

@@ -129,8 +129,10 @@ def read_measurements(path: Path) -> list[Measurement]:
 
 
 def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | None:
-    """Return the test accuracy of a finished run in percent, as its table counts it (mean over clients, or pooled);
-    None where it was not measured. predictor: another predictor of the run, e.g. "online"."""
+    """Return the test accuracy of a finished run in percent; None where it was not measured.
+
+    recipe: its table counts the mean over clients, or pooled samples. predictor: another one of the run, e.g. "online".
+    """
     name = f"accuracy/{predictor}" if predictor else "accuracy_pooled" if recipe.table.pooled else "accuracy"
     if name == "accuracy":
         return 100 * float(result.numbers["accuracy"])
@@ -139,8 +141,8 @@ def accuracy(recipe: Recipe, result: RunData, predictor: str = "") -> float | No
 
 
 def client_accuracy(client: int, result: RunData, name: str = "accuracy") -> float | None:
-    """Return one client's test accuracy in percent in the selected rounds, or that of another predictor such as
-    "accuracy/online"; None without one."""
+    """Return one client's test accuracy in percent in the selected rounds of `result`; None without one. `name` is that
+    of the measure, for another predictor e.g. "accuracy/online"."""
     share = selected_accuracies(result, name).get(client)
     return None if share is None else 100 * share
 

@@ -48,7 +48,8 @@ class TwoLayerNet:
 
     @staticmethod
     def initial(directions: Matrix, signs: Matrix, covariances: Matrix) -> TwoLayerNet:
-        """The network with the paper's first scales, gamma = |v| / alpha (Eq. 11), equal at all clients."""
+        """The network of v (`directions`), c (`signs`) and S (`covariances`) with the paper's first scales, gamma =
+        |v| / alpha (Eq. 11), equal at all clients."""
         lengths = np.linalg.norm(directions, axis=1, keepdims=True)
         return TwoLayerNet(directions, signs, lengths.repeat(len(covariances), 1), covariances)
 

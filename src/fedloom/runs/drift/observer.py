@@ -27,7 +27,7 @@ def head_figures(
     updates: ClientUpdates, observed: ObservedRound, class_counts: Callable[[int], Tensor] | None
 ) -> list[DriftValue] | str:
     """Return lengths and turns of the rows of the clients' heads (a class's weights in the last linear layer, without
-    the bias), or say in one line why there are none.
+    the bias) by their `updates`, or say in one line why there are none.
 
     Liu et al. (FedDW, arXiv 2412.04521, Sec. III-B) observe that a row's length correlates with the class's share of
     the samples. class_counts: returns a client's training samples of each class [C]; None if only it knows them.
