@@ -19,7 +19,7 @@ from fedloom.methods import METHODS, register
 from fedloom.methods.contract.contexts import Work
 from fedloom.methods.contract.method import Method
 from fedloom.methods.contract.phases import Collect, Predictor, Train
-from fedloom.methods.contract.sample_statistics import Rows, SampleMean
+from fedloom.methods.contract.sample_statistics import Rows
 from fedloom.nets.net import Role
 from fedloom.runs.config.run_config import parse
 from fedloom.runs.run import run
@@ -126,19 +126,6 @@ def test_it_sees_training_data_alone():
     assert all((row == toy.data.x).all(1).any() for row in rows)
     test_set = toy.worker.evaluator_for(None).scenario.test_set
     assert not any((row == test_set.x).all(1).any() for row in rows)
-
-
-def test_a_statistic_may_be_taken_before():
-    class Centred(Tuned):
-        def adapt(self, start, ctx):
-            mean = SampleMean(lambda net, batch, consts: net.features(batch.x))
-            return [Collect({"centre": mean}), Train(self.tune, 1, trains=HEAD)]
-
-        def tune(self, net, batch, consts):
-            return super().tune(net, batch, consts) + 0.0 * consts["centre"].sum()
-
-    _, done = after_tests(Centred())
-    assert [one.samples for one in done] == [len(labels) for labels in LABELS]
 
 
 def test_an_exception_says_whose_it_was_and_where():

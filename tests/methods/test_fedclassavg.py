@@ -126,5 +126,3 @@ def test_refusals():
     narrow = toy.task.init | {"head.weight": torch.zeros(4, 3)}
     with pytest.raises(ConfigError, match=r"twin shares the head: that of group 1 .* same feature width"):
         toy.method.examine([toy.task, replace(toy.task, init=narrow)], 2)
-    with pytest.raises(ConfigError, match=r"fedclassavg\.rho = -1"):
-        configured("fedclassavg", rho=-1)

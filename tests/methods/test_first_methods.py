@@ -140,16 +140,6 @@ def test_what_stays_is_said_by_the_options_of_the_method_not_of_its_class():
 MOMENTUM = OptimizerSpec(lr=0.1, momentum=0.9)
 
 
-def test_nothing_travels():
-    toy = world(configured("local"), LABELS, engine=Recording)
-    for _ in range(2):
-        report = toy.federation.step()
-        assert report.bytes_up == report.bytes_down == 0
-        assert toy.federation.server == {}
-    assert all(job.payload == {} for job in toy.federation.engine.jobs)
-    assert all(done.upload == {} for done in toy.federation.engine.done)
-
-
 @pytest.mark.parametrize("net", [Tiny, TinyBN])
 def test_every_client_trains_alone(net):
     """The federation's clients end where one client, fed with its own last weights, ends."""

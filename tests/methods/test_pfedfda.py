@@ -3,7 +3,6 @@
 import pytest
 import torch
 
-from fedloom.core.errors import ConfigError
 from fedloom.methods import METHODS, Start
 from fedloom.methods.pfedfda import (
     Gaussians,
@@ -132,6 +131,4 @@ def test_findings_and_refusals():
     (found,) = toy.method.diagnostics(server, {}, toy.federation.server_context())
     assert found.code == "pfedfda.beta_at_bound"
     assert "pfedfda.covariance_outweighs" not in [one.code for one in toy.method.examine([toy.task], 3)]
-    with pytest.raises(ConfigError, match=r"pfedfda\.beta = 2"):
-        configured("pfedfda", beta=2)
     assert toy.method.adapt(Start({}, {}), toy.job(0).ctx)

@@ -80,8 +80,6 @@ def test_a_meme_of_another_model_and_refusals():
     one, other = (world(configured("fml"), LABELS_FML, net=net) for net in ("mlp", "logistic"))
     with pytest.raises(ConfigError, match=r"fml\.meme: the meme of group 1 is not that of group 0"):
         one.method.examine([one.task, other.task], 2)
-    with pytest.raises(ConfigError, match=r"fml\.alpha = 1\.5"):
-        configured("fml", alpha=1.5)
 
 
 # -- fedkd -------------------------------------------------------------------------------------------------------------
@@ -212,8 +210,6 @@ def test_refusals():
     one, other = (world(configured("fedkd"), LABELS_FEDKD, net=net) for net in ("mlp", "logistic"))
     with pytest.raises(ConfigError, match=r"fedkd\.mentee: the mentee of group 1 is not that of group 0"):
         one.method.examine([one.task, other.task], 2)
-    with pytest.raises(ConfigError, match=r"fedkd\.energy_last = 1\.1"):
-        configured("fedkd", energy_last=1.1)
 
 
 # -- fedmrl ------------------------------------------------------------------------------------------------------------

@@ -20,8 +20,9 @@ def _of(name: str, mistake: str, old: str, new: str) -> Mutation:
 
 def _tests_of(name: str) -> tuple[str, ...]:
     """The files of tests of a method."""
-    golden = (f"methods/test_{name}_golden.py",) if name in _GOLDEN else ()
-    return (*golden, f"methods/test_{next((f for f, names in _FILES.items() if name in names.split()), name)}.py")
+    file = next((file for file, names in _FILES.items() if name in names.split()), name)
+    golden = (f"methods/test_{file}_golden.py",) if name in _GOLDEN else ()
+    return (*golden, f"methods/test_{file}.py")
 
 
 _GOLDEN = {"fedco2", "feddw", "fedsc", "fedskc", "fedssa"}

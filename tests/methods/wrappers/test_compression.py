@@ -236,19 +236,21 @@ def test_the_order_of_wrappers_does_not_matter(word, other):
 
 
 NO_TREES = {
-    "fd",
-    "fedfomo",
-    "fedgh",
-    "fedkd",
-    "fedl2g",
-    "fedmd",
-    "fedorgp",
-    "fedpcl",
-    "fedproto",
-    "fedssa",
-    "fedtgp",
-    "local",
-    "protonorm",
+    *[
+        "fd",
+        "fedfomo",
+        "fedgh",
+        "fedkd",
+        "fedl2g",
+        "fedmd",
+        "fedorgp",
+        "fedpcl",
+        "fedproto",
+        "fedssa",
+        "fedtgp",
+        "local",
+        "protonorm",
+    ]
 }
 
 

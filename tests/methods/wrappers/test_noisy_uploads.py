@@ -91,23 +91,6 @@ def test_tables_of_a_fixed_number_of_clients_stand_in_random_order():
     assert len({tuple(order) for order in orders}) > 1
 
 
-def test_averaged_tables_can_be_cut_row_by_row():
-    clip, z = 0.1, 0.01
-    toy = after(world(configured("fedproto+dp", dp_table_clip=9.0, dp_row_clip=clip, dp_noise=z), LABELS), 1)
-    plain = after(world(configured("fedproto"), LABELS, engine=Recording), 1)
-    rows, holders = np.zeros((4, 6)), np.zeros(4)
-    for done in plain.federation.engine.done:
-        table = done.upload["prototypes"]
-        values = table.values.double().numpy()
-        rows += values * np.minimum(1, clip / np.maximum(np.linalg.norm(values, axis=1, keepdims=True), 1e-12))
-        holders += table.held.numpy()
-    rng = toy.task.streams.numpy("dp.prototypes", 1)
-    rows += z * clip * 2 * rng.standard_normal((4, 6))  # 2: 4 rows of length `clip`
-    holders += z * 2 * rng.standard_normal(4)
-    found = toy.federation.server["prototypes"].values.numpy()
-    assert np.allclose(found, rows / np.maximum(holders, 1)[:, None], rtol=0, atol=1e-6)
-
-
 # -- what the method sees of clients -------------------------------------------------------------------------
 def seen_by(name, monkeypatch, participation=0.6, **options):
     """The uploads of round 1 as the method's `aggregate` gets them, and who took part."""

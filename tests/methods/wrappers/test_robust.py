@@ -130,18 +130,6 @@ def test_bulyan_golden():
     assert not any(matches(found, {"w": BULYAN[name]}, tolerance=1e-3) for name in wrong)
 
 
-def test_bulyan_stays_among_the_honest_whatever_one_client_sends():
-    rows = torch.tensor(BULYAN["options"]["updates"], dtype=torch.float64)
-    honest = rows[BULYAN["picked"]]
-    for wild in (1e6, -1e6, torch.inf):
-        rows[4] = wild
-        found = robust_rules.bulyan(rows.nan_to_num(posinf=1e12), 1)
-        others = torch.cat([rows[:4], rows[5:]])
-        assert (found >= others.min(0).values).all()
-        assert (found <= others.max(0).values).all()
-    assert len(honest) == 5
-
-
 def test_bulyan_takes_the_first_of_equal_uploads():
     assert robust_rules.bulyan_picked(torch.ones(7, 2), 1) == [0, 1, 2, 3, 4]
 
@@ -175,18 +163,11 @@ def test_the_norm_bound_takes_a_slice_from_a_slice():
     )
 
 
-@pytest.mark.parametrize("word", ["krum", "multikrum", "bulyan", "geomedian"])
+@pytest.mark.parametrize("word", ["krum", "multikrum", "bulyan", "geomedian", "dp"])
 def test_rules_of_whole_uploads_refuse_slices(word):
     kind = WRAPPERS.get(word)(Narrow)
-    with pytest.raises(
-        ConfigError, match=r"compares whole uploads, and each client sends other entries of model; take"
-    ):
-        kind(kind.Options())
-
-
-def test_noise_refuses_slices():
-    kind = WRAPPERS.get("dp")(Narrow)
-    with pytest.raises(ConfigError, match="how many clients sent a number would be told without noise"):
+    message = "compares whole uploads, and each client sends other entries of model; take"
+    with pytest.raises(ConfigError, match="would be told without noise" if word == "dp" else message):
         kind(kind.Options())
 
 
