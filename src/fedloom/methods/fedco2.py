@@ -233,6 +233,7 @@ def foreign_logits(bundle: fm.Bundle, maps: Tensor, stack: fm.Tree) -> Tensor:
     linear head."""
     if bundle.first_net.classifier_block == ("head",) and isinstance(bundle.first_net.head, nn.Linear):
         weight, bias = stack["head.weight"], stack.get("head.bias")
+        # Q heads of C classes are one linear layer of Q C outputs
         rows = linear(maps, weight.flatten(0, 1), None if bias is None else bias.flatten())
         return rows.view(len(maps), *weight.shape[:2])
     return torch.vmap(bundle.functional.classify, in_dims=(0, None), out_dims=1)(stack, maps)

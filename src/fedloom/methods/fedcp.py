@@ -126,6 +126,7 @@ def discrepancy(z: Tensor, other: Tensor, batch: fm.Batch) -> Tensor:
     """Return the squared maximum mean discrepancy [] of features z and `other` [B, d], summed over kernels."""
 
     def kernels(a: Tensor, b: Tensor) -> Tensor:
+        # rounding may make the distance of equal features negative, and the kernel larger than 1
         squares = (a.square().sum(1).unsqueeze(1) + b.square().sum(1) - 2 * a @ b.T).clamp(min=0)
         return torch.stack([(-squares / (2 * width)).exp() for width in WIDTHS]).sum(0)
 

@@ -68,6 +68,7 @@ class DW(fm.Method):
         base = super().server_init(ctx)
         facts = fm.ClientContext(task, 1, 0, 1, torch.zeros(classes, dtype=torch.int64))
         sent = super().down(base, 0, replace(ctx, round=1, client=0, drawn=(0,)))
+        # a rehearsal: only the base's phases tell whether its loss trains the head
         start = super().begin(sent, super().client_init(facts), facts)
         if not any(self._trains_head(phase) for phase in super().phases(start, facts)):
             raise fm.ConfigError(f"{self.name()} needs a head that is trained by the method's loss, here it is not")

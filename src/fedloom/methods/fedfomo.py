@@ -74,6 +74,7 @@ class FedFomo(fm.Method):
         options, affinity = self.options, fm.get_tensor(server, "affinity")
         others = [j for j in senders(server) if j != client]
         rng = ctx.task.streams.numpy("fedfomo models", ctx.round, client)
+        # drawn for all others in every round, so that options do not shift later random numbers
         drawn, ties = [int(j) for j in rng.permutation(others)], {j: rng.random() for j in others}
         best = sorted(others, key=lambda j: (-float(affinity[client, j]) if client < len(affinity) else 0.0, ties[j]))
         chance, chosen = options.explore - options.explore_decay * (ctx.round - 1), list[int]()

@@ -139,6 +139,7 @@ class FedKD(fm.Method):
 def rank_for(singular: Tensor, energy: float) -> int:
     """Return the fewest singular values (largest first) whose squares have the share `energy` of all; at least 1."""
     gathered = singular.square().cumsum(0)
+    # strictly less: values that reach the share exactly need no further one
     return min(len(singular), int((gathered < energy * gathered[-1]).sum()) + 1)
 
 
@@ -154,6 +155,7 @@ def factored(tree: fm.Tree, energy: float) -> fm.Tree:
         u, s, v = torch.linalg.svd(value.double().flatten(1), full_matrices=False)
         rank = rank_for(s, energy)
         u, s, v = u[:, :rank], s[:rank], v[:rank]
+        # a singular vector is unique up to its sign, which LAPACK leaves to the machine
         sign = torch.where(u.gather(0, u.abs().argmax(0, keepdim=True)) < 0, -1.0, 1.0)  # [1, r]
         shaped = (v * sign.T).reshape(rank, *value.shape[1:])
         for suffix, factor in zip(PARTS, (u * sign, s, shaped), strict=True):

@@ -119,6 +119,7 @@ def kept(rows: Tensor, share: float) -> Tensor:
     more."""
     mean = rows.mean(0, keepdim=True)
     distances, cosines = (rows - mean).norm(dim=1), (unit(rows) @ unit(mean).T).squeeze(1)
+    # two rows have no quartiles that tell them apart
     if len(rows) < 3 or not rows.isfinite().all():
         return torch.ones(len(rows), dtype=torch.bool)
     ratio = _variation(distances) / _variation(cosines)

@@ -195,7 +195,9 @@ def _minimum_on_support(quadratic: Tensor, support: Tensor) -> Tensor:
     right = torch.zeros(size + 1, dtype=torch.float64)
     right[size] = 1.0
     scale = float(part.abs().max().clamp(min=1e-300))
+    # scaled to 1, so that the row of ones does not vanish beside it
     system[:size, :size] /= scale
+    # least squares, because equal clients make the system singular
     solution = torch.linalg.lstsq(system, right.unsqueeze(1), driver="gelsd").solution[:size, 0]
     weights = torch.zeros(len(quadratic), dtype=torch.float64)
     weights[support] = solution / solution.sum()

@@ -229,6 +229,7 @@ def _client_distances(local: fm.ClassTable, metric: str) -> Tensor:
     if metric in ("l1", "l2"):
         return client_distances(local, p=float(metric[1]))
     if metric == "cosine":
+        # a prototype without length is at distance 1 from all
         directions = rows / rows.norm(dim=-1, keepdim=True).clamp(min=1e-12)
         similarities: Tensor = directions @ directions.transpose(1, 2)
         return 1 - similarities
@@ -251,6 +252,7 @@ def consistent_prototypes(relational: fm.ClassTable, weights: Tensor, mode: str 
     their weights, "zero_fill" does not; "code" takes e by position in the list of holders, as released."""
     held = relational.held
     if mode == "code":
+        # the k-th holder of a class gets the weight of the k-th client, whoever it is
         position = (held.cumsum(0) - 1).clamp(min=0)
         share = torch.where(held, weights[position], torch.zeros((), dtype=weights.dtype))
     else:

@@ -215,6 +215,7 @@ def released_lcl(logits: Tensor, batch: fm.Batch, consts: fm.Consts, options: Fe
     scores, has_knowledge = contrast.scaled_similarities(logits, batch, consts, options), consts["known"]
     has = has_knowledge[batch.y]
     own_score = scores.gather(1, batch.y.unsqueeze(1)).squeeze(1)
+    # a sample without knowledge is its own positive, and its cosine with itself is 1
     positive = torch.where(has, own_score, 1 / options.tau)
     added = torch.ones_like(has) if options.denominator == "positive_twice" else ~has
     if options.naive_exp:

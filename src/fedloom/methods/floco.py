@@ -176,6 +176,7 @@ def spread_on_simplex(rows: Tensor) -> Tensor:
     found, least = project_to_simplex(rows, 1.0), torch.inf
     for size in torch.linspace(1e-4, 1, 1000, dtype=torch.float64).tolist() if len(rows) > 1 else ():
         places = project_to_simplex(rows, size)
+        # sizes below 1 sharpen the projection; scaled up again, its points lie farther apart
         places = places / places.sum(1, keepdim=True)
         if (energy := riesz_energy(places)) < least:
             found, least = places, energy
@@ -190,6 +191,7 @@ def riesz_energy(rows: Tensor) -> float:
 def principal_components(rows: Tensor, count: int) -> Tensor:
     """Return the scores [n, count] of rows [n, p], 0 where rows span fewer; each component's largest is positive."""
     centred = rows.double() - rows.double().mean(0)
+    # the Gram matrix [n, n] of n clients gives the components of the covariance of p numbers, and n is small
     values, vectors = torch.linalg.eigh(centred @ centred.T)
     values, vectors = values.flip(0)[:count], vectors.flip(1)[:, :count]
     values = torch.where(values > _TOLERANCE * values.max().clamp(min=1e-300), values, 0.0)

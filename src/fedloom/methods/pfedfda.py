@@ -262,6 +262,7 @@ def least_in_unit_box(function: Callable[[Tensor], Tensor], start: Tensor) -> Te
         curvature: Tensor = torch.autograd.functional.hessian(function, point)  # type: ignore[no-untyped-call]
         held = ((point <= 0) & (slope > 0)) | ((point >= 1) & (slope < 0))
         slope = torch.where(held, 0.0, slope)
+        # shares held at a bound move nowhere: their row of the Hessian is that of the identity
         free = (~held).to(slope.dtype)
         matrix = curvature * free.outer(free) + torch.diag(1 - free)
         if not (matrix.isfinite().all() and slope.isfinite().all()):  # no way down can be told

@@ -38,6 +38,7 @@ class Slices:
         by one, and none is kept in memory. `weights` has a number for each tree, or a tree that broadcasts to its
         entries. Raises `ValueError` for a tree with other names than `within`, or with an entry that is no slice."""
         pairs = (self._whole(value, weight) for value, weight in zip(values, weights, strict=True))
+        # both are read in turn, so `tee` never holds more than one pair
         first, second = itertools.tee(pairs)
         return (value for value, _ in first), ByNumber(weight for _, weight in second)
 
@@ -79,6 +80,7 @@ def _mean_by_number(trees: Iterable[Tree], weights: Iterable[Tree]) -> Tree:
             sums[name] += weight[name] * value.double()
             totals[name] += weight[name]
     means = {name: sums[name] / torch.where(total > 0, total, 1.0) for name, total in totals.items()}
+    # batch norm's counters have no mean: those of the first upload stay
     return {n: means[n].to(v.dtype) if v.is_floating_point() else v.clone() for n, v in first.items()}
 
 

@@ -360,4 +360,5 @@ class Method:
         """Shared and private parts as one full tree, in the net's own order."""
         private_tree: Tree = get_tree(private, "model") if "model" in private else {}
         tree = (get_tree(shared, "model") if "model" in shared else {}) | private_tree
+        # in the net's order, whichever part an entry came from: the order is part of the bits
         return {name: tree[name] for name in task.init} if private_tree else tree

@@ -43,6 +43,7 @@ class Batch(NamedTuple):
         if mask is None:
             return values.mean(0)
         mask = mask.view(-1, *(1,) * (values.dim() - 1))
+        # not a product with the mask: 0 times the NaN of a padded row is NaN
         counted = torch.where(mask, values, 0.0)
         return counted.sum(0) / mask.sum().clamp(min=1)
 
@@ -64,6 +65,7 @@ class Objective(NamedTuple):
     @staticmethod
     def sum(terms: Mapping[str, Tensor], taps: Mapping[str, Tensor] | None = None) -> Objective:
         """The objective that is the sum of `terms`, in their order."""
+        # without a 0 in front, so that the bits are those of the sum as a method would write it
         first, *others = terms.values()
         return Objective(functools.reduce(Tensor.add, others, first), terms, taps or {})
 

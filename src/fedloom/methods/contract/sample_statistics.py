@@ -29,6 +29,16 @@ def unit_rows(labels: Tensor, num_classes: int) -> Tensor:
     return (labels.unsqueeze(-1) == torch.arange(num_classes, device=labels.device)).double()
 
 
+def _class_rows(batch: Batch, num_classes: int) -> Tensor:
+    """One-hot rows [B, C]; padded rows are zeros."""
+    rows = unit_rows(batch.y, num_classes)
+    return rows if batch.mask is None else rows * batch.mask.unsqueeze(-1)
+
+
+def _added(sums: Tree, fresh: Tree) -> Tree:
+    return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
+
+
 class Statistic(Protocol):
     """Something that a pass or a training phase gathers of `of`, a function of the net or the name of a tap."""
 
@@ -49,11 +59,8 @@ class ClassMeans:
     of: Measure | str
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        rows = unit_rows(batch.y, num_classes)
-        if batch.mask is not None:
-            rows = rows * batch.mask.unsqueeze(-1)
-        fresh = {"sums": rows.T @ values.double(), "counts": rows.sum(0)}
-        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
+        rows = _class_rows(batch, num_classes)
+        return _added(sums, {"sums": rows.T @ values.double(), "counts": rows.sum(0)})
 
     def result(self, sums: Tree) -> ClassTable:
         return ClassTable.from_sums(sums["sums"], sums["counts"]).to(torch.float32)
@@ -67,8 +74,7 @@ class SampleMean:
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
         count = torch.tensor(float(len(values))) if batch.mask is None else batch.mask.sum()
-        fresh = {"sums": batch.mean(values.double()) * count, "counts": count}
-        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
+        return _added(sums, {"sums": batch.mean(values.double()) * count, "counts": count})
 
     def result(self, sums: Tree) -> Tensor:
         return (sums["sums"] / sums["counts"].clamp(min=1)).float()
@@ -82,14 +88,13 @@ class ClassCovariances:
     of: Measure | str
 
     def add(self, sums: Tree, values: Tensor, batch: Batch, num_classes: int) -> Tree:
-        rows, z = unit_rows(batch.y, num_classes), values.double()
-        if batch.mask is not None:
-            rows = rows * batch.mask.unsqueeze(-1)
-        fresh = {"sums": rows.T @ z, "squares": torch.einsum("bc,bi,bj->cij", rows, z, z), "counts": rows.sum(0)}
-        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
+        rows, z = _class_rows(batch, num_classes), values.double()
+        squares = torch.einsum("bc,bi,bj->cij", rows, z, z)
+        return _added(sums, {"sums": rows.T @ z, "squares": squares, "counts": rows.sum(0)})
 
     def result(self, sums: Tree) -> ClassTable:
         counts, means = sums["counts"], ClassTable.from_sums(sums["sums"], sums["counts"]).values
+        # a difference of large and nearly equal sums: only float64 leaves digits of it
         scatter = sums["squares"] - counts.view(-1, 1, 1) * means.unsqueeze(2) * means.unsqueeze(1)
         spread = torch.where(counts > 1, counts - 1, torch.inf)  # of a single sample: none
         return ClassTable((scatter.flatten(1) / spread.unsqueeze(1)).to(torch.float32), counts > 0)
@@ -109,8 +114,7 @@ class Moments:
         if batch.mask is not None:
             count = batch.mask.double()
             z = torch.where(batch.mask.unsqueeze(-1), z, 0.0)
-        fresh = {"count": count.sum(), "sum": z.sum(0), "outer": z.T @ z}
-        return {name: sums[name] + fresh[name] for name in fresh} if sums else fresh
+        return _added(sums, {"count": count.sum(), "sum": z.sum(0), "outer": z.T @ z})
 
     def result(self, sums: Tree) -> Tree:
         return sums

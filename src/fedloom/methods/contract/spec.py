@@ -135,5 +135,6 @@ class Part:
         return indices[inside != self.remainder]
 
     def _taken(self, samples: int) -> int:
+        # `round` would take every other half down
         wanted = int(self.size * samples + 0.5) if isinstance(self.size, float) else self.size
         return min(max(wanted, 1), max(samples - 1, 1))

@@ -63,14 +63,17 @@ def prototypes_of(rows: Tensor, positives: Tensor, negatives: Tensor, *, all_row
     is_own_class = owner == torch.arange(classes).unsqueeze(1)  # [C, Q]
     attracting = is_own_class & attract
     max_members = min(len(prototypes), _common_size(int(attracting.sum(1).max())))
+    # a stable sort keeps a class's members in the order of clients, which fixes the order of sums over them
     order = attracting.to(torch.int8).sort(dim=1, descending=True, stable=True)
     members, is_member = order.indices[:, :max_members], order.values[:, :max_members].bool()
+    # with one positive each, in the order of classes, the label itself is the position
     in_order = (members.flatten() == torch.arange(members.numel())).all()
     pool, defined = torch.where(is_own_class, attract, repel), attracting.any(1)
     lengths = prototypes.norm(dim=1)
     return Prototypes(
         rows=prototypes,
         squares=lengths.square(),
+        # a row without length has no direction: its cosines are 0, and not NaN
         inverse_lengths=torch.where(lengths > 1e-12, 1 / lengths, 0.0),
         members=None if members.shape == (len(prototypes), 1) and bool(in_order) else members,
         bias=None if max_members == 1 or is_member.all() else torch.where(is_member, 0.0, _NEVER).to(rows.dtype),
@@ -130,6 +133,7 @@ def mean_distances(lengths: Tensor, dots: Tensor, squares: Tensor, batch: fm.Bat
     """Return U [Q]: the mean over the batch of |z_i - p_q|, clamped at 1e-6, from `lengths` |z|^2 [B, 1], `dots` z . p
     [B, Q] and `squares` |p|^2 [Q]. The difference of squares cancels: its relative error in float32 is up to 4e-7 (|p|
     / |z - p|)^2, so 0.4 % at a hundredth of |p|."""
+    # not below 1e-12, because the root has no slope at 0
     distances = torch.add(squares, dots, alpha=-2).add(lengths).clamp(min=1e-12).sqrt()
     mean = batch.mean(distances)
     return mean if batch.mask is None else mean.clamp(min=1e-6)  # 0 where no sample counts
@@ -183,6 +187,7 @@ def contrast_of(scores: Tensor, members: Tensor, bias: Tensor | None, pool: Tens
     logs = torch.log_softmax(scores, dim=1)
     member_logs = logs.gather(1, members)
     member_logs = member_logs if bias is None else member_logs + bias
+    # of one positive the sum is its score: no call of logsumexp
     losses = -member_logs.squeeze(1) if member_logs.shape[1] == 1 else -torch.logsumexp(member_logs, dim=1)
     return losses, logs, member_logs
 
@@ -216,6 +221,7 @@ class _Contrast(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, upstream: Tensor, *_: Tensor) -> tuple[Tensor | None, ...]:
         z, inverse, factors, prototypes, members, losses, logs, member_logs = ctx.saved_tensors
+        # shares of the positives: softmax over them, written with the values of the forward pass
         attracted = (
             torch.ones_like(member_logs) if member_logs.shape[1] == 1 else (member_logs + losses.unsqueeze(1)).exp()
         )

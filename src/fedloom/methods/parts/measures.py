@@ -48,6 +48,7 @@ def descended(
     leaves = list(trained.values())
     moments = torch.zeros(2, sum(leaf.numel() for leaf in leaves) if adam else 0, dtype=leaves[0].dtype)
     for step in range(steps):
+        # the first step takes lr in full, and no step takes 0
         rate = lr * (1 + math.cos(math.pi * step / steps)) / 2 if cosine else lr
         with torch.enable_grad():
             gradients = torch.autograd.grad(loss(trained), leaves)
@@ -65,6 +66,7 @@ def _adam(moments: Tensor, gradients: Sequence[Tensor], step: int, rate: float) 
     gradient = torch.cat([entry.flatten() for entry in gradients])
     first.mul_(beta1).add_(gradient * (1 - beta1))
     second.mul_(beta2).add_((gradient * gradient).mul_(1 - beta2))
+    # eps is added after the correction, as in torch.optim.Adam and in the paper
     scales = (second / (1 - beta2**step)).sqrt_().add_(EPS)
     moves = (first / (1 - beta1**step)).div_(scales).mul_(rate)
     pieces = moves.split([entry.numel() for entry in gradients])

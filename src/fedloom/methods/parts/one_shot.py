@@ -106,6 +106,7 @@ class SumsRound(HeadRound):
 
     def end(self, work: fm.Work, state: fm.Record, ctx: fm.ClientContext) -> tuple[fm.Record, fm.Record]:
         moments: fm.Tree = work.collected["moments"]
+        # means and not sums, because `Method.mean` multiplies them by the samples again
         outer, width = moments["outer"] / moments["count"].clamp(min=1), ctx.task.feature_dim
         sent: fm.Record = {
             "squares": outer[:width, :width].contiguous(),
@@ -159,8 +160,10 @@ def gaussian_head(means: fm.ClassTable, covariance: Tensor, priors: Tensor) -> t
     is the posterior of the classes, with the `priors`, for z ~ N(mean_c, covariance S). A class without holder gets a
     row of zeros and the bias `UNKNOWN`. Raises `torch.linalg.LinAlgError` for a singular `covariance`."""
     values, held = means.values.double(), means.held
+    # solved, not inverted: an inverse loses digits where S is nearly singular
     solved: Tensor = torch.linalg.solve(covariance.double(), values.T)
     rows = torch.where(held.unsqueeze(1), solved.T, 0.0)
+    # log 0 would make the gradient of a class without holders NaN, also where it is replaced
     log_priors = torch.where(held, priors.double(), 1.0).log()
     return rows, torch.where(held, log_priors - (values * rows).sum(1) / 2, UNKNOWN)
 
@@ -181,6 +184,7 @@ def conditioned(covariance: Tensor, largest: float) -> tuple[Tensor, float]:
         return matrix, torch.inf
     variances, axes = torch.linalg.eigh(matrix)
     smallest, greatest = float(variances[0]), float(variances[-1])
+    # a variance below 0 is rounding: S has none
     condition = greatest / smallest if smallest > 0 else torch.inf
     if condition <= largest:
         return matrix, condition

@@ -35,6 +35,7 @@ def clipped(norm: float) -> Callable[[fm.Tree, fm.Tree, fm.Consts], fm.Tree]:
     """Return a `grad_map` that scales all gradients down together to a joint 2-norm of at most `norm`."""
 
     def clip(gradients: fm.Tree, parameters: fm.Tree, consts: fm.Consts) -> fm.Tree:
+        # one norm of all entries together, so that clipping keeps the direction
         total = torch.stack([g.square().sum() for g in gradients.values()]).sum().sqrt()
         scale = (norm / total.clamp(min=1e-12)).clamp(max=1.0)
         return {name: gradient * scale for name, gradient in gradients.items()}
@@ -109,6 +110,7 @@ class FedOpt(fm.Method, ABC):
     def aggregate(self, server: fm.Record, uploads: fm.Uploads, ctx: fm.ServerContext) -> fm.Record:
         options, mean = self.options, self.mean(uploads)
         old_parameters = parameters(fm.get_tree(server, "model"), ctx.task)
+        # a pseudo-gradient with the sign of descent: from the old weights to the mean
         change = fm.combine([parameters(mean, ctx.task), old_parameters], [1, -1])
         m = fm.combine([fm.get_tree(server, "m"), change], [options.beta1, 1 - options.beta1])
         v = {

@@ -15,6 +15,7 @@ from fedloom.methods.parts.measures import features
 def client_distances(table: fm.ClassTable, p: float = 2.0) -> Tensor:
     """Return |row_k - row_q|_p between the clients' rows of each class [m, C, d]: [C, m, m]."""
     rows = table.values.transpose(0, 1)
+    # by matrix products equal rows would lie apart by rounding, and ties would break at random
     return torch.cdist(rows, rows, p=p, compute_mode="donot_use_mm_for_euclid_dist")
 
 
@@ -29,6 +30,7 @@ def nearest_holders(distance: Tensor, held: Tensor, neighbours: int) -> Tensor:
     # Differences below 1e-12 are rounding, not order: ties must go by client, on every machine.
     key = torch.round(distance.double(), decimals=12)
     key = key.masked_fill(~pairs, torch.inf).masked_fill(itself & pairs, -torch.inf)
+    # sorting the order again gives the rank of each client in its row
     rank = key.argsort(dim=2, stable=True).argsort(dim=2, stable=True)
     return (rank <= neighbours) & pairs
 
@@ -121,6 +123,7 @@ class PrototypePull(fm.Method):
 def nearest(net: fm.Net, x: Tensor, table: fm.ClassTable) -> Tensor:
     """Return scores [B, C]: minus the squared distance of the features of x to each prototype of `table` [C, d]."""
     z = net.features(x)
+    # differences first: a difference of squares would cancel for features near a prototype
     distance = (z.unsqueeze(1) - table.values.to(z)).square().sum(2)
     return torch.where(table.held.to(z.device), -distance, UNKNOWN)
 
@@ -169,6 +172,7 @@ def finch(points: Tensor) -> Tensor:
         coarser = components(nearest_by_cosine(cluster_means(points, labels)).tolist())[labels]
         fewer = int(coarser.max()) + 1
         if fewer == 1:
+            # all joined in the first step: one cluster is the only partition coarser than single points
             return coarser if number == len(points) else labels
         labels, number = coarser, fewer
     return labels
@@ -218,6 +222,7 @@ def components(neighbours: list[int]) -> Tensor:
 
     def root(node: int) -> int:
         while parents[node] != node:
+            # halves the path, so that long chains stay cheap
             parents[node] = parents[parents[node]]
             node = parents[node]
         return node

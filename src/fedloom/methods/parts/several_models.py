@@ -19,6 +19,7 @@ def first_models(task: fm.Task, count: int) -> list[fm.Tree]:
 
 def _other_weights(task: fm.Task, number: int) -> fm.Tree:
     if draws_weights(task):
+        # clients draw with ids of 0 and more, so models have negative ones
         return task.fresh(-1 - number)
     rng, trained = task.streams.numpy("first models", 0, number), task.names(fm.TRAINABLE) - task.frozen
     weights = dict(task.init)

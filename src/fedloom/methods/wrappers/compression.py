@@ -72,6 +72,7 @@ class Packed(fm.Method):
                 change = change - torch.cat([received_tree[name].flatten() for name in names]).double()
             change = change + (fm.get_tensor(before, entry) if entry in before else 0)
             sent, residual = self._compressed(change, [tree[name] for name in names], entry, ctx)
+            # positions, because names of a small net would cost more bytes than its entries
             missing = [index for index, name in enumerate(received_tree) if name not in tree]
             if missing:
                 sent["missing"] = torch.tensor(missing, dtype=torch.int32)
@@ -152,12 +153,14 @@ class TopK(Packed):
     packing, Packing = "topk", TopKShare
 
     def squeezed(self, change: Tensor, sizes: Sequence[int], rng: np.random.Generator) -> fm.Tree:
+        # 0.07 * 100 is a little above 7 in floats, and 8 entries would travel
         count = min(len(change), int(np.ceil(self.packing_options.share * len(change) - 1e-9)))
         indices = change.abs().topk(count, sorted=False).indices.sort().values
         return {"indices": indices.to(torch.int32), "values": change[indices]}
 
     def restored(self, sent: fm.Tree, sizes: Sequence[int]) -> Tensor:
         change, indices = torch.zeros(sum(sizes), dtype=torch.float64), sent["indices"].long()
+        # a hostile node may send any numbers as indices
         if len(indices) and (indices[0] < 0 or indices[-1] >= len(change) or (indices.diff() <= 0).any()):
             raise ValueError(f"indices that do not rise from 0 or more to less than {len(change):,}")
         change[indices] = sent["values"].double()
@@ -174,8 +177,10 @@ class Int8(Packed):
         parts = torch.split(change, list(sizes))
         largest = torch.stack([part.abs().max() if len(part) else part.sum() for part in parts])
         steps = (largest / 127).float()
+        # a step that was rounded down would push the largest entry past level 127
         steps = torch.where(steps.double() * 127 < largest, torch.nextafter(steps, torch.tensor(torch.inf)), steps)
         steps_by_entry = _spread(steps, sizes)
+        # floor(x + u) with u uniform in [0, 1) is x in the mean, so no residual needs to be kept
         whole = torch.floor(
             change / torch.where(steps_by_entry == 0, 1.0, steps_by_entry) + torch.from_numpy(rng.random(len(change)))
         )

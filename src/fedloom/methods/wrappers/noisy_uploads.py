@@ -117,6 +117,7 @@ class NoisyUploads(Mapping[int, fm.Record]):
                 sums[name] += scale * (uploaded[name].double() - reference[name].double())
         std, noisy = self._options.noise * self._options.clip, dict(reference)
         for name, total in sums.items():
+            # divided by the fixed m: the number of clients that came would have no noise
             change = (total + std * _normal(total.shape, rng)) / self._among
             noisy[name] = (reference[name].double() + change).to(like[name].dtype)
         return noisy
@@ -157,6 +158,7 @@ class NoisyUploads(Mapping[int, fm.Record]):
             holders += cast(fm.ClassTable, self._uploads[client][key]).held.double()
         noise = self._options.noise
         rows += noise * self._table_length(self._tables) * _normal(rows.shape, rng)
+        # a mask of C classes is no longer than the root of C
         holders += noise * self._classes(self._tables) ** 0.5 * _normal(holders.shape, rng)
         return fm.ClassTable.from_sums(rows, torch.where(holders >= 0.5, holders.clamp(min=1), 0))
 
@@ -191,10 +193,12 @@ class NoisyUploads(Mapping[int, fm.Record]):
 
 
 def _cut(length: float, square: float) -> float:
+    # 1e-300 keeps a change of zeros from 0 / 0
     return min(1.0, length / max(square**0.5, 1e-300)) if np.isfinite(square) else 0.0
 
 
 def _zeros(like: Tensor) -> Tensor:
+    # one number in memory, whatever the shape
     return like.new_zeros(()).expand(like.shape)
 
 

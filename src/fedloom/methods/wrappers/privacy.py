@@ -197,6 +197,7 @@ class DP(fm.Method):
         round_ = NoisyUploads(self.dp, self.spec.sends, uploads, server, ctx, drawn, among)
         next_server = super().aggregate(self._without_ledger(server), round_, ctx)
         rounds, releases = (self.dp_names.entry(name) for name in _OWN)
+        # a round without class tables must not lower the number that epsilon is computed from
         max_releases = max(int(fm.get_number(server, releases)), round_.releases)
         return next_server | {rounds: int(fm.get_number(server, rounds)) + 1, releases: max_releases}
 

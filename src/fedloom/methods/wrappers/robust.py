@@ -166,10 +166,7 @@ def applied(rule: Callable[[Tensor], Tensor], values: Sequence[Value]) -> Value:
     example = values[0]
     if isinstance(example, dict):
         names = [name for name, value in example.items() if value.is_floating_point()]
-        aggregated = rule(torch.stack([flat(value, names) for value in values]))  # type: ignore[arg-type]
-        parts = iter(torch.split(aggregated, [example[name].numel() for name in names]))
-        fresh = {name: next(parts).view(example[name].shape).to(example[name].dtype) for name in names}
-        return {name: fresh[name] if name in fresh else value.clone() for name, value in example.items()}
+        return _unflattened(rule(torch.stack([flat(value, names) for value in values])), example)  # type: ignore[arg-type]
     if isinstance(example, fm.ClassTable):
         stacked = fm.ClassTable.stack(values).to(torch.float64)  # type: ignore[arg-type]
         rows = torch.zeros_like(stacked.values[0])
@@ -193,14 +190,20 @@ def applied_by_number(
     rows = torch.stack([flat(tree, names) for tree in trees])
     held = torch.stack([flat(weight, names) for weight in weights]) > 0
     reduced = torch.zeros_like(rows[0])
+    # numbers with the same holders are reduced in one call: widths make few patterns
     patterns, pattern_of = held.unique(dim=1, return_inverse=True)  # type: ignore[no-untyped-call]
     for index, holders in enumerate(patterns.T):
         columns = pattern_of == index
         if holders.any():
             reduced[columns] = rule(rows[holders][:, columns])
-    parts = iter(torch.split(reduced, [first[name].numel() for name in names]))
-    fresh = {name: next(parts).view(first[name].shape).to(first[name].dtype) for name in names}
-    return {name: fresh[name] if name in fresh else value.clone() for name, value in first.items()}
+    return _unflattened(reduced, first)
+
+
+def _unflattened(vector: Tensor, like: fm.Tree) -> fm.Tree:
+    """The tree whose floating entries `vector` holds one after another; integer entries are those of `like`."""
+    sizes = [value.numel() for value in like.values() if value.is_floating_point()]
+    parts = iter(torch.split(vector, sizes))
+    return {n: next(parts).view_as(v).to(v.dtype) if v.is_floating_point() else v.clone() for n, v in like.items()}
 
 
 def flat(tree: fm.Tree, names: Sequence[str]) -> Tensor:
@@ -235,6 +238,7 @@ def bounded(old: fm.Tree, new: fm.Tree, length: float) -> fm.Tree:
     """`new`, its change of floating entries since `old` no longer than `length`."""
     names = [name for name, value in new.items() if value.is_floating_point() and name in old]
     scale = float((length / (flat(new, names) - flat(old, names)).norm().clamp(min=1e-300)).clamp(max=1))
+    # the same object, so that an upload within the bound keeps its bits
     if scale == 1:
         return new
     return {n: v if n not in names else (old[n] + scale * (v - old[n])).to(v.dtype) for n, v in new.items()}

@@ -33,6 +33,7 @@ def _squared_distances(rows: Tensor) -> Tensor:
 
 
 def _scores(squares: Tensor, faulty: int) -> Tensor:
+    # column 0 is the row's distance to itself; m - f - 2 neighbours follow
     return squares.sort(1).values[:, 1 : max(2, len(squares) - faulty - 1)].sum(1)
 
 
@@ -77,6 +78,7 @@ def geometric_median(rows: Tensor, steps: int) -> Tensor:
     et al., IEEE TSP 2022, arXiv 1912.13445."""
     point = rows.mean(0)
     for _ in range(steps):
+        # a point that lies on a row would weigh it infinitely
         weights = 1 / (rows - point).norm(dim=1).clamp(min=1e-12)
         point = (rows * weights[:, None]).sum(0) / weights.sum()
     return point
