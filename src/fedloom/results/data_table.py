@@ -51,6 +51,11 @@ class Field(Generic[Row]):
     text: Callable[[Row], str]
     number: Callable[[Row], float | None] | None = None
 
+    @classmethod
+    def of(cls, heading: str, number: Callable[[Row], float | None], text: Callable[[float], str]) -> Self:
+        """Return a column of a `number` of each row as `text`, with a dash for None."""
+        return cls(heading, lambda row: or_dash(number(row), text), number)
+
     def cell(self, row: Row) -> Cell:
         """Return the cell of a row: its text, with its number in a column of numbers."""
         return self.text(row) if self.number is None else (self.text(row), self.number(row))

@@ -26,7 +26,7 @@ if TYPE_CHECKING:
     from fedloom.runs.export.trained import Trained
 
 
-Rows = list[tuple[str, str]]
+Rows = list[tuple[str, str]]  # label and text; without a text, a row is left out
 _MAX_CLASSES = 30  # listed one per row on the card
 _COMMON_SCENARIO_KEYS = frozenset(
     ("source", "partition", "clients", "val", "split", "tests", "skews", "seed", "attack", "held_out", "public")
@@ -55,31 +55,16 @@ def model_card(metadata: ExportMetadata, parameters: int, run: RunData | None, v
     """
     sections = [_model(metadata, parameters), _training(metadata.training, run)]
     if run is not None:
-        sections += [
-            _data(metadata, run),
-            _results(metadata.training, run),
-            *_spread(metadata.training, run),
-            *_by_class(run),
-        ]
+        sections += [_data(metadata, run), _results(metadata.training, run)]
+        sections += [*_spread(metadata.training, run), *_by_class(run)]
     sections.append(_origin(metadata, run, versions))
-    template = _environment().from_string(
-        (files("fedloom.results") / "templates" / "model_card.md").read_text(encoding="utf-8")
+    environment = Environment(
+        finalize=_escaped, undefined=StrictUndefined, trim_blocks=True, lstrip_blocks=True, keep_trailing_newline=True
     )
+    template = (files("fedloom.results") / "templates" / "model_card.md").read_text(encoding="utf-8")
     title = f"{metadata.architecture.model}, trained with {metadata.training.method}"
-    return template.render(
-        title=title, version=metadata.fedloom, sections=[part for part in sections if part.rows or part.body]
-    )
-
-
-def _environment() -> Environment:
-    return Environment(
-        autoescape=False,
-        finalize=_escaped,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-        keep_trailing_newline=True,
-    )
+    shown = [part for part in sections if part.rows or part.body]
+    return environment.from_string(template).render(title=title, version=metadata.fedloom, sections=shown)
 
 
 def _escaped(value: object) -> str:
@@ -88,7 +73,8 @@ def _escaped(value: object) -> str:
 
 
 def _model(metadata: ExportMetadata, parameters: int) -> CardSection:
-    architecture = metadata.architecture
+    architecture, check = metadata.architecture, metadata.graph
+    by_method = f"by {metadata.training.method}, with more than one plain net"
     rows = [
         ("file", f"{metadata.weights} ({metadata.format})"),
         ("architecture", _with_keys(architecture.model, architecture.options)),
@@ -97,19 +83,12 @@ def _model(metadata: ExportMetadata, parameters: int) -> CardSection:
         ("normalisation", _normalisation(metadata.input)),
         ("classes", f"{len(metadata.classes)}: {_some(metadata.classes)}"),
         ("output", "a score for each class, before the softmax"),
+        ("prediction", by_method if architecture.forward == "method" else ""),
     ]
-    if architecture.forward == "method":
-        rows.append(("prediction", f"by {metadata.training.method}, with more than one plain net"))
-    if metadata.graph is not None:
-        check = metadata.graph
-        rows.append(
-            (
-                "check at export",
-                f"largest difference of scores {check.difference:.1e}, in batches of "
-                f"{listed(check.batches)} random samples, by {check.checked_with}",
-            )
-        )
-    return CardSection("Model", [(label, text) for label, text in rows if text])
+    if check is not None:
+        text = f"largest difference of scores {check.difference:.1e}, in batches of {listed(check.batches)} random "
+        rows.append(("check at export", f"{text}samples, by {check.checked_with}"))
+    return CardSection("Model", rows)
 
 
 def _input_words(expected: Input) -> str:
@@ -144,26 +123,22 @@ def _training(training: Training, run: RunData | None) -> CardSection:
     ]
     if run is not None:
         config = run.config
-        for key in ("participation", "local_epochs", "batch_size", "precision", "share"):
-            if key in config:
-                rows.append((key.replace("_", " "), str(config[key])))
+        keys = ("participation", "local_epochs", "batch_size", "precision", "share")
+        rows += [(key.replace("_", " "), str(config[key])) for key in keys if key in config]
         optimizer = dict(config.get("optimizer", {}))
         rows.append(("optimizer", _with_keys(str(optimizer.pop("name", "")), optimizer)))
         rows += [(name, f"{value:.4g}") for name, value in run.numbers.get("figures", {}).items() if value is not None]
         if stopped := run.numbers.get("stopped"):
             rows.append(("stopped early", f"round {stopped['round']}: {stopped['reason']}"))
-    return CardSection("Training", [(label, text) for label, text in rows if text])
+    return CardSection("Training", rows)
 
 
 def _data(metadata: ExportMetadata, run: RunData) -> CardSection:
     scenario, config = run.scenario, run.config.get("scenario", {})
     source_keys = (scenario.get("data") or {}).get("source") or {}
     paths = set((scenario.get("data") or {}).get("files") or [])
-    partition = {
-        key: value
-        for key, value in config.items()
-        if key not in _COMMON_SCENARIO_KEYS and key not in source_keys and value not in (None, [], {})
-    }
+    skipped = {*_COMMON_SCENARIO_KEYS, *source_keys}
+    partition = {key: value for key, value in config.items() if key not in skipped and value not in (None, [], {})}
     partition = {key: value for key, value in partition.items() if str(value) not in paths}
     rows = [
         ("source", str(scenario.get("name", ""))),
@@ -180,24 +155,19 @@ def _data(metadata: ExportMetadata, run: RunData) -> CardSection:
     if "classes_per_client" in scenario and counts:
         rows.append(("classes of a client", f"{scenario['classes_per_client']:.1f} on average"))
         rows.append(("mean total variation between clients", f"{scenario['total_variation']:.2f}"))
-    if scenario.get("domains"):
-        rows.append(("domains", _some(scenario["domains"])))
+    rows.append(("domains", _some(scenario.get("domains") or [])))
     rows += [("skew", _with_keys(str(skew.get("name", "")), skew, "name")) for skew in config.get("skews") or []]
     if attack := scenario.get("attack"):
         rows.append(("attack in training", f"{attack['name']} by {counted(len(attack['clients']), 'client')}"))
     if scenario.get("newcomers"):
         rows.append(("clients held out of training", f"{len(scenario['newcomers']):,}"))
-    columns, body = list[str](), list[list[str]]()
+    body = list[list[str]]()
     if whole and len(metadata.classes) <= _MAX_CLASSES:
         totals = [sum(column) for column in zip(*counts, strict=True)]
-        columns = ["class", "training samples", "share %"]
-        shares = [f"{100 * total / max(1, sum(totals)):.1f}" for total in totals]
-        body = [
-            [name, f"{total:,}", share] for name, total, share in zip(metadata.classes, totals, shares, strict=True)
-        ]
-    return CardSection(
-        "Data", [(key, text) for key, text in rows if text], "", columns, body, scenario.get("notes", [])
-    )
+        samples = zip(metadata.classes, totals, strict=True)
+        body = [[name, f"{total:,}", f"{100 * total / max(1, sum(totals)):.1f}"] for name, total in samples]
+    columns = ("class", "training samples", "share %")
+    return CardSection("Data", rows, "", columns, body, scenario.get("notes", []))
 
 
 def _results(training: Training, run: RunData) -> CardSection:
@@ -206,15 +176,9 @@ def _results(training: Training, run: RunData) -> CardSection:
     values["best validation round's accuracy"] = numbers.get("best_val_accuracy")
     values["test loss of the last round"] = numbers.get("test_loss")
     baselines = {"majority_global": "baseline: most frequent class", "majority_own": "baseline: client's own majority"}
-    rows = [
-        (baselines.get(name, name), f"{value:.4f}") for name, value in values.items() if isinstance(value, float | int)
-    ]
-    if attack := numbers.get("attack"):
-        rows += [
-            (f"attack: {key.replace('_', ' ')}", f"{attack[key]:.4f}")
-            for key in ("success", "honest_accuracy")
-            if attack.get(key) is not None
-        ]
+    attack = numbers.get("attack") or {}
+    values |= {f"attack: {key.replace('_', ' ')}": attack.get(key) for key in ("success", "honest_accuracy")}
+    rows = [(baselines.get(name, name), f"{v:.4f}") for name, v in values.items() if isinstance(v, float | int)]
     sentence = (
         f"Measured by the run on its test data: protocol {numbers['protocol']}, round selected by {numbers['select']}. "
         f"{_relation(training, numbers)}"
@@ -269,14 +233,13 @@ _BY_CLASS = {"recall": "recall", "precision": "precision", "F1": "macro_f1"}
 
 def _origin(metadata: ExportMetadata, run: RunData | None, versions: Mapping[str, str]) -> CardSection:
     rows = [("SHA-256 of the file", metadata.sha256), ("exported with", f"fedloom {metadata.fedloom}")]
-    if versions:
-        rows.append(("trained with", ", ".join(f"{name} {version}" for name, version in versions.items())))
+    rows.append(("trained with", ", ".join(f"{name} {version}" for name, version in versions.items())))
     if run is not None:
-        rows.append(("engine", str(run.numbers.get("engine", ""))))
-        rows.append(("fingerprint of the config", str(run.numbers.get("fingerprint", ""))))
-        rows.append(("SHA-256 of the last checkpoint", str(run.numbers.get("checkpoint_sha256") or "")))
+        keys = {"engine": "engine", "fingerprint": "fingerprint of the config"}
+        keys |= {"checkpoint_sha256": "SHA-256 of the last checkpoint"}
+        rows += [(words, str(run.numbers.get(key) or "")) for key, words in keys.items()]
         rows.append(("digest of the data", str((run.scenario.get("data") or {}).get("source_digest") or "")))
-    return CardSection("Origin", [(label, text) for label, text in rows if text])
+    return CardSection("Origin", rows)
 
 
 def _with_keys(name: str, keys: Mapping[str, Any], *without: str) -> str:

@@ -1,14 +1,14 @@
 """Accuracies of single clients: how they spread, and how many clients a method leaves worse off. Needs no torch."""
 
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
 from math import ceil
 from statistics import fmean, mean, median, pstdev
 from typing import Any, TypeAlias
 
 from fedloom.core.text import counts_text, percent
 from fedloom.results.comparability import same_setting
-from fedloom.results.data_table import DataTable, Field, diverged_field, label_with_notes, or_dash
+from fedloom.results.data_table import DataTable, Field, diverged_field, label_with_notes
 from fedloom.results.group import Group, selected_accuracies
 
 _BySeed: TypeAlias = Mapping[int, Mapping[int, float]]  # accuracy by seed and client
@@ -114,22 +114,20 @@ def fairness_rows(groups: Sequence[Group]) -> list[FairnessRow]:
     ]
     rows = []
     for group, accuracies in zip(groups, by_seed, strict=True):
-        measured = [found for found in map(fairness, (list(of.values()) for of in accuracies.values())) if found]
+        measured = [spread for of in accuracies.values() if (spread := fairness(list(of.values())))]
         if not measured:
             continue
         against: dict[str, ClientShares] = {}
         references = REFERENCES if group.row["protocol"].endswith("/local") else {}  # on the same test samples
+        pairs = list(zip(groups, by_seed, strict=True))
         for name, reference in references.items():
-            runs = [
-                (other, other_accuracies)
-                for other, other_accuracies in zip(groups, by_seed, strict=True)
-                if (other.row["method"], other.row["protocol"]) == reference and _comparable(group, other)
-            ]
+            runs = [pair for pair in pairs if (pair[0].row["method"], pair[0].row["protocol"]) == reference]
+            runs = [(other, other_accuracies) for other, other_accuracies in runs if _comparable(group, other)]
             for other, other_accuracies in runs:
                 shares = None if other is group else _mean_shares(accuracies, other_accuracies)
                 against |= {name if len(runs) == 1 else other.row["label"]: shares} if shares else {}
         foreign: tuple[float | None, float | None] = None, None
-        for other, other_accuracies in zip(groups, by_seed, strict=True):
+        for other, other_accuracies in pairs:
             if group.row["protocol"] == _PERSONAL and _of_same_runs(group, other):
                 if other.row["protocol"] == _GLOBAL and (shares := _mean_shares(accuracies, other_accuracies)):
                     against |= {} if group.row["diverged"] else {ITS_GLOBAL: shares}
@@ -195,19 +193,19 @@ def mean_fairness(measured: Sequence[Fairness]) -> Fairness:
 
 
 def _mean_shares(ours: _BySeed, theirs: _BySeed) -> ClientShares | None:
-    by_seed = [client_shares(ours[seed], theirs[seed]) for seed in sorted(ours.keys() & theirs.keys())]
-    shares = [found for found in by_seed if found is not None]
-    if not shares:
+    common = sorted(ours.keys() & theirs.keys())
+    by_seed = [shares for seed in common if (shares := client_shares(ours[seed], theirs[seed]))]
+    if not by_seed:
         return None
     names = ("worse", "equal", "better", "worse_clients")
-    worse, equal, better, clients = (fmean(getattr(found, name) for found in shares) for name in names)
-    return ClientShares(worse, equal, better, clients, tuple(n for found in shares for n in found.compared))
+    worse, equal, better, clients = (fmean(getattr(shares, name) for shares in by_seed) for name in names)
+    return ClientShares(worse, equal, better, clients, tuple(n for shares in by_seed for n in shares.compared))
 
 
 def _record(row: FairnessRow) -> dict[str, Any]:
     """Return a row as plain values, without the shares against references that did not run."""
     record: dict[str, Any] = {"label": row.label, "protocol": row.protocol, "seeds": row.seeds}
-    record |= {name: getattr(row.fairness, name) for name in Fairness.__slots__}
+    record |= asdict(row.fairness)
     for name, shares in row.against.items():
         kinds = ("worse", "equal", "better")
         record |= {f"{kind}_than_{name.lower().replace(' ', '_')}": getattr(shares, kind) for kind in kinds}
@@ -220,13 +218,7 @@ _CAPTION = (
     "Accuracy over clients, means over seeds: std over all clients, means of the worst and best tenth, Jain's index "
     "(1: all alike), and clients that are strictly worse than with the same seed's reference."
 )
-_SHARES = {
-    "mean %": "mean",
-    "std": "std",
-    "worst 10 %": "worst10",
-    "best 10 %": "best10",
-    "best to worst": "gap",
-}
+_SHARES = {"mean %": "mean", "std": "std", "worst 10 %": "worst10", "best 10 %": "best10", "best to worst": "gap"}
 
 
 def fairness_table(groups: Sequence[Group]) -> DataTable:
@@ -239,11 +231,11 @@ def fairness_table(groups: Sequence[Group]) -> DataTable:
     columns: list[Field[FairnessRow]] = [Field("method", lambda row: label_with_notes(row.label, None, row.diverged))]
     if len({row.protocol for row in rows}) > 1:
         columns.append(Field("protocol", lambda row: row.protocol))
-    columns += [_share(heading, name) for heading, name in _SHARES.items()]
-    columns.append(Field("Jain", lambda row: or_dash(row.fairness.jain, "{:.3f}".format), lambda r: r.fairness.jain))
+    columns += [Field.of(heading, _share(name), percent) for heading, name in _SHARES.items()]
+    columns.append(Field.of("Jain", _share("jain"), "{:.3f}".format))
     if any(row.foreign is not None for row in rows):
-        columns.append(Field("on others' data %", lambda row: or_dash(row.foreign, percent), lambda row: row.foreign))
-        columns.append(Field("drop", lambda row: or_dash(row.drop, percent), lambda row: row.drop))
+        columns.append(Field.of("on others' data %", lambda row: row.foreign, percent))
+        columns.append(Field.of("drop", lambda row: row.drop, percent))
     columns += map(_worse_than, references)
     if any(row.smallest is not None for row in rows):
         columns.append(Field("test samples, least / median", _sizes, lambda row: row.smallest))
@@ -251,11 +243,8 @@ def fairness_table(groups: Sequence[Group]) -> DataTable:
     return DataTable.of("fairness", _CAPTION, columns, rows, records=records, title="Accuracy over clients")
 
 
-def _share(heading: str, name: str) -> Field[FairnessRow]:
-    def value(row: FairnessRow) -> float:
-        return float(getattr(row.fairness, name))
-
-    return Field(heading, lambda row: percent(value(row)), value)
+def _share(name: str) -> Callable[[FairnessRow], float | None]:
+    return lambda row: getattr(row.fairness, name)
 
 
 def _worse_than(name: str) -> Field[FairnessRow]:

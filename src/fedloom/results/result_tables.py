@@ -61,10 +61,10 @@ def result_columns(rows: Sequence[ResultRow]) -> list[Field[ResultRow]]:
         Field("select", lambda row: row["select"]),
         Field("n", lambda row: str(row["n"]), lambda row: row["n"]),
         Field("accuracy %", lambda row: plus_minus(row["accuracy"], row["std"]), lambda row: row["accuracy"]),
-        Field("best val %", lambda row: or_dash(row["best_val"], percent), lambda row: row["best_val"]),
-        Field("up", lambda row: bytes_text(row["bytes_up"]), lambda row: row["bytes_up"]),
-        Field("down", lambda row: bytes_text(row["bytes_down"]), lambda row: row["bytes_down"]),
-        Field("time", lambda row: seconds_text(row["seconds"]), lambda row: row["seconds"]),
+        Field.of("best val %", lambda row: row["best_val"], percent),
+        Field.of("up", lambda row: row["bytes_up"], bytes_text),
+        Field.of("down", lambda row: row["bytes_down"], bytes_text),
+        Field.of("time", lambda row: row["seconds"], seconds_text),
         *map(_figure, figure_names(rows)),
         *map(_metric, metric_names(rows)),
     ]
@@ -72,10 +72,7 @@ def result_columns(rows: Sequence[ResultRow]) -> list[Field[ResultRow]]:
         columns.append(Field("diverged", lambda row: seeds_text(row["diverged"]) if row["diverged"] else "no"))
     if any(row["attack"] for row in rows):
         columns.append(Field("attack", lambda row: row["attack"] or "none"))
-        success: Field[ResultRow] = Field(
-            "success %", lambda row: or_dash(row["attack_success"], percent), lambda row: row["attack_success"]
-        )
-        columns.append(success)
+        columns.append(Field.of("success %", lambda row: row["attack_success"], percent))
     return columns
 
 
@@ -135,15 +132,14 @@ def target_table(results: Sequence[RunData], targets: Sequence[float]) -> DataTa
         (group.row, target, reached_mean(group.results, target)) for group in grouped(results) for target in targets
     ]
     several = len({row["protocol"] for row, *_ in reached}) > 1
-    protocol: list[Field[_Reaching]] = [Field("protocol", lambda cell: cell[0]["protocol"])] if several else []
     columns: list[Field[_Reaching]] = [
         Field("method", lambda cell: label_with_notes(cell[0]["label"], None, cell[0]["diverged"])),
-        *protocol,
+        *([Field[_Reaching]("protocol", lambda cell: cell[0]["protocol"])] if several else []),
         Field("target %", lambda cell: f"{100 * cell[1]:g}", lambda cell: cell[1]),
         Field("seeds there", lambda cell: f"{cell[2].n} of {cell[2].of}", lambda cell: cell[2].n),
-        Field("round", lambda cell: or_dash(cell[2].round, "{:.0f}".format), lambda cell: cell[2].round),
-        Field("bytes", lambda cell: or_dash(cell[2].bytes, bytes_text), lambda cell: cell[2].bytes),
-        Field("FLOPs", lambda cell: or_dash(cell[2].flops, "{:.3g}".format), lambda cell: cell[2].flops),
+        Field.of("round", lambda cell: cell[2].round, "{:.0f}".format),
+        Field.of("bytes", lambda cell: cell[2].bytes, bytes_text),
+        Field.of("FLOPs", lambda cell: cell[2].flops, "{:.3g}".format),
     ]
     records = [
         {"label": row["label"], "target": target, **asdict(mean), "protocol": row["protocol"]}
@@ -166,9 +162,9 @@ def cost_table(results: Sequence[RunData]) -> DataTable:
     columns: list[Field[_Cost]] = [
         Field("method", lambda cell: cell[0]),
         Field("ms per local epoch", lambda cell: _ms(cell[1]), lambda cell: cell[1].epoch_ms),
-        Field("× FedAvg", lambda cell: or_dash(cell[1].relative, "{:.2f}".format), lambda cell: cell[1].relative),
-        Field("FLOPs", lambda cell: f"{cell[1].flops:.3g}", lambda cell: cell[1].flops),
-        Field("bytes", lambda cell: bytes_text(cell[1].bytes), lambda cell: cell[1].bytes),
+        Field.of("× FedAvg", lambda cell: cell[1].relative, "{:.2f}".format),
+        Field.of("FLOPs", lambda cell: cell[1].flops, "{:.3g}".format),
+        Field.of("bytes", lambda cell: cell[1].bytes, bytes_text),
     ]
     records = [{"label": label, **asdict(cost)} for label, cost in labelled]
     return DataTable.of("costs", "", columns, labelled, records=records, title="Cost of a run")

@@ -1,6 +1,6 @@
 """Accuracy on unseen data: domains that were left out in turn, and clients that never trained. Needs no torch."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from dataclasses import asdict, dataclass
 from statistics import fmean
 from typing import Any
@@ -93,31 +93,23 @@ def _left_out_row(by_domain: dict[str, Group], all_domains: Collection[str]) -> 
 def left_out_table(groups: Sequence[Group]) -> DataTable:
     """Return the accuracy on each left-out domain, and their mean; without rows if no run left one out."""
     rows = left_out_rows(groups)
+    domains = dict.fromkeys(domain for row in rows for domain in row.domains)
     columns: list[Field[LeftOutRow]] = [
         Field("method", lambda row: label_with_notes(row.label, row.note, row.diverged)),
-        *map(_without, dict.fromkeys(domain for row in rows for domain in row.domains)),
+        *(Field.of(f"without {domain} %", _accuracy_of(domain), percent) for domain in domains),
         Field("mean %", lambda row: or_dash(row.mean, lambda mean: plus_minus(mean, row.std)), lambda row: row.mean),
         Field("n", lambda row: str(row.seeds), lambda row: row.seeds),
     ]
-    records = [
-        {
-            "label": row.label,
-            **row.domains,
-            "mean": row.mean,
-            "std": row.std,
-            "seeds": row.seeds,
-            **diverged_field(row.diverged),
-        }
+    records: list[dict[str, Any]] = [
+        {"label": row.label, **row.domains, "mean": row.mean, "std": row.std, "seeds": row.seeds}
+        | diverged_field(row.diverged)
         for row in rows
     ]
     return DataTable.of("domains", LEFT_OUT_CAPTION, columns, rows, records=records)
 
 
-def _without(domain: str) -> Field[LeftOutRow]:
-    def accuracy(row: LeftOutRow) -> float | None:
-        return row.domains.get(domain)
-
-    return Field(f"without {domain} %", lambda row: or_dash(accuracy(row), percent), accuracy)
+def _accuracy_of(domain: str) -> Callable[[LeftOutRow], float | None]:
+    return lambda row: row.domains.get(domain)
 
 
 NEWCOMERS_CAPTION = (
@@ -166,18 +158,14 @@ def _newcomer_row(group: Group) -> NewcomerRow:
     by_run = [run.numbers["newcomers"] for run in group.results]
     ways = sorted(set.intersection(*(set(newcomers["tests"]) for newcomers in by_run)), key=_order)
     by_client = [_by_client(run) for run in group.results]
-    spread = {}
-    for way in ways:
-        spreads = [fairness(list(accuracies.get(way, {}).values())) for accuracies in by_client]
-        measured = [fairness_of_run for fairness_of_run in spreads if fairness_of_run is not None]
-        if measured:
-            spread[way] = mean_fairness(measured)
+    spreads = {way: [fairness(list(of.get(way, {}).values())) for of in by_client] for way in ways}
+    measured = {way: [spread for spread in of_way if spread is not None] for way, of_way in spreads.items()}
     majorities = [newcomers["majority_own"] for newcomers in by_run if newcomers.get("majority_own") is not None]
     return NewcomerRow(
         group.row["label"],
         len(by_run),
         {way: [newcomers["tests"][way]["accuracy"] for newcomers in by_run] for way in ways},
-        spread,
+        {way: mean_fairness(of_way) for way, of_way in measured.items() if of_way},
         fmean(majorities) if len(majorities) == len(by_run) else None,
         by_run[0].get("zero_shot_note"),
         group.row["diverged"],
@@ -217,7 +205,7 @@ def newcomer_table(groups: Sequence[Group]) -> DataTable:
         *map(_served, sorted({way for row in rows for way in row.served}, key=_order)),
     ]
     if any(row.majority is not None for row in rows):
-        columns.append(Field("own majority %", lambda row: or_dash(row.majority, percent), lambda row: row.majority))
+        columns.append(Field.of("own majority %", lambda row: row.majority, percent))
     columns.append(Field("n", lambda row: str(row.seeds), lambda row: row.seeds))
     records = [record for row in rows for record in _records(row)]
     title = "Accuracy on clients that never trained"
