@@ -125,9 +125,7 @@ def test_sizes_and_numbers_of_clients_are_of_all_seeds(make_result: MakeResult) 
     results = [
         replace(
             make_result(method, seed, protocol=protocol, client_accuracies=values[: len(sizes[seed])]),
-            client_details={
-                protocol: {str(client): {"confusion": [0, 0, n]} for client, n in enumerate(sizes[seed])},
-            },
+            client_details={protocol: {str(client): {"confusion": [0, 0, n]} for client, n in enumerate(sizes[seed])}},
         )
         for method, (protocol, values) in accuracies.items()
         for seed in (0, 1)

@@ -22,15 +22,7 @@ def described(client: int | None = None, at: Any = "last") -> ExportMetadata:
         classes=CLASSES,
         input=Input(shape=(3,), dtype="float32", mean=None, std=None, white=None, ids=None, words=()),
         training=Training(
-            method="fedavg",
-            preset="sound",
-            options={},
-            seed=0,
-            clients=3,
-            rounds=3,
-            round=3,
-            at=at,
-            client=client,
+            method="fedavg", preset="sound", options={}, seed=0, clients=3, rounds=3, round=3, at=at, client=client
         ),
         weights="m.safetensors",
         sha256="ab",

@@ -24,14 +24,7 @@ def runs_of(make_result: MakeResult, method: str, added: float = 0.0, note: str 
         newcomers = {"clients": [4, 7], "zero_shot_note": note, "tests": tests, "majority_own": 0.35}
         run = make_result(method, seed, newcomers=newcomers)
         run.rows.extend(
-            {
-                "round": 3,
-                "split": "newcomers",
-                "name": "accuracy",
-                "client": k,
-                "value": value + d,
-                "protocol": way,
-            }
+            {"round": 3, "split": "newcomers", "name": "accuracy", "client": k, "value": value + d, "protocol": way}
             for way, value in values.items()
             for k, d in ((4, -0.1), (7, 0.1))
         )

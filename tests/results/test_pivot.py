@@ -346,12 +346,7 @@ def test_names_of_settings_stand_alone_above_columns(make_result: MakeResult) ->
             "accuracy",
             "two values in a cell (method fedavg): scenario.alpha still varies (0.1 and 1.0); add",
         ),
-        (
-            "alpha",
-            "protocol",
-            "accuracy",
-            "protocol global/global): method still varies (fedavg and fedsc)",
-        ),
+        ("alpha", "protocol", "accuracy", "protocol global/global): method still varies (fedavg and fedsc)"),
         ("method", "shards", "accuracy", "two values in a cell (method fedavg, shards 2): scenario.alpha still varies"),
         ("method", "alfa", "accuracy", "'alfa': no run has this key; did you mean 'alpha'?"),
         ("metod", "alpha", "accuracy", "'metod': no run has this key; did you mean 'method'?"),

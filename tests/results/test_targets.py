@@ -162,9 +162,6 @@ def test_the_table_of_a_target_in_all_formats(make_result: MakeResult) -> None:
     done = Comparison(runs)
     assert "| fedavg   |         80 |        1 of 2 |       2 | 3.00 kB |   2e+07 |" in done.target_table(0.8)
     convergence = [line.split("|")[2:5] for line in done.target_table([0.2, 0.8]).splitlines()[2:]]
-    assert [[cell.strip() for cell in cells] for cells in convergence] == [
-        ["20", "2 of 2", "2"],
-        ["80", "1 of 2", "2"],
-    ]
+    assert [[cell.strip() for cell in cells] for cells in convergence] == [["20", "2 of 2", "2"], ["80", "1 of 2", "2"]]
     assert "fedavg,0.8,1,2,2" in done.target_table(0.8, "csv")
     assert "--" in done.target_table(0.99, "latex")

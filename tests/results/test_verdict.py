@@ -140,11 +140,7 @@ def test_a_study_s_own_names_are_used(make_result):
 
 
 def test_protocols_of_one_setting_of_a_study_are_told_apart(make_result):
-    results = [
-        make_result("fedavg"),
-        make_result("local", protocol="personal/local"),
-        make_result("fedsc"),
-    ]
+    results = [make_result("fedavg"), make_result("local", protocol="personal/local"), make_result("fedsc")]
     cells = [("mild", "fedavg"), ("mild", "local"), ("mild", "fedsc")]
     told = verdicts(result_table([replace(run, cell=cell) for run, cell in zip(results, cells, strict=True)]))
     assert [one.partition(":")[0] for one in told] == ["With protocol global/global", "With protocol personal/local"]

@@ -4,15 +4,7 @@ from collections.abc import Sequence
 from dataclasses import asdict
 from typing import Any
 
-from fedloom.core.text import (
-    bytes_text,
-    percent,
-    plus_minus,
-    seconds_text,
-    seeds_share,
-    seeds_text,
-    with_unit,
-)
+from fedloom.core.text import bytes_text, percent, plus_minus, seconds_text, seeds_share, seeds_text, with_unit
 from fedloom.results.best_rows import best_rows
 from fedloom.results.comparability import panel_titles, row_names
 from fedloom.results.costs import Costs, ReachedMean, costs, reached_mean

@@ -198,10 +198,7 @@ def newcomer_table(groups: Sequence[Group]) -> DataTable:
     """
     rows = newcomer_rows(groups)
     columns: list[Field[NewcomerRow]] = [
-        Field(
-            "method",
-            lambda row: label_with_notes(row.label, row.note and f"zero-shot: {row.note}", row.diverged),
-        ),
+        Field("method", lambda row: label_with_notes(row.label, row.note and f"zero-shot: {row.note}", row.diverged)),
         *map(_served, sorted({way for row in rows for way in row.served}, key=_order)),
     ]
     if any(row.majority is not None for row in rows):

@@ -181,10 +181,7 @@ def _common_means(row: ResultRow, reference: ResultRow) -> list[tuple[float, flo
 
 
 def _others(
-    further: Sequence[ResultRow],
-    outcomes: Sequence[Difference | None],
-    reference: ResultRow,
-    rows: Sequence[ResultRow],
+    further: Sequence[ResultRow], outcomes: Sequence[Difference | None], reference: ResultRow, rows: Sequence[ResultRow]
 ) -> str:
     """Return the other rows by their word, with their differences in points and the keys that could explain them."""
     by_word: dict[str, list[str]] = {}

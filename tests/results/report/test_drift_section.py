@@ -91,10 +91,7 @@ def test_the_servers_numbers_and_the_variance_of_its_tables_are_drawn_by_round(m
     rounds = [DriftRound(1, values), DriftRound(2, [*values, DriftValue("server_number", 0.5, entry="rho")])]
     (section,) = drift_sections([replace(make_result("fedskc"), drift_rounds=rounds)])
     drawn = {picture.title: picture.values["lines"] for picture in pictures(section).values()}
-    assert drawn == {
-        "Variance of knowledge by round": {"knowledge": [2.0, 2.0]},
-        "rho by round": {"rho": [None, 0.5]},
-    }
+    assert drawn == {"Variance of knowledge by round": {"knowledge": [2.0, 2.0]}, "rho by round": {"rho": [None, 0.5]}}
     assert "rho by round</title>" in render_section(section)
 
 

@@ -155,11 +155,7 @@ def _sections(rows: Sequence[ChartRow]) -> list[Markup]:
         ("Clients that never trained", "newcomers"): newcomers,
         ("Classes", "classes"): class_blocks(rows),
         ("Learning curves", "curves"): line_charts.learning_curves(rows),
-        ("Single clients", "clients"): [
-            *charts.client_spread(rows),
-            *fairness,
-            *page_tables.client_tables(rows),
-        ],
+        ("Single clients", "clients"): [*charts.client_spread(rows), *fairness, *page_tables.client_tables(rows)],
         ("Losses", "losses"): line_charts.losses(rows),
         ("Cost", "cost"): [page_tables.costs_table(trained), charts.cost_charts(trained)],
         ("Tuning", "tuning"): page_tables.tuning_blocks(tuning_choices(results)),
