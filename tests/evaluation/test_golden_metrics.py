@@ -80,9 +80,7 @@ def test_binned_auroc_and_its_bound(expected):
     exact, binned = scores.values()[0], scores.binned(expected["bins"])
     auroc, _, bound, _ = binned.values()
     for values, golden in ((auroc, expected["by_class"]), (bound, expected["bound"])):
-        assert [None if math.isnan(v) else round(v, 6) for v in values.tolist()] == [
-            None if v is None else round(v, 6) for v in golden
-        ]
+        assert all_close([None if math.isnan(value) else value for value in values.tolist()], golden)
     defined = ~auroc.isnan()
     assert bool(((exact - auroc).abs()[defined] <= bound[defined] + 1e-12).all())
     assert close(binned.compute(), expected["macro"])
@@ -121,9 +119,8 @@ def random_scores(seed, samples=60, classes=4):
 
 
 def same(one, other):
-    return {
-        name: one.value(name) == pytest.approx(other.value(name), rel=1e-12, abs=1e-12, nan_ok=True) for name in NAMES
-    } == dict.fromkeys(NAMES, True)
+    values, others = ([states.value(name) for name in NAMES] for states in (one, other))
+    return values == pytest.approx(others, rel=1e-12, abs=1e-12, nan_ok=True)
 
 
 @settings(max_examples=60, deadline=None)

@@ -5,8 +5,6 @@ from dataclasses import dataclass
 
 import pytest
 import torch
-from hypothesis import given, settings
-from hypothesis import strategies as st
 
 from fedloom.core.records import to_plain
 from fedloom.evaluation.metric import METRICS, Metric, MetricStates, Predictions
@@ -64,20 +62,6 @@ def test_no_parts_and_no_samples_give_nan_and_not_zero():
         assert empty.total == 0
         assert math.isnan(empty.value("accuracy"))
         assert math.isnan(empty.value("loss"))
-
-
-@settings(max_examples=40, deadline=None)
-@given(st.integers(1, 30), st.integers(1, 30), st.integers(0, 2**31))
-def test_cutting_into_batches_changes_nothing(samples, batch, seed):
-    generator = torch.Generator().manual_seed(seed)
-    logits = torch.randn(samples, 4, generator=generator)
-    labels = torch.randint(0, 4, (samples,), generator=generator)
-    whole = MetricStates.new(Predictions(logits, labels), KINDS)
-    parts = zip(logits.split(batch), labels.split(batch), strict=True)
-    merged = MetricStates.merged(MetricStates.new(Predictions(*part), KINDS) for part in parts)
-    assert merged.states["accuracy"] == whole.states["accuracy"]
-    assert merged.total == whole.total
-    assert merged.value("loss") == pytest.approx(whole.value("loss"), rel=1e-5)
 
 
 def plain(whole):

@@ -30,14 +30,6 @@ def failing(predictions):
     raise KeyError("no such thing")
 
 
-def lambda_named(name):
-    def inner(predictions):
-        return predictions.labels
-
-    inner.__name__ = name
-    return inner
-
-
 @dataclass(frozen=True, slots=True)
 class ShareOfFirst(Metric):
     """The share of predictions of the first class."""
@@ -143,7 +135,7 @@ def test_processes_of_whole_runs_import_functions_and_classes(tmp_path, monkeypa
 
 
 def test_functions_that_no_process_can_import_are_one_line(monkeypatch):
-    name = register_metric(lambda_named("inner"))
+    name = register_metric(named("inner"))
     with pytest.raises(
         ConfigError, match=r"metrics = inner: the processes of jobs cannot import it .*take jobs=1"
     ) as no:
@@ -156,12 +148,7 @@ def test_functions_that_no_process_can_import_are_one_line(monkeypatch):
         register_pickled(pickled, "jobs")
 
 
-KEYS = {
-    "scenario": {"source": "digits", "partition": "dirichlet", "alpha": 0.3, "clients": 3},
-    "rounds": 1,
-    "model": "mlp",
-    "progress": False,
-}
+KEYS = {"scenario": SCENARIO, "rounds": 1, "model": "mlp", "progress": False}
 
 
 @dataclass(frozen=True)

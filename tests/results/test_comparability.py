@@ -138,9 +138,7 @@ def test_rates_and_own_options_may_differ_and_untuned_rates_are_named(make_resul
 
 def test_pairs_of_different_settings_are_refused(make_result: MakeResult) -> None:
     fedavg, moon = result_table(study(make_result, {"fedavg": {}, "moon": {"rounds": 9}}))
-    with pytest.raises(
-        ConfigError, match=r"^moon and fedavg differ in rounds \(9 against 2\): such accuracies are not"
-    ):
+    with pytest.raises(ConfigError, match=r"^moon and fedavg differ in rounds \(9 against 2\): such accuracies are"):
         paired(moon, fedavg)
 
 
@@ -154,23 +152,15 @@ def test_tuned_rows_compare_with_tuned_ones_only(make_result: MakeResult) -> Non
 def test_equal_runs_of_one_study_are_rows_of_their_own_that_count_once(make_result: MakeResult) -> None:
     labels = {"fedavg": "fedavg", "plain": "fedavg", "moon": "moon", "again": "moon"}
     runs = study(make_result, {"fedavg": {}, "moon": {}})
-    done = Comparison(
-        [
-            replace(run, cell=("", label))
-            for label, method in labels.items()
-            for run in runs
-            if run.numbers["method"] == method
-        ]
-    )
+    pairs = [(label, run) for label, method in labels.items() for run in runs if run.numbers["method"] == method]
+    done = Comparison([replace(run, cell=("", label)) for label, run in pairs])
     table = done.rows()
     assert [(row["label"], row["n"], row["repeats"]) for row in table] == [(label, 3, 0) for label in labels]
     assert same_runs(table[0], table[1])
     assert not same_runs(table[0], table[2])
     pairs = done.paired()
-    assert [(pair.label, pair.reference, pair.outcome.comparisons) for pair in pairs] == [
-        ("moon", "fedavg", 1),
-        ("again", "fedavg", 1),
-    ]
+    assert [(pair.label, pair.reference) for pair in pairs] == [("moon", "fedavg"), ("again", "fedavg")]
+    assert [pair.outcome.comparisons for pair in pairs] == [1, 1]
     assert done.verdict().startswith("moon is ahead of fedavg, ")
     assert done.verdict().endswith("; plain has the same runs as fedavg; again has the same runs as moon.")
     text = done.pivot(format="markdown", p_value=True)
@@ -189,8 +179,5 @@ def test_second_names_of_a_study_are_one_row_beside_another_study(make_result: M
     named = [replace(run, cell=(setting, "fedavg")) for setting in ("mild", "spelled") for run in runs]
     assert [row["label"] for row in result_table(named)] == ["mild/fedavg", "spelled/fedavg"]
     other = study(make_result, {"moon": {"rounds": 9}}, tmp_path / "second")
-    rows = result_table([*named, *other])
-    assert [(row["label"], row["n"], row["repeats"]) for row in rows] == [
-        ("fedavg (rounds=2)", 3, 0),
-        ("moon (rounds=9)", 3, 0),
-    ]
+    told = [(row["label"], row["n"], row["repeats"]) for row in result_table([*named, *other])]
+    assert told == [("fedavg (rounds=2)", 3, 0), ("moon (rounds=9)", 3, 0)]

@@ -26,9 +26,8 @@ def test_fairness_equals_the_golden_numbers(case: dict[str, Any]) -> None:
         shares = client_shares(dict(enumerate(case["accuracy"])), dict(enumerate(case[name])))
         assert shares is not None
         expected = case[f"against_{name}"]
-        assert [shares.worse, shares.equal, shares.better] == pytest.approx(
-            [expected["worse"], expected["equal"], expected["better"]], abs=1e-7
-        )
+        for kind in ("worse", "equal", "better"):
+            assert getattr(shares, kind) == pytest.approx(expected[kind], abs=1e-7)
 
 
 def test_jain_is_one_for_all_alike_and_a_share_for_one_alone() -> None:
@@ -95,27 +94,16 @@ def test_a_run_that_diverged_is_marked_and_compared_with_nobody(make_result: Mak
 
 def test_two_rows_of_fedavg_are_two_references(make_result: MakeResult) -> None:
     rates = {"lr=0.1": (0.4, 0.6, 0.9, 0.9), "lr=0.01": (0.7, 0.7, 0.7, 0.7)}
+    cases = [("fedavg", "global/local", values, rate) for rate, values in rates.items()]
+    cases.append(("ditto", "personal/local", (0.6, 0.5, 0.8, 0.9), "lr=0.1"))
     results = [
-        make_result(
-            "fedavg",
-            seed,
-            protocol="global/local",
-            client_accuracies=values,
-            config={"optimizer": {"lr": float(rate[3:])}},
-        )
-        for rate, values in rates.items()
-        for seed in (0, 1)
-    ]
-    config = {"optimizer": {"lr": 0.1}}
-    results += [
-        make_result("ditto", seed, protocol="personal/local", client_accuracies=(0.6, 0.5, 0.8, 0.9), config=config)
+        make_result(name, seed, protocol=where, client_accuracies=own, config={"optimizer": {"lr": float(rate[3:])}})
+        for name, where, own, rate in cases
         for seed in (0, 1)
     ]
     (ditto,) = [row for row in fairness_rows(grouped(results)) if row.label.startswith("ditto")]
-    assert {name: shares.worse for name, shares in ditto.against.items()} == {
-        "fedavg (lr=0.1)": 0.5,
-        "fedavg (lr=0.01)": 0.5,
-    }
+    worse = {name: shares.worse for name, shares in ditto.against.items()}
+    assert worse == {"fedavg (lr=0.1)": 0.5, "fedavg (lr=0.01)": 0.5}
 
 
 def test_sizes_and_numbers_of_clients_are_of_all_seeds(make_result: MakeResult) -> None:

@@ -13,7 +13,7 @@ from fedloom.core.errors import ConfigError
 from fedloom.results.comparison import Comparison
 from fedloom.results.data_table import escaped, table_row
 from fedloom.results.result import Result
-from toy_results import MakeResult, toy_scenario
+from toy_results import MakeResult, cells_of, runs_by_seed, toy_scenario
 
 WORLD = toy_scenario() | {"test_samples": 10_000}
 # By method: its accuracy in each setting, and what each seed adds. FedSC is ahead of both, MOON is not told apart.
@@ -41,11 +41,6 @@ def runs_of(
 @pytest.fixture
 def grid(make_result: MakeResult) -> Comparison:
     return Comparison(runs_of(make_result))
-
-
-def cells_of(markdown: str) -> list[list[str]]:
-    lines = [line for line in markdown.splitlines() if line.startswith("|")]
-    return [[cell.strip() for cell in line.strip("|").split("|")] for k, line in enumerate(lines) if k != 1]
 
 
 def test_one_key_goes_down_another_across_and_measures_fill_the_cells(grid: Comparison) -> None:
@@ -82,20 +77,9 @@ def test_the_accuracy_of_the_most_frequent_class_is_never_bold(grid: Comparison)
     assert "textbf{10.0" not in grid.table("latex")
 
 
-def test_nothing_is_bold_without_three_seeds(make_result: MakeResult) -> None:
-    table = Comparison(runs_of(make_result, seeds=2)).pivot("method", "alpha", format="markdown")
-    assert "**" not in table
-    assert "Nothing is bold: a comparison needs 3 seeds of two methods in one setting." in table
-
-
 def with_seeds(make_result: MakeResult, **accuracies: dict[int, float]) -> Comparison:
-    return Comparison(
-        [
-            make_result(method, seed, (0.1, last), world=WORLD)
-            for method, by_seed in accuracies.items()
-            for seed, last in by_seed.items()
-        ]
-    )
+    pairs = [(method, seed, last) for method, by_seed in accuracies.items() for seed, last in by_seed.items()]
+    return Comparison([make_result(method, seed, (0.1, last), world=WORLD) for method, seed, last in pairs])
 
 
 def test_the_best_is_chosen_among_rows_that_can_be_compared(make_result: MakeResult) -> None:
@@ -119,10 +103,12 @@ def test_the_best_is_chosen_among_rows_that_can_be_compared(make_result: MakeRes
     assert "(n = 5)" not in done.pivot(cells="accuracy,n", format="markdown")
 
 
-def test_nothing_is_bold_without_common_seeds(make_result: MakeResult) -> None:
-    done = with_seeds(make_result, fedavg={0: 0.6, 1: 0.6, 2: 0.6}, moon={5: 0.9, 6: 0.9, 7: 0.9})
-    assert "**" not in done.pivot(format="markdown")
-    assert "Nothing is bold" in done.pivot(format="markdown")
+def test_nothing_is_bold_without_three_common_seeds(make_result: MakeResult) -> None:
+    apart = with_seeds(make_result, fedavg={0: 0.6, 1: 0.6, 2: 0.6}, moon={5: 0.9, 6: 0.9, 7: 0.9})
+    for done in (apart, Comparison(runs_of(make_result, seeds=2))):
+        table = done.pivot(format="markdown")
+        assert "**" not in table
+        assert "Nothing is bold: a comparison needs 3 seeds of two methods in one setting." in table
 
 
 def test_the_lowest_is_best_where_a_metric_says_so_and_costs_have_units(grid: Comparison) -> None:
@@ -139,12 +125,9 @@ def test_a_metric_of_a_plugin_is_bold_in_the_direction_that_its_runs_record(
 ) -> None:
     recorded = {} if higher is None else {"higher_is_better": {"mae": higher}}
     errors = {"fedavg": 3.0, "fedsc": 0.2}
+    pairs = [(method, error, seed) for method, error in errors.items() for seed in range(3)]
     done = Comparison(
-        [
-            make_result(method, seed, metrics={"mae": error + seed / 100}, world=WORLD, **recorded)
-            for method, error in errors.items()
-            for seed in range(3)
-        ]
+        [make_result(m, seed, metrics={"mae": error + seed / 100}, world=WORLD, **recorded) for m, error, seed in pairs]
     )
     table = done.pivot(cells="mae", format="markdown")
     assert [method for method, value in cells_of(table)[1:] if "**" in value] == ([bold] if bold else [])
@@ -168,13 +151,7 @@ def test_intervals_and_p_values_are_of_one_family_a_setting(grid: Comparison) ->
 def test_headline_lines_and_tables_correct_over_the_same_family(make_result: MakeResult) -> None:
     """Pooled data are no method: as one more comparison they took the word from FedSC in two of the three places."""
     accuracies = {"fedavg": (0.6, 0.6, 0.6), "fedsc": (0.62, 0.625, 0.635), "central": (0.6, 0.99, 0.7)}
-    done = Comparison(
-        [
-            make_result(method, seed, (0.1, last), world=WORLD)
-            for method, by_seed in accuracies.items()
-            for seed, last in enumerate(by_seed)
-        ]
-    )
+    done = Comparison(runs_by_seed(make_result, accuracies))
     (pair,) = done.paired()
     assert (pair.label, pair.outcome.word, pair.outcome.comparisons) == ("fedsc", "ahead", 1)
     assert 0.025 < (pair.outcome.holm or 0) < 0.05
@@ -186,13 +163,7 @@ def test_headline_lines_and_tables_correct_over_the_same_family(make_result: Mak
 def test_few_test_samples_give_headline_lines_and_tables_the_same_word(make_result: MakeResult) -> None:
     """With 100 test images one image more on each of three seeds proves less than 0.01 points would."""
     accuracies = {"fedavg": (0.6, 0.6, 0.6), "fedsc": (0.61, 0.61, 0.61), "moon": (0.58, 0.62, 0.6)}
-    done = Comparison(
-        [
-            make_result(method, seed, (0.1, last), world=toy_scenario() | {"test_samples": 100})
-            for method, by_seed in accuracies.items()
-            for seed, last in enumerate(by_seed)
-        ]
-    )
+    done = Comparison(runs_by_seed(make_result, accuracies, world=toy_scenario() | {"test_samples": 100}))
     outcome = next(pair.outcome for pair in done.paired() if pair.label == "fedsc")
     assert (outcome.word, round(outcome.holm or 0, 3)) == ("no difference seen", 0.053)
     assert "no difference seen" in done.verdict()
@@ -202,18 +173,9 @@ def test_few_test_samples_give_headline_lines_and_tables_the_same_word(make_resu
 
 
 def test_two_rows_of_the_baseline_are_one_family_and_a_table_names_one(make_result: MakeResult) -> None:
-    accuracies = {
-        ("fedavg", 0.01): (0.6, 0.61, 0.62),
-        ("fedavg", 0.1): (0.5, 0.53, 0.51),
-        ("fedsc", 0.1): (0.62, 0.63, 0.65),
-    }
-    done = Comparison(
-        [
-            make_result(method, seed, (0.1, last), world=WORLD, config={"optimizer": {"lr": rate}})
-            for (method, rate), by_seed in accuracies.items()
-            for seed, last in enumerate(by_seed)
-        ]
-    )
+    slow_runs = runs_by_seed(make_result, {"fedavg": (0.6, 0.61, 0.62)}, config={"optimizer": {"lr": 0.01}})
+    accuracies = {"fedavg": (0.5, 0.53, 0.51), "fedsc": (0.62, 0.63, 0.65)}
+    done = Comparison(slow_runs + runs_by_seed(make_result, accuracies, config={"optimizer": {"lr": 0.1}}))
     slow = [pair for pair in done.paired() if "0.01" in pair.reference]
     assert {pair.outcome.comparisons for pair in slow} == {2}
     with pytest.raises(
@@ -243,14 +205,8 @@ def test_ways_of_selecting_a_round_are_columns_unless_keys_are_named(make_result
 
 
 def test_a_protocol_without_a_majority_leaves_that_of_the_others(make_result: MakeResult) -> None:
-    runs = [
-        make_result("fedrep", 0, protocol=protocol, metrics=metrics)
-        for protocol, metrics in (
-            ("personal/local", {"majority_own": 0.4, "majority_global": 0.2}),
-            ("personal/global", {"majority_global": 0.2}),
-            ("personal/others", {}),
-        )
-    ]
+    metrics = {"local": {"majority_own": 0.4, "majority_global": 0.2}, "global": {"majority_global": 0.2}, "others": {}}
+    runs = [make_result("fedrep", protocol=f"personal/{data}", metrics=of) for data, of in metrics.items()]
     note = Comparison(runs).pivot(format="markdown").splitlines()[-1]
     assert "the most frequent class of each client's own data reaches 40.0 %" in note
     assert "the most frequent class reaches 20.0 %" in note
@@ -261,11 +217,8 @@ def test_csv_has_plain_numbers_with_spread_seeds_and_bold(grid: Comparison) -> N
     name = "alpha = 0.1, accuracy (%)"
     assert float(rows[1][name]) == pytest.approx(71.1)
     assert [rows[1][f"{name} {ending}"] for ending in ("n", "bold")] == ["3", "1"]
-    assert (
-        float(rows[1]["alpha = 0.1, over fedavg [95 %] low"])
-        < 10
-        < float(rows[1]["alpha = 0.1, over fedavg [95 %] high"])
-    )
+    low, high = (float(rows[1][f"alpha = 0.1, over fedavg [95 %] {end}"]) for end in ("low", "high"))
+    assert low < 10 < high
 
 
 def test_keys_that_end_alike_keep_their_whole_names(make_result: MakeResult) -> None:
@@ -294,10 +247,8 @@ def test_a_bar_in_a_name_ends_no_cell_in_markdown(make_result: MakeResult) -> No
 
 def test_diverged_and_pooled_runs_are_never_best(make_result: MakeResult) -> None:
     runs = runs_of(make_result, alphas=(0.1,))
-    runs += [make_result("central", seed, (0.99,), world=WORLD, config=runs[0].config) for seed in range(3)]
-    runs += [
-        make_result("local", seed, (0.999,), world=WORLD, config=runs[0].config, test_loss=None) for seed in range(3)
-    ]
+    runs += runs_by_seed(make_result, {"central": (0.99,) * 3}, config=runs[0].config)
+    runs += runs_by_seed(make_result, {"local": (0.999,) * 3}, config=runs[0].config, test_loss=None)
     table = Comparison(runs).pivot(format="markdown")
     assert "**99.0" not in table
     assert ["local", "diverged"] in cells_of(table)
@@ -306,21 +257,15 @@ def test_diverged_and_pooled_runs_are_never_best(make_result: MakeResult) -> Non
 
 def test_methods_of_two_protocols_are_not_ranked_together(make_result: MakeResult) -> None:
     runs = runs_of(make_result, alphas=(0.1,))
-    runs += [
-        make_result("ditto", seed, (0.9,), protocol="personal/local", world=WORLD, config=runs[0].config)
-        for seed in range(3)
-    ]
+    runs += runs_by_seed(make_result, {"ditto": (0.9,) * 3}, protocol="personal/local", config=runs[0].config)
     table = Comparison(runs).pivot("method", format="markdown")
     assert "**71.1 ± 0.9**" in table
     assert "Bold: the best mean of its setting and protocol" in table
 
 
 def test_protocols_of_one_method_are_columns_unless_keys_are_named(make_result: MakeResult) -> None:
-    runs = [
-        make_result("ditto", seed, (0.9,), protocol=protocol, world=WORLD)
-        for protocol in ("global/global", "personal/local")
-        for seed in range(2)
-    ]
+    protocols = ("global/global", "personal/local")
+    runs = [run for name in protocols for run in runs_by_seed(make_result, {"ditto": (0.9, 0.9)}, protocol=name)]
     head, _ = cells_of(Comparison(runs).pivot(format="markdown"))
     assert head == ["method", "global/global, accuracy (%)", "personal/local, accuracy (%)"]
     with pytest.raises(ConfigError, match=r"protocol still varies \(global/global and personal/local\)"):
@@ -417,13 +362,11 @@ def test_latex_compiles_with_every_sign_in_the_names(grid: Comparison, make_resu
         grid.cost_table("latex"),
         grid.target_table(0.5, "latex"),
     ]
-    source = "\n".join(
-        (
-            r"\documentclass{article}\usepackage{booktabs}\begin{document}",
-            *tables,
-            r"See \ref{tab:results}.\end{document}",
-        )
+    begin, end = (
+        r"\documentclass{article}\usepackage{booktabs}\begin{document}",
+        r"See \ref{tab:results}.\end{document}",
     )
+    source = "\n".join((begin, *tables, end))
     (tmp_path / "paper.tex").write_text(source, encoding="utf-8")
     command = ["pdflatex", "-interaction=nonstopmode", "-halt-on-error", "paper.tex"]
     ended = subprocess.run(command, cwd=tmp_path, capture_output=True, timeout=120, check=False)

@@ -39,16 +39,10 @@ def test_a_method_that_some_setting_lacks_is_left_out(make_result: MakeResult) -
     assert average_ranks(rows) == []
 
 
-def test_a_setting_of_a_single_method_ranks_nothing(make_result: MakeResult) -> None:
+def test_a_setting_of_a_single_method_ranks_nothing_and_one_under_a_second_name_counts_once(
+    make_result: MakeResult,
+) -> None:
     rows = rows_of(make_result, 5)
-    (plain,) = average_ranks(rows)
     alone = [{**row, "cell": ("alone", "moon"), "setting": {"rounds": "99"}} for row in rows[2:3]]
-    (average,) = average_ranks([*rows, *alone])
-    assert (average.settings, average.ranks) == (plain.settings, plain.ranks)
-
-
-def test_a_setting_under_a_second_name_counts_once(make_result: MakeResult) -> None:
-    rows = rows_of(make_result, 5)
     again = [{**row, "cell": ("again", row["method"])} for row in rows[:3]]
-    (average,) = average_ranks([*rows, *again])
-    assert average.settings == 5
+    assert average_ranks([*rows, *alone]) == average_ranks([*rows, *again]) == average_ranks(rows)

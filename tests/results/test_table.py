@@ -26,25 +26,13 @@ def test_runs_that_differ_in_the_seed_only_are_one_row(make_result):
     assert (row["label"], row["setting"], row["repeats"]) == ("fedsc", {}, 0)
 
 
-def test_one_seed_has_no_std(make_result):
-    (row,) = result_table([make_result()])
-    assert row["std"] is None
-    assert row["n"] == 1
-
-
-def test_best_val_is_missing_without_validation_data(make_result):
-    (row,) = result_table([make_result(seed=0), make_result(seed=1, best_val=None)])
-    assert row["best_val"] is None
-
-
-def test_rows_keep_the_order_of_first_appearance(make_result):
-    rows = result_table([make_result("fedsc"), make_result("fedavg"), make_result("fedsc", 1)])
-    assert [row["label"] for row in rows] == ["fedsc", "fedavg"]
-
-
-def test_a_repeated_seed_is_counted_once(make_result):
-    (row,) = result_table([make_result(seed=0), make_result(seed=0), make_result(seed=1)])
-    assert (row["n"], row["repeats"]) == (2, 1)
+def test_rows_keep_their_order_and_count_a_seed_once(make_result):
+    runs = [make_result("fedsc"), make_result("fedavg", best_val=None), make_result("fedsc", 1), make_result("fedsc")]
+    fedsc, fedavg = grouped([runs[2], *runs])
+    assert [result.numbers["seed"] for result in fedsc.results] == [0, 1]
+    assert (fedsc.row["label"], fedsc.row["n"], fedsc.row["repeats"]) == ("fedsc", 2, 2)
+    assert (fedavg.row["label"], fedavg.row["std"], fedavg.row["best_val"]) == ("fedavg", None, None)
+    assert result_table([]) == []
 
 
 def test_presets_and_settings_make_rows_and_labels(make_result):
@@ -112,15 +100,6 @@ def test_degenerate_notes_that_differ_in_figures_only_are_told_once(make_result)
     results = [make_result(seed=s, degenerate=[f"weights are uniform (spread {s}.5e-3)", "no BN"]) for s in range(2)]
     (row,) = result_table(results)
     assert row["degenerate"] == ["weights are uniform (spread 0.5e-3)", "no BN"]
-
-
-def test_groups_hold_one_result_per_seed_in_order(make_result):
-    (group,) = grouped([make_result(seed=1), make_result(seed=0), make_result(seed=1)])
-    assert [result.numbers["seed"] for result in group.results] == [0, 1]
-
-
-def test_nothing_gives_an_empty_table():
-    assert result_table([]) == []
 
 
 def test_importing_the_report_brings_neither_torch_nor_matplotlib():

@@ -15,7 +15,7 @@ from fedloom.results.group import ResultRow, client_accuracies, worst
 from fedloom.results.result import Result
 from fedloom.results.table import result_table
 from fedloom.runs.storage.log import Row
-from toy_results import MakeResult
+from toy_results import MakeResult, cells_of, runs_by_seed
 
 
 def with_costs(result: Result, up: int, down: int, samples: int) -> Result:
@@ -47,12 +47,8 @@ def test_a_mean_over_seeds_says_how_many_got_there(make_result: MakeResult) -> N
 
 def test_a_table_of_targets_marks_diverged_runs_and_shows_targets_as_they_are(make_result: MakeResult) -> None:
     done = Comparison([make_result(), make_result("fedsc", test_loss=None)])
-    lines = done.target_table([0.9999, 0.05]).splitlines()
-    cells = [[cell.strip() for cell in line.split("|")[1:3]] for line in lines[2:]]
-    assert cells == [
-        *(["fedavg", "99.99"], ["fedavg", "5"]),
-        *(["fedsc (diverged with seed 0)", "99.99"], ["fedsc (diverged with seed 0)", "5"]),
-    ]
+    cells = [tuple(row[:2]) for row in cells_of(done.target_table([0.9999, 0.05]))[1:]]
+    assert cells == [(name, to) for name in ("fedavg", "fedsc (diverged with seed 0)") for to in ("99.99", "5")]
     assert done.target_table(0.05, "csv").splitlines()[0].endswith(",diverged")
 
 
@@ -93,10 +89,9 @@ def test_a_difference_that_all_seeds_share_is_seen_and_one_seed_shows_nothing(ma
 
 
 def test_methods_compared_with_one_row_are_a_family(make_result: MakeResult) -> None:
-    runs = [make_result("fedavg", seed, [0.5]) for seed in range(3)]
-    for name in ("fedsc", "moon", "feddw", "fedprox"):
-        runs += [make_result(name, seed, [accuracy]) for seed, accuracy in enumerate((0.52, 0.517, 0.526))]
-    runs += [make_result("fedbn", seed, [0.9]) for seed in range(2)]  # two seeds are not part of the family
+    others = dict.fromkeys(("fedsc", "moon", "feddw", "fedprox"), (0.52, 0.517, 0.526))
+    # two seeds are not part of the family
+    runs = runs_by_seed(make_result, {"fedavg": (0.5, 0.5, 0.5), **others, "fedbn": (0.9, 0.9)})
     pairs = all_paired([ResultRow(**{**row, "step": 1e-4}) for row in result_table(runs)], "fedavg")
     assert [pair.label for pair in pairs] == ["fedsc", "moon", "feddw", "fedprox", "fedbn"]
     assert [pair.outcome.comparisons for pair in pairs] == [4] * 5
