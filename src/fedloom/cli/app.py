@@ -145,10 +145,10 @@ def init(
         _refuse_existing(out)
     data = data or typer.prompt("Your data (a file, a folder, a built-in set, or owner/name on the hub)", err=True)
 
-    from fedloom.runs.config.first_config.first_config import first_config
+    from fedloom.runs.config.first_config import first_config
 
     first = first_config(data, label, owner, _ask if asks else None)
-    path = out or Path(f"{first.draft.name}.yaml")
+    path = out or Path(f"{first.name}.yaml")
     _refuse_existing(path)
     text = first.text(str(path))
     path.parent.mkdir(parents=True, exist_ok=True)
@@ -161,10 +161,10 @@ def init(
         shared.say(note)
     if as_json:
         shared.print_json(
-            {"config": str(path), "clients": first.scenario.clients, "classes": list(first.facts.classes)}
+            {"config": str(path), "clients": first.scenario.clients, "classes": list(first.scenario.train_set.classes)}
         )
         return
-    scenario, classes = first.config.scenario, len(first.facts.classes)
+    scenario, classes = first.config.scenario, first.scenario.num_classes
     shared.echo(
         f"{path}: {scenario.source}, {classes} classes, {first.scenario.clients} clients ({scenario.partition})"
     )

@@ -12,8 +12,7 @@ import pytest
 from PIL import Image
 
 from fedloom.core.errors import FedloomError
-from fedloom.runs.config.first_config.draft import hub_keys
-from fedloom.runs.config.first_config.first_config import first_config
+from fedloom.runs.config.first_config import first_config, hub_keys
 from fedloom.runs.config.run_config import load, parse
 from fedloom.runs.run import run
 
@@ -126,7 +125,7 @@ def test_owners_in_digits_stay_apart() -> None:
     Path("wards.csv").write_text("\n".join(["size,ward,ill", *lines]) + "\n")
     first = first_config("wards.csv")
     assert first.config.resolved()["scenario"]["owner"] == "ward"
-    assert "drop" not in first.draft.keys
+    assert "drop" not in first.sections["scenario"]
     assert first.scenario.train_set.domains == ("001", "01", "1")
 
 
@@ -282,8 +281,7 @@ Picture = type("Image", (), {})
 
 def test_the_hub_says_which_columns_there_are(monkeypatch: pytest.MonkeyPatch) -> None:
     ask_the_hub(monkeypatch, {"img": Picture(), "fine": ClassLabel()}, ["train", "test"])
-    keys, _ = hub_keys("some/pictures", None)
-    assert keys == {
+    assert {key: value for key, (value, _) in hub_keys("some/pictures", None).items()} == {
         "source": "hf",
         "dataset": "some/pictures",
         "label": "fine",
@@ -292,9 +290,9 @@ def test_the_hub_says_which_columns_there_are(monkeypatch: pytest.MonkeyPatch) -
         "test_split": "test",
     }
     ask_the_hub(monkeypatch, {"title": Value(dtype="string"), "stars": Value(dtype="int64")}, ["train"])
-    keys, reasons = hub_keys("some/texts", "stars")
-    assert (keys["text"], keys["label"], keys["test_split"]) == ("title", "stars", None)
-    assert "a fifth of each class is held out" in reasons["test_split"]
+    keys = hub_keys("some/texts", "stars")
+    assert [keys[key][0] for key in ("text", "label", "test_split")] == ["title", "stars", None]
+    assert "a fifth of each class is held out" in keys["test_split"][1]
 
 
 @pytest.mark.parametrize(

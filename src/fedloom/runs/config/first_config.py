@@ -1,0 +1,357 @@
+"""Make a first config for a user's data: read them, choose settings, try them, and write them with comments."""
+
+from __future__ import annotations
+
+import io
+import re
+import shlex
+import textwrap
+from collections import Counter
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import torch
+import yaml
+
+from fedloom.core.errors import ConfigError, DataError, printable, suggest_name
+from fedloom.core.files import expand_home
+from fedloom.core.process_settings import reproducible_settings
+from fedloom.data import Scenario
+from fedloom.data.sources.files import open_files
+from fedloom.data.sources.pixels import is_image
+from fedloom.data.sources.source import SOURCES, Splits, configure_source
+from fedloom.runs.config.run_config import RunConfig, parse
+from fedloom.runs.config.table_keys import Ask, Keys, table_keys
+from fedloom.runs.setup import Setup
+
+_ROWS_OF_CLIENT = 50
+_MAX_CLIENTS = 10
+_ALL_TAKE_PART = 20  # with more clients, some of them take part in a round
+_LARGE_SET = 20_000
+_RARE = 0.5  # of the share that a class has if all are equally large
+_WIDTH = 100  # of comments
+
+
+@dataclass(frozen=True, slots=True)
+class FirstConfig:
+    """A config for a user's data, its scenario, a name for its file, and its keys by section ("" for the top level)."""
+
+    name: str
+    sections: Mapping[str, Keys]
+    config: RunConfig
+    scenario: Scenario
+
+    def text(self, file: str) -> str:
+        """Return the config as YAML with comments, for a file of this name."""
+        name, data = printable(shlex.quote(file)), self.scenario.train_set
+        head = (
+            f"A first config for your data, written by fedloom init: {len(data):,} training samples "
+            f"of {data.num_classes} classes. Comments say why each value was chosen; change what you know better."
+        )
+        commands = (
+            f"fedloom inspect {name}    # who holds what, before any training",
+            f"fedloom run {name}",
+            f"fedloom compare {name} --methods fedavg,fedprox,scaffold --seeds 3",
+        )
+        lines = [*_comment(head, ""), *(f"#   {command}" for command in commands)]
+        for section, keys in self.sections.items():
+            indent = "  " if section else ""
+            lines += ["", *([f"{section}:"] if section else [])]
+            for key, (value, reason) in keys.items():
+                lines += [*_comment(reason, indent), f"{indent}{key}: {_yaml(value)}"]
+        return "\n".join(lines) + "\n"
+
+
+def first_config(data: str, label: str | None = None, owner: str | None = None, ask: Ask | None = None) -> FirstConfig:
+    """Return a config that was tried up to the first step of training.
+
+    Args:
+        data: a path, the name of a built-in set, or owner/name of a set of the hub.
+        label: the column of a table that holds the class; None chooses one.
+        owner: the column of the owners; "none" takes none, None chooses.
+        ask: asks a person for the columns that are not named.
+
+    Raises `ConfigError` or `DataError`, one line that says what to do, for data that cannot be read or dealt.
+    """
+    name, source = _source(data, label, owner, ask)
+    fields = {key: value for key, (value, _) in source.items() if key != "source"}
+    splits = configure_source(SOURCES.get(source["source"][0]), **fields).load()
+    _refuse_single_class(splits, data)
+    dealt, scenario = _dealt(source, splits)
+    smallest = min(size for size in scenario.train.sizes.tolist() if size)
+    sections = {"scenario": source | dealt} | _settings(splits, scenario.clients, smallest)
+    config = parse(_values(sections))
+    with reproducible_settings():
+        setup = Setup.from_config(config, splits.train.input_shape, splits.train.num_classes, scenario.clients)
+        setup.worker(config, scenario.train_set)
+        setup.diagnostics(config, scenario.train_set)
+    return FirstConfig(name, sections, config, scenario)
+
+
+def _values(sections: Mapping[str, Keys]) -> dict[str, Any]:
+    plain = {section: {key: value for key, (value, _) in keys.items()} for section, keys in sections.items()}
+    return plain.pop("", {}) | plain
+
+
+def _comment(text: str, indent: str) -> list[str]:
+    return [f"{indent}# {line}" for line in textwrap.wrap(printable(text), _WIDTH, break_long_words=False)]
+
+
+def _yaml(value: Any) -> str:
+    text = yaml.safe_dump(value, default_flow_style=True, sort_keys=False, allow_unicode=True, width=2**20)
+    return text.removesuffix("\n").removesuffix("\n...")
+
+
+# -- settings ----------------------------------------------------------------------------------------------------------
+def _refuse_single_class(splits: Splits, name: str) -> None:
+    classes = splits.train.classes
+    held = [class_name for class_name, count in zip(classes, _class_counts(splits), strict=True) if count]
+    if len(held) < 2:
+        others = ", ".join(class_name for class_name in classes if class_name not in held)[:100]
+        more = f", and more samples of {others}: all that there are are kept for tests" if others else ""
+        raise DataError(
+            f"{name}: all training samples are of one class ({', '.join(held)}); need two classes or more{more}"
+        )
+
+
+def _class_counts(splits: Splits) -> list[int]:
+    counts: list[int] = torch.bincount(splits.train.y, minlength=splits.train.num_classes).tolist()
+    return counts
+
+
+def _dealt(source: Keys, splits: Splits) -> tuple[Keys, Scenario]:
+    """Return the keys of the first partition that can deal the data, and the dealt scenario."""
+    *first, last = _partitions(splits)
+    for keys in first:
+        try:
+            return keys, _scenario(source | keys, splits)
+        except ConfigError:
+            continue  # too few samples for this partition; the last one raises its own error
+    return last, _scenario(source | last, splits)
+
+
+def _scenario(keys: Keys, splits: Splits) -> Scenario:
+    config = parse({"method": "fedavg", **_values({"scenario": keys})})
+    return config.scenario.build(config.seed, splits)
+
+
+def _partitions(splits: Splits) -> list[Keys]:
+    """Return the keys of partitions, the best first; a later one is for data that an earlier one cannot deal."""
+    rows, domains = len(splits.train), 0 if splits.domains_are_owners else len(splits.train.domains)
+    if (owners := splits.owner_count) >= 2:
+        reason = f"each of the {owners:,} owners is a client, as in the federation that you simulate"
+        return [{"partition": ("natural", reason)}]
+    if domains >= 2:
+        reason = f"the data come from {domains} domains: each client sees one"
+        return [{"partition": ("domains", reason), "clients": (domains, "one for each domain")}]
+    count = max(2, min(_MAX_CLIENTS, rows // _ROWS_OF_CLIENT))
+    clients = count, f"{rows:,} training samples, about {rows // count:,} each"
+    few = "no owners are known, and a class has too few samples for unequal mixes: equal shares at random"
+    return [
+        {
+            "partition": ("dirichlet", "no owners are known: clients get unequal mixes of the classes"),
+            "alpha": (0.5, "smaller is more unequal: 0.1 is hard, 100 nearly equal"),
+            "clients": clients,
+        },
+        {"partition": ("iid", few), "clients": clients},
+    ]
+
+
+def _settings(splits: Splits, clients: int, smallest_client: int) -> dict[str, Keys]:
+    """Return the keys of model, training and evaluation for this number of clients, the smallest of which with data has
+    `smallest_client` training samples."""
+    share = 1.0 if clients <= _ALL_TAKE_PART else max(0.01, round(_MAX_CLIENTS / clients, 2))
+    whom = "all clients in every round" if share == 1 else f"{clients:,} clients: some in a round"
+    batch = 32 if smallest_client >= 32 else 16 if smallest_client >= 16 else 8
+    optimizer: tuple[dict[str, Any], str] = {"name": "sgd", "lr": 0.05, "momentum": 0.9}, "lower lr if the loss rises"
+    if splits.train.x.dtype == torch.int64:
+        optimizer = {"name": "adam", "lr": 0.001}, "texts train better with Adam"
+    local, tested = ("local", "each owner's own") if splits.owner_count >= 2 else ("global", "all")
+    metrics, why = [], "balanced accuracy and macro F1 are recorded anyway; add auroc, brier and others here"
+    counts, rows = _class_counts(splits), len(splits.train)
+    if min(counts) * len(counts) < _RARE * rows:  # accuracy says little about this class
+        rarest = splits.train.classes[counts.index(min(counts))]
+        rare = f"class {rarest} is rare ({100 * min(counts) / rows:.1f} % of the training samples)"
+        metrics, why = ["auroc"], f"{rare}: accuracy hides it; balanced accuracy and macro F1 are recorded anyway"
+    why_protocol = f"the server's model on {tested} test samples; personal methods need personal/local"
+    return {
+        "": {
+            "method": ("fedavg", "begin with the plain method; compare others with `fedloom compare`"),
+            "model": _model(splits),
+            "rounds": (30, "look at the curve in the report: train on while it rises"),
+            "participation": (share, whom),
+            "local_epochs": (2, "passes over a client's data in a round; more save traffic, and drift further"),
+            "batch_size": (batch, "" if batch == 32 else f"the smallest client has {smallest_client} samples"),
+            "optimizer": optimizer,
+            "seed": (0, "repeat with other seeds before you believe a difference"),
+        },
+        "evaluation": {
+            "protocol": (f"global/{local}", why_protocol),
+            "select": ("last", "the last round's test; best_val needs scenario.val above 0"),
+            "metrics": (metrics, why),
+        },
+    }
+
+
+def _model(splits: Splits) -> tuple[str, str]:
+    """Return the network for this kind and size of input, and why."""
+    own, shape = "docs/how-to/own-model.md says how to take your own", splits.train.input_shape
+    if splits.train.x.dtype == torch.int64:
+        return "bilstm", f"texts: a small recurrent network; {own}"
+    if len(shape) != 3:
+        return "mlp", f"rows of numbers: one hidden layer of 200; logistic is simpler; {own}"
+    side = min(shape[1:])
+    if side < 12:
+        return "digits-cnn", f"pictures of {side} pixels: two small convolutions"
+    if side <= 32 and len(splits.train) < _LARGE_SET and splits.train.num_classes <= 20:
+        why = "small pictures, few samples and classes: LeNet-5 trains in seconds; resnet8 is stronger"
+        return "lenet5", f"{why}; {own}"
+    return "resnet8", f"pictures of {side} pixels: a small ResNet; lenet5 is quicker; {own}"
+
+
+# -- the source of a user's data ---------------------------------------------------------------------------------------
+_TEXT_FILES = ("train.tsv", "test.tsv")
+_IDX_FILE = re.compile(r"(train|t10k)-(images|labels)[-.]idx\d-ubyte(\.gz)?")
+_NO_DATA_SETS = ("given", "nodes", "domains")
+_PICTURES = 60  # opened to learn their size
+_SMALL, _LARGE = 32, 64  # pixels
+_HINTS = {
+    **dict.fromkeys((".xlsx", ".xls"), "save the sheet as CSV"),
+    ".npy": "save samples and labels in one .npz, as x_train, y_train, x_test and y_test",
+    **dict.fromkeys((".json", ".jsonl"), "save the rows as CSV or Parquet"),
+    ".pt": "pass the tensors to fedloom.scenario in Python",
+    ".pkl": "pass the object to fedloom.scenario in Python",
+}
+
+
+def _source(data: str, label: str | None, owner: str | None, ask: Ask | None) -> tuple[str, Keys]:
+    """Return a name for a user's data, and the keys of the section `scenario` that read them, `source` first."""
+    path = expand_home(data)
+    kinds = (".csv", ".tsv", ".txt", ".parquet", ".npz")
+    kind = next((suffix.lower() for suffix in path.suffixes if suffix.lower() in kinds), "")
+    is_source = data in SOURCES and not (path.suffix and path.exists())
+    if path.is_file() and not is_source and kind not in ("", ".npz"):
+        source = "parquet" if kind == ".parquet" else "csv"
+        return path.name.partition(".")[0], table_keys(path, source, label, owner, ask)
+    if not is_source and not path.exists():
+        if re.fullmatch(r"[\w.-]+/[\w.-]+", data) and not path.suffix:
+            return data.rpartition("/")[2], hub_keys(data, label)
+        raise DataError(
+            f"{data}: no such file or folder, and no built-in set: {suggest_name(data, _data_sets())[:200]}; a set of "
+            "the hub is named as owner/name"
+        )
+    if label is not None or owner is not None:
+        raise ConfigError(f"--from {data}: --label and --owner name columns of a table, which this is not")
+    if is_source:
+        if data not in _data_sets():
+            raise ConfigError(f"--from {data}: this source reads your own data; name the file or the folder itself")
+        return data, {"source": (data, "")}
+    if path.is_dir():
+        return _folder(path)
+    if kind == ".npz":
+        return path.stem, {"source": ("npz", ""), "path": (str(path), "")}
+    if path.suffix.lower() in (".zip", ".tar", ".gz", ".tgz", ".bz2", ".xz"):
+        return _pictures(path)
+    hint = _HINTS.get(path.suffix.lower(), "need .csv, .parquet, .npz, or a folder or archive of pictures")
+    raise DataError(f"{path}: files of this kind cannot be read; {hint}")
+
+
+def _data_sets() -> list[str]:
+    """Return the names of the built-in sets, which need no keys."""
+    return [
+        name
+        for name in SOURCES.names()
+        if name not in _NO_DATA_SETS and not any(key.is_required() for key in SOURCES.get(name).model_fields.values())
+    ]
+
+
+def _folder(folder: Path) -> tuple[str, Keys]:
+    names = sorted(path.name for path in folder.iterdir())
+    path = str(folder), ""
+    if {*_TEXT_FILES} <= {*names}:
+        reason = f"{_TEXT_FILES[0]} and {_TEXT_FILES[1]}: a label, a tab and a text in each line"
+        return folder.name, {"source": ("tsv", reason), "path": path}
+    if any(_IDX_FILE.fullmatch(name) for name in names):
+        return folder.name, {"source": ("idx", ""), "path": path}
+    tables = [name for name in names if Path(name).suffix.lower() in (".csv", ".parquet", ".npz")]
+    if tables and not any(inner.is_dir() for inner in folder.iterdir()):
+        raise DataError(f"{folder}: holds {', '.join(tables)[:200]}; name the file, as in --from {folder / tables[0]}")
+    return _pictures(folder)
+
+
+def _pictures(path: Path) -> tuple[str, Keys]:
+    """Return the keys for pictures in class folders, some of which are opened for their size and colours."""
+    from PIL import Image, UnidentifiedImageError
+
+    files = open_files(path)
+    names = [name for name in files.names() if is_image(name)]
+    if not names:
+        raise DataError(f"{path}: holds no pictures; need a folder or archive with a folder of pictures for each class")
+    sides, modes = list[int](), Counter[str]()
+    for _, raw in files.read_each(names[:: max(1, len(names) // _PICTURES)][:_PICTURES]):
+        try:
+            with Image.open(io.BytesIO(raw)) as picture:
+                sides.append(min(picture.size))
+                modes[picture.mode] += 1
+        except (UnidentifiedImageError, OSError, ValueError, Image.DecompressionBombError):
+            continue  # the source names this picture when it reads all
+    side = median(sides) if sides else _SMALL
+    size = int(side) if side <= _SMALL else _SMALL if side < 48 else _LARGE
+    gray = bool(modes) and not modes.keys() - {"L", "1", "I", "I;16", "F", "LA"}
+    why_size = f"pixels; the pictures' shorter side is {side:g} (median of {len(sides)}), larger ones train slower"
+    return path.name.partition(".")[0] or "pictures", {
+        "source": ("image-folder", ""),
+        "path": (str(path), ""),
+        "size": (max(8, size), why_size),
+        "channels": (1, "the pictures are gray") if gray else (3, "colour"),
+    }
+
+
+_LABELS = ("label", "labels", "class", "target", "coarse_label", "fine_label")
+_TEXTS = ("text", "sentence", "content", "review", "document")
+
+
+def hub_keys(dataset: str, label: str | None) -> Keys:
+    """Return the keys of the source `hf` for a data set, owner/name, with the column `label`.
+
+    Raises `DataError` if the package is missing, the set is unknown, or has no class column for its pictures or texts.
+    """
+    try:
+        import datasets
+    except ImportError:
+        raise DataError(
+            f"{dataset}: no such file or folder; a set of the hub needs the package datasets: "
+            "pip install 'fedloom[hub]'"
+        ) from None
+    try:
+        info = datasets.load_dataset_builder(dataset).info
+        features, splits = dict(info.features or {}), list(info.splits or {})
+    except Exception as error:  # the library raises many kinds for a name or a network that is not there
+        why = " ".join(str(error).split())[:200]
+        raise DataError(f"{dataset}: no file or folder, and the hub cannot be asked for it ({why})") from None
+    kinds = {name: type(feature).__name__ for name, feature in features.items()}
+    classes = [name for name, kind in kinds.items() if kind == "ClassLabel"] + [n for n in _LABELS if n in kinds]
+    if label is not None and label not in kinds:
+        raise ConfigError(f"--label {label}: {dataset} has no such column: {suggest_name(label, kinds)[:300]}")
+    if label is None and not classes:
+        raise DataError(f"{dataset}: no column of classes; name it with --label: {', '.join(kinds)[:300]}")
+    keys: Keys = {"source": ("hf", ""), "dataset": (dataset, ""), "label": (label or classes[0], "")}
+    images = [name for name, kind in kinds.items() if kind == "Image"]
+    texts = [name for name in _TEXTS if name in kinds]
+    texts += [name for name, feature in features.items() if getattr(feature, "dtype", "") == "string"]
+    texts = [name for name in texts if name != keys["label"][0]]
+    if images:
+        keys["image"] = images[0], ""
+    elif texts:
+        keys["text"] = texts[0], "the column of the texts"
+    else:
+        raise DataError(f"{dataset}: has no pictures and no texts, but {', '.join(kinds)[:300]}; save it as Parquet")
+    if splits:
+        keys["train_split"] = "train" if "train" in splits else splits[0], ""
+        test = next((name for name in ("test", "validation", "valid", "val") if name in splits), None)
+        why = "" if test else "the set has no test split: a fifth of each class is held out"
+        keys["test_split"] = test, why
+    return keys

@@ -1,0 +1,247 @@
+"""The keys that read a table: separator, spelling of numbers, label, owner, and the columns that teach nothing."""
+
+import re
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import numpy as np
+
+from fedloom.core.errors import ConfigError, DataError, suggest_name
+from fedloom.data.labels import MISSING_MARKS, missing_marks
+from fedloom.data.sources.source import SOURCES, configure_source
+from fedloom.data.sources.tables.columns import CellFormat, Column, incomplete_rows
+from fedloom.data.sources.tables.formats import FileTable
+from fedloom.data.sources.tables.table_files import NO_HEADER, looks_like_a_row, start_of_text
+from fedloom.data.sources.tables.words import SPELLINGS, refuse_misread
+
+_SEPARATORS = (",", ";", "\t", "|")
+_LABELS = re.compile(
+    r"(y|label|labels|class|target|outcome|diagnosis|category|species|result|response|ill|disease|readmitted|churn"
+    r"|default|status|sentiment|survived|quality)",
+    re.IGNORECASE,
+)
+_OWNERS = re.compile(
+    r"(owner|client|hospital|clinic|site|cent(er|re)|institution|ward|user|device|writer|subject|station|region|branch"
+    r"|bank|school|store|shop|plant|city|country|state|operator|doctor|patient|machine)s?([ _-]?(id|no|nr|name|code))?",
+    re.IGNORECASE,
+)
+_MAX_CLASSES = 100
+_MIN_ROWS_OF_OWNER = 10
+_WORDS = 1000  # of a column, in which numbers are sought
+_ID = re.compile(r"(?i:(.*[ _-])?(id|uuid|guid|index|row|number|nr|no))|.*[a-z]I[dD]")
+Ask = Callable[[str, Sequence[str], str], str]
+"""Ask a person: question, choices and default -> answer."""
+Keys: TypeAlias = dict[str, tuple[Any, str]]
+"""Keys of a section of a config: value, and the reason for it, which may be empty."""
+
+
+def table_keys(path: Path, source: str, label: str | None, owner: str | None, ask: Ask | None) -> Keys:
+    """Return the keys of the source, "csv" or "parquet", for the file `path`.
+
+    The label and the owner are columns; None chooses them, by `ask` if there is one; the owner "none" takes none.
+    Raises `ConfigError` or `DataError` for a file that cannot be read, or without a column of classes.
+    """
+    keys: Keys = {"source": (source, ""), "path": (str(path), "")}
+    if source == "csv":
+        keys |= _separator(path)
+    table = _Table(keys)
+    names = table.names
+    if len(names) < 2:
+        first = f" ('{names[0]}')" if names else ""
+        raise DataError(f"{path}: has {len(names)} column{first}; need a label and at least one column to learn from")
+    if source == "csv" and looks_like_a_row(names):
+        raise DataError(f"{path}: {NO_HEADER}")
+    keys |= _spelling(table)
+    table = _Table(keys)
+    columns = table.columns()
+    keys["label"] = _label(path, columns, names, label, ask)
+    chosen = [keys["label"][0]]
+    if (of_rows := _owner(path, columns, names, chosen[0], owner, ask)) is not None:
+        keys["owner"] = of_rows
+        chosen.append(of_rows[0])
+    marks = {name: missing_marks(columns[name].counts()) for name in chosen if name in columns}
+    if "missing" not in keys and any(marks.values()):
+        where = " and ".join(name for name in marks if marks[name])
+        found = sorted({mark for of_column in marks.values() for mark in of_column})
+        keys["missing"] = found, f"cells of {where} that stand for a missing value"
+        table = _Table(keys)
+        columns = table.columns()
+    if dropped := table.teaching_nothing([name for name in names if name not in chosen]):
+        keys["drop"] = [*dropped], "; ".join(f"{name}: {reason}" for name, reason in dropped.items())
+    rows = table.file.rows
+    incomplete = incomplete_rows((column for name, column in columns.items() if name not in dropped), rows)
+    if incomplete.any():
+        keys["incomplete"] = "drop", f"{int(incomplete.sum()):,} of {rows:,} rows lack a value"
+    return keys
+
+
+class _Table:
+    """A file that is read with some keys; `names` are those of its columns, without a row index."""
+
+    def __init__(self, keys: Keys) -> None:
+        self.keys, self.path = keys, Path(keys["path"][0])
+        fields = {name: value for name, (value, _) in keys.items() if name != "source"}
+        reader = configure_source(SOURCES.get(keys["source"][0]), **{"label": "label", **fields})
+        assert isinstance(reader, FileTable)
+        self.reader, self.file = reader, reader.opened(self.path)
+        self.names = [name for name in self.file.columns if name not in self.file.index]
+
+    def readable(self) -> dict[str, Column]:
+        """Return the columns that can be read: no dates, lists or texts, which no key but `drop` reads."""
+        columns = {}
+        for name in self.names:
+            try:
+                columns[name] = self.reader.column(self.file, name)
+            except DataError:
+                continue
+        return columns
+
+    def columns(self) -> dict[str, Column]:
+        """Return the readable columns; possible labels and owners are read as names, which keeps 01 and 1 apart."""
+        columns, few = self.readable(), {}
+        for name, column in columns.items():
+            is_whole = column.is_numeric() and bool((column.values == np.floor(column.values)).all())
+            if is_whole and 2 * len(np.unique(column.values)) <= self.file.rows:
+                few[name] = column
+        return columns | self.reader.names([self.file], [few])[0]
+
+    def teaching_nothing(self, names: Sequence[str]) -> dict[str, str]:
+        """Return the columns that cannot be learned from, with the reason: dates, ids, free text, mostly empty ones."""
+        return {name: reason for name in names if (reason := self._why_it_teaches_nothing(name))}
+
+    def _why_it_teaches_nothing(self, name: str) -> str:
+        try:
+            column = self.reader.column(self.file, name)
+            if column.words is None:
+                column.as_numbers(self.path)
+            else:
+                refuse_misread(column, self.path, self.reader.cell_format)
+        except DataError as error:  # without the file, the column, the advice and cells of the data
+            text = str(error).removeprefix(f"{self.path}: ").removeprefix(f"column '{name}' ")
+            return re.split(";|: |, the first", text, maxsplit=1)[0][:120]
+        missing, values = int(column.is_missing.sum()), column.present_values
+        different = len(np.unique(values))
+        if 2 * missing > self.file.rows:
+            return f"{missing:,} of {self.file.rows:,} cells are empty"
+        if different < 2:
+            return f"all its {'values' if column.words else 'numbers'} are the same"  # 01 and 1 are one number
+        if different == len(values) and column.is_whole():
+            consecutive = different > 2 and bool((np.diff(values.astype(np.float64)) == 1).all())
+            return "a number for each row" if consecutive or _ID.fullmatch(name) else ""
+        return ""
+
+
+# -- how the file is written -------------------------------------------------------------------------------------------
+def _separator(path: Path) -> Keys:
+    """Return the keys `separator` and `encoding`, where the file needs them."""
+    raw = start_of_text(path, 2**20)
+    header = raw.splitlines()[0].decode("latin-1") if raw.strip() else ""
+    keys: Keys = {}
+    separator = max(_SEPARATORS, key=header.count)
+    if header.count(separator) and separator != ",":
+        keys["separator"] = separator, "the character between cells"
+    if not raw.startswith((b"\xff\xfe", b"\xfe\xff", b"\x1f\x8b", b"BZh")) and not _is_utf8(raw):
+        why = "the file is not UTF-8; look at its accents, they may need cp1252 or another encoding"
+        keys["encoding"] = "latin-1", why
+    return keys
+
+
+def _is_utf8(raw: bytes) -> bool:
+    try:
+        raw.decode("utf-8")
+    except UnicodeDecodeError as error:
+        return error.start > len(raw) - 4  # a character that the end of the sample has cut
+    return True
+
+
+def _spelling(table: _Table) -> Keys:
+    """Return the keys `decimal`, `thousands` and `missing` with which the fewest columns have to be left out."""
+    words_of = {name: list(column.counts()) for name, column in table.readable().items()}
+    words = [word for of_column in words_of.values() for word in of_column[:_WORDS]]
+    marks = sorted({word for of_column in words_of.values() for word in of_column} & MISSING_MARKS)
+    usual = table.reader.cell_format
+    spellings: list[dict[str, Any]] = []
+    # in a file with commas between its cells, a comma is rarely a decimal sign, so these spellings come last
+    has_commas = table.keys["source"][0] == "csv" and "separator" not in table.keys
+    for cell_format in sorted(SPELLINGS, key=lambda candidate: has_commas and candidate.decimal == ","):
+        reads_more = any(cell_format.number(word) is not None and usual.number(word) is None for word in words)
+        if reads_more or cell_format == CellFormat():
+            changed = {key: getattr(cell_format, key) for key in ("decimal", "thousands")}
+            changed = {key: value for key, value in changed.items() if value != getattr(table.reader, key)}
+            spellings += [changed, *([changed | {"missing": marks}] if marks else [])]
+
+    def unread_columns(spelling: dict[str, Any]) -> int:
+        return len(
+            _Table(table.keys | {key: (value, "") for key, value in spelling.items()}).teaching_nothing(table.names)
+        )
+
+    best = min(spellings, key=unread_columns)
+    meanings = {
+        "decimal": "numbers are written as 1,5",
+        "thousands": f"numbers are written as 1{best.get('thousands')}000",
+        "missing": "these cells stand for a missing value",
+    }
+    return {key: (value, meanings[key]) for key, value in best.items()}
+
+
+# -- label and owner ---------------------------------------------------------------------------------------------------
+def _label(
+    path: Path, columns: Mapping[str, Column], names: Sequence[str], label: str | None, ask: Ask | None
+) -> tuple[str, str]:
+    """Return the column of the class, and why this one."""
+    if label is not None:
+        return _known(label, f"--label {label}: {path} has no such column", names), ""
+    candidates = [name for name, column in columns.items() if _is_label(column)]
+    if not candidates:
+        raise DataError(
+            f"{path}: no column looks like a class (2 to {_MAX_CLASSES} words or whole numbers); name it with --label, "
+            "or bin the values that are to be predicted"
+        )
+    named = [name for name in candidates if _LABELS.fullmatch(name)]
+    guess = next(iter(named), names[-1] if names[-1] in candidates else None)
+    if ask is not None:
+        answer = ask("Which column is the class?", candidates, guess or candidates[0])
+        return _known(answer, f"{answer}: {path} has no such column", names), ""
+    if guess is None:
+        raise DataError(f"{path}: name the column of the class with --label: {', '.join(candidates)[:300]}")
+    return guess, "the column of the class, by its name" if named else "the last column; name another with --label"
+
+
+def _known(name: str, why: str, names: Sequence[str], taken: str | None = None) -> str:
+    if name not in names or name == taken:
+        raise ConfigError(f"{why}: {suggest_name(name, names)[:300]}")
+    return name
+
+
+def _is_label(column: Column) -> bool:
+    if column.words is None and not column.is_whole() and column.values.dtype.kind != "b":
+        return False
+    values = column.present_values
+    return 2 <= len(np.unique(values)) <= min(_MAX_CLASSES, max(2, len(values) // 5))
+
+
+def _owner(
+    path: Path,
+    columns: Mapping[str, Column],
+    names: Sequence[str],
+    label: str,
+    owner: str | None,
+    ask: Ask | None,
+) -> tuple[str, str] | None:
+    """Return the column of the owners, and why this one; None if rows have none."""
+    candidates = []
+    for name, column in columns.items():
+        rows = np.unique(column.present_values, return_counts=True)[1]
+        owns = len(rows) >= 2 and np.median(rows) >= _MIN_ROWS_OF_OWNER
+        if name != label and (column.words is not None or column.is_whole()) and owns:
+            candidates.append(name)
+    named = [name for name in candidates if _OWNERS.fullmatch(name)]
+    why = f"--owner {owner}: {path} has no such column apart from the label"
+    if owner is None and ask is not None and candidates:
+        owner = ask("Which column is the owner of a row?", ["none", *candidates], named[0] if named else "none")
+        why = f"{owner}: {path} has no such column"
+    if owner is not None:
+        return None if owner == "none" else (_known(owner, why, names, label), "")
+    why = "the owner of a row, by the column's name; it is no feature (--owner none changes that)"
+    return (named[0], why) if named else None
