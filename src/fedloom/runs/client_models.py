@@ -4,7 +4,6 @@ client_models/round-000012/: meta.json (format, version, fingerprint, round, che
 after.safetensors (states of the server), uploads/ and states/ (of the participants, see `state_archive.py`).
 """
 
-import hashlib
 import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
@@ -12,15 +11,13 @@ from pathlib import Path
 
 from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError, ConfigError
-from fedloom.core.files import json_digest, read_file, write_atomic
-from fedloom.core.records import Record, from_bytes, to_bytes, wire_size
+from fedloom.core.records import Record, wire_size
 from fedloom.core.text import bytes_text, listed
 from fedloom.engine import Federation
 from fedloom.engine.round_report import ObservedRound, RoundObserver
 from fedloom.methods import Method
 from fedloom.runs.config.run_config import RunConfig
 from fedloom.runs.storage import folders, state_archive
-from fedloom.runs.storage.checkpoint import DAMAGE
 
 _FORMAT, _MIB = 1, 1 << 20
 _SERVER_STATES, _BY_CLIENT = ("before", "after"), ("uploads", "states")
@@ -42,18 +39,17 @@ def save_kept_round(folder: Path, kept: KeptRound, fingerprint: str) -> int:
     """Write the round `kept` of a run with this fingerprint, whole or not at all, and return the bytes that it
     takes."""
     with folders.written_whole(folders.round_folder(folder, kept.round)) as partial:
-        digests = {}
-        for name in _SERVER_STATES:
-            content = to_bytes(getattr(kept, name))
-            write_atomic(partial / f"{name}.safetensors", content)
-            digests[name] = hashlib.sha256(content).hexdigest()
+        digests = {
+            name: state_archive.write_record(partial / f"{name}.safetensors", getattr(kept, name))
+            for name in _SERVER_STATES
+        }
         for name in _BY_CLIENT:
             (partial / name).mkdir()
             records: Mapping[int, Record] = getattr(kept, name)
             state_archive.write(partial / name, kept.round, records, changed=records, previous=None)
             digests[name] = folders.file_digest(partial / name / state_archive.INDEX)
         meta = {"format": _FORMAT, "version": __version__, "fingerprint": fingerprint, "round": kept.round, **digests}
-        folders.write_meta(partial, meta)
+        state_archive.write_meta(partial, meta)
         return _bytes_in(partial)
 
 
@@ -73,29 +69,12 @@ def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
     """
     path = folders.round_folder(folder, round_)
     try:
-        meta = folders.read_meta(path)
-        if (meta["format"], meta["version"], meta["fingerprint"]) != (_FORMAT, __version__, fingerprint):
-            raise CheckpointError(
-                f"{path}: written by fedloom {meta['version']} for config {meta['fingerprint']}, this is fedloom "
-                f"{__version__} and config {fingerprint}; run again with --fresh"
-            )
-        if meta.pop("meta") != json_digest(meta) or meta["round"] != round_:
-            raise ValueError("meta.json does not match its checksum, or is of another round")
-        server: dict[str, Record] = {}
-        for name in _SERVER_STATES:
-            content = read_file(path / f"{name}.safetensors")
-            if hashlib.sha256(content).hexdigest() != meta[name]:
-                raise ValueError(f"{name}.safetensors does not match its checksum")
-            server[name] = from_bytes(content)
-        records: dict[str, state_archive.ArchivedStates] = {}
-        for name in _BY_CLIENT:
-            if folders.file_digest(path / name / state_archive.INDEX) != meta[name]:
-                raise ValueError(f"{name}/{state_archive.INDEX} does not match its checksum")
-            records[name] = state_archive.ArchivedStates(path / name, state_archive.read_index(path / name))
-            records[name].verify()
-    except DAMAGE as error:
+        meta = state_archive.read_meta(path, _FORMAT, fingerprint)
+        before, after = (state_archive.read_record(path / f"{name}.safetensors", meta[name]) for name in _SERVER_STATES)
+        uploads, states = (state_archive.read_states(path / name, meta[name]) for name in _BY_CLIENT)
+    except state_archive.DAMAGE as error:
         raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
-    return KeptRound(round_, server["before"], server["after"], records["uploads"], records["states"])
+    return KeptRound(round_, before, after, uploads, states)
 
 
 class ClientModelKeeper:

@@ -7,7 +7,6 @@ before it resumes.
 """
 
 import contextlib
-import hashlib
 import shutil
 from collections.abc import Callable, Collection, Iterator, Mapping
 from dataclasses import dataclass
@@ -17,8 +16,8 @@ from torch import Tensor
 
 from fedloom._version import __version__
 from fedloom.core.errors import CheckpointError, ClientError, ConfigError, RunFolderError
-from fedloom.core.files import json_digest, read_file, write_atomic
-from fedloom.core.records import Record, RecordError, Value, from_bytes, to_bytes
+from fedloom.core.files import json_digest
+from fedloom.core.records import Record, RecordError, Value
 from fedloom.core.tables import ClassTable
 from fedloom.engine import Federation
 from fedloom.runs.storage import folders, state_archive
@@ -26,7 +25,6 @@ from fedloom.runs.storage.log import START, LogPosition, MetricsLog
 from fedloom.runs.storage.run_folder import RunFolder
 
 _FORMAT = 2
-DAMAGE = (OSError, RecordError, LookupError, TypeError, ValueError)  # raised when damaged files are read
 _SERVER = "server.safetensors"
 
 
@@ -63,15 +61,14 @@ def save(
     """
     target = folders.round_folder(folder, checkpoint.round)
     with folders.written_whole(target) as partial:
-        server = to_bytes(checkpoint.server)
-        write_atomic(partial / _SERVER, server)
+        server = state_archive.write_record(partial / _SERVER, checkpoint.server)
         index = state_archive.write(partial, checkpoint.round, checkpoint.states, changed, previous)
         content = {
             "format": _FORMAT,
             "version": __version__,
             "fingerprint": fingerprint,
             "round": checkpoint.round,
-            "server": hashlib.sha256(server).hexdigest(),
+            "server": server,
             "clients": state_archive.content_digest(index),
         }
         # without the metrics: their seconds differ between equal runs, and equal runs have equal checkpoints
@@ -81,7 +78,7 @@ def save(
             "metrics": checkpoint.metrics._asdict(),
             "index": folders.file_digest(partial / state_archive.INDEX),
         }
-        folders.write_meta(partial, meta)
+        state_archive.write_meta(partial, meta)
     stored = folders.finished_folders(folder)
     # newer ones could not be used when the run resumed, so it went back
     newer = [old for old in stored if folders.round_of(old) > checkpoint.round]
@@ -128,7 +125,7 @@ def load_latest(
             if log is None or log.starts_with(checkpoint.metrics):
                 break
             unusable.append((path.name, f"does not fit {log.path.name}, where rows were lost or changed"))
-        except DAMAGE as error:
+        except state_archive.DAMAGE as error:
             unusable.append((path.name, f"is damaged ({error})"))
     else:
         if unusable:
@@ -151,35 +148,17 @@ def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None
         return None
     try:
         return _load(path, fingerprint)
-    except DAMAGE as error:
+    except state_archive.DAMAGE as error:
         raise CheckpointError(f"{path}: damaged ({error}); run again with --fresh") from None
 
 
 def _load(path: Path, fingerprint: str) -> Checkpoint:
-    meta = folders.read_meta(path)
-    if meta["format"] != _FORMAT or meta["version"] != __version__:
-        raise CheckpointError(
-            f"{path}: written by fedloom {meta['version']} (format {meta['format']}), this is {__version__} (format "
-            f"{_FORMAT}); continue with that version, or delete the run folder and run again"
-        )
-    if meta["fingerprint"] != fingerprint:
-        raise CheckpointError(
-            f"{path}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
-            "folder with --out, or delete the run folder and run again"
-        )
-    if meta.pop("meta") != json_digest(meta):
-        raise ValueError("meta.json does not match its checksum")
+    meta = state_archive.read_meta(path, _FORMAT, fingerprint)
     metrics = LogPosition(**meta["metrics"])
-    if not (type(meta["round"]) is int and meta["round"] >= 0 and type(metrics.size) is int and metrics.size >= 0):
-        raise ValueError("meta.json: need whole numbers for the round and the size of the metrics")
-    if folders.round_folder(path.parent, meta["round"]) != path:
-        raise ValueError(f"meta.json is of round {meta['round']}")
-    for name, digest in ((_SERVER, meta["server"]), (state_archive.INDEX, meta["index"])):
-        if folders.file_digest(path / name) != digest:
-            raise ValueError(f"{name} does not match its checksum")
-    states = state_archive.ArchivedStates(path, state_archive.read_index(path))
-    states.verify()
-    server = from_bytes(read_file(path / _SERVER))
+    if type(metrics.size) is not int or metrics.size < 0:
+        raise ValueError("meta.json: need a whole number for the size of the metrics")
+    server = state_archive.read_record(path / _SERVER, meta["server"])
+    states = state_archive.read_states(path, meta["index"])
     return Checkpoint(meta["round"], server, states, metrics, path, meta["sha256"])
 
 

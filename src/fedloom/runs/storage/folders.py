@@ -9,14 +9,14 @@ import errno
 import hashlib
 import os
 import shutil
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, Literal
+from typing import Literal
 
 from fedloom._version import __version__
 from fedloom.core.errors import ClientError, RunFolderError
-from fedloom.core.files import json_digest, json_text, open_to_read, parse_json, read_file, write_atomic
+from fedloom.core.files import json_text, open_to_read, parse_json, read_file, write_atomic
 
 MARKER, LOCK = ".fedloom", ".lock"
 Kind = Literal["run", "comparison", "study"]
@@ -121,19 +121,6 @@ def finished_folders(folder: Path) -> list[Path]:
     """The folders of all stored rounds, ascending."""
     paths = folder.glob("round-[0-9]*") if folder.is_dir() else []
     return sorted((path for path in paths if path.name.removeprefix("round-").isdecimal()), key=round_of)
-
-
-def write_meta(folder: Path, content: Mapping[str, Any]) -> None:
-    """Write meta.json of a stored round, with a checksum of its content."""
-    write_atomic(folder / "meta.json", json_text({**content, "meta": json_digest(content)}, indent=1, sort_keys=True))
-
-
-def read_meta(folder: Path) -> dict[str, Any]:
-    """Read meta.json of a stored round; its checksum, `meta`, is not compared. Raises `OSError` and `ValueError`."""
-    meta = parse_json(read_file(folder / "meta.json"))
-    if not isinstance(meta, dict):
-        raise ValueError("meta.json holds no object")
-    return meta
 
 
 def delete_round_folders(folder: Path) -> None:

@@ -41,7 +41,19 @@ def new_row(
 
 CALLBACK_SPLIT = "callback"  # of the rows that hold measures of callbacks
 LARGEST = 1e300  # of a value: sums of such values are still finite
-_KEYS = Row.__annotations__.keys()
+_STRICT = ConfigDict(strict=True, extra="forbid")
+_Number = Annotated[float, Field(gt=-LARGEST, lt=LARGEST, allow_inf_nan=False)]
+_Id = Annotated[int, Field(ge=0, le=2**53)]
+
+
+class _StoredRow(BaseModel):
+    model_config = _STRICT
+    round: _Id
+    client: _Id | None
+    split: str
+    protocol: str | None
+    name: str
+    value: _Number | None
 
 
 class LogPosition(NamedTuple):
@@ -89,25 +101,17 @@ class MetricsLog:
 
     def rows(self) -> list[Row]:
         """All complete rows. Raises `RunFolderError` for a line that is no row."""
-        return [self._row(number, line) for number, line in _complete_lines(_content(self.path))]
+        advice = "put the file back, or delete the run folder and run again"
+        rows: list[Row] = list(_parsed_lines(self.path, _StoredRow, advice))
+        for row in rows:
+            if row["value"] is None:
+                row["value"] = math.nan
+        return rows
 
     def position(self) -> LogPosition:
         """Return size and sha256 of the file as it is."""
         content = _content(self.path)
         return LogPosition(len(content), hashlib.sha256(content).hexdigest())
-
-    def _row(self, number: int, line: bytes) -> Row:
-        try:
-            row: Row = parse_json(line)
-            if row.keys() != _KEYS or not _is_row(row):
-                raise ValueError
-        except (ValueError, AttributeError):
-            raise RunFolderError(
-                f"{self.path}: line {number} is damaged; put the file back, or delete the run folder and run again"
-            ) from None
-        if row["value"] is None:
-            row["value"] = math.nan
-        return row
 
     def _until(self, position: LogPosition) -> hashlib._Hash:
         return hashlib.sha256(_content(self.path)[: position.size])
@@ -122,22 +126,18 @@ def _content(path: Path) -> bytes:
         raise RunFolderError(f"{path}: cannot be read ({error.strerror})") from None
 
 
-def _complete_lines(content: bytes) -> Iterator[tuple[int, bytes]]:
-    """Yield numbers, from 1 on, and lines; the last line is incomplete if the process ended while it wrote."""
-    lines = enumerate(content.splitlines(keepends=True), start=1)
-    return ((number, line) for number, line in lines if line.endswith(b"\n"))
+def _parsed_lines(path: Path, model: type[BaseModel], advice: str) -> Iterator[Any]:
+    """Yield the complete lines of a file, whose last one is not if the process ended while it wrote, as plain values.
 
-
-def _is_row(row: Row) -> bool:
-    client, value = row["client"], row["value"]
-    numbers = [number for number in (row["round"], client, value) if number is not None]
-    return (
-        all(type(number) in (int, float) and abs(number) < LARGEST for number in numbers)
-        and all(isinstance(text, str) for text in (row["split"], row["name"], row["protocol"] or ""))
-        and type(row["round"]) is int
-        and row["round"] >= 0
-        and (client is None or type(client) is int)
-    )
+    Raises `RunFolderError`, which ends in `advice`, for a line that is not as `model` says.
+    """
+    for number, line in enumerate(_content(path).splitlines(keepends=True), start=1):
+        if line.endswith(b"\n"):
+            try:
+                model.model_validate_json(line)
+                yield parse_json(line)
+            except ValueError:
+                raise RunFolderError(f"{path}: line {number} is damaged; {advice}") from None
 
 
 START = LogPosition(0, hashlib.sha256().hexdigest())
@@ -174,16 +174,10 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
 
     `rows`, `last_k` and `criterion` are those of `selected_rounds`.
     """
-    rounds, test = curve(rows, "accuracy", "test")
-    by_round = dict(zip(rounds, test, strict=True))
     validated = any(curve(rows, name, "val")[0] for name in (criterion.name, "accuracy"))
-    best, best_test = best_val(rows, criterion), criterion.best(*curve(rows, criterion.name, "test"))
-    return {
-        "last": test[-1],
-        "best_val": by_round[best[0]] if best is not None else test[-1] if validated else None,
-        "best_test": test[-1] if best_test is None else by_round[best_test],
-        "mean_last_k": fmean(test[-last_k:]),
-    }
+    selections = ("last", "best_val", "best_test", "mean_last_k")
+    by_selection = {s: value_at_selected_round(rows, "accuracy", s, last_k, criterion) for s in selections}
+    return by_selection if validated else by_selection | {"best_val": None}
 
 
 def value_at_selected_round(
@@ -231,8 +225,8 @@ FILE = "drift.jsonl"
 
 
 class DriftValue(NamedTuple):
-    """One figure of a round: its name and value (None where it is not defined, as a cosine of a client that did not
-    move), the client and, in pairs, the other one, the label of a class, and the entry (a class table or a head)."""
+    """One value of a round (None where it is not defined, as a cosine of a client that did not move), its client and,
+    in pairs, the other one, the label of a class, and the entry (a class table or a head)."""
 
     name: str
     value: float | None
@@ -244,14 +238,14 @@ class DriftValue(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class DriftRound:
-    """The figures of one round; `notes` say what could not be measured, and why, each in one line."""
+    """The values of one round; `notes` say which ones could not be measured, and why, each in one line."""
 
     round: int
     values: Sequence[DriftValue]
     notes: Sequence[str] = ()
 
     def rows(self) -> list[dict[str, Any]]:
-        """Return the figures as dicts that a data frame takes; a value that is not defined is NaN."""
+        """Return the values as dicts that a data frame takes; one that is not defined is NaN."""
         return [
             {"round": self.round, "name": name, "client": client, "other": other, "class": label, "entry": entry}
             | {"value": math.nan if value is None else value}
@@ -259,19 +253,14 @@ class DriftRound:
         ]
 
     def line(self) -> str:
-        """Return the figures as a line of drift.jsonl."""
+        """Return the round as a line of drift.jsonl."""
         return json_text({"round": self.round, "values": self.values, "notes": self.notes}) + "\n"
 
 
-_Number = Annotated[float, Field(ge=-LARGEST, le=LARGEST, allow_inf_nan=False)]
-_Id = Annotated[int, Field(ge=0, le=2**53)]
-_Value = tuple[str, _Number | None, _Id | None, _Id | None, _Id | None, str | None]
-
-
-class _Round(BaseModel):
-    model_config = ConfigDict(strict=True, extra="forbid")
+class _StoredRound(BaseModel):
+    model_config = _STRICT
     round: Annotated[int, Field(ge=1)]
-    values: list[_Value]
+    values: list[tuple[str, _Number | None, _Id | None, _Id | None, _Id | None, str | None]]
     notes: list[str]
 
 
@@ -297,17 +286,12 @@ class DriftLog:
 
     def rounds(self) -> list[DriftRound]:
         """All complete rounds; none where there is no file. Raises `RunFolderError` for a line that is no round."""
-        return [self._round(number, line) for number, line in _complete_lines(_content(self.path))]
-
-    def _round(self, number: int, line: bytes) -> DriftRound:
-        try:
-            content = parse_json(line)
-            drift = _Round(**{**content, "values": [tuple(value) for value in content["values"]]})
-        except (ValueError, TypeError, LookupError):
-            raise RunFolderError(f"{self.path}: line {number} is damaged; delete this file, or run again") from None
-        return DriftRound(drift.round, [DriftValue(*value) for value in drift.values], drift.notes)
+        rounds = _parsed_lines(self.path, _StoredRound, "delete this file, or run again")
+        return [
+            DriftRound(**{**drift, "values": [DriftValue(*value) for value in drift["values"]]}) for drift in rounds
+        ]
 
 
 def rows_of(rounds: Iterable[DriftRound]) -> list[dict[str, Any]]:
-    """Return the figures of several rounds as dicts that a data frame takes."""
+    """Return the values of several rounds as dicts that a data frame takes."""
     return [row for drift in rounds for row in drift.rows()]

@@ -1,8 +1,10 @@
-"""Client states in few files: a checkpoint adds one, of the states that changed, and shares the others'.
+"""The content of a stored round: meta.json, the states of the server, and those of the clients in few files.
 
 A pack is the bytes of some states (`core/records.py`), one after another. The index, a numpy file, has a row for each
 client: where its state lies, and the sha256 of its bytes.
 """
+
+from __future__ import annotations
 
 import hashlib
 import io
@@ -15,12 +17,72 @@ from typing import Any, TypeAlias
 import numpy as np
 from numpy.typing import NDArray
 
-from fedloom.core.files import open_to_read, read_file
-from fedloom.core.records import Record, from_bytes, to_bytes
+from fedloom._version import __version__
+from fedloom.core.errors import CheckpointError
+from fedloom.core.files import json_digest, json_text, open_to_read, parse_json, read_file, write_atomic
+from fedloom.core.records import Record, RecordError, from_bytes, to_bytes
+from fedloom.runs.storage import folders
 
 INDEX = "clients.npy"
 _ROW = np.dtype([("client", "<i8"), ("pack", "<i8"), ("offset", "<i8"), ("size", "<i8"), ("sha256", "u1", (32,))])
 Index: TypeAlias = NDArray[Any]
+
+
+DAMAGE = (OSError, RecordError, LookupError, TypeError, ValueError)  # raised when a damaged round is read
+
+
+def write_meta(folder: Path, content: Mapping[str, Any]) -> None:
+    """Write meta.json of a stored round, with a checksum of its content."""
+    write_atomic(folder / "meta.json", json_text({**content, "meta": json_digest(content)}, indent=1, sort_keys=True))
+
+
+def read_meta(folder: Path, format_: int, fingerprint: str) -> dict[str, Any]:
+    """Read meta.json of a stored round. Raises `CheckpointError` for one of another format, version or config, and one
+    of `DAMAGE` if it is damaged."""
+    meta = parse_json(read_file(folder / "meta.json"))
+    if not isinstance(meta, dict):
+        raise ValueError("meta.json holds no object")
+    if meta["format"] != format_ or meta["version"] != __version__:
+        raise CheckpointError(
+            f"{folder}: written by fedloom {meta['version']} (format {meta['format']}), this is {__version__} (format "
+            f"{format_}); continue with that version, or delete the run folder and run again"
+        )
+    if meta["fingerprint"] != fingerprint:
+        raise CheckpointError(
+            f"{folder}: belongs to another config ({meta['fingerprint']}, this one is {fingerprint}); choose another "
+            "folder with --out, or delete the run folder and run again"
+        )
+    if meta.pop("meta") != json_digest(meta):
+        raise ValueError("meta.json does not match its checksum")
+    if type(meta["round"]) is not int or meta["round"] < 0:
+        raise ValueError("meta.json: need a whole number for the round")
+    if folders.round_folder(folder.parent, meta["round"]) != folder:
+        raise ValueError(f"meta.json is of round {meta['round']}")
+    return meta
+
+
+def write_record(path: Path, record: Record) -> str:
+    """Write one state, such as the server's, and return its sha256."""
+    content = to_bytes(record)
+    write_atomic(path, content)
+    return hashlib.sha256(content).hexdigest()
+
+
+def read_record(path: Path, sha256: str) -> Record:
+    """Read what `write_record` wrote. Raises `OSError`, `RecordError` and `ValueError` if it is damaged."""
+    content = read_file(path)
+    if hashlib.sha256(content).hexdigest() != sha256:
+        raise ValueError(f"{path.name} does not match its checksum")
+    return from_bytes(content)
+
+
+def read_states(folder: Path, sha256: str) -> ArchivedStates:
+    """Return the client states in `folder`, all verified; `sha256` is that of the index. Raises as `read_record`."""
+    if folders.file_digest(folder / INDEX) != sha256:
+        raise ValueError(f"{INDEX} in {folder.name} does not match its checksum")
+    states = ArchivedStates(folder, read_index(folder))
+    states.verify()
+    return states
 
 
 def read_index(folder: Path) -> Index:
@@ -60,16 +122,18 @@ def write(
     shared = _unchanged(previous, clients, changed)
     linked: list[int] = []
     to_write = len(clients) - len(shared)
-    for shared_count, pack in sorted(
-        (int(np.sum(shared["pack"] == pack)), int(pack)) for pack in np.unique(shared["pack"])
-    ):
+    packs, counts = np.unique(shared["pack"], return_counts=True)
+    for shared_count, pack in sorted(zip(counts.tolist(), packs.tolist(), strict=True)):
         assert previous is not None
         rows, pack_size = shared[shared["pack"] == pack], (previous / archive_name(pack)).stat().st_size
         if shared_count <= to_write or 2 * int(rows["size"].sum()) < pack_size:
             to_write += shared_count
         else:
             linked.append(pack)
-            _share(previous / archive_name(pack), folder / archive_name(pack))
+            try:
+                os.link(previous / archive_name(pack), folder / archive_name(pack))
+            except OSError:  # a file system without hard links
+                shutil.copyfile(previous / archive_name(pack), folder / archive_name(pack))
     # states of packs that are not linked are written again below
     shared = shared[np.isin(shared["pack"], linked)]
     written = _write_pack(folder, round_, states, clients[~np.isin(clients, shared["client"])])
@@ -78,14 +142,6 @@ def write(
         np.save(stream, index)
         _flush(stream)
     return index
-
-
-def _share(pack: Path, target: Path) -> None:
-    """Link a pack, or copy it where the file system has no hard links."""
-    try:
-        os.link(pack, target)
-    except OSError:
-        shutil.copyfile(pack, target)
 
 
 def content_digest(index: Index) -> str:
@@ -119,12 +175,13 @@ class ArchivedStates(Mapping[int, Record]):
 
     def _bytes(self, row: Any) -> bytes:
         with open_to_read(self._folder / archive_name(int(row["pack"]))) as stream:
-            if int(row["offset"]) + int(row["size"]) > os.fstat(stream.fileno()).st_size:
+            offset, size = int(row["offset"]), int(row["size"])
+            if offset + size > os.fstat(stream.fileno()).st_size:
                 raise ValueError(
                     f"the state of client {row['client']} does not match its checksum: its pack ends before"
                 )
-            stream.seek(int(row["offset"]))
-            return stream.read(int(row["size"]))
+            stream.seek(offset)
+            return stream.read(size)
 
 
 def _unchanged(previous: Path | None, clients: NDArray[np.int64], changed: Collection[int]) -> Index:
@@ -133,15 +190,9 @@ def _unchanged(previous: Path | None, clients: NDArray[np.int64], changed: Colle
         index = np.empty(0, _ROW) if previous is None else read_index(previous)
     except (OSError, ValueError):
         return np.empty(0, _ROW)
-    still_valid = np.isin(index["client"], clients) & ~np.isin(
-        index["client"], np.fromiter(changed, np.int64, len(changed))
-    )
-    existing_packs = [
-        pack
-        for pack in np.unique(index["pack"])
-        if previous is not None and (previous / archive_name(int(pack))).exists()
-    ]
-    rows: Index = index[still_valid & np.isin(index["pack"], existing_packs)]
+    is_changed = np.isin(index["client"], np.fromiter(changed, np.int64, len(changed)))
+    packs = [pack for pack in np.unique(index["pack"]) if previous and (previous / archive_name(int(pack))).exists()]
+    rows: Index = index[np.isin(index["client"], clients) & ~is_changed & np.isin(index["pack"], packs)]
     return rows
 
 
