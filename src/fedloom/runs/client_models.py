@@ -25,8 +25,8 @@ _SERVER_STATES, _BY_CLIENT = ("before", "after"), ("uploads", "states")
 
 @dataclass(frozen=True, slots=True)
 class KeptRound:
-    """A round whose client models are kept: the server's states `before` and `after` it, and by client id the `uploads`
-    as the server aggregated them and the private `states` of participants that have one."""
+    """A round whose client models are kept: the server before and after it, and by client id the uploads as they were
+    aggregated and the private states of participants that have one."""
 
     round: int
     before: Record
@@ -36,8 +36,7 @@ class KeptRound:
 
 
 def save_kept_round(folder: Path, kept: KeptRound, fingerprint: str) -> int:
-    """Write the round `kept` of a run with this fingerprint, whole or not at all, and return the bytes that it
-    takes."""
+    """Write the round `kept`, whole or not at all, and return the bytes that it takes in `folder`."""
     with folders.written_whole(folders.round_folder(folder, kept.round)) as partial:
         digests = {
             name: state_archive.write_record(partial / f"{name}.safetensors", getattr(kept, name))
@@ -63,10 +62,8 @@ def kept_rounds(folder: Path) -> tuple[int, ...]:
 
 
 def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
-    """Return the client models that `folder` has of the round `round_`; uploads and states are read on access.
-
-    Raises `CheckpointError` if they are damaged, or of another config (`fingerprint`), format or version.
-    """
+    """Return the client models that a `folder` has of `round_`, read on access. Raises `CheckpointError` if they are
+    damaged, or not of this `fingerprint`."""
     path = folders.round_folder(folder, round_)
     try:
         meta = state_archive.read_meta(path, _FORMAT, fingerprint)
@@ -78,12 +75,8 @@ def load_kept_round(folder: Path, round_: int, fingerprint: str) -> KeptRound:
 
 
 class ClientModelKeeper:
-    """Looks at the named rounds of a federation and stores them; it changes nothing. An observer of the federation
-    keeps observing.
-
-    `note` is called with a sentence for each round that is kept or left out. Raises `ConfigError` if the models would
-    take more than the config allows.
-    """
+    """Observes a federation, after an observer that it has already, and stores the named rounds. `note` is called with
+    a sentence for each. Raises `ConfigError` if the models would take more than the config allows."""
 
     def __init__(self, config: RunConfig, federation: Federation, folder: Path, note: Callable[[str], None]) -> None:
         self._federation, self._folder, self._note = federation, folder, note
@@ -148,8 +141,8 @@ class ClientModelKeeper:
 def client_model_keeper(
     config: RunConfig, federation: Federation, folder: Path | None, note: Callable[[str], None]
 ) -> ClientModelKeeper | None:
-    """Make the `ClientModelKeeper` of a run from the same arguments (config, federation, folder, note); None if its
-    config names no rounds. Raises `ConfigError` where client models cannot be kept."""
+    """Make the `ClientModelKeeper` of a run (config, federation, folder, note); None if its config names no rounds.
+    Raises `ConfigError` where client models cannot be kept."""
     if not config.checkpoint.keep_clients:
         return None
     if federation.scenario.remote:

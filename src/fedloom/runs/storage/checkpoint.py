@@ -1,9 +1,8 @@
 """Checkpoints: a federation between two rounds, on disk, in folders that are complete or absent.
 
-checkpoint/round-000012/: meta.json (format, version, fingerprint, round, checksums), server.safetensors, and the client
-states (`state_archive.py`). Equal federations have the same sha256, whenever checkpoints were written. Checkpoints may
-be shared, and checksums do not protect against states that were changed on purpose, so a run also checks the states
-before it resumes.
+checkpoint/round-000012/ holds meta.json, server.safetensors and the client states (`state_archive.py`). Equal
+federations have the same sha256, whenever checkpoints were written. Checkpoints may be shared, and checksums do not
+protect against states that were changed on purpose, so a run also checks the states before it resumes.
 """
 
 import contextlib
@@ -30,8 +29,7 @@ _SERVER = "server.safetensors"
 
 @dataclass(frozen=True, slots=True)
 class Checkpoint:
-    """A federation between two rounds: finished rounds, the states of server and clients, and the position in the
-    metrics. `path` and `sha256` (of the content) are set if it is on disk."""
+    """A federation between two rounds; `path` and `sha256` (of the content) are set if it is on disk."""
 
     round: int
     server: Record
@@ -56,8 +54,7 @@ def save(
     return its folder and the sha256 of its content.
 
     `changed` are the clients whose state changed since the checkpoint `previous`, with which the other states are
-    shared. `for_rewind` also keeps some older ones (`is_kept_for_rewind`). Raises `OSError` (e.g. a full disk), leaving
-    the older checkpoints usable.
+    shared. `for_rewind` also keeps some older ones. Raises `OSError`, leaving the older checkpoints usable.
     """
     target = folders.round_folder(folder, checkpoint.round)
     with folders.written_whole(target) as partial:
@@ -80,13 +77,12 @@ def save(
         }
         state_archive.write_meta(partial, meta)
     stored = folders.finished_folders(folder)
-    # newer ones could not be used when the run resumed, so it went back
-    newer = [old for old in stored if folders.round_of(old) > checkpoint.round]
-    for unusable in newer:
-        shutil.rmtree(unusable, ignore_errors=True)
-    for old in [old for old in stored if old not in newer][:-keep]:
-        kept = for_rewind and is_kept_for_rewind(folders.round_of(old), checkpoint.round)
-        if not kept and folders.round_of(old) != best_round:
+    stale = [old for old in stored if folders.round_of(old) <= checkpoint.round][:-keep]
+    for old in stored:
+        round_ = folders.round_of(old)
+        kept = round_ == best_round or (for_rewind and is_kept_for_rewind(round_, checkpoint.round))
+        # newer ones could not be used when the run resumed, so it went back
+        if round_ > checkpoint.round or (old in stale and not kept):
             shutil.rmtree(old, ignore_errors=True)
     return target, sha256
 
@@ -113,11 +109,8 @@ def checkpoints_by_round(folder: Path) -> dict[int, Path]:
 def load_latest(
     folder: Path, fingerprint: str, warn: Callable[[str], None], log: MetricsLog | None = None
 ) -> Checkpoint | None:
-    """The newest checkpoint that can be used, or None if there is none at all. One that is damaged, or whose metrics
-    are no longer in the `log`, is reported through `warn` and the one before it is taken.
-
-    Raises `CheckpointError` for a checkpoint of another config, format or version, and if none can be used.
-    """
+    """Return the newest checkpoint of a `folder`, or None if there is none. One that is damaged, or whose metrics are
+    not in the `log`, is reported by `warn` and the one before is taken. Raises `CheckpointError` if none is usable."""
     unusable: list[tuple[str, str]] = []
     for path in reversed(folders.finished_folders(folder)):
         try:
@@ -141,8 +134,7 @@ def load_latest(
 
 
 def load_round(folder: Path, round_: int, fingerprint: str) -> Checkpoint | None:
-    """Return the checkpoint of round `round_`, or None if there is none. Raises `CheckpointError` if it is damaged, or
-    of another config (`fingerprint`), format or version."""
+    """Return the checkpoint of `round_`, None if `folder` has none. Raises `CheckpointError` if it cannot be used."""
     path = folders.round_folder(folder, round_)
     if not path.is_dir():
         return None
@@ -166,11 +158,8 @@ _FILES_OF_A_FINISHED_RUN = ("summary.json", "metrics.parquet", "report.html")
 
 
 def rewind(path: Path, round_: int) -> list[int]:
-    """Delete the checkpoints after `round_` in a run folder, and the files that a finished run wrote at its end.
-
-    Returns the rounds that were deleted. Raises `ConfigError`, with the rounds to choose from, if this round has no
-    checkpoint, and `RunFolderError` if the folder holds no run.
-    """
+    """Delete the checkpoints after `round_` in a run folder, and the files that a finished run wrote at its end; return
+    the deleted rounds. Raises `ConfigError` if this round has no checkpoint, `RunFolderError` if there is no run."""
     if not (path / "config.yaml").is_file():
         raise RunFolderError(f"{path}: holds no run; name the folder of a run")
     folder = RunFolder(path)
@@ -183,13 +172,13 @@ def rewind(path: Path, round_: int) -> list[int]:
             raise ConfigError(f"--from-round {round_}: {path} has no checkpoint of that round; it has rounds {rounds}")
         for name in _FILES_OF_A_FINISHED_RUN:
             (path / name).unlink(missing_ok=True)
-        later = {number: checkpoint for number, checkpoint in checkpoints.items() if number > round_}
-        for _, checkpoint in sorted(later.items(), reverse=True):  # whatever interrupts this leaves a run that resumes
-            shutil.rmtree(checkpoint)
+        later = [number for number in checkpoints if number > round_]
+        for number in reversed(later):  # whatever interrupts this leaves a run that resumes
+            shutil.rmtree(checkpoints[number])
         for kept in folders.finished_folders(folder.client_models):
             if folders.round_of(kept) > round_:
                 shutil.rmtree(kept)
-        return sorted(later)
+        return later
     finally:
         folder.close()
 
@@ -198,8 +187,7 @@ _ADVICE = "put the file back, or delete the run folder and run again"
 
 
 def restore(federation: Federation, start: Checkpoint) -> None:
-    """Go on from a checkpoint. Raises `CheckpointError` if its server state, or a client's, has entries of other kinds,
-    names or shapes than those with which the method begins."""
+    """Go on from a checkpoint. Raises `CheckpointError` if a state is not like that with which the method begins."""
     if why := find_misfit(start.server, federation.server):
         raise CheckpointError(f"{start.path}: the server's state does not fit this config ({why}); {_ADVICE}")
     begun: dict[int, Record] = {}

@@ -37,9 +37,7 @@ class OtherDataError(RunFolderError):
 
 
 def data_record_of(config: RunConfig, scenario: Scenario) -> dict[str, Any] | None:
-    """The record of the data in scenario.json: the keys of the source and its digest, a hash of the scenario's keys and
-    seed, the digest of what was dealt, and the files that keys name. None where nodes keep their samples to themselves.
-    """
+    """Return the record of the data in scenario.json; None where nodes keep their samples to themselves."""
     if scenario.remote:
         return None
     source, partition = config.scenario.parts()
@@ -56,8 +54,8 @@ def data_record_of(config: RunConfig, scenario: Scenario) -> dict[str, Any] | No
 
 
 def refuse_other_data(folder: RunFolder, record: Mapping[str, Any] | None) -> None:
-    """Raises `OtherDataError` if the data of a run that is about to train, `record`, are not those that its own folder
-    was dealt before, or those of another run in the same comparison or study."""
+    """Raise `OtherDataError` if a run is about to train on other data (`record`) than its own folder was dealt before,
+    or than other runs of the same comparison or study."""
     earlier = (folder.read_json(_SCENARIO) or {}).get(KEY)
     neighbours = ((path, read_record(path)) for path in _runs_beside(folder.path))
     for path, earlier_record in [(folder.path, earlier), *neighbours]:
@@ -65,7 +63,7 @@ def refuse_other_data(folder: RunFolder, record: Mapping[str, Any] | None) -> No
 
 
 def refuse_changed(run: Path, earlier: Any, record: Any) -> None:
-    """Raise `OtherDataError` if the data of `record` differ from those of `earlier`, the record in the folder `run`."""
+    """Raise `OtherDataError` if `record` differs from `earlier`, the record in the folder `run`."""
     if name := _changed_data(earlier, record):
         raise OtherDataError(
             f"{name}: not the data that the run in {run} was dealt (a digest of them is kept there); put the file "
@@ -96,14 +94,16 @@ def read_record(run: Path) -> Any:
 
 
 def _changed_data(earlier: Any, record: Any) -> str | None:
-    """The name of the data that differ between two records that should have the same; None where none do, and where one
-    of the runs is of a version that kept no record."""
+    """The name of the data that differ between two records that should have the same: the files that keys name, else
+    the source. None where none do, and where one of the runs is of a version that kept no record."""
     keys_before, keys = _keys(earlier), _keys(record)
     if keys_before is None or keys is None:
         return None
     for kind, digest in (("source", "source_digest"), ("scenario", "dealt_digest")):
         if keys_before[kind] == keys[kind] and earlier[digest] and record[digest] and earlier[digest] != record[digest]:
-            return _data_name(record)
+            files = record.get("files")
+            named = ", ".join(map(str, files)) if isinstance(files, list) else ""
+            return named or f"source {record['source'].get('source')}"
     return None
 
 
@@ -113,13 +113,6 @@ def _keys(record: Any) -> dict[str, str] | None:
         case {"source": dict() as source, "scenario": str() as scenario, "source_digest": str(), "dealt_digest": str()}:
             return {"source": json.dumps(source, sort_keys=True), "scenario": scenario}
     return None
-
-
-def _data_name(record: Mapping[str, Any]) -> str:
-    """Return the name of the data in messages: the files that its keys name, else the source."""
-    files = record.get("files")
-    named = ", ".join(map(str, files)) if isinstance(files, list) else ""
-    return named or f"source {record['source'].get('source')}"
 
 
 def _runs_beside(run: Path) -> Iterator[Path]:
@@ -173,10 +166,8 @@ def fedloom_version_in(text: str) -> str | None:
 
 
 def peak_memory_mb() -> float:
-    """Largest resident size of this process so far, in MiB.
-
-    From /proc where there is one: what `getrusage` reports starts from the size of the process that started this one.
-    """
+    """Return the largest resident size of this process so far, in MiB."""
+    # from /proc where there is one: `getrusage` starts from the size of the process that started this one
     if size := _proc_value("/proc/self/status", "VmHWM"):
         return round(int(size.split()[0]) / 1024, 1)
     peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss

@@ -16,10 +16,7 @@ from fedloom.runs.storage.run_folder import RunFolder
 
 
 def version_of(run: Path) -> str | None:
-    """Return the version that made a run or last resumed it; None if env.json does not say.
-
-    Raises `RunFolderError` if env.json is damaged.
-    """
+    """Return the version that made a run or last resumed it; None if env.json, which may be damaged, does not say."""
     versions = (RunFolder(run).read_json("env.json") or {}).get("versions", {})
     if not isinstance(versions, dict):
         raise RunFolderError(
@@ -30,7 +27,7 @@ def version_of(run: Path) -> str | None:
 
 
 def refuse_mixed_results(results: Iterable[RunData]) -> None:
-    """Apply `refuse_mixed` to finished runs. Raises `RunFolderError` if runs of one source had different data."""
+    """Raise `ConfigError` for runs of different versions, and `RunFolderError` for runs of one source on other data."""
     in_folders = {result.folder: result for result in results if result.folder is not None}
     refuse_mixed({str(folder): version_of(folder) for folder in in_folders})
     refuse_mixed_data((str(folder), result.scenario.get(KEY)) for folder, result in in_folders.items())
@@ -164,9 +161,8 @@ def tuned_notes(results: Sequence[RunData]) -> list[str]:
 
 @dataclass(frozen=True, slots=True)
 class TuningChoice:
-    """The values that tuning chose for one group of cells. The score, None if the trial diverged or has none, is the
-    validation measure, also as a text with its unit; `trials` has the values of every trial with its score, as
-    words."""
+    """The values that tuning chose for a group of cells, their score on validation data (None if there is none), also
+    as a text with its unit, and a text for each trial."""
 
     group: str
     chosen: dict[str, Any]

@@ -58,10 +58,8 @@ def check(path: Path, kind: Kind) -> None:
 
 
 def refuse_links(paths: Iterable[Path]) -> None:
-    """Raise `RunFolderError` for a path that is a link.
-
-    A shared folder may contain links, and writing or deleting through one would reach files outside the folder.
-    """
+    """Raise `RunFolderError` for a path that is a link."""
+    # a shared folder may contain links, and writing or deleting through one would reach files outside the folder
     for path in paths:
         if path.is_symlink():
             raise RunFolderError(
@@ -133,11 +131,8 @@ def delete_round_folders(folder: Path) -> None:
 
 @contextmanager
 def written_whole(target: Path) -> Iterator[Path]:
-    """Give a new folder to write into; it takes the place of `target` when the block ends without an error.
-
-    Raises `OSError` (e.g. a full disk); `target` is then as it was, or gone where the disk fails between its deletion
-    and the renaming.
-    """
+    """Give a new folder to write into; it takes the place of `target` when the block ends without an error. Else
+    `target` stays as it was, or is gone where the disk fails between its deletion and the renaming."""
     partial = target.parent / f".{target.name}.partial"
     for abandoned in target.parent.glob(".round-*.partial"):
         shutil.rmtree(abandoned, ignore_errors=True)

@@ -19,10 +19,7 @@ from fedloom.core.text import ACCURACY, Criterion
 
 
 class Row(TypedDict):
-    """One measured value. `client` is None for values of the whole run; `protocol` None for those without one.
-
-    A value that is not finite, or as large as `LARGEST`, is null in the file.
-    """
+    """One measured value, of the whole run or of a `client`; null in the file unless it is below `LARGEST`."""
 
     round: int
     client: int | None
@@ -158,10 +155,7 @@ def of_protocol(rows: Sequence[Row], protocol: str | None) -> list[Row]:
 
 
 def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[float]]:
-    """Return rounds and values of the measure `name` on `split`, without the rows of single clients.
-
-    Tests count in the main protocol only.
-    """
+    """Return rounds and values of the measure `name` of a run in `rows`; tests count in the main protocol only."""
     picked = [r for r in rows if r["name"] == name and r["split"] == split and r["client"] is None]
     if split in TESTED_SPLITS and picked:
         main = main_protocol(rows)
@@ -170,10 +164,8 @@ def curve(rows: Sequence[Row], name: str, split: str) -> tuple[list[int], list[f
 
 
 def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY) -> dict[str, float | None]:
-    """Return the test accuracy in [0, 1] by each way of selecting a round; None where there is no validation data.
-
-    `rows`, `last_k` and `criterion` are those of `selected_rounds`.
-    """
+    """Return the test accuracy in [0, 1] by each way of selecting a round, with `last_k` and `criterion` as in
+    `selected_rounds`; None where there is no validation data."""
     validated = any(curve(rows, name, "val")[0] for name in (criterion.name, "accuracy"))
     selections = ("last", "best_val", "best_test", "mean_last_k")
     by_selection = {s: value_at_selected_round(rows, "accuracy", s, last_k, criterion) for s in selections}
@@ -183,17 +175,14 @@ def accuracies(rows: Sequence[Row], last_k: int, criterion: Criterion = ACCURACY
 def value_at_selected_round(
     rows: Sequence[Row], name: str, select: str, last_k: int, criterion: Criterion = ACCURACY
 ) -> float | None:
-    """Return the measure `name` of the test data at the `selected_rounds` (rows, select, last_k, criterion); None where
-    it was not measured."""
+    """Return the measure `name` of the test data at the `selected_rounds` (select, last_k, criterion); None where it
+    was not measured."""
     return mean_over(rows, name, selected_rounds(rows, select, last_k, criterion))
 
 
 def selected_rounds(rows: Sequence[Row], select: str, last_k: int, criterion: Criterion = ACCURACY) -> list[int]:
-    """Return the tested rounds that count: one, or the last `last_k` with `mean_last_k`.
-
-    `select` is as in `evaluation.select`, and `criterion` finds the best round; if it is NaN in every round, the last
-    one counts.
-    """
+    """Return the tested rounds that count by `evaluation.select`: one, or the last `last_k`. `criterion` finds the best
+    round; if it is NaN in every round, the last one counts."""
     tested = curve(rows, "accuracy", "test")[0]
     if select == "mean_last_k":
         return tested[-last_k:]

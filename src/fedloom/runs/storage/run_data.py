@@ -33,11 +33,10 @@ SECONDS = ("train", "evaluate", "aggregate", "move", "checkpoint", "total")
 class RunData:
     """A finished run as plain data.
 
-    numbers: the contents of summary.json. rows: all measures of metrics.jsonl. config, scenario: the contents of
-    config.yaml and scenario.json. folder: the run folder, None if the run was not kept on disk. cell: the names of the
-    setting and the row in the study that the run belongs to. client_details: the contents of clients.json; None if they
-    are read from the folder when they are needed. drift_rounds: the contents of drift.jsonl, likewise. memory: config,
-    scenario and weights (`fedloom.runs.export.run_at_checkpoint.Memory`) that the folder does not hold.
+    numbers, rows, config, scenario: the contents of summary.json, metrics.jsonl, config.yaml and scenario.json. folder:
+    the run folder, None if the run was not kept on disk. cell: the names of the setting and the row in the study that
+    the run belongs to. client_details, drift_rounds: the contents of clients.json and drift.jsonl; None reads them when
+    they are needed. memory: config, scenario and weights (`Memory` of a run) that the folder does not hold.
     """
 
     numbers: dict[str, Any]

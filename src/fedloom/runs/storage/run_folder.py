@@ -42,10 +42,12 @@ def folder_name(config: RunConfig) -> str:
 
 
 class RunFolder:
-    """The folder of one run, locked against other processes between `open` and `close`. `log`: its metrics."""
+    """The folder of one run, locked against other processes between `open` and `close`: its metrics (`log`), and the
+    folders of its checkpoints, of the client models of named rounds, and, during the run, of client states."""
 
     def __init__(self, path: Path) -> None:
-        self.path = path
+        self.path, self.states = path, path / ".states"
+        self.checkpoints, self.client_models = self._round_folders = path / "checkpoint", path / "client_models"
         self.log = MetricsLog(path / "metrics.jsonl")
         self._lock = FileLock(path / folders.LOCK, timeout=0)
 
@@ -89,21 +91,6 @@ class RunFolder:
                 "--out"
             ) from None
 
-    @property
-    def checkpoints(self) -> Path:
-        """Folder of the checkpoints."""
-        return self.path / "checkpoint"
-
-    @property
-    def client_models(self) -> Path:
-        """Folder of the client models of named rounds."""
-        return self.path / "client_models"
-
-    @property
-    def states(self) -> Path:
-        """Folder of the client states that do not fit into memory; it exists only during the run."""
-        return self.path / ".states"
-
     def read_json(self, name: str) -> dict[str, Any] | None:
         """A JSON file of the folder, or None where there is none. Raises `RunFolderError` if it is damaged."""
         content, _ = self._read_json(name)
@@ -133,8 +120,8 @@ class RunFolder:
             raise self._damaged("scenario.json", why)
         return content
 
-    def _damaged(self, name: str, why: object) -> RunFolderError:
-        return RunFolderError(f"{self.path / name}: damaged ({why}); delete the run folder and run again")
+    def _damaged(self, name: str, why: object, advice: str = "delete the run folder and run again") -> RunFolderError:
+        return RunFolderError(f"{self.path / name}: damaged ({why}); {advice}")
 
     def write_json(self, name: str, value: Mapping[str, Any], indent: int | None = 1, **sums: str) -> None:
         """Write `value` as the JSON file `name` of the folder, whole; `sums` replace the checksum of its content."""
@@ -148,18 +135,17 @@ class RunFolder:
 
     def read_config(self) -> dict[str, Any] | None:
         """config.yaml as plain values, or None where there is none."""
-        try:
-            text = self._text("config.yaml")
-            values = None if text is None else parse_yaml(text, _LONGEST)
-        except yaml.YAMLError:
-            values = text = ""
-        if text is None:
+        if (text := self._text("config.yaml")) is None:
             return None
-        if not isinstance(values, dict) or not all(isinstance(key, str) for key in values):
-            raise RunFolderError(f"{self.path / 'config.yaml'}: damaged; delete the run folder and run again")
-        if why := schemas.error_in_config(values):
+        try:
+            values = parse_yaml(text, _LONGEST)
+        except yaml.YAMLError:
+            values = None
+        is_config = isinstance(values, dict) and all(isinstance(key, str) for key in values)
+        if why := schemas.first_error(schemas.ResolvedConfig, values) if is_config else "it holds no keys with values":
             raise self._damaged("config.yaml", why)
-        return values
+        config: dict[str, Any] = values
+        return config
 
     def _text(self, name: str) -> str | None:
         """A file's text, or None where there is none. Raises `RunFolderError` if it cannot be read."""
@@ -189,18 +175,18 @@ class RunFolder:
         numbers, sums = self._read_json("summary.json")
         if numbers is None:
             return None
-        file, config = self.path / "summary.json", self.read_config()
-        missing = [key for key in schemas.SUMMARY_KEYS if key not in numbers]
-        if missing or sums.get("numbers", json_digest(numbers)) != json_digest(numbers):
-            why = f"it lacks {', '.join(missing)}" if missing else "its numbers are not those that the run wrote"
-            raise RunFolderError(f"{file}: damaged ({why}); delete this file and run again")
-        if wrong := schemas.error_in_summary(numbers):
-            raise RunFolderError(f"{file}: damaged ({wrong}); delete this file and run again")
+        config = self.read_config()
+        if missing := [key for key in schemas.SUMMARY_KEYS if key not in numbers]:
+            why: str | None = f"it lacks {', '.join(missing)}"
+        elif sums.get("numbers", json_digest(numbers)) != json_digest(numbers):
+            why = "its numbers are not those that the run wrote"
+        else:
+            why = schemas.first_error(schemas.Summary, numbers)
+        if why:
+            raise self._damaged("summary.json", why, "delete this file and run again")
         if sums and sums.get("metrics") != self.log.position().sha256:
-            raise RunFolderError(
-                f"{self.log.path}: damaged (rows were lost or changed after the run); put the file back, or delete the "
-                "run folder and run again"
-            )
+            advice = "put the file back, or delete the run folder and run again"
+            raise self._damaged(self.log.path.name, "rows were lost or changed after the run", advice)
         if config is not None and sums.get("config", json_digest(config)) != json_digest(config):
             raise self._damaged("config.yaml", "it is not the config of summary.json")
         return schemas.with_later_keys(numbers)
@@ -229,10 +215,6 @@ class RunFolder:
             (self.path / name).unlink(missing_ok=True)
         for folder in self._round_folders:
             delete_round_folders(folder)
-
-    @property
-    def _round_folders(self) -> tuple[Path, Path]:
-        return self.checkpoints, self.client_models
 
 
 def _is_checksums(value: Any) -> bool:

@@ -90,7 +90,7 @@ class _Newcomers(_Plain):
     not_tested: list[Count] = []
 
 
-class _Numbers(_Scores):
+class Summary(_Scores):
     method: Word
     preset: Word
     source: Word
@@ -124,8 +124,8 @@ class _Numbers(_Scores):
 
 
 # what every summary has, those of earlier versions included
-_ALL_KEYS = (*_Numbers.__annotations__, *_Scores.__annotations__)
-SUMMARY_KEYS = tuple(key for key in _ALL_KEYS if _Numbers.model_fields[key].is_required())
+_ALL_KEYS = (*Summary.__annotations__, *_Scores.__annotations__)
+SUMMARY_KEYS = tuple(key for key in _ALL_KEYS if Summary.model_fields[key].is_required())
 
 
 class _Scenario(_Plain):
@@ -156,7 +156,7 @@ class _Evaluation(_Plain):
     last_k: Annotated[int, Field(ge=1, le=_LARGEST)] = 10
 
 
-class _Config(_Plain):
+class ResolvedConfig(_Plain):
     scenario: dict[str, Any] = {}
     evaluation: _Evaluation = _Evaluation()
     optimizer: dict[str, Any] = {}
@@ -169,22 +169,12 @@ class _Config(_Plain):
 
 def with_later_keys(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Return a summary with defaults for the keys that earlier versions did not write but tables and reports read."""
-    return {key: _Numbers.model_fields[key].default for key in _KEYS_OF_LATER_SUMMARIES} | dict(numbers)
-
-
-def error_in_summary(content: Mapping[str, Any]) -> str | None:
-    """The first value of a summary that cannot be one; None where all can."""
-    return _first_error(_Numbers, content)
-
-
-def error_in_config(content: Mapping[str, Any]) -> str | None:
-    """The first value of a resolved config that cannot be one, among those that tables and reports read."""
-    return _first_error(_Config, content)
+    return {key: Summary.model_fields[key].default for key in _KEYS_OF_LATER_SUMMARIES} | dict(numbers)
 
 
 def error_in_scenario(content: Mapping[str, Any]) -> str | None:
     """The first value of scenario.json that cannot be one, or a table of another shape than its names say."""
-    if why := _first_error(_Scenario, content):
+    if why := first_error(_Scenario, content):
         return why
     missing = [key for key in _Scenario.model_fields if key not in content and key not in _KEYS_OF_LATER_SCENARIOS]
     if content.get("class_counts") and missing:
@@ -202,7 +192,8 @@ def error_in_scenario(content: Mapping[str, Any]) -> str | None:
     return None
 
 
-def _first_error(model: type[BaseModel], content: Mapping[str, Any]) -> str | None:
+def first_error(model: type[BaseModel], content: Mapping[str, Any]) -> str | None:
+    """The first value that cannot be one, among those that tables and reports read; None where all can."""
     try:
         model.model_validate(dict(content))
     except ValidationError as error:

@@ -37,8 +37,8 @@ def write_meta(folder: Path, content: Mapping[str, Any]) -> None:
 
 
 def read_meta(folder: Path, format_: int, fingerprint: str) -> dict[str, Any]:
-    """Read meta.json of a stored round. Raises `CheckpointError` for one of another format, version or config, and one
-    of `DAMAGE` if it is damaged."""
+    """Read meta.json in the `folder` of a round. Raises `CheckpointError` for another `format_`, version or
+    `fingerprint`, and one of `DAMAGE` if it is damaged."""
     meta = parse_json(read_file(folder / "meta.json"))
     if not isinstance(meta, dict):
         raise ValueError("meta.json holds no object")
