@@ -58,20 +58,19 @@ def golden_tests(kind):
     (newcomer,) = tests.service.newcomers()
     support = torch.from_numpy(rows[0])
     tests.service.evaluator.scenario = newcomers
-    server = tests.server
-    return SimpleNamespace(service=tests.service, server=server, newcomer=newcomer, support=support, worker=worker)
+    return SimpleNamespace(service=tests.service, newcomer=newcomer, support=support, worker=worker)
 
 
 @pytest.mark.parametrize("kind", ["fedavg", "fedper"])
 def test_golden_models_and_accuracies(kind):
     world, expected = golden_tests(kind), GOLD["out"][kind]
-    service, served = world.service, (world.server, world.newcomer)
-    predictor = service.predictor(*served, service.first_state(*served, world.support))
+    service, newcomer = world.service, world.newcomer
+    predictor = service.predictor(newcomer, service.first_state(newcomer, world.support))
     assert abs(probe(predictor.tree) - expected["start_probe"]) < 1e-7
-    zero_shot = service.test(*served, predictor, world.support, None)
+    zero_shot = service.test(newcomer, predictor, world.support, None)
     assert zero_shot.value("accuracy") == expected["zero_shot"]
     for tuned in ("all", "head"):
-        states = service.test(*served, predictor, world.support, tuned)
+        states = service.test(newcomer, predictor, world.support, tuned)
         tree = world.worker.net_of_client(2).tree
         assert abs(probe(tree) - expected["tuned"][tuned]["probe"]) < 1e-7
         assert states.value("accuracy") == expected["tuned"][tuned]["accuracy"]
@@ -99,8 +98,8 @@ def test_newcomers_tune_at_the_rate_of_the_last_round(tuned):
     task, service = world.newcomer.task, world.service
     decaying = replace(task.optimizer, lr=2 * task.optimizer.lr, decay=0.5)
     newcomer = replace(world.newcomer, task=replace(task, optimizer=decaying))
-    predictor = service.predictor(world.server, newcomer, service.first_state(world.server, newcomer, world.support))
-    service.test(world.server, newcomer, predictor, world.support, tuned)
+    predictor = service.predictor(newcomer, service.first_state(newcomer, world.support))
+    service.test(newcomer, predictor, world.support, tuned)
     expected = GOLD["out"]["fedavg"]["tuned"][tuned]["probe"]
     assert abs(probe(world.worker.net_of_client(2).tree) - expected) < 1e-7
 

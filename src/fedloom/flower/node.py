@@ -28,7 +28,7 @@ from fedloom.flower.wire import ErrorReply, JoinReply, JoinRequest, Message, Mes
 from fedloom.methods.contract.contexts import ClientContext, Diagnostic, Task
 from fedloom.nets.loaded_net import group_of
 from fedloom.runs.config.run_config import RunConfig
-from fedloom.runs.newcomers import NewcomerService, TrainedServer
+from fedloom.runs.newcomers import NewcomerService
 from fedloom.runs.setup import Setup
 from fedloom.runs.storage.checkpoint import is_kept_for_rewind
 
@@ -249,8 +249,8 @@ class Node:
         request = wire.read(message, wire.ServeRequest)
         worker, scenario, tasks = self._worker(request.scale), self._scaled(request.scale), self._setup.tasks
         service = NewcomerService(self._setup.method, tasks, worker, scenario, self.config.evaluation)
-        server = TrainedServer(from_bytes(message.body), request.round)
-        tests = service.tests(server, service.newcomer(self.client - scenario.clients))
+        service.state, service.round = from_bytes(message.body), request.round
+        tests = service.tests(service.newcomer(self.client - scenario.clients))
         result = NewcomerResult(self.client, {name: states.portable() for name, states in tests})
         return wire.reply_with(result, request), b""
 

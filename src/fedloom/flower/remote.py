@@ -123,12 +123,12 @@ class RemoteEngine(Engine):
 
         Missing newcomers do not end the run, because it is already trained.
         """
-        service, server = tests.service, tests.server
-        names, evaluator = service.names(server), service.evaluator
+        service = tests.service
+        names, evaluator = service.names(), service.evaluator
         newcomers = {newcomer.client: newcomer for newcomer in service.newcomers()}
         no_counts = torch.zeros(self._federation.scenario.num_classes, dtype=torch.int64)
         requested = {
-            client: NewcomerJob(ClientContext(newcomer.task, server.round, client, 0, no_counts), server.state)
+            client: NewcomerJob(ClientContext(newcomer.task, service.round, client, 0, no_counts), service.state)
             for client, newcomer in newcomers.items()
         }
         self._begin_round(requested)

@@ -50,17 +50,12 @@ class Newcomer:
     task: Task
 
 
-@dataclass(frozen=True, slots=True)
-class TrainedServer:
-    """The server's state after a round of training."""
+class NewcomerService:
+    """Gives the newcomers of a scenario a model, tunes it on their samples and tests it. `state` is the server's after
+    `round`; there is one task for each architecture."""
 
     state: Record
     round: int
-
-
-class NewcomerService:
-    """Gives the newcomers of a scenario a model, tunes it on their samples and tests it. There is one task for each
-    architecture."""
 
     def __init__(
         self, method: Method, tasks: Sequence[Task], worker: Worker, scenario: Scenario, evaluation: EvaluationConfig
@@ -77,38 +72,34 @@ class NewcomerService:
         task = tasks[0]
         self._estimates_statistics = bool(method.private_names(task) & task.names(frozenset({Role.BN_STAT})))
 
-    def newcomers(self) -> Iterator[Newcomer]:
-        """Yield all newcomers, in the order of their ids."""
-        return map(self.newcomer, range(self.scenario.clients))
+    def newcomers(self) -> list[Newcomer]:
+        return [self.newcomer(index) for index in range(self.scenario.clients)]
 
     def newcomer(self, index: int) -> Newcomer:
         # after the ids of the training clients, so that no stream of random numbers is used twice
         client = self._first_id + index
         return Newcomer(index, client, self.tasks[group_of(client, self.tasks)])
 
-    def names(self, server: TrainedServer) -> list[str]:
+    def names(self) -> list[str]:
         """Name the combinations of shots and tuning that every newcomer is tested with."""
-        names = [ZERO_SHOT]
-        for shots in self.config.shots:
-            names += [self._name(shots, tuned) for tuned in self._tunes(server)]
-            names.append(self._name(shots, _LOCAL))
-        return names
+        ways = (*self._tunes(), _LOCAL)
+        return [ZERO_SHOT, *(self._name(shots, way) for shots in self.config.shots for way in ways)]
 
-    def tests(self, server: TrainedServer, newcomer: Newcomer) -> Iterator[tuple[str, MetricStates]]:
+    def tests(self, newcomer: Newcomer) -> Iterator[tuple[str, MetricStates]]:
         """Yield the name of each way of serving a newcomer, and the metric states of its test."""
         whole = self.support(newcomer, "all")
-        predictor = self.predictor(server, newcomer, self.first_state(server, newcomer, whole))
-        yield ZERO_SHOT, self.test(server, newcomer, predictor, whole, None)
+        predictor = self.predictor(newcomer, self.first_state(newcomer, whole))
+        yield ZERO_SHOT, self.test(newcomer, predictor, whole, None)
         for shots in self.config.shots:
             support = self.support(newcomer, shots)
-            for tuned in self._tunes(server):
+            for tuned in self._tunes():
                 if tuned == "own":
-                    states = self._after_own_round(server, newcomer, support)
+                    states = self._after_own_round(newcomer, support)
                 else:
-                    states = self.test(server, newcomer, predictor, support, tuned)
+                    states = self.test(newcomer, predictor, support, tuned)
                 yield self._name(shots, tuned), states
             alone = Predictor(newcomer.task.init)  # and nothing of the server's, which a method's logits may use
-            yield self._name(shots, _LOCAL), self.test(server, newcomer, alone, support, "all")
+            yield self._name(shots, _LOCAL), self.test(newcomer, alone, support, "all")
 
     def support(self, newcomer: Newcomer, shots: Shots) -> Tensor:
         """Return the newcomer's support, indices [n]: up to `shots` samples of each class that it holds."""
@@ -121,64 +112,50 @@ class NewcomerService:
         kept = np.concatenate([np.flatnonzero(labels == label)[:shots] for label in np.unique(labels)])
         return torch.from_numpy(order[np.sort(kept)])
 
-    def first_state(self, server: TrainedServer, newcomer: Newcomer, indices: Tensor) -> Record:
-        """Return the private state that `newcomer` starts with under `server`, given its training samples `indices`."""
-        return self.method.client_init(self._context(server, newcomer, indices))
+    def first_state(self, newcomer: Newcomer, indices: Tensor) -> Record:
+        """Return the private state that a newcomer starts with, given its training samples `indices`."""
+        return self.method.client_init(self._context(newcomer, indices))
 
-    def has_personal_model(self, server: TrainedServer, newcomer: Newcomer) -> bool:
+    def has_personal_model(self, newcomer: Newcomer) -> bool:
         """Whether the method has a personal model of a newcomer, which the method's client round can train."""
-        state = self.first_state(server, newcomer, self.support(newcomer, "all"))
-        ctx = self._server_context(server, newcomer)
-        return "personal" in self.method.predictors(server.state, state, ctx)
+        state = self.first_state(newcomer, self.support(newcomer, "all"))
+        return "personal" in self._predictors(newcomer, state)
 
-    def predictor(self, server: TrainedServer, newcomer: Newcomer, state: Record) -> Predictor:
-        """Return the model that `server` has for `newcomer`: a personal one if its private `state` has been trained,
+    def predictor(self, newcomer: Newcomer, state: Record) -> Predictor:
+        """Return the model that the server has for a newcomer: a personal one if its private `state` has been trained,
         else the global one, if the method has one. Raises `ConfigError` if it has neither."""
-        ctx = self._server_context(server, newcomer)
-        predictors = self.method.predictors(server.state, None, ctx)
-        predictors |= self.method.predictors(server.state, state, ctx)
+        predictors = self._predictors(newcomer, None) | self._predictors(newcomer, state)
         own = predictors.get("personal")
         part = initial_part(self.method, self.tasks[0])
         is_initial = part is not None or (own is not None and _are_first_weights(own.tree, newcomer))
-        predictor = (
-            predictors.get("global", own) if is_initial else predictors.get("personal", predictors.get("global"))
-        )
-        if predictor is not None:
-            return predictor
+        kinds = ("global", "personal") if is_initial else ("personal", "global")
+        for kind in kinds:
+            if kind in predictors:
+                return predictors[kind]
         raise ConfigError(
             f"scenario.held_out: {self.method.name()} has no model for a client that never trained; leave "
             "held_out out, or take another method"
         )
 
-    def zero_shot_note(self, server: TrainedServer) -> str | None:
-        """Return the part of a newcomer's model, before it tunes, that does not come from the server; None if there is
-        none.
-
-        A part may be the initial one, at chance, unless a global model takes its place. Statistics of batch norm that
-        stay with the clients are the newcomer's.
-        """
-        part, ctx = initial_part(self.method, self.tasks[0]), self._server_context(server, self.newcomer(0))
-        if part is not None and "global" not in self.method.predictors(server.state, None, ctx):
+    def zero_shot_note(self) -> str | None:
+        """Return the part of a newcomer's model before tuning that does not come from the server, if any."""
+        part = initial_part(self.method, self.tasks[0])
+        if part is not None and "global" not in self._predictors(self.newcomer(0), None):
             return f"its {part} is the initial one"
         return "batch norm has the statistics of the newcomer's own samples" if self._estimates_statistics else None
 
     def test(
         self,
-        server: TrainedServer,
         newcomer: Newcomer,
         predictor: Predictor,
         support: Tensor,
         tuned: Literal["all", "head", "lp_ft"] | None,
     ) -> MetricStates:
-        """Tune a model on the newcomer's support samples (indices), or leave it as it is if `tuned` is None, and test
-        it.
-
-        Where the statistics of batch norm stay with the clients, a trained model first gets those of the support: the
-        initial statistics, mean 0 and variance 1, would ruin it.
-        """
-        ctx, loaded_net = self._context(server, newcomer, support), self.worker.net_of_client(newcomer.client)
-        optimizer = replace(newcomer.task.optimizer, lr=newcomer.task.optimizer.lr_in(server.round), decay=1.0)
+        """Tune the model `predictor` on the `support` of a newcomer (indices), unless `tuned` is None, and test it."""
+        ctx, loaded_net = self._context(newcomer, support), self.worker.net_of_client(newcomer.client)
+        optimizer = replace(newcomer.task.optimizer, lr=newcomer.task.optimizer.lr_in(self.round), decay=1.0)
         phases = [] if tuned is None else tuning_phases(tuned, predictor, optimizer, self.config.epochs)
+        # where statistics of batch norm stay with the clients, the initial ones, 0 and 1, would ruin a trained model
         estimates = self._estimates_statistics and (tuned is None or not _are_first_weights(predictor.tree, newcomer))
         with newcomer.task.streams.isolated("newcomer", ctx.round, ctx.client, self.worker.device):
             if estimates:
@@ -188,23 +165,25 @@ class NewcomerService:
             self.worker.tune(loaded_net, predictor, ctx, support, phases)
             return self.evaluator.states(loaded_net, predictor, newcomer.index, "test")
 
-    def _tunes(self, server: TrainedServer) -> list[Literal["all", "head", "lp_ft", "own"]]:
+    def _tunes(self) -> list[Literal["all", "head", "lp_ft", "own"]]:
         """The ways of tuning, without the method's client round if the method has no personal model."""
-        personal = "own" in self.config.tunes and self.has_personal_model(server, self.newcomer(0))
+        personal = "own" in self.config.tunes and self.has_personal_model(self.newcomer(0))
         return [tuned for tuned in self.config.tunes if personal or tuned != "own"]
 
     def _name(self, shots: Shots, tuned: str) -> str:
         return f"{shots}-shot/{tuned}" if tuned == "own" else f"{shots}-shot/{tuned}/{self.config.epochs}"
 
-    def _context(self, server: TrainedServer, newcomer: Newcomer, indices: Tensor) -> ClientContext:
-        task = newcomer.task
-        counts = torch.bincount(self.scenario.train_set.y[indices], minlength=task.num_classes)
-        return ClientContext(task, server.round + 1, newcomer.client, len(indices), counts)
+    def _context(self, newcomer: Newcomer, indices: Tensor) -> ClientContext:
+        counts = torch.bincount(self.scenario.train_set.y[indices], minlength=newcomer.task.num_classes)
+        return ClientContext(newcomer.task, self.round + 1, newcomer.client, len(indices), counts)
 
-    def _server_context(self, server: TrainedServer, newcomer: Newcomer) -> ServerContext:
-        net = self.worker.net_of_client(newcomer.client).net.functional
+    def _server_context(self, newcomer: Newcomer) -> ServerContext:
         client = newcomer.client
-        return ServerContext(newcomer.task, server.round, net, self._public, client=client, drawn=(client,))
+        net = self.worker.net_of_client(client).net.functional
+        return ServerContext(newcomer.task, self.round, net, self._public, client=client, drawn=(client,))
+
+    def _predictors(self, newcomer: Newcomer, state: Record | None) -> dict[str, Predictor]:
+        return self.method.predictors(self.state, state, self._server_context(newcomer))
 
     @torch.no_grad()
     def _estimate_statistics(self, net: Net, support: Tensor) -> None:
@@ -223,15 +202,14 @@ class NewcomerService:
             for layer, momentum in zip(layers, momenta, strict=True):
                 layer.momentum = momentum
 
-    def _after_own_round(self, server: TrainedServer, newcomer: Newcomer, support: Tensor) -> MetricStates:
+    def _after_own_round(self, newcomer: Newcomer, support: Tensor) -> MetricStates:
         """Test the personal model that the newcomer has after the method's client round on its support."""
-        ctx = self._context(server, newcomer, support)
-        payload = self.method.down(server.state, newcomer.client, self._server_context(server, newcomer))
+        ctx = self._context(newcomer, support)
+        payload = self.method.down(self.state, newcomer.client, self._server_context(newcomer))
         with newcomer.task.streams.isolated("newcomer", ctx.round, ctx.client, self.worker.device):
-            state = self.worker.run(Job(ctx, payload, self.first_state(server, newcomer, support), support)).state
-            predictors = self.method.predictors(server.state, state, self._server_context(server, newcomer))
+            state = self.worker.run(Job(ctx, payload, self.first_state(newcomer, support), support)).state
             loaded_net = self.worker.net_of_client(newcomer.client)
-            predictor, _ = self.worker.adapt(loaded_net, predictors["personal"], ctx, support)
+            predictor, _ = self.worker.adapt(loaded_net, self._predictors(newcomer, state)["personal"], ctx, support)
             return self.evaluator.states(loaded_net, predictor, newcomer.index, "test")
 
 
@@ -290,19 +268,25 @@ class NewcomerTests:
                     f"evaluation.newcomers.shots = {too_many}: no client that never trains has more than {largest} "
                     f"samples of a class; take {largest} or fewer, or all"
                 )
-        for newcomer in map(self.service.newcomer, range(self.scenario.clients)):
-            state = self.service.first_state(self.server, newcomer, self.service.support(newcomer, "all"))
-            self.service.predictor(self.server, newcomer, state)
-            self.has_personal_models = self.service.has_personal_model(self.server, newcomer)
+        self._meet_server()
+        for newcomer in self.service.newcomers():
+            state = self.service.first_state(newcomer, self.service.support(newcomer, "all"))
+            self.service.predictor(newcomer, state)
+            self.has_personal_models = self.service.has_personal_model(newcomer)
 
-    @property
-    def server(self) -> TrainedServer:
-        return TrainedServer(self.federation.server, self.federation.round)
+    def _meet_server(self) -> None:
+        self.service.state, self.service.round = self.federation.server, self.federation.round
 
     def rows(self, round_: int) -> list[Row]:
         """Return the rows of all tests after a round; the protocol of a row says how the newcomers were served."""
         tested: dict[str, dict[int, MetricStates]] = {}
-        for newcomer, tests in self._results():
+        self._meet_server()
+        engine = self.federation.engine
+        if isinstance(engine, ServesElsewhere):
+            results = engine.test_newcomers(self)
+        else:
+            results = ((newcomer, dict(self.service.tests(newcomer))) for newcomer in self.service.newcomers())
+        for newcomer, tests in results:
             for name, states in tests.items():
                 tested.setdefault(name, {})[self.ids[newcomer.index]] = states
         rows: list[Row] = []
@@ -323,10 +307,5 @@ class NewcomerTests:
         return notes
 
     def zero_shot_note(self) -> str | None:
-        return self.service.zero_shot_note(self.server)
-
-    def _results(self) -> Iterator[tuple[Newcomer, dict[str, MetricStates]]]:
-        engine = self.federation.engine
-        if isinstance(engine, ServesElsewhere):
-            return engine.test_newcomers(self)
-        return ((newcomer, dict(self.service.tests(self.server, newcomer))) for newcomer in self.service.newcomers())
+        self._meet_server()
+        return self.service.zero_shot_note()

@@ -181,7 +181,7 @@ class RunFolder:
         elif sums.get("numbers", json_digest(numbers)) != json_digest(numbers):
             why = "its numbers are not those that the run wrote"
         else:
-            why = schemas.first_error(schemas.Summary, numbers)
+            why = schemas.first_error(schemas.RunSummary, numbers)
         if why:
             raise self._damaged("summary.json", why, "delete this file and run again")
         if sums and sums.get("metrics") != self.log.position().sha256:

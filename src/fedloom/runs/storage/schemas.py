@@ -90,7 +90,9 @@ class _Newcomers(_Plain):
     not_tested: list[Count] = []
 
 
-class Summary(_Scores):
+class RunSummary(_Scores):
+    """summary.json."""
+
     method: Word
     preset: Word
     source: Word
@@ -124,8 +126,8 @@ class Summary(_Scores):
 
 
 # what every summary has, those of earlier versions included
-_ALL_KEYS = (*Summary.__annotations__, *_Scores.__annotations__)
-SUMMARY_KEYS = tuple(key for key in _ALL_KEYS if Summary.model_fields[key].is_required())
+_ALL_KEYS = (*RunSummary.__annotations__, *_Scores.__annotations__)
+SUMMARY_KEYS = tuple(key for key in _ALL_KEYS if RunSummary.model_fields[key].is_required())
 
 
 class _Scenario(_Plain):
@@ -157,6 +159,8 @@ class _Evaluation(_Plain):
 
 
 class ResolvedConfig(_Plain):
+    """The values of config.yaml that tables and reports read."""
+
     scenario: dict[str, Any] = {}
     evaluation: _Evaluation = _Evaluation()
     optimizer: dict[str, Any] = {}
@@ -169,7 +173,7 @@ class ResolvedConfig(_Plain):
 
 def with_later_keys(numbers: Mapping[str, Any]) -> dict[str, Any]:
     """Return a summary with defaults for the keys that earlier versions did not write but tables and reports read."""
-    return {key: Summary.model_fields[key].default for key in _KEYS_OF_LATER_SUMMARIES} | dict(numbers)
+    return {key: RunSummary.model_fields[key].default for key in _KEYS_OF_LATER_SUMMARIES} | dict(numbers)
 
 
 def error_in_scenario(content: Mapping[str, Any]) -> str | None:
